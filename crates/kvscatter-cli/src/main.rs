@@ -1,0 +1,2 @@
+//! The `kvscatter` command.
+fn main() {}

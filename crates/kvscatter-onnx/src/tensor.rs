@@ -1,0 +1,148 @@
+//! A tensor in memory: an element type, a shape, and values that are known to fill it.
+
+use kvscatter::ElementType;
+
+/// The values of a [`Tensor`], in row-major order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Fixed-width elements, little-endian; 4-bit types packed flat over the whole tensor, first element in
+    /// the low nibble, the last pad nibble 0. This is the layout of ONNX `raw_data`.
+    Bytes(Vec<u8>),
+    /// Strings, one per element. ONNX strings are bytes that need not be UTF-8.
+    Strings(Vec<Vec<u8>>),
+}
+
+/// An element type, a shape and exactly the values that shape asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    element: ElementType,
+    shape: Vec<usize>,
+    data: Data,
+}
+
+/// Why values do not make a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// The dimensions multiply to more than a buffer can hold.
+    #[error(
+        "shape {shape:?} of {element} is larger than any buffer (at most {} bytes)",
+        isize::MAX
+    )]
+    TooLarge {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The data is shorter or longer than the shape.
+    #[error("shape {shape:?} of {element} takes {want} {}, got {got}", if *.element == ElementType::String { "strings" } else { "bytes" })]
+    DataLength {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        shape: Vec<usize>,
+        /// Bytes (strings for `string`) the shape asks for.
+        want: usize,
+        /// Bytes (strings) given.
+        got: usize,
+    },
+    /// Bytes for `string`, or strings for another type.
+    #[error("{element} is not stored this way: strings hold strings, every other type holds bytes")]
+    DataKind {
+        /// The element type.
+        element: ElementType,
+    },
+}
+
+impl Tensor {
+    /// A tensor of these values.
+    ///
+    /// # Errors
+    /// [`TensorError`] if the values do not fill the shape exactly.
+    pub fn new(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self, TensorError> {
+        let want = storage_len(element, &shape)?;
+        let got = match (&data, element.bits()) {
+            (Data::Bytes(bytes), Some(_)) => bytes.len(),
+            (Data::Strings(strings), None) => strings.len(),
+            _ => return Err(TensorError::DataKind { element }),
+        };
+        if got != want {
+            return Err(TensorError::DataLength {
+                element,
+                shape,
+                want,
+                got,
+            });
+        }
+        Ok(Self { element, shape, data })
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// The shape; empty for a scalar.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The values.
+    #[must_use]
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The values, to be changed in place. Their number must not change.
+    pub fn data_mut(&mut self) -> DataMut<'_> {
+        match &mut self.data {
+            Data::Bytes(bytes) => DataMut::Bytes(bytes),
+            Data::Strings(strings) => DataMut::Strings(strings),
+        }
+    }
+
+    /// Takes the tensor apart.
+    #[must_use]
+    pub fn into_parts(self) -> (ElementType, Vec<usize>, Data) {
+        (self.element, self.shape, self.data)
+    }
+}
+
+/// [`Tensor::data_mut`]: slices, so that no caller can change how many values there are.
+#[derive(Debug)]
+pub enum DataMut<'a> {
+    /// Fixed-width elements, as in [`Data::Bytes`].
+    Bytes(&'a mut [u8]),
+    /// Strings, as in [`Data::Strings`].
+    Strings(&'a mut [Vec<u8>]),
+}
+
+/// How many bytes (strings, for `string`) a dense tensor takes.
+///
+/// # Errors
+/// [`TensorError::TooLarge`] if the product of the non-zero dimensions, in elements or in bytes, exceeds
+/// `isize::MAX`.
+pub fn storage_len(element: ElementType, shape: &[usize]) -> Result<usize, TensorError> {
+    let too_large = || TensorError::TooLarge {
+        element,
+        shape: shape.to_vec(),
+    };
+    let fits = |n: usize| isize::try_from(n).is_ok();
+    let nonzero = shape
+        .iter()
+        .filter(|&&dim| dim != 0)
+        .try_fold(1_usize, |n, &dim| n.checked_mul(dim));
+    let elements = nonzero.filter(|&n| fits(n)).ok_or_else(too_large)?;
+    let units = match element.bits() {
+        None => elements,
+        Some(4) => elements.div_ceil(2),
+        Some(bits) => elements
+            .checked_mul(bits / 8)
+            .filter(|&n| fits(n))
+            .ok_or_else(too_large)?,
+    };
+    Ok(if shape.contains(&0) { 0 } else { units })
+}

@@ -1,0 +1,2 @@
+//! The specifications, slow and obvious.
+#![forbid(unsafe_code)]

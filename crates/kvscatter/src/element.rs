@@ -1,0 +1,288 @@
+//! The 24 element types of ONNX `TensorScatter`, by width, code and name.
+//!
+//! Nothing in this crate is written per type: data moves by [width](ElementType::bits). The codes and names
+//! are here so that every surface reads the same table.
+
+/// One of the 24 element types that ONNX `TensorScatter-24` accepts (its type constraint `T`).
+///
+/// `int2`, `uint2` and the 6-bit floats of later ONNX versions are not in the operator's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ElementType {
+    /// 16-bit brain float.
+    BFloat16,
+    /// Boolean, one byte.
+    Bool,
+    /// Complex of two 64-bit floats.
+    Complex128,
+    /// Complex of two 32-bit floats.
+    Complex64,
+    /// 64-bit float.
+    Float64,
+    /// 32-bit float.
+    Float32,
+    /// 16-bit IEEE float.
+    Float16,
+    /// 4-bit float, packed two to a byte, first element in the low nibble.
+    Float4E2M1,
+    /// 8-bit float, finite only, NaN.
+    Float8E4M3Fn,
+    /// 8-bit float, finite only, NaN, unsigned zero.
+    Float8E4M3FnUz,
+    /// 8-bit float with infinities.
+    Float8E5M2,
+    /// 8-bit float, finite only, NaN, unsigned zero.
+    Float8E5M2FnUz,
+    /// 8-bit exponent-only float (scale factors).
+    Float8E8M0,
+    /// 16-bit signed integer.
+    Int16,
+    /// 32-bit signed integer.
+    Int32,
+    /// 4-bit signed integer, packed two to a byte, first element in the low nibble.
+    Int4,
+    /// 64-bit signed integer.
+    Int64,
+    /// 8-bit signed integer.
+    Int8,
+    /// Strings: they move as whole values, never as bytes.
+    String,
+    /// 16-bit unsigned integer.
+    UInt16,
+    /// 32-bit unsigned integer.
+    UInt32,
+    /// 4-bit unsigned integer, packed two to a byte, first element in the low nibble.
+    UInt4,
+    /// 64-bit unsigned integer.
+    UInt64,
+    /// 8-bit unsigned integer.
+    UInt8,
+}
+
+/// DLPack's description of an element: `DLDataType` without its lanes, which are always 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct DlpackType {
+    /// `DLDataTypeCode`.
+    pub code: u8,
+    /// Bits of one element.
+    pub bits: u8,
+}
+
+/// One row of the table: everything the outside world calls a type.
+struct Names {
+    bits: Option<usize>,
+    onnx_code: i32,
+    onnx: &'static str,
+    numpy: &'static str,
+    dlpack_code: Option<u8>,
+    safetensors: Option<&'static str>,
+}
+
+impl ElementType {
+    /// All 24, in the order of the ONNX type constraint.
+    pub const ALL: [Self; 24] = [
+        Self::BFloat16,
+        Self::Bool,
+        Self::Complex128,
+        Self::Complex64,
+        Self::Float64,
+        Self::Float32,
+        Self::Float16,
+        Self::Float4E2M1,
+        Self::Float8E4M3Fn,
+        Self::Float8E4M3FnUz,
+        Self::Float8E5M2,
+        Self::Float8E5M2FnUz,
+        Self::Float8E8M0,
+        Self::Int16,
+        Self::Int32,
+        Self::Int4,
+        Self::Int64,
+        Self::Int8,
+        Self::String,
+        Self::UInt16,
+        Self::UInt32,
+        Self::UInt4,
+        Self::UInt64,
+        Self::UInt8,
+    ];
+
+    /// Width of one element in bits: 4, 8, 16, 32, 64 or 128; `None` for [`String`](Self::String).
+    #[must_use]
+    pub const fn bits(self) -> Option<usize> {
+        self.names().bits
+    }
+
+    /// The type's number in ONNX's `TensorProto.DataType`.
+    #[must_use]
+    pub const fn onnx_code(self) -> i32 {
+        self.names().onnx_code
+    }
+
+    /// The type with this number in ONNX's `TensorProto.DataType`, if it is one of the 24.
+    #[must_use]
+    pub fn from_onnx_code(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|ty| ty.onnx_code() == code)
+    }
+
+    /// The name inside ONNX's `tensor(…)`, such as `float16`.
+    #[must_use]
+    pub const fn onnx_name(self) -> &'static str {
+        self.names().onnx
+    }
+
+    /// The NumPy dtype name; `ml_dtypes`' name where NumPy itself has no such type, such as `float8_e4m3fn`.
+    #[must_use]
+    pub const fn numpy_name(self) -> &'static str {
+        self.names().numpy
+    }
+
+    /// The safetensors dtype, such as `BF16`; `None` where the format has no such type.
+    #[must_use]
+    pub const fn safetensors_name(self) -> Option<&'static str> {
+        self.names().safetensors
+    }
+
+    /// The DLPack 1.3 type; `None` for [`String`](Self::String).
+    #[must_use]
+    pub fn dlpack(self) -> Option<DlpackType> {
+        let names = self.names();
+        let bits = u8::try_from(names.bits?).ok()?;
+        Some(DlpackType {
+            code: names.dlpack_code?,
+            bits,
+        })
+    }
+
+    /// The type a name stands for, in ONNX's or NumPy's spelling (`double` and `float64`, `float8e5m2` and
+    /// `float8_e5m2`).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|ty| ty.onnx_name() == name || ty.numpy_name() == name)
+    }
+
+    /// The type a safetensors dtype stands for.
+    #[must_use]
+    pub fn from_safetensors_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|ty| ty.safetensors_name() == Some(name))
+    }
+
+    const fn names(self) -> Names {
+        let (bits, onnx_code, onnx, numpy, dlpack_code, safetensors) = match self {
+            Self::BFloat16 => (Some(16), 16, "bfloat16", "bfloat16", Some(4), Some("BF16")),
+            Self::Bool => (Some(8), 9, "bool", "bool", Some(6), Some("BOOL")),
+            Self::Complex128 => (Some(128), 15, "complex128", "complex128", Some(5), None),
+            Self::Complex64 => (Some(64), 14, "complex64", "complex64", Some(5), Some("C64")),
+            Self::Float64 => (Some(64), 11, "double", "float64", Some(2), Some("F64")),
+            Self::Float32 => (Some(32), 1, "float", "float32", Some(2), Some("F32")),
+            Self::Float16 => (Some(16), 10, "float16", "float16", Some(2), Some("F16")),
+            Self::Float4E2M1 => (Some(4), 23, "float4e2m1", "float4_e2m1fn", Some(17), Some("F4")),
+            Self::Float8E4M3Fn => (
+                Some(8),
+                17,
+                "float8e4m3fn",
+                "float8_e4m3fn",
+                Some(10),
+                Some("F8_E4M3"),
+            ),
+            Self::Float8E4M3FnUz => (
+                Some(8),
+                18,
+                "float8e4m3fnuz",
+                "float8_e4m3fnuz",
+                Some(11),
+                Some("F8_E4M3FNUZ"),
+            ),
+            Self::Float8E5M2 => (
+                Some(8),
+                19,
+                "float8e5m2",
+                "float8_e5m2",
+                Some(12),
+                Some("F8_E5M2"),
+            ),
+            Self::Float8E5M2FnUz => (
+                Some(8),
+                20,
+                "float8e5m2fnuz",
+                "float8_e5m2fnuz",
+                Some(13),
+                Some("F8_E5M2FNUZ"),
+            ),
+            Self::Float8E8M0 => (
+                Some(8),
+                24,
+                "float8e8m0",
+                "float8_e8m0fnu",
+                Some(14),
+                Some("F8_E8M0"),
+            ),
+            Self::Int16 => (Some(16), 5, "int16", "int16", Some(0), Some("I16")),
+            Self::Int32 => (Some(32), 6, "int32", "int32", Some(0), Some("I32")),
+            Self::Int4 => (Some(4), 22, "int4", "int4", Some(0), None),
+            Self::Int64 => (Some(64), 7, "int64", "int64", Some(0), Some("I64")),
+            Self::Int8 => (Some(8), 3, "int8", "int8", Some(0), Some("I8")),
+            Self::String => (None, 8, "string", "object", None, None),
+            Self::UInt16 => (Some(16), 4, "uint16", "uint16", Some(1), Some("U16")),
+            Self::UInt32 => (Some(32), 12, "uint32", "uint32", Some(1), Some("U32")),
+            Self::UInt4 => (Some(4), 21, "uint4", "uint4", Some(1), None),
+            Self::UInt64 => (Some(64), 13, "uint64", "uint64", Some(1), Some("U64")),
+            Self::UInt8 => (Some(8), 2, "uint8", "uint8", Some(1), Some("U8")),
+        };
+        Names {
+            bits,
+            onnx_code,
+            onnx,
+            numpy,
+            dlpack_code,
+            safetensors,
+        }
+    }
+}
+
+impl core::fmt::Display for ElementType {
+    /// The ONNX name.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.onnx_name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ElementType;
+
+    /// The list as the specification prints it; order and spelling included.
+    const ONNX_CONSTRAINT: &str = "bfloat16 bool complex128 complex64 double float float16 float4e2m1 \
+        float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 int16 int32 int4 int64 int8 string \
+        uint16 uint32 uint4 uint64 uint8";
+
+    #[test]
+    fn the_24_types_of_the_operator() {
+        let names: Vec<_> = ElementType::ALL.iter().map(|ty| ty.onnx_name()).collect();
+        assert_eq!(names, ONNX_CONSTRAINT.split_whitespace().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn codes_and_names_lead_back() {
+        for ty in ElementType::ALL {
+            assert_eq!(ElementType::from_onnx_code(ty.onnx_code()), Some(ty));
+            assert_eq!(ElementType::from_name(ty.onnx_name()), Some(ty));
+            assert_eq!(ElementType::from_name(ty.numpy_name()), Some(ty));
+            if let Some(name) = ty.safetensors_name() {
+                assert_eq!(ElementType::from_safetensors_name(name), Some(ty));
+            }
+        }
+    }
+
+    #[test]
+    fn undefined_and_later_codes_are_no_types() {
+        for code in [i32::MIN, -1, 0, 25, 26, 27, i32::MAX] {
+            assert_eq!(ElementType::from_onnx_code(code), None, "{code}");
+        }
+    }
+}
