@@ -1,2 +1,65 @@
-//! Every step of continuous integration, runnable by hand.
-fn main() {}
+//! Every step of continuous integration, runnable by hand: `cargo xtask --help`.
+
+mod step;
+mod steps;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::step::{Missing, Step};
+
+/// Every step of continuous integration, runnable by hand.
+///
+/// `cargo xtask test` is what CI runs. Each of its steps is also a command of its own, and prints the plain
+/// cargo commands that it consists of. All of them work from any folder of the repository and honour
+/// CARGO_TARGET_DIR.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
+enum Task {
+    /// Everything: fmt, deny, lint, features, no-std, docs and unit, then a summary with the time of each
+    Test,
+    /// Formatting, of the workspace and of the fuzz targets
+    Fmt,
+    /// Clippy over every target of the workspace; a warning is an error
+    Lint,
+    /// The core under every combination of its features
+    Features,
+    /// Unit, integration, property, command line and documentation tests
+    Unit,
+    /// The documentation; a warning is an error
+    Docs,
+    /// The core without its default features, linked into a library that has no standard library
+    NoStd,
+    /// Licences, bans and sources of the dependencies (needs cargo-deny)
+    Deny,
+    /// The core's tests under the address sanitizer (needs a nightly toolchain)
+    Asan,
+    /// Both fuzz targets, one after the other (needs a nightly toolchain and cargo-fuzz)
+    Fuzz {
+        /// How long each target runs
+        #[arg(long, value_name = "N", default_value_t = 60)]
+        seconds: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    let one = |step: Step| step::run(vec![step], Missing::Fails);
+    let passed = match Task::parse() {
+        Task::Test => step::run(steps::all(), Missing::IsSkipped),
+        Task::Fmt => one(steps::fmt()),
+        Task::Lint => one(steps::lint()),
+        Task::Features => one(steps::features()),
+        Task::Unit => one(steps::unit()),
+        Task::Docs => one(steps::docs()),
+        Task::NoStd => one(steps::no_std()),
+        Task::Deny => one(steps::deny()),
+        Task::Asan => one(steps::asan()),
+        Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+    };
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

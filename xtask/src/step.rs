@@ -1,0 +1,219 @@
+//! A step is a name and a few commands; running steps prints them, times them and sums them up.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A named list of commands, run in order until one fails.
+pub(crate) struct Step {
+    name: &'static str,
+    needs: &'static [Tool],
+    commands: Vec<Command>,
+}
+
+/// A program beyond the toolchain that the README asks for.
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    /// Arguments of `cargo` that succeed exactly when the tool is there.
+    pub(crate) probe: &'static str,
+    /// The command that installs it.
+    pub(crate) install: &'static str,
+}
+
+/// What a missing [`Tool`] means for its step.
+#[derive(Clone, Copy)]
+pub(crate) enum Missing {
+    IsSkipped,
+    Fails,
+}
+
+enum Outcome {
+    Passed,
+    Skipped(&'static Tool),
+    Failed,
+}
+
+/// Runs every step, also after a failure, and reports whether none failed.
+pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
+    let begin = Instant::now();
+    let count = steps.len();
+    let mut results = Vec::with_capacity(count);
+    for (position, step) in steps.into_iter().enumerate() {
+        println!("[{}/{count}] {}", position + 1, step.name);
+        let begin = Instant::now();
+        let line = Line {
+            name: step.name,
+            outcome: step.run(missing),
+            time: begin.elapsed(),
+        };
+        println!("{line}\n");
+        results.push(line);
+    }
+    summarise(&results, begin.elapsed());
+    !results.iter().any(|line| matches!(line.outcome, Outcome::Failed))
+}
+
+impl Step {
+    pub(crate) fn new(name: &'static str, commands: Vec<Command>) -> Self {
+        Self {
+            name,
+            needs: &[],
+            commands,
+        }
+    }
+
+    pub(crate) fn needs(self, needs: &'static [Tool]) -> Self {
+        Self { needs, ..self }
+    }
+
+    fn run(mut self, missing: Missing) -> Outcome {
+        if let Some(tool) = self.needs.iter().find(|tool| !tool.is_installed()) {
+            return match missing {
+                Missing::IsSkipped => Outcome::Skipped(tool),
+                Missing::Fails => {
+                    println!("  {} is not installed: {}", tool.name, tool.install);
+                    Outcome::Failed
+                }
+            };
+        }
+        for command in &mut self.commands {
+            println!("  $ {}", Shown(command));
+            if let Err(why) = execute(command) {
+                println!("  {}: {why}; to repeat it, in the repository's root:", self.name);
+                println!("  $ {}", Shown(command));
+                return Outcome::Failed;
+            }
+        }
+        Outcome::Passed
+    }
+}
+
+impl Tool {
+    fn is_installed(&self) -> bool {
+        Command::new("cargo")
+            .args(self.probe.split(' '))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+fn execute(command: &mut Command) -> io::Result<()> {
+    io::stdout().flush()?;
+    let status = command.current_dir(crate::steps::root()).status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(status.to_string()))
+    }
+}
+
+fn summarise(results: &[Line], total: Duration) {
+    if results.len() > 1 {
+        println!("summary");
+        for line in results {
+            println!("{line}");
+        }
+    }
+    let count = |wanted: fn(&Outcome) -> bool| results.iter().filter(|line| wanted(&line.outcome)).count();
+    println!(
+        "{} passed, {} failed, {} skipped in {}",
+        count(|outcome| matches!(outcome, Outcome::Passed)),
+        count(|outcome| matches!(outcome, Outcome::Failed)),
+        count(|outcome| matches!(outcome, Outcome::Skipped(_))),
+        Seconds(total),
+    );
+}
+
+struct Line {
+    name: &'static str,
+    outcome: Outcome,
+    time: Duration,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {:<10}", self.name)?;
+        match &self.outcome {
+            Outcome::Passed => write!(f, "passed in {}", Seconds(self.time)),
+            Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.time)),
+            Outcome::Skipped(tool) => write!(f, "skipped: {} is not installed: {}", tool.name, tool.install),
+        }
+    }
+}
+
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s", self.0.as_secs_f64())
+    }
+}
+
+/// A command as a line for a shell.
+struct Shown<'a>(&'a Command);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, value) in self.0.get_envs() {
+            let value = value.unwrap_or_default().to_string_lossy();
+            write!(f, "{}={} ", key.to_string_lossy(), quoted(&value))?;
+        }
+        f.write_str(&quoted(&self.0.get_program().to_string_lossy()))?;
+        for argument in self.0.get_args() {
+            write!(f, " {}", quoted(&argument.to_string_lossy()))?;
+        }
+        Ok(())
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_command_can_be_pasted_into_a_shell() {
+        let mut command = Command::new("cargo");
+        command
+            .args(["test", "it's", "a b", ""])
+            .env("RUSTFLAGS", "-Dwarnings");
+        assert_eq!(
+            Shown(&command).to_string(),
+            r"RUSTFLAGS=-Dwarnings cargo test 'it'\''s' 'a b' ''"
+        );
+    }
+
+    #[test]
+    fn a_step_stops_at_its_first_failure_and_later_steps_still_run() {
+        let step = |name, programs: &[&str]| Step::new(name, programs.iter().map(Command::new).collect());
+        assert!(run(vec![step("good", &["true", "true"])], Missing::Fails));
+        assert!(!run(
+            vec![step("bad", &["false", "true"]), step("good", &["true"])],
+            Missing::Fails
+        ));
+        assert!(!run(vec![step("absent", &["./no-such-program"])], Missing::Fails));
+    }
+
+    #[test]
+    fn a_missing_tool_skips_or_fails() {
+        const ABSENT: Tool = Tool {
+            name: "absent",
+            probe: "no-such-command",
+            install: "cargo install absent",
+        };
+        let step = || Step::new("step", vec![Command::new("false")]).needs(&[ABSENT]);
+        assert!(run(vec![step()], Missing::IsSkipped));
+        assert!(!run(vec![step()], Missing::Fails));
+    }
+}

@@ -1,0 +1,149 @@
+//! The commands of each step.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::{Step, Tool};
+
+const NIGHTLY: Tool = Tool {
+    name: "a nightly toolchain",
+    probe: "+nightly --version",
+    install: "rustup toolchain install nightly",
+};
+
+/// The repository's root, where every command runs.
+pub(crate) fn root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
+
+/// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
+pub(crate) fn all() -> Vec<Step> {
+    vec![fmt(), deny(), lint(), features(), no_std(), docs(), unit()]
+}
+
+pub(crate) fn fmt() -> Step {
+    let commands = vec![
+        cargo("fmt --all --check"),
+        cargo("fmt --check --manifest-path fuzz/Cargo.toml"),
+    ];
+    Step::new("fmt", commands)
+}
+
+/// Advisories stay out: they need a download of their own, and change without a change here.
+pub(crate) fn deny() -> Step {
+    const TOOL: Tool = Tool {
+        name: "cargo-deny",
+        probe: "deny --version",
+        install: "cargo install cargo-deny --locked",
+    };
+    let check = cargo("deny --workspace check --hide-inclusion-graph licenses bans sources");
+    Step::new("deny", vec![check]).needs(&[TOOL])
+}
+
+pub(crate) fn lint() -> Step {
+    Step::new(
+        "lint",
+        vec![cargo("clippy --workspace --all-targets -- -Dwarnings")],
+    )
+}
+
+/// The core under the features that [`lint`] and [`unit`] do not already cover.
+pub(crate) fn features() -> Step {
+    let clippy = |features| {
+        let mut command = cargo("clippy -p kvscatter --lib --no-default-features --features");
+        command.args([features, "--", "-Dwarnings"]);
+        command
+    };
+    let test = cargo("test -p kvscatter --lib --no-default-features");
+    let commands = vec![
+        clippy(""),
+        clippy("std"),
+        clippy("picture"),
+        clippy("std,picture"),
+        test,
+    ];
+    Step::new("features", commands)
+}
+
+/// A static library with its own panic handler and allocator takes in the core: the compiler refuses it
+/// (duplicate lang item) as soon as anything in it brings the standard library along.
+pub(crate) fn no_std() -> Step {
+    let folder = target_dir().join("no-std");
+    let mut build = cargo("build -p kvscatter --lib --no-default-features --features=picture --target-dir");
+    build.arg(&folder);
+
+    let built = folder.join("debug");
+    let mut link = Command::new("rustc");
+    link.args("--edition=2024 --crate-type=staticlib -Cpanic=abort xtask/probes/no_std.rs".split(' '))
+        .arg("--extern")
+        .arg(prefixed("kvscatter=", &built.join("libkvscatter.rlib")))
+        .arg(prefixed("-Ldependency=", &built.join("deps")))
+        .arg("-o")
+        .arg(folder.join("libno_std.a"));
+    Step::new("no-std", vec![build, link])
+}
+
+pub(crate) fn docs() -> Step {
+    let mut doc = cargo("doc --workspace --no-deps --all-features");
+    doc.env("RUSTDOCFLAGS", "-Dwarnings");
+    Step::new("docs", vec![doc])
+}
+
+pub(crate) fn unit() -> Step {
+    Step::new("unit", vec![cargo("test --workspace")])
+}
+
+/// The target is named so that the sanitizer reaches the tests and not the build scripts.
+pub(crate) fn asan() -> Step {
+    let mut test = cargo("+nightly test -p kvscatter --lib --tests --features=picture");
+    test.args(["--target", "x86_64-unknown-linux-gnu"])
+        .env("RUSTFLAGS", "-Zsanitizer=address");
+    Step::new("asan", vec![test]).needs(&[NIGHTLY])
+}
+
+pub(crate) fn fuzz(seconds: u32) -> Step {
+    const TOOL: Tool = Tool {
+        name: "cargo-fuzz",
+        probe: "fuzz --version",
+        install: "cargo install cargo-fuzz --locked",
+    };
+    let run = |target| {
+        let mut command = cargo("+nightly fuzz run");
+        command
+            .args([target, "--", "-print_final_stats=1"])
+            .arg(format!("-max_total_time={seconds}"));
+        command
+    };
+    Step::new("fuzz", vec![run("differential"), run("onnx_reader")]).needs(&[NIGHTLY, TOOL])
+}
+
+/// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.
+fn cargo(line: &str) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(line.split(' '));
+    if line.contains("test ") {
+        command.env("INSTA_UPDATE", "no");
+    }
+    // A relative folder is relative to where the user stands, and the commands run in the root.
+    if env::var_os("CARGO_TARGET_DIR").is_some_and(|folder| Path::new(&folder).is_relative()) {
+        command.env("CARGO_TARGET_DIR", target_dir());
+    }
+    command
+}
+
+fn target_dir() -> PathBuf {
+    match (env::var_os("CARGO_TARGET_DIR"), env::current_dir()) {
+        (Some(folder), Ok(here)) => here.join(folder),
+        (Some(folder), Err(_)) => folder.into(),
+        (None, _) => root().join("target"),
+    }
+}
+
+fn prefixed(prefix: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(prefix);
+    argument.push(path);
+    argument
+}
