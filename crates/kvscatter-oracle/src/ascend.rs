@@ -1,0 +1,115 @@
+//! Ascend ATB `KVCacheOperation`.
+
+use crate::rule::{Rule, expect_count, expect_lengths};
+use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel};
+
+/// `KVCacheOperation`, which has no attributes, and our policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvCacheOperation {
+    /// Ours.
+    pub out_of_range: OutOfRange,
+}
+
+impl KvCacheOperation {
+    /// The element types it has, by their ONNX names.
+    pub const ELEMENT_TYPES: [&'static str; 3] = ["float16", "int8", "bfloat16"];
+
+    /// `present` for a cache `past` of `[layer, batch, maxSeqLen, hiddenSize]`.
+    ///
+    /// ```text
+    /// prefix_ntokens = 0
+    /// for i in range(batch):
+    ///     for j in range(seqlen[i]):
+    ///         cache_out[layer_id[0]][i][token_offset[i] - seqlen[i] + j][:] = newkv[prefix_ntokens + j][:]
+    ///     prefix_ntokens += seqlen[i]
+    /// ```
+    ///
+    /// `new_kv` is `[ntokens, hiddenSize]`, or `[batch, seq_len, head_num, head_size]` read as
+    /// `[batch * seq_len, head_num * head_size]`. `token_offset` is the number of tokens *after* the write. `lengths`
+    /// is ours: the real rows among each sample's `seq_len`.
+    ///
+    /// # Errors
+    /// The first broken rule, in the order the [crate](crate) documents.
+    pub fn run<E: Clone>(
+        &self,
+        new_kv: Tensor<'_, E>,
+        layer_id: &[i32],
+        past: Tensor<'_, E>,
+        token_offset: &[i32],
+        seq_len: &[i32],
+        lengths: Option<&[i64]>,
+    ) -> Result<Outcome<E>, Refusal> {
+        let &[layers, batch, capacity, hidden] = past.shape else {
+            return Err(Refusal::CacheRank {
+                rank: past.shape.len(),
+            });
+        };
+        let (tokens, new_hidden, equal_rows) = match *new_kv.shape {
+            [tokens, hidden] => (tokens, hidden, None),
+            [new_batch, _, _, _] if new_batch != batch => {
+                return Err(Refusal::Dimension {
+                    dimension: 0,
+                    cache: batch,
+                    update: new_batch,
+                });
+            }
+            [batch, rows, heads, head_size] => (batch * rows, heads * head_size, Some(rows)),
+            _ => {
+                return Err(Refusal::UpdateRank {
+                    rank: new_kv.shape.len(),
+                });
+            }
+        };
+        if new_hidden != hidden {
+            return Err(Refusal::Dimension {
+                dimension: new_kv.shape.len() - 1,
+                cache: hidden,
+                update: new_hidden,
+            });
+        }
+        expect_count("layerId", layer_id.len(), 1)?;
+        let layer_id = layer_id[0];
+        if layer_id < 0 || layer_id as usize >= layers {
+            return Err(Refusal::LayerId { layer_id, layers });
+        }
+        expect_count("tokenOffset", token_offset.len(), batch)?;
+        expect_count("seqLen", seq_len.len(), batch)?;
+        expect_lengths(lengths, batch)?;
+        let rule = Rule {
+            capacity,
+            circular: false,
+            out_of_range: self.out_of_range,
+            negative_index: NegativeIndex::default(),
+            lengths,
+        };
+        let mut slots = Vec::new();
+        for (sample, &seq_len) in seq_len.iter().enumerate() {
+            let fits = seq_len > 0 && seq_len as usize <= capacity;
+            if !fits || equal_rows.is_some_and(|rows| rows != seq_len as usize) {
+                return Err(Refusal::SeqLen { sample, seq_len });
+            }
+            let start = i128::from(token_offset[sample]) - i128::from(seq_len);
+            slots.push(rule.slots(sample, start, seq_len as usize)?);
+        }
+        let total = seq_len.iter().map(|&seq_len| seq_len as usize).sum();
+        if total != tokens {
+            return Err(Refusal::SeqLenTotal { total, tokens });
+        }
+
+        let mut present = past.data.to_vec();
+        let mut prefix_ntokens = 0;
+        for i in 0..batch {
+            for (j, &slot) in slots[i].iter().flatten().enumerate() {
+                for column in 0..hidden {
+                    present[ravel(&[layer_id as usize, i, slot, column], past.shape)] =
+                        new_kv.data[(prefix_ntokens + j) * hidden + column].clone();
+                }
+            }
+            prefix_ntokens += seq_len[i] as usize;
+        }
+        Ok(Outcome {
+            present,
+            skipped: slots.iter().filter(|slots| slots.is_none()).count(),
+        })
+    }
+}

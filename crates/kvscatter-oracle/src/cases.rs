@@ -1,0 +1,238 @@
+//! The cases that every backend and surface is run on: adversarial, deterministic, and painted so that swapped blocks
+//! cannot cancel out.
+//!
+//! [`cases`] mixes the three operators, [`tensor_scatter`] is what an ONNX model can say, and [`exhaustive`] is every
+//! `TensorScatter` of a small domain, in index space.
+
+mod call;
+mod element;
+mod exhaustive;
+mod kv_cache_operation;
+mod kv_cache_update;
+mod random;
+mod tensor_scatter;
+mod values;
+
+pub use call::Call;
+pub use element::Element;
+pub use exhaustive::{SmallCase, exhaustive, exhaustive_extensions};
+pub use random::Random;
+pub use values::{Origin, Values};
+
+use crate::{Outcome, Refusal, size};
+
+/// One call of one operator on painted data, with the answer.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Unique within its generator, and says what is adversarial about it: letters, digits and `_`.
+    pub name: String,
+    /// The operator with all its attributes, and every input but the two tensors.
+    pub call: Call,
+    /// The cache's element type, and the update's: different only where that is what the case is about.
+    pub elements: [&'static Element; 2],
+    /// Shape of the cache.
+    pub cache_shape: Vec<usize>,
+    /// Shape of the update.
+    pub update_shape: Vec<usize>,
+    /// The cache before the call, as it is stored.
+    pub cache: Values,
+    /// The update, as it is stored.
+    pub update: Values,
+    /// The cache after the call as it is stored, or the reason for leaving it as it was.
+    pub expected: Result<Expected, Refusal>,
+}
+
+/// What a call that is not refused leaves behind, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The cache after the write.
+    pub present: Values,
+    /// Samples left out.
+    pub skipped: usize,
+}
+
+/// What a theme makes up; the rest of a [`Case`] follows from it.
+struct Draft {
+    call: Call,
+    elements: [&'static Element; 2],
+    cache_shape: Vec<usize>,
+    update_shape: Vec<usize>,
+}
+
+/// One adversarial idea: its name, and how to make a call up for a given element type.
+type Theme = (&'static str, fn(&mut Random, &'static Element) -> Draft);
+
+/// `count` cases of all three operators, our extensions included. Case `n` depends on `seed` and `n` alone.
+pub fn cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
+    let themes = [
+        tensor_scatter::THEMES,
+        tensor_scatter::EXTENDED_THEMES,
+        kv_cache_update::THEMES,
+        kv_cache_operation::THEMES,
+    ]
+    .concat();
+    generate(themes, seed, count)
+}
+
+/// `count` cases of ONNX `TensorScatter` without our extensions.
+pub fn tensor_scatter(seed: u64, count: usize) -> impl Iterator<Item = Case> {
+    generate(tensor_scatter::THEMES.to_vec(), seed, count)
+}
+
+/// Walks all pairs of theme and element type before a pair comes again.
+fn generate(themes: Vec<Theme>, seed: u64, count: usize) -> impl Iterator<Item = Case> {
+    (0..count).map(move |n| {
+        let (theme, make_up) = themes[n % themes.len()];
+        let element = &Element::all()[(n + n / themes.len()) % Element::all().len()];
+        make_up(&mut Random::new(seed, n), element).finish(format!("{n:05}_{theme}"))
+    })
+}
+
+impl Draft {
+    fn finish(self, name: String) -> Case {
+        let Self {
+            call,
+            elements,
+            cache_shape,
+            update_shape,
+        } = self;
+        let (cache_len, update_len) = (size(&cache_shape), size(&update_shape));
+        let cache = Values::painted(elements[0], 0, cache_len);
+        let update = Values::painted(elements[1], cache_len, update_len);
+        let expected = call
+            .check_elements(elements)
+            .and_then(|()| call.run_on_origins(&cache_shape, &update_shape))
+            .map(|Outcome { present, skipped }| Expected {
+                present: Values::gathered(elements[0], &present, &cache, &update),
+                skipped,
+            });
+        Case {
+            name,
+            call,
+            elements,
+            cache_shape,
+            update_shape,
+            cache,
+            update,
+            expected,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{Case, Element, cases, tensor_scatter};
+    use crate::Refusal;
+
+    /// Enough for every theme to meet every type.
+    const ROUNDS: usize = 24 * 80;
+
+    #[test]
+    fn the_same_seed_gives_the_same_cases_however_many_are_asked_for() {
+        let describe = |case: Case| format!("{case:?}");
+        let few: Vec<_> = cases(7, 100).map(describe).collect();
+        let many: Vec<_> = cases(7, 200).take(100).map(describe).collect();
+        let other: Vec<_> = cases(8, 100).map(describe).collect();
+        assert_eq!(few, many);
+        assert_ne!(few, other);
+    }
+
+    #[test]
+    fn a_theme_of_refusals_is_refused_and_the_others_are_not() {
+        for case in cases(1, ROUNDS).chain(tensor_scatter(2, ROUNDS)) {
+            let refused = case.name.contains("_refused_");
+            assert_eq!(case.expected.is_err(), refused, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn every_type_is_written_and_every_rule_is_broken() {
+        let mut written = HashSet::new();
+        let mut broken = HashSet::new();
+        for case in cases(3, ROUNDS) {
+            match &case.expected {
+                Ok(expected) if expected.present != case.cache => {
+                    written.insert(case.elements[0].name);
+                }
+                Ok(_) => {}
+                Err(refusal) => {
+                    broken.insert(std::mem::discriminant(refusal));
+                }
+            }
+        }
+        assert_eq!(written.len(), Element::all().len());
+        let rules = [
+            Refusal::TypesDiffer {
+                cache: "",
+                update: "",
+            },
+            Refusal::UnsupportedType { element: "" },
+            Refusal::Mode { name: String::new() },
+            Refusal::CacheRank { rank: 0 },
+            Refusal::UpdateRank { rank: 0 },
+            Refusal::Axis { axis: 0, rank: 0 },
+            Refusal::Dimension {
+                dimension: 0,
+                cache: 0,
+                update: 0,
+            },
+            Refusal::UpdateBatch { cache: 0, update: 0 },
+            Refusal::UpdateTooLong { capacity: 0, rows: 0 },
+            Refusal::IndexCount {
+                argument: "",
+                given: 0,
+                needed: 0,
+            },
+            Refusal::Length {
+                sample: 0,
+                length: 0,
+                rows: 0,
+            },
+            Refusal::NegativeStart { sample: 0, start: 0 },
+            Refusal::OutOfRange {
+                sample: 0,
+                start: 0,
+                rows: 0,
+                capacity: 0,
+            },
+            Refusal::UpdateLengthsMissing,
+            Refusal::UpdateLengthsUnexpected,
+            Refusal::UpdateLengthsFirst { first: 0 },
+            Refusal::UpdateLengthsDecrease { sample: 0 },
+            Refusal::UpdateLengthsTooLong {
+                sample: 0,
+                rows: 0,
+                capacity: 0,
+            },
+            Refusal::UpdateLengthsTotal { total: 0, tokens: 0 },
+            Refusal::LayerId {
+                layer_id: 0,
+                layers: 0,
+            },
+            Refusal::SeqLen {
+                sample: 0,
+                seq_len: 0,
+            },
+            Refusal::SeqLenTotal { total: 0, tokens: 0 },
+        ];
+        for rule in rules {
+            assert!(
+                broken.contains(&std::mem::discriminant(&rule)),
+                "no case breaks {rule:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_fit_a_file_name() {
+        let names: HashSet<_> = cases(4, ROUNDS).map(|case| case.name).collect();
+        assert_eq!(names.len(), ROUNDS);
+        assert!(
+            names
+                .iter()
+                .all(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+        );
+    }
+}

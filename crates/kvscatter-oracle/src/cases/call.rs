@@ -1,0 +1,117 @@
+use super::{Element, Origin};
+use crate::ascend::KvCacheOperation;
+use crate::onnx::TensorScatter;
+use crate::tensorrt::KvCacheUpdate;
+use crate::{Outcome, Refusal, Tensor, size};
+
+/// An operator with all its attributes, and every input but the two tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// ONNX.
+    TensorScatter {
+        /// Attributes and policies.
+        operator: TensorScatter,
+        /// First slot per sample.
+        write_indices: Option<Vec<i64>>,
+        /// Ours.
+        lengths: Option<Vec<i64>>,
+    },
+    /// TensorRT.
+    KvCacheUpdate {
+        /// Attributes and policy.
+        operator: KvCacheUpdate,
+        /// First slot per sample.
+        write_indices: Vec<i64>,
+        /// Cumulative, for a packed update.
+        update_lengths: Option<Vec<i32>>,
+        /// Ours.
+        lengths: Option<Vec<i64>>,
+    },
+    /// Ascend ATB.
+    KvCacheOperation {
+        /// The policy.
+        operator: KvCacheOperation,
+        /// The one layer.
+        layer_id: Vec<i32>,
+        /// Tokens after the write, per sample.
+        token_offset: Vec<i32>,
+        /// Rows per sample.
+        seq_len: Vec<i32>,
+        /// Ours.
+        lengths: Option<Vec<i64>>,
+    },
+}
+
+impl Call {
+    /// Runs the oracle.
+    ///
+    /// # Errors
+    /// As the operator's own `run`.
+    pub fn run<E: Clone>(&self, cache: Tensor<'_, E>, update: Tensor<'_, E>) -> Result<Outcome<E>, Refusal> {
+        match self {
+            Self::TensorScatter {
+                operator,
+                write_indices,
+                lengths,
+            } => operator.run(cache, update, write_indices.as_deref(), lengths.as_deref()),
+            Self::KvCacheUpdate {
+                operator,
+                write_indices,
+                update_lengths,
+                lengths,
+            } => operator.run(
+                cache,
+                update,
+                write_indices,
+                update_lengths.as_deref(),
+                lengths.as_deref(),
+            ),
+            Self::KvCacheOperation {
+                operator,
+                layer_id,
+                token_offset,
+                seq_len,
+                lengths,
+            } => operator.run(update, layer_id, cache, token_offset, seq_len, lengths.as_deref()),
+        }
+    }
+
+    /// Runs the oracle in index space: the outcome says where each element of the cache comes from.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_on_origins(
+        &self,
+        cache_shape: &[usize],
+        update_shape: &[usize],
+    ) -> Result<Outcome<Origin>, Refusal> {
+        let (cache, update) = Origin::tensors(size(cache_shape), size(update_shape));
+        self.run(
+            Tensor::new(&cache, cache_shape),
+            Tensor::new(&update, update_shape),
+        )
+    }
+
+    /// The rules about element types, `[cache, update]`.
+    ///
+    /// # Errors
+    /// [`Refusal::TypesDiffer`], then [`Refusal::UnsupportedType`].
+    pub fn check_elements(&self, [cache, update]: [&Element; 2]) -> Result<(), Refusal> {
+        if cache != update {
+            return Err(Refusal::TypesDiffer {
+                cache: cache.name,
+                update: update.name,
+            });
+        }
+        let supported = match self {
+            Self::TensorScatter { .. } => true,
+            Self::KvCacheUpdate { .. } => KvCacheUpdate::ELEMENT_TYPES.contains(&cache.name),
+            Self::KvCacheOperation { .. } => KvCacheOperation::ELEMENT_TYPES.contains(&cache.name),
+        };
+        if supported {
+            Ok(())
+        } else {
+            Err(Refusal::UnsupportedType { element: cache.name })
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! ONNX `TensorScatter-24`.
+
+use crate::rule::{Rule, expect_count, expect_lengths};
+use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
+
+/// `TensorScatter` with its attributes as a model spells them, and our two policies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorScatter {
+    /// The sequence dimension; negative counts from the back; never the batch. Default -2.
+    pub axis: i64,
+    /// `linear` (default) or `circular`.
+    pub mode: String,
+    /// Ours.
+    pub out_of_range: OutOfRange,
+    /// Ours.
+    pub negative_index: NegativeIndex,
+}
+
+impl Default for TensorScatter {
+    fn default() -> Self {
+        Self {
+            axis: -2,
+            mode: "linear".to_owned(),
+            out_of_range: OutOfRange::default(),
+            negative_index: NegativeIndex::default(),
+        }
+    }
+}
+
+impl TensorScatter {
+    /// `present_cache` of `(batch, D1, …, max_sequence_length, …, Dn)`.
+    ///
+    /// `write_indices` is `(batch,)` and zeros when absent; `lengths`, ours, is `(batch,)` and the rows of the update
+    /// when absent.
+    ///
+    /// ```text
+    /// for prefix_idx in np.ndindex(past_cache.shape[:axis]):
+    ///     batch_idx = prefix_idx[0]
+    ///     for sequence_idx in range(sequence_length):
+    ///         cache_idx = (*prefix_idx, write_indices[batch_idx] + sequence_idx)
+    ///         if mode == "circular":     # with the erratum: only the last coordinate, not the tuple
+    ///             cache_idx = (*prefix_idx, cache_idx[-1] mod max_sequence_length)
+    ///         present_cache[cache_idx] = update[(*prefix_idx, sequence_idx)]
+    /// ```
+    ///
+    /// # Errors
+    /// The first broken rule, in the order the [crate](crate) documents.
+    pub fn run<E: Clone>(
+        &self,
+        past_cache: Tensor<'_, E>,
+        update: Tensor<'_, E>,
+        write_indices: Option<&[i64]>,
+        lengths: Option<&[i64]>,
+    ) -> Result<Outcome<E>, Refusal> {
+        let (axis, circular) = self.checked_attributes(past_cache.shape, update.shape)?;
+        let (batch, capacity) = (past_cache.shape[0], past_cache.shape[axis]);
+        let mut present = past_cache.data.to_vec();
+        if update.data.is_empty() && write_indices.is_none() && lengths.is_none() {
+            // Nothing to write and nothing to check: an empty tensor may claim any number of samples.
+            return Ok(Outcome { present, skipped: 0 });
+        }
+        if let Some(write_indices) = write_indices {
+            expect_count("write_indices", write_indices.len(), batch)?;
+        }
+        expect_lengths(lengths, batch)?;
+        let rule = Rule {
+            capacity,
+            circular,
+            out_of_range: self.out_of_range,
+            negative_index: self.negative_index,
+            lengths,
+        };
+        let slots = (0..batch)
+            .map(|sample| {
+                let start = write_indices.map_or(0, |indices| indices[sample]);
+                rule.slots(sample, start.into(), update.shape[axis])
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+
+        for (flat, element) in update.data.iter().enumerate() {
+            let mut index = unravel(flat, update.shape);
+            let Some(slots) = &slots[index[0]] else {
+                continue; // the sample is skipped
+            };
+            let Some(&slot) = slots.get(index[axis]) else {
+                continue; // the row is padding
+            };
+            index[axis] = slot;
+            present[ravel(&index, past_cache.shape)] = element.clone();
+        }
+        Ok(Outcome {
+            present,
+            skipped: slots.iter().filter(|slots| slots.is_none()).count(),
+        })
+    }
+
+    /// The axis counted from the front, and whether the mode is circular.
+    fn checked_attributes(&self, cache: &[usize], update: &[usize]) -> Result<(usize, bool), Refusal> {
+        let circular = match self.mode.as_str() {
+            "linear" => false,
+            "circular" => true,
+            name => {
+                return Err(Refusal::Mode {
+                    name: name.to_owned(),
+                });
+            }
+        };
+        let rank = cache.len();
+        if rank < 2 {
+            return Err(Refusal::CacheRank { rank });
+        }
+        let axis = i128::from(self.axis) + if self.axis < 0 { rank as i128 } else { 0 };
+        if axis < 1 || axis >= rank as i128 {
+            return Err(Refusal::Axis {
+                axis: self.axis,
+                rank,
+            });
+        }
+        let axis = axis as usize;
+        if update.len() != rank {
+            return Err(Refusal::UpdateRank { rank: update.len() });
+        }
+        for dimension in (0..rank).filter(|&dimension| dimension != axis) {
+            if cache[dimension] != update[dimension] {
+                return Err(Refusal::Dimension {
+                    dimension,
+                    cache: cache[dimension],
+                    update: update[dimension],
+                });
+            }
+        }
+        if update[axis] > cache[axis] {
+            return Err(Refusal::UpdateTooLong {
+                capacity: cache[axis],
+                rows: update[axis],
+            });
+        }
+        Ok((axis, circular))
+    }
+}

@@ -1,0 +1,71 @@
+//! Where one sample's rows go. The same rule in all three documents.
+
+use crate::{NegativeIndex, OutOfRange, Refusal};
+
+/// What all samples of a call have in common.
+pub(crate) struct Rule<'a> {
+    pub(crate) capacity: usize,
+    pub(crate) circular: bool,
+    pub(crate) out_of_range: OutOfRange,
+    pub(crate) negative_index: NegativeIndex,
+    /// Our extension: how many of each sample's rows are real. Without it, all are.
+    pub(crate) lengths: Option<&'a [i64]>,
+}
+
+impl Rule<'_> {
+    /// The slots of a sample that brings `rows` rows, for its real ones in order; `None` where it is skipped.
+    pub(crate) fn slots(
+        &self,
+        sample: usize,
+        start: i128,
+        rows: usize,
+    ) -> Result<Option<Vec<usize>>, Refusal> {
+        let length = self.lengths.map_or(rows as i64, |lengths| lengths[sample]);
+        if length < 0 || length as u64 > rows as u64 {
+            return Err(Refusal::Length { sample, length, rows });
+        }
+        let capacity = self.capacity as i128;
+        let slots = start..start + i128::from(length);
+        let broken = if start < 0 && (!self.circular || self.negative_index == NegativeIndex::Reject) {
+            Refusal::NegativeStart { sample, start }
+        } else if slots.end > capacity && !self.circular {
+            Refusal::OutOfRange {
+                sample,
+                start,
+                rows: length as usize,
+                capacity: self.capacity,
+            }
+        } else {
+            // `rows <= capacity`, so an empty ring has no row to ask about and nothing is divided by zero.
+            let in_cache = |slot: i128| {
+                if self.circular {
+                    slot.rem_euclid(capacity)
+                } else {
+                    slot
+                }
+            };
+            return Ok(Some(slots.map(|slot| in_cache(slot) as usize).collect()));
+        };
+        match self.out_of_range {
+            OutOfRange::Error => Err(broken),
+            OutOfRange::SkipSample => Ok(None),
+        }
+    }
+}
+
+pub(crate) fn expect_count(argument: &'static str, given: usize, needed: usize) -> Result<(), Refusal> {
+    if given == needed {
+        Ok(())
+    } else {
+        Err(Refusal::IndexCount {
+            argument,
+            given,
+            needed,
+        })
+    }
+}
+
+/// One length per sample, if there are any.
+pub(crate) fn expect_lengths(lengths: Option<&[i64]>, batch: usize) -> Result<(), Refusal> {
+    lengths.map_or(Ok(()), |lengths| expect_count("lengths", lengths.len(), batch))
+}

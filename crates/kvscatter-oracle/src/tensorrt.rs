@@ -1,0 +1,167 @@
+//! TensorRT `KVCacheUpdate`.
+
+use crate::rule::{Rule, expect_count, expect_lengths};
+use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
+
+/// How the update is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpdateForm {
+    /// `[b, d, s, h]`.
+    #[default]
+    Padded,
+    /// `[tokens, d, h]`, with `updateLengths`.
+    Packed,
+}
+
+/// `KVCacheUpdate` in its one mode, LINEAR, and our policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvCacheUpdate {
+    /// How the update is laid out.
+    pub update_form: UpdateForm,
+    /// Ours.
+    pub out_of_range: OutOfRange,
+}
+
+impl KvCacheUpdate {
+    /// The element types it has, by their ONNX names.
+    pub const ELEMENT_TYPES: [&'static str; 3] = ["float", "float16", "bfloat16"];
+
+    /// `output[i, :, writeIndices[i] + s, :] = update[i, :, s, :]` for a cache `[b, d, s_max, h]`.
+    ///
+    /// The update may have fewer samples than the cache: later samples are untouched. `write_indices` has one value
+    /// per sample of the update; `update_lengths`, for a packed update only, is cumulative and has one value more.
+    /// `lengths` is ours: the real rows of each sample of the update.
+    ///
+    /// # Errors
+    /// The first broken rule, in the order the [crate](crate) documents.
+    pub fn run<E: Clone>(
+        &self,
+        cache: Tensor<'_, E>,
+        update: Tensor<'_, E>,
+        write_indices: &[i64],
+        update_lengths: Option<&[i32]>,
+        lengths: Option<&[i64]>,
+    ) -> Result<Outcome<E>, Refusal> {
+        let &[cache_batch, heads, capacity, head_size] = cache.shape else {
+            return Err(Refusal::CacheRank {
+                rank: cache.shape.len(),
+            });
+        };
+        let heads_and_head_size = match (self.update_form, update.shape) {
+            (UpdateForm::Padded, &[_, d, _, h]) => [(1, heads, d), (3, head_size, h)],
+            (UpdateForm::Packed, &[_, d, h]) => [(1, heads, d), (2, head_size, h)],
+            _ => {
+                return Err(Refusal::UpdateRank {
+                    rank: update.shape.len(),
+                });
+            }
+        };
+        for (dimension, cache, update) in heads_and_head_size {
+            if cache != update {
+                return Err(Refusal::Dimension {
+                    dimension,
+                    cache,
+                    update,
+                });
+            }
+        }
+        let rows = match (self.update_form, update_lengths) {
+            (UpdateForm::Padded, None) => {
+                let (batch, rows) = (update.shape[0], update.shape[2]);
+                if batch > cache_batch {
+                    return Err(Refusal::UpdateBatch {
+                        cache: cache_batch,
+                        update: batch,
+                    });
+                }
+                if rows > capacity {
+                    return Err(Refusal::UpdateTooLong { capacity, rows });
+                }
+                expect_count("writeIndices", write_indices.len(), batch)?;
+                vec![rows; batch]
+            }
+            (UpdateForm::Packed, Some(update_lengths)) => {
+                let batch = update_lengths.len().saturating_sub(1);
+                if batch > cache_batch {
+                    return Err(Refusal::UpdateBatch {
+                        cache: cache_batch,
+                        update: batch,
+                    });
+                }
+                expect_count("writeIndices", write_indices.len(), batch)?;
+                packed_rows(update_lengths)?
+            }
+            (UpdateForm::Padded, Some(_)) => return Err(Refusal::UpdateLengthsUnexpected),
+            (UpdateForm::Packed, None) => return Err(Refusal::UpdateLengthsMissing),
+        };
+        expect_lengths(lengths, rows.len())?;
+        let rule = Rule {
+            capacity,
+            circular: false,
+            out_of_range: self.out_of_range,
+            negative_index: NegativeIndex::default(),
+            lengths,
+        };
+        let mut slots = Vec::new();
+        for (sample, &rows) in rows.iter().enumerate() {
+            if rows > capacity {
+                return Err(Refusal::UpdateLengthsTooLong {
+                    sample,
+                    rows,
+                    capacity,
+                });
+            }
+            slots.push(rule.slots(sample, write_indices[sample].into(), rows)?);
+        }
+        let total = rows.iter().sum();
+        if self.update_form == UpdateForm::Packed && total != update.shape[0] {
+            return Err(Refusal::UpdateLengthsTotal {
+                total,
+                tokens: update.shape[0],
+            });
+        }
+        let token_owner: Vec<_> = rows
+            .iter()
+            .enumerate()
+            .flat_map(|(sample, &rows)| (0..rows).map(move |row| (sample, row)))
+            .collect();
+
+        let mut output = cache.data.to_vec();
+        for (flat, element) in update.data.iter().enumerate() {
+            let index = unravel(flat, update.shape);
+            let (sample, row) = match self.update_form {
+                UpdateForm::Padded => (index[0], index[2]),
+                UpdateForm::Packed => token_owner[index[0]],
+            };
+            let (head, column) = (index[1], index[index.len() - 1]);
+            let Some(slots) = &slots[sample] else {
+                continue; // the sample is skipped
+            };
+            let Some(&slot) = slots.get(row) else {
+                continue; // the row is padding
+            };
+            output[ravel(&[sample, head, slot, column], cache.shape)] = element.clone();
+        }
+        Ok(Outcome {
+            present: output,
+            skipped: slots.iter().filter(|slots| slots.is_none()).count(),
+        })
+    }
+}
+
+/// The rows of each sample of a packed update.
+fn packed_rows(update_lengths: &[i32]) -> Result<Vec<usize>, Refusal> {
+    match update_lengths.first() {
+        Some(0) => {}
+        Some(&first) => return Err(Refusal::UpdateLengthsFirst { first }),
+        None => expect_count("updateLengths", 0, 1)?,
+    }
+    let mut rows = Vec::new();
+    for (sample, pair) in update_lengths.windows(2).enumerate() {
+        if pair[1] < pair[0] {
+            return Err(Refusal::UpdateLengthsDecrease { sample });
+        }
+        rows.push((pair[1] - pair[0]) as usize);
+    }
+    Ok(rows)
+}
