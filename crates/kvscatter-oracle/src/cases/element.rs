@@ -57,4 +57,12 @@ impl Element {
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::all().iter().find(|element| element.name == name)
     }
+
+    /// Those of the types that have these names.
+    pub(super) fn among(names: &[&str]) -> Vec<&'static Self> {
+        Self::all()
+            .iter()
+            .filter(|element| names.contains(&element.name))
+            .collect()
+    }
 }

@@ -197,9 +197,7 @@ impl Write {
                 hidden / heads,
             ],
         };
-        // Every type takes part: those the operator lacks stand in for the ones it has.
-        let supported =
-            KvCacheOperation::ELEMENT_TYPES[element.name.len() % KvCacheOperation::ELEMENT_TYPES.len()];
+        let supported = Element::among(&KvCacheOperation::ELEMENT_TYPES);
         Draft {
             call: Call::KvCacheOperation {
                 operator: self.operator,
@@ -208,7 +206,8 @@ impl Write {
                 seq_len: self.seq_len,
                 lengths: self.lengths,
             },
-            elements: [Element::named(supported).unwrap_or(element); 2],
+            // Every type takes part: those the operator lacks stand in for the ones it has.
+            elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.past_shape.to_vec(),
             update_shape,
         }

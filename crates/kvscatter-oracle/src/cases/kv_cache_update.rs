@@ -223,8 +223,7 @@ impl Write {
                 (vec![tokens, heads, head_size], Some(update_lengths))
             }
         };
-        // Every type takes part: those the operator lacks stand in for the ones it has.
-        let supported = KvCacheUpdate::ELEMENT_TYPES[element.name.len() % KvCacheUpdate::ELEMENT_TYPES.len()];
+        let supported = Element::among(&KvCacheUpdate::ELEMENT_TYPES);
         Draft {
             call: Call::KvCacheUpdate {
                 operator: self.operator,
@@ -232,7 +231,8 @@ impl Write {
                 update_lengths,
                 lengths: self.lengths,
             },
-            elements: [Element::named(supported).unwrap_or(element); 2],
+            // Every type takes part: those the operator lacks stand in for the ones it has.
+            elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.cache_shape.to_vec(),
             update_shape,
         }

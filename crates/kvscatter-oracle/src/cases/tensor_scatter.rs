@@ -104,8 +104,8 @@ pub(super) const THEMES: &[Theme] = &[
         write.draft(e)
     }),
     ("tensor_scatter_odd_nibbles", |r, _| {
-        let e = r.pick(&["int4", "uint4", "float4e2m1"]);
-        let e = Element::named(e).unwrap_or(&Element::all()[0]);
+        let nibbles: Vec<_> = Element::all().iter().filter(|e| e.bits == Some(4)).collect();
+        let e = r.pick(&nibbles);
         let mut write = circular(r, e);
         write.cache_shape = vec![
             r.between(1, 3),
