@@ -9,6 +9,27 @@
 
 extern crate alloc;
 
+mod argument;
+mod cpu;
 mod element;
+mod error;
+mod geometry;
+mod indices;
+mod layout;
+mod mapping;
+mod plan;
+mod policy;
+mod size;
+pub mod spec;
+mod write;
 
+pub use argument::Argument;
 pub use element::{DlpackType, ElementType};
+pub use error::Error;
+pub use geometry::Geometry;
+pub use indices::{Lengths, Starts};
+pub use layout::Layout;
+pub use mapping::{Block, Loop};
+pub use plan::{Segment, WritePlan};
+pub use policy::{Mode, NegativeIndex, OutOfRange};
+pub use write::{Buffers, Written};

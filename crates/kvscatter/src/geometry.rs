@@ -1,0 +1,391 @@
+//! Everything about shapes, checked once.
+
+use alloc::{vec, vec::Vec};
+
+use crate::argument::Words;
+use crate::layout::{self, Dim, View};
+use crate::mapping::{Dimensions, Loop, Mapping, Step};
+use crate::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange, size};
+
+/// The shapes of one write: batch × outer × capacity × row, with strides for both sides.
+///
+/// A specification's `prepare` makes it, and nothing else can; after that it is the proof of these facts:
+///
+/// * **G1** every product of sizes, in elements and in bytes, fits `isize`;
+/// * **G2** no two positions of the cache share a bit;
+/// * the update is no longer than the cache, in rows and in samples, and every other dimension agrees.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    pub(crate) words: &'static Words,
+    element: ElementType,
+    pub(crate) rules: Rules,
+    pub(crate) layers: Dim,
+    pub(crate) cache_batch: usize,
+    pub(crate) samples: Samples,
+    capacity: usize,
+    /// Elements that move with one row of one sample, over all outer dimensions.
+    pub(crate) row_elements: usize,
+    pub(crate) cache: Buffer,
+    pub(crate) update: Buffer,
+    /// Cache from update: the write in place.
+    pub(crate) write: Mapping,
+    /// Present from update and present from past: the functional form.
+    pub(crate) present: Present,
+}
+
+impl Geometry {
+    /// The element type.
+    #[must_use]
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// Rows of the cache along the sequence: max_sequence_length.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Samples of the cache.
+    #[must_use]
+    pub fn cache_batch(&self) -> usize {
+        self.cache_batch
+    }
+
+    /// Layers of the cache; 1 where the operator knows none.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        self.layers.size
+    }
+
+    /// Bytes of one element; 0 where elements are not whole bytes.
+    pub(crate) fn element_bytes(&self) -> usize {
+        self.element.bits().unwrap_or(0).div_euclid(8)
+    }
+
+    /// The one constructor: every front ends here.
+    ///
+    /// # Errors
+    /// [`Error`] if the update does not fit the cache, the cache's positions overlap (G2), a layout does not
+    /// merge, or a size does not fit (G1).
+    pub(crate) fn new(sides: &Normalised<'_>) -> Result<Self, Error> {
+        let Normalised {
+            words,
+            element,
+            rules,
+            cache,
+            update,
+            layers,
+            batch,
+            rows,
+            outer,
+            inner,
+        } = sides;
+        cache.positions_are_apart()?;
+        let capacity = rows.0.size;
+        let (samples, sample_step, most_rows) = match batch.1 {
+            Some(Dim { size, stride }) => {
+                if rows.1.size > capacity {
+                    return Err(Error::UpdateLongerThanCache {
+                        rows: rows.1.size,
+                        capacity,
+                    });
+                }
+                if size > batch.0.size {
+                    return Err(Error::BatchTooLarge {
+                        cache: batch.0.size,
+                        update: size,
+                    });
+                }
+                (
+                    Samples::Padded {
+                        batch: size,
+                        rows: rows.1.size,
+                    },
+                    stride,
+                    rows.1.size,
+                )
+            }
+            None => (
+                Samples::Packed { tokens: rows.1.size },
+                0,
+                rows.1.size.min(capacity),
+            ),
+        };
+        let present = dense_sides(sides).ok_or(Error::TooLarge {
+            argument: words.present,
+        })?;
+        let mapping =
+            |most_rows: usize, dst: &Side, src: &Side| Mapping::new(&Side::pair(dst, src, most_rows));
+        let past = Side::new(
+            batch.0.stride,
+            rows.0,
+            outer.iter().map(|pair| pair.0),
+            inner.iter().map(|pair| pair.0),
+        );
+        let new = Side::new(
+            sample_step,
+            rows.1,
+            outer.iter().map(|pair| pair.1),
+            inner.iter().map(|pair| pair.1),
+        );
+        Ok(Self {
+            words,
+            element: *element,
+            rules: *rules,
+            layers: *layers,
+            cache_batch: batch.0.size,
+            samples,
+            capacity,
+            // G1: a factor of the cache's own product.
+            row_elements: outer
+                .iter()
+                .chain(inner)
+                .fold(1, |n: usize, pair| n.wrapping_mul(pair.0.size)),
+            cache: Buffer::new(cache.offset, cache.len, cache.exact, *element, words.cache)?,
+            update: Buffer::new(update.offset, update.len, update.exact, *element, words.update)?,
+            write: mapping(most_rows, &past, &new)?,
+            present: Present {
+                buffer: Buffer::new(0, cache.elements, true, *element, words.present)?,
+                layer_stride: present.0,
+                from_update: mapping(most_rows, &present.1, &new)?,
+                from_past: mapping(capacity, &present.1, &past)?,
+            },
+        })
+    }
+}
+
+/// What a front hands over: its own checks are done, and every dimension has found its role. Pairs are cache
+/// first, update second.
+#[derive(Debug)]
+pub(crate) struct Normalised<'a> {
+    pub(crate) words: &'static Words,
+    pub(crate) element: ElementType,
+    pub(crate) rules: Rules,
+    pub(crate) cache: &'a View,
+    pub(crate) update: &'a View,
+    pub(crate) layers: Dim,
+    /// A packed update has no batch dimension.
+    pub(crate) batch: (Dim, Option<Dim>),
+    pub(crate) rows: (Dim, Dim),
+    /// Sizes agree.
+    pub(crate) outer: Vec<(Dim, Dim)>,
+    /// Sizes agree.
+    pub(crate) inner: Vec<(Dim, Dim)>,
+}
+
+/// The dimensions of a tensor by what they are for, the sequence being the one at `axis`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Roles<'a> {
+    pub(crate) sample: Dim,
+    pub(crate) outer: &'a [Dim],
+    pub(crate) rows: Dim,
+    pub(crate) inner: &'a [Dim],
+}
+
+impl<'a> Roles<'a> {
+    /// `None` if `axis` is 0 or not a dimension.
+    pub(crate) fn of(dims: &'a [Dim], axis: usize) -> Option<Self> {
+        let ([sample, outer @ ..], [rows, inner @ ..]) = dims.split_at_checked(axis)? else {
+            return None;
+        };
+        Some(Self {
+            sample: *sample,
+            outer,
+            rows: *rows,
+            inner,
+        })
+    }
+}
+
+/// The rules a plan's indices are held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) mode: Mode,
+    pub(crate) out_of_range: OutOfRange,
+    pub(crate) negative_index: NegativeIndex,
+}
+
+/// How the update holds its samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Samples {
+    /// The same number of rows for each.
+    Padded { batch: usize, rows: usize },
+    /// One after the other; the call says how many rows each has.
+    Packed { tokens: usize },
+}
+
+/// What a backend checks of a buffer, and where its tensor begins in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Buffer {
+    /// In elements.
+    pub(crate) offset: usize,
+    /// Elements the buffer must hold: no fewer, and no more either if `exact`.
+    pub(crate) len: usize,
+    /// The same in bytes; for strings, in strings.
+    pub(crate) bytes: usize,
+    pub(crate) exact: bool,
+}
+
+impl Buffer {
+    fn new(
+        offset: usize,
+        len: usize,
+        exact: bool,
+        element: ElementType,
+        argument: Argument,
+    ) -> Result<Self, Error> {
+        let bytes = size::bytes(len, width(element)).ok_or(Error::TooLarge { argument })?;
+        Ok(Self {
+            offset,
+            len,
+            bytes,
+            exact,
+        })
+    }
+
+    /// Holds a length, in the unit of `want`, against what the tensor needs.
+    pub(crate) fn check(
+        &self,
+        argument: Argument,
+        buffer: usize,
+        got: usize,
+        want: usize,
+    ) -> Result<(), Error> {
+        let fits = if self.exact { got == want } else { got >= want };
+        if fits {
+            Ok(())
+        } else {
+            Err(Error::BufferLength {
+                argument,
+                buffer,
+                got,
+                want,
+            })
+        }
+    }
+}
+
+/// The functional form: a dense buffer of the cache's shape, filled from the past around the update.
+#[derive(Clone, Debug)]
+pub(crate) struct Present {
+    pub(crate) buffer: Buffer,
+    pub(crate) layer_stride: isize,
+    pub(crate) from_update: Mapping,
+    pub(crate) from_past: Mapping,
+}
+
+/// Bits that sizes are computed with: strings count as one byte, which leaves their own size to the slice that
+/// holds them.
+pub(crate) fn width(element: ElementType) -> usize {
+    element.bits().unwrap_or(8)
+}
+
+/// One side of a mapping.
+#[derive(Debug)]
+struct Side {
+    sample: isize,
+    outer: Vec<Dim>,
+    row: Dim,
+    inner: Vec<Dim>,
+}
+
+impl Side {
+    fn new(
+        sample: isize,
+        row: Dim,
+        outer: impl Iterator<Item = Dim>,
+        inner: impl Iterator<Item = Dim>,
+    ) -> Self {
+        Self {
+            sample,
+            outer: outer.collect(),
+            row,
+            inner: inner.collect(),
+        }
+    }
+
+    fn pair(dst: &Self, src: &Self, most_rows: usize) -> Dimensions {
+        let pair = |dst: &[Dim], src: &[Dim]| -> Vec<Loop> {
+            let pairs = dst.iter().zip(src);
+            pairs
+                .map(|(dst, src)| Loop {
+                    count: dst.size,
+                    dst: dst.stride,
+                    src: src.stride,
+                })
+                .collect()
+        };
+        Dimensions {
+            sample: Step {
+                dst: dst.sample,
+                src: src.sample,
+            },
+            rows: Loop {
+                count: most_rows,
+                dst: dst.row.stride,
+                src: src.row.stride,
+            },
+            outer: pair(&dst.outer, &src.outer),
+            inner: pair(&dst.inner, &src.inner),
+        }
+    }
+}
+
+/// The layer stride and the side of a dense tensor of the cache's shape.
+fn dense_sides(sides: &Normalised<'_>) -> Option<(isize, Side)> {
+    let Normalised {
+        layers,
+        batch,
+        rows,
+        outer,
+        inner,
+        ..
+    } = sides;
+    let sizes = |pairs: &[(Dim, Dim)]| pairs.iter().map(|pair| pair.0.size).collect::<Vec<_>>();
+    let shape = [
+        vec![layers.size, batch.0.size],
+        sizes(outer),
+        vec![rows.0.size],
+        sizes(inner),
+    ]
+    .concat();
+    let mut dims = layout::dense(&shape)?.into_iter();
+    let (layer, sample) = (dims.next()?, dims.next()?);
+    let outer: Vec<Dim> = dims.by_ref().take(outer.len()).collect();
+    let row = dims.next()?;
+    Some((
+        layer.stride,
+        Side {
+            sample: sample.stride,
+            outer,
+            row,
+            inner: dims.collect(),
+        },
+    ))
+}
+
+/// The dimensions of cache and update that must agree, paired.
+///
+/// # Errors
+/// [`Error::DimensionMismatch`] at the first that does not; `first` is the place of the first pair in the
+/// update's shape.
+pub(crate) fn agree(
+    argument: Argument,
+    first: usize,
+    cache: &[Dim],
+    update: &[Dim],
+) -> Result<Vec<(Dim, Dim)>, Error> {
+    let pairs = cache.iter().copied().zip(update.iter().copied());
+    for (dimension, (expected, got)) in (first..).zip(pairs.clone()) {
+        if expected.size != got.size {
+            return Err(Error::DimensionMismatch {
+                argument,
+                dimension,
+                expected: expected.size,
+                got: got.size,
+            });
+        }
+    }
+    Ok(pairs.collect())
+}

@@ -1,0 +1,301 @@
+//! Where the elements of a tensor lie in its buffer.
+
+use alloc::vec::Vec;
+
+use crate::{Argument, Error, size};
+
+/// The shape of a tensor and where its elements lie in a buffer, all counted in elements.
+///
+/// A plain shape is dense, row-major, and takes the whole buffer; [`strided`](Self::strided) describes any
+/// view, such as a `[batch, sequence, heads, head_size]` update seen as `[batch, heads, sequence, head_size]`.
+///
+/// ```
+/// use kvscatter::Layout;
+/// let dense = Layout::from(&[2, 8, 4096, 128]);
+/// let transposed = Layout::strided(&[2, 8, 1, 128], &[8 * 128, 128, 8 * 128, 1]);
+/// # let _ = (dense, transposed);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout<'a> {
+    shape: &'a [usize],
+    strides: Option<&'a [isize]>,
+    offset: usize,
+}
+
+impl<'a> Layout<'a> {
+    /// Row-major and dense: the buffer holds these elements and no others.
+    #[must_use]
+    pub const fn dense(shape: &'a [usize]) -> Self {
+        Self {
+            shape,
+            strides: None,
+            offset: 0,
+        }
+    }
+
+    /// One stride per dimension, in elements. An update's strides may be zero or negative; a cache's must
+    /// keep its positions apart (G2). The buffer may be larger than the tensor.
+    #[must_use]
+    pub const fn strided(shape: &'a [usize], strides: &'a [isize]) -> Self {
+        Self {
+            shape,
+            strides: Some(strides),
+            offset: 0,
+        }
+    }
+
+    /// Where element `[0, 0, …]` of a strided tensor lies in the buffer; dense tensors begin at 0, and giving
+    /// them an offset makes them a view into a larger buffer.
+    #[must_use]
+    pub const fn offset(self, elements: usize) -> Self {
+        Self {
+            offset: elements,
+            ..self
+        }
+    }
+
+    /// Elements along each dimension.
+    #[must_use]
+    pub const fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// Checks the layout and fills in a dense one's strides. After it every offset of every element is known
+    /// to lie in `0..len`.
+    ///
+    /// 1. There is one stride per dimension.
+    /// 2. The product of the non-zero dimensions fits `isize`, in elements and in bytes (G1).
+    /// 3. No element lies before the buffer.
+    /// 4. The last element's offset fits `isize`, in elements and in bytes (G1).
+    pub(crate) fn resolve(&self, argument: Argument, bits: usize) -> Result<View, Error> {
+        let too_large = Error::TooLarge { argument };
+        let rank = self.shape.len();
+        if let Some(strides) = self.strides
+            && strides.len() != rank
+        {
+            return Err(Error::StrideCount {
+                argument,
+                strides: strides.len(),
+                rank,
+            }); // Condition 1
+        }
+        let elements = size::elements(self.shape, bits).ok_or(too_large)?; // Condition 2
+        let dims: Vec<Dim> = match self.strides {
+            Some(strides) => self
+                .shape
+                .iter()
+                .zip(strides)
+                .map(|(&size, &stride)| Dim { size, stride })
+                .collect(),
+            None => dense(self.shape).ok_or(too_large)?,
+        };
+        let exact = self.strides.is_none() && self.offset == 0;
+        if elements == 0 {
+            return Ok(View {
+                offset: 0,
+                dims,
+                elements,
+                len: 0,
+                exact,
+            });
+        }
+        let (mut below, mut above) = (0_usize, self.offset);
+        for dim in &dims {
+            let reach = dim
+                .size
+                .saturating_sub(1)
+                .checked_mul(dim.stride.unsigned_abs())
+                .ok_or(too_large)?;
+            let side = if dim.stride < 0 { &mut below } else { &mut above };
+            *side = side.checked_add(reach).ok_or(too_large)?;
+        }
+        if below > self.offset {
+            return Err(Error::BeforeBuffer {
+                argument,
+                offset: self.offset,
+                needed: below,
+            }); // Condition 3
+        }
+        let len = above.checked_add(1).ok_or(too_large)?;
+        size::bytes(len, bits).ok_or(too_large)?; // Condition 4
+        Ok(View {
+            offset: self.offset,
+            dims,
+            elements,
+            len,
+            exact,
+        })
+    }
+}
+
+impl<'a> From<&'a [usize]> for Layout<'a> {
+    fn from(shape: &'a [usize]) -> Self {
+        Self::dense(shape)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [usize; N]> for Layout<'a> {
+    fn from(shape: &'a [usize; N]) -> Self {
+        Self::dense(shape)
+    }
+}
+
+impl<'a> From<&'a Vec<usize>> for Layout<'a> {
+    fn from(shape: &'a Vec<usize>) -> Self {
+        Self::dense(shape)
+    }
+}
+
+/// A dimension: how many, and how far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dim {
+    pub(crate) size: usize,
+    pub(crate) stride: isize,
+}
+
+impl Dim {
+    /// A dimension that is not there.
+    pub(crate) const ONE: Self = Self { size: 1, stride: 0 };
+}
+
+/// A [`Layout`] that was checked: for every index inside the dimensions, `offset` plus any sum of
+/// `index × stride` over any of them lies in `0..len`.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) offset: usize,
+    pub(crate) dims: Vec<Dim>,
+    pub(crate) elements: usize,
+    /// Elements the buffer must hold: no fewer, and no more either if `exact`.
+    pub(crate) len: usize,
+    pub(crate) exact: bool,
+}
+
+impl View {
+    /// Establishes G2: no two positions share an element, so the view may be written.
+    ///
+    /// Sufficient, not necessary: with the strides in ascending order, each must step over everything that
+    /// the smaller ones reach. Views made by slicing, transposing and reversing a dense buffer all pass.
+    pub(crate) fn positions_are_apart(&self) -> Result<(), Error> {
+        if self.elements == 0 {
+            return Ok(());
+        }
+        let mut steps: Vec<(usize, usize)> = self
+            .dims
+            .iter()
+            .filter(|dim| dim.size > 1)
+            .map(|dim| (dim.stride.unsigned_abs(), dim.size))
+            .collect();
+        steps.sort_unstable();
+        let mut covered = 1_usize;
+        for (stride, size) in steps {
+            if stride < covered {
+                return Err(Error::CacheOverlapsItself);
+            }
+            // `resolve` has computed the sum of these products without overflow.
+            covered = covered.wrapping_add(size.wrapping_sub(1).wrapping_mul(stride));
+        }
+        Ok(())
+    }
+}
+
+/// Row-major strides. A dimension of 0 counts as 1, so that the strides around it stay meaningful.
+pub(crate) fn dense(shape: &[usize]) -> Option<Vec<Dim>> {
+    let mut stride = 1_isize;
+    let mut dims = Vec::with_capacity(shape.len());
+    for &size in shape.iter().rev() {
+        dims.push(Dim { size, stride });
+        stride = stride.checked_mul(isize::try_from(size.max(1)).ok()?)?;
+    }
+    dims.reverse();
+    Some(dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+    use crate::{Argument, Error};
+
+    const A: Argument = Argument::PastCache;
+
+    #[test]
+    fn dense_takes_the_whole_buffer() {
+        let view = Layout::dense(&[2, 3, 4]).resolve(A, 8).unwrap();
+        assert_eq!(
+            view.dims.iter().map(|dim| dim.stride).collect::<Vec<_>>(),
+            [12, 4, 1]
+        );
+        assert_eq!((view.len, view.exact), (24, true));
+    }
+
+    #[test]
+    fn negative_strides_need_room_before_them() {
+        let flipped = Layout::strided(&[2, 3], &[3, -1]);
+        assert_eq!(
+            flipped.resolve(A, 8).unwrap_err(),
+            Error::BeforeBuffer {
+                argument: A,
+                offset: 0,
+                needed: 2
+            }
+        );
+        assert_eq!(flipped.offset(2).resolve(A, 8).unwrap().len, 6);
+    }
+
+    #[test]
+    fn sizes_that_no_buffer_has_are_refused() {
+        let far = [isize::MAX, 1];
+        assert_eq!(
+            Layout::strided(&[3, 2], &far).resolve(A, 8).unwrap_err(),
+            Error::TooLarge { argument: A }
+        );
+        assert_eq!(
+            Layout::strided(&[2, 1], &far).resolve(A, 8).unwrap_err(),
+            Error::TooLarge { argument: A }
+        );
+        assert_eq!(
+            Layout::strided(&[2, 2], &[isize::MIN, 1])
+                .resolve(A, 8)
+                .unwrap_err(),
+            Error::BeforeBuffer {
+                argument: A,
+                offset: 0,
+                needed: isize::MIN.unsigned_abs()
+            }
+        );
+        assert_eq!(
+            Layout::dense(&[0, usize::MAX]).resolve(A, 8).unwrap_err(),
+            Error::TooLarge { argument: A }
+        );
+    }
+
+    #[test]
+    fn a_cache_whose_positions_meet_is_refused() {
+        let apart = |shape: &[usize], strides: &[isize]| {
+            Layout::strided(shape, strides)
+                .offset(100)
+                .resolve(A, 8)
+                .unwrap()
+                .positions_are_apart()
+        };
+        assert_eq!(apart(&[2, 3, 4], &[12, 4, 1]), Ok(()));
+        assert_eq!(apart(&[2, 3, 4], &[1, 2, 6]), Ok(()), "transposed");
+        assert_eq!(apart(&[2, 3, 4], &[-12, 4, -1]), Ok(()), "reversed");
+        assert_eq!(apart(&[2, 3, 4], &[20, 5, 1]), Ok(()), "padded");
+        assert_eq!(
+            apart(&[1, 3, 1], &[0, 1, 0]),
+            Ok(()),
+            "a single position shares with none"
+        );
+        assert_eq!(apart(&[0, 3, 4], &[0, 0, 0]), Ok(()), "no positions at all");
+        assert_eq!(
+            apart(&[2, 3, 4], &[0, 4, 1]),
+            Err(Error::CacheOverlapsItself),
+            "broadcast"
+        );
+        assert_eq!(
+            apart(&[2, 3, 4], &[12, 3, 1]),
+            Err(Error::CacheOverlapsItself),
+            "sliding window"
+        );
+    }
+}

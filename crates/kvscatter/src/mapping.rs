@@ -1,0 +1,393 @@
+//! From two layouts of the same tensor to the fewest strided loops around one contiguous run.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::Error;
+
+/// A strided loop: how often, and how far the destination and the source move each time, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Loop {
+    /// Iterations.
+    pub count: usize,
+    /// Step of the destination.
+    pub dst: isize,
+    /// Step of the source.
+    pub src: isize,
+}
+
+impl Loop {
+    const ONCE: Self = Self {
+        count: 1,
+        dst: 0,
+        src: 0,
+    };
+}
+
+/// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
+///
+/// The run at loop indices `i`, `j`, `k` goes from `src + i·loops[0].src + j·loops[1].src + k·loops[2].src` to
+/// the same sum over `dst`. Loops that are not needed have a count of 1 and come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Block {
+    /// Offset of the first destination element.
+    pub dst: usize,
+    /// Offset of the first source element.
+    pub src: usize,
+    /// Elements of one contiguous run.
+    pub len: usize,
+    /// The loops around it.
+    pub loops: [Loop; 3],
+}
+
+impl Block {
+    /// Elements this block moves.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        // G1: it moves a part of the update.
+        self.loops
+            .iter()
+            .fold(self.len, |n, around| n.wrapping_mul(around.count))
+    }
+
+    /// Visits every run as `(dst, src)` offsets of its first element.
+    pub fn for_each_run(&self, mut run: impl FnMut(usize, usize)) {
+        let [outer, middle, inner] = self.loops;
+        // P1: every partial sum lies inside its buffer, and the steps past the last one are never used.
+        let step = |(dst, src): (usize, usize), by: Loop| {
+            (dst.wrapping_add_signed(by.dst), src.wrapping_add_signed(by.src))
+        };
+        let mut at = (self.dst, self.src);
+        for _ in 0..outer.count {
+            let mut at_middle = at;
+            for _ in 0..middle.count {
+                let mut at_inner = at_middle;
+                for _ in 0..inner.count {
+                    run(at_inner.0, at_inner.1);
+                    at_inner = step(at_inner, inner);
+                }
+                at_middle = step(at_middle, middle);
+            }
+            at = step(at, outer);
+        }
+    }
+}
+
+/// The dimensions of one write, destination paired with source.
+#[derive(Debug)]
+pub(crate) struct Dimensions {
+    pub(crate) sample: Step,
+    /// Between sample and sequence, outermost first.
+    pub(crate) outer: Vec<Loop>,
+    /// The sequence; its count is the most rows a block will have.
+    pub(crate) rows: Loop,
+    /// Behind the sequence, outermost first.
+    pub(crate) inner: Vec<Loop>,
+}
+
+/// How far one sample lies from the next, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) dst: isize,
+    pub(crate) src: isize,
+}
+
+/// Rows of one sample that lie next to each other on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) sample: usize,
+    /// First row in the destination.
+    pub(crate) dst: usize,
+    /// First row in the source.
+    pub(crate) src: usize,
+    pub(crate) count: usize,
+}
+
+/// How rows of a sample become blocks. Axis, rank and layout are gone: this is batch × outer × rows × row.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    sample: Step,
+    row: Step,
+    /// Outer loops that found no place in a block: one block for each of their indices, outermost first.
+    split: Box<[Loop]>,
+    loops: [Loop; 3],
+    /// Which of the loops runs over the rows; `None` if there is one at most, or if they are contiguous with
+    /// the run on both sides.
+    rows_at: Option<usize>,
+    run: usize,
+}
+
+impl Mapping {
+    /// # Errors
+    /// [`Error::Layout`] if the sequence and the dimensions behind it need more than three loops.
+    pub(crate) fn new(dimensions: &Dimensions) -> Result<Self, Error> {
+        let Dimensions {
+            sample,
+            outer,
+            rows,
+            inner,
+        } = dimensions;
+        let (sample, row) = (
+            *sample,
+            Step {
+                dst: rows.dst,
+                src: rows.src,
+            },
+        );
+        if outer.iter().chain(inner).any(|around| around.count == 0) {
+            // Nothing will move, so no layout can stand in the way.
+            let loops = [Loop::ONCE; 3];
+            return Ok(Self {
+                sample,
+                row,
+                split: Box::default(),
+                loops,
+                rows_at: None,
+                run: 0,
+            });
+        }
+        let mut inner = merge(inner);
+        let run = match inner.last() {
+            Some(&Loop {
+                count,
+                dst: 1,
+                src: 1,
+            }) => {
+                inner.pop();
+                count
+            }
+            _ => 1,
+        };
+        let step = isize::try_from(run).ok();
+        let mut loops = inner;
+        let behind = loops.len();
+        let contiguous = behind == 0 && Some(rows.dst) == step && Some(rows.src) == step;
+        let rows_in_run = rows.count <= 1 || contiguous;
+        if !rows_in_run {
+            loops.insert(0, *rows);
+        }
+        if loops.len() > 3 {
+            return Err(Error::Layout { loops: loops.len() });
+        }
+        let mut split = merge(outer);
+        while loops.len() < 3 {
+            loops.insert(0, split.pop().unwrap_or(Loop::ONCE));
+        }
+        let loops: [Loop; 3] = loops
+            .try_into()
+            .map_err(|all: Vec<Loop>| Error::Layout { loops: all.len() })?;
+        let rows_at = if rows_in_run {
+            None
+        } else {
+            2_usize.checked_sub(behind)
+        };
+        Ok(Self {
+            sample,
+            row,
+            split: split.into(),
+            loops,
+            rows_at,
+            run,
+        })
+    }
+
+    /// Visits the blocks that move these rows. `dst` and `src` are where sample 0 begins on either side.
+    #[inline]
+    pub(crate) fn for_each(&self, dst: usize, src: usize, rows: Rows, mut visit: impl FnMut(&Block)) {
+        if self.is_empty(rows) {
+            return;
+        }
+        let block = self.block(dst, src, rows);
+        if self.split.is_empty() {
+            visit(&block);
+        } else {
+            for index in 0..self.splits() {
+                visit(&self.at_split(block, index));
+            }
+        }
+    }
+
+    /// The same blocks one by one.
+    pub(crate) fn blocks(&self, dst: usize, src: usize, rows: Rows) -> impl Iterator<Item = Block> + use<'_> {
+        let block = self.block(dst, src, rows);
+        let splits = if self.is_empty(rows) { 0 } else { self.splits() };
+        (0..splits).map(move |index| self.at_split(block, index))
+    }
+
+    fn block(&self, dst: usize, src: usize, rows: Rows) -> Block {
+        // P1: `View` proves that every partial sum of in-range indices times strides lies inside its buffer,
+        // and the caller's rows are in range, so no step here wraps.
+        let at = |base: usize, sample: isize, row: isize, first: usize| {
+            base.wrapping_add_signed(sample.wrapping_mul(rows.sample.cast_signed()))
+                .wrapping_add_signed(row.wrapping_mul(first.cast_signed()))
+        };
+        let mut block = Block {
+            dst: at(dst, self.sample.dst, self.row.dst, rows.dst),
+            src: at(src, self.sample.src, self.row.src, rows.src),
+            len: self.run,
+            loops: self.loops,
+        };
+        match self.rows_at.and_then(|place| block.loops.get_mut(place)) {
+            Some(over_rows) => over_rows.count = rows.count,
+            // G1: a run of whole rows is a part of the tensor.
+            None => block.len = self.run.wrapping_mul(rows.count),
+        }
+        block
+    }
+
+    fn is_empty(&self, rows: Rows) -> bool {
+        rows.count == 0 || self.run == 0
+    }
+
+    fn splits(&self) -> usize {
+        // G1: a product of dimensions of one tensor.
+        self.split
+            .iter()
+            .fold(1, |n: usize, around| n.wrapping_mul(around.count))
+    }
+
+    /// The block moved to one index of the split loops: a number whose digits, last first, are theirs.
+    fn at_split(&self, mut block: Block, mut index: usize) -> Block {
+        for around in self.split.iter().rev() {
+            let digit = index.checked_rem(around.count).unwrap_or(0).cast_signed();
+            index = index.checked_div(around.count).unwrap_or(0);
+            // P1, as in `block`.
+            block.dst = block.dst.wrapping_add_signed(around.dst.wrapping_mul(digit));
+            block.src = block.src.wrapping_add_signed(around.src.wrapping_mul(digit));
+        }
+        block
+    }
+}
+
+/// Drops dimensions of one element and joins neighbours that step evenly on both sides.
+fn merge(dimensions: &[Loop]) -> Vec<Loop> {
+    let mut merged: Vec<Loop> = Vec::with_capacity(dimensions.len());
+    for &Loop { count, dst, src } in dimensions.iter().filter(|around| around.count != 1) {
+        let spans = isize::try_from(count)
+            .ok()
+            .and_then(|n| Some((dst.checked_mul(n)?, src.checked_mul(n)?)));
+        match merged.last_mut() {
+            Some(outer) if spans == Some((outer.dst, outer.src)) => {
+                // G1: a product of dimensions of one tensor.
+                *outer = Loop {
+                    count: outer.count.wrapping_mul(count),
+                    dst,
+                    src,
+                };
+            }
+            _ => merged.push(Loop { count, dst, src }),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dimensions, Loop, Mapping, Rows, Step, merge};
+    use crate::Error;
+    use alloc::{vec, vec::Vec};
+
+    fn around(count: usize, dst: isize, src: isize) -> Loop {
+        Loop { count, dst, src }
+    }
+
+    const ROWS: Rows = Rows {
+        sample: 1,
+        dst: 3,
+        src: 0,
+        count: 2,
+    };
+
+    #[test]
+    fn even_steps_merge_and_single_elements_vanish() {
+        let uneven = [around(3, 20, 10), around(1, 7, 9), around(4, 5, 2)];
+        assert_eq!(merge(&uneven), [around(3, 20, 10), around(4, 5, 2)]);
+        assert_eq!(merge(&[around(3, 20, 40), around(4, 5, 10)]), [around(12, 5, 10)]);
+        assert_eq!(merge(&[around(3, 0, 0), around(4, 0, 0)]), [around(12, 0, 0)]);
+    }
+
+    #[test]
+    fn dense_heads_make_one_block_per_sample() {
+        // [batch, 8 heads, 16 slots, 4] from [batch, 8, 2, 4]
+        let mapping = Mapping::new(&Dimensions {
+            sample: Step {
+                dst: 8 * 64,
+                src: 8 * 8,
+            },
+            outer: vec![around(8, 64, 8)],
+            rows: around(2, 4, 4),
+            inner: vec![around(4, 1, 1)],
+        })
+        .unwrap();
+        let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
+        assert_eq!(blocks.len(), 1);
+        assert_eq!(
+            (blocks[0].dst, blocks[0].src, blocks[0].len),
+            (8 * 64 + 12, 64, 8)
+        );
+        assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, around(8, 64, 8)]);
+        assert_eq!(blocks[0].elements(), 64);
+    }
+
+    #[test]
+    fn a_transposed_update_keeps_one_block() {
+        // the update lies as [batch, 2 rows, 8 heads, 4]
+        let mapping = Mapping::new(&Dimensions {
+            sample: Step { dst: 8 * 64, src: 64 },
+            outer: vec![around(8, 64, 4)],
+            rows: around(2, 4, 32),
+            inner: vec![around(4, 1, 1)],
+        })
+        .unwrap();
+        let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
+        assert_eq!(blocks[0].loops, [Loop::ONCE, around(8, 64, 4), around(2, 4, 32)]);
+        assert_eq!(blocks.len(), 1);
+    }
+
+    #[test]
+    fn outer_loops_without_a_place_are_split() {
+        let mapping = Mapping::new(&Dimensions {
+            sample: Step { dst: 0, src: 0 },
+            outer: vec![around(2, 1000, 1), around(3, 100, 7)],
+            rows: around(2, 10, 30),
+            inner: vec![around(4, 2, 3)],
+        })
+        .unwrap();
+        let blocks: Vec<_> = mapping
+            .blocks(
+                5,
+                6,
+                Rows {
+                    sample: 0,
+                    dst: 0,
+                    src: 0,
+                    count: 2,
+                },
+            )
+            .collect();
+        assert_eq!(
+            blocks
+                .iter()
+                .map(|block| (block.dst, block.src))
+                .collect::<Vec<_>>(),
+            [(5, 6), (1005, 7)]
+        );
+        assert_eq!(
+            blocks[0].loops,
+            [around(3, 100, 7), around(2, 10, 30), around(4, 2, 3)]
+        );
+    }
+
+    #[test]
+    fn more_than_three_loops_behind_the_heads_are_refused() {
+        let inner = vec![around(2, 100, 1), around(2, 10, 7), around(2, 2, 50)];
+        let dimensions = Dimensions {
+            sample: Step { dst: 0, src: 0 },
+            outer: vec![],
+            rows: around(2, 1000, 500),
+            inner,
+        };
+        assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::Layout { loops: 4 });
+    }
+}

@@ -1,0 +1,258 @@
+//! Shape inference: what is known about the output before any shape is certain.
+
+use crate::{Argument, ElementType, Error};
+
+use super::TensorScatter;
+
+/// A dimension as a model may know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dimension<'a> {
+    /// A number (`dim_value`).
+    Known(usize),
+    /// A name (`dim_param`), such as `batch`.
+    Symbolic(&'a str),
+    /// Nothing.
+    Unknown,
+}
+
+/// What is known of an input or output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inferred<'a> {
+    /// The element type.
+    pub element: Option<ElementType>,
+    /// The dimensions, if at least their number is known.
+    pub shape: Option<&'a [Dimension<'a>]>,
+}
+
+impl TensorScatter {
+    /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
+    ///
+    /// As ONNX does it: the element type and the shape are those of `past_cache`; when both shapes are known,
+    /// their ranks are equal, the axis lies in `1..rank` and no other dimension contradicts; `write_indices`
+    /// has rank 1 and its dimension does not contradict the batch. Names never contradict.
+    ///
+    /// Beyond what ONNX checks: the update is no longer than the cache, both have one type, and `write_indices`
+    /// is int64. (ONNX also leaves the `mode` attribute unread; here it is a [`Mode`](crate::Mode), which a wrong
+    /// name does not become.)
+    ///
+    /// # Errors
+    /// The same variants that [`prepare`](Self::prepare) has for the same faults.
+    pub fn infer<'a>(
+        &self,
+        past_cache: Inferred<'a>,
+        update: Inferred<'_>,
+        write_indices: Option<Inferred<'_>>,
+    ) -> Result<Inferred<'a>, Error> {
+        if let (Some(cache), Some(element)) = (past_cache.element, update.element)
+            && cache != element
+        {
+            return Err(Error::ElementTypeMismatch {
+                cache,
+                argument: Argument::Update,
+                element,
+            });
+        }
+        if let Some(cache) = past_cache.shape {
+            let axis = self.resolve_axis(cache.len())?;
+            if let Some(update) = update.shape {
+                self.unify(axis, cache, update)?;
+            }
+        }
+        if let Some(indices) = write_indices {
+            let batch = [past_cache.shape, update.shape]
+                .into_iter()
+                .flatten()
+                .find_map(|shape| known(shape.first()));
+            infer_indices(batch, indices)?;
+        }
+        Ok(past_cache)
+    }
+
+    fn unify(&self, axis: usize, cache: &[Dimension<'_>], update: &[Dimension<'_>]) -> Result<(), Error> {
+        if cache.len() != update.len() {
+            return Err(Error::RankMismatch {
+                cache: cache.len(),
+                update: update.len(),
+            });
+        }
+        for (dimension, (expected, got)) in cache.iter().zip(update).enumerate() {
+            let (Some(expected), Some(got)) = (known(Some(expected)), known(Some(got))) else {
+                continue;
+            };
+            if dimension == axis {
+                if got > expected {
+                    return Err(Error::UpdateLongerThanCache {
+                        rows: got,
+                        capacity: expected,
+                    });
+                }
+            } else if expected != got {
+                return Err(Error::DimensionMismatch {
+                    argument: Argument::Update,
+                    dimension,
+                    expected,
+                    got,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn infer_indices(batch: Option<usize>, indices: Inferred<'_>) -> Result<(), Error> {
+    let argument = Argument::WriteIndices;
+    if let Some(element) = indices.element.filter(|&element| element != ElementType::Int64) {
+        return Err(Error::ElementType { argument, element });
+    }
+    match indices.shape {
+        Some([count]) => match (batch, known(Some(count))) {
+            (Some(want), Some(got)) if got != want => Err(Error::Count { argument, got, want }),
+            _ => Ok(()),
+        },
+        Some(shape) => Err(Error::Rank {
+            argument,
+            rank: shape.len(),
+            min: 1,
+            max: 1,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn known(dimension: Option<&Dimension<'_>>) -> Option<usize> {
+    match dimension {
+        Some(&Dimension::Known(size)) => Some(size),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dimension::{Known, Symbolic, Unknown};
+    use super::{Dimension, Inferred};
+    use crate::{Argument, ElementType, Error, spec::onnx::TensorScatter};
+
+    fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> Inferred<'a> {
+        Inferred {
+            element: Some(element),
+            shape: Some(shape),
+        }
+    }
+
+    const F16: ElementType = ElementType::Float16;
+    const CACHE: &[Dimension<'_>] = &[Symbolic("batch"), Known(8), Known(16), Unknown];
+
+    fn infer(update: &[Dimension<'_>], indices: Option<Inferred<'_>>) -> Result<(), Error> {
+        let output = TensorScatter::new().infer(of(F16, CACHE), of(F16, update), indices)?;
+        assert_eq!(
+            output,
+            of(F16, CACHE),
+            "the output is past_cache's, names and all"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn names_and_unknowns_never_contradict() {
+        assert_eq!(
+            infer(&[Symbolic("n"), Unknown, Symbolic("s"), Known(64)], None),
+            Ok(())
+        );
+        assert_eq!(infer(&[Known(2), Known(8), Known(16), Unknown], None), Ok(()));
+        assert_eq!(
+            TensorScatter::new().infer(Inferred::default(), Inferred::default(), None),
+            Ok(Inferred::default())
+        );
+    }
+
+    #[test]
+    fn known_dimensions_must_agree() {
+        assert_eq!(
+            infer(&[Unknown, Known(7), Unknown, Unknown], None),
+            Err(Error::DimensionMismatch {
+                argument: Argument::Update,
+                dimension: 1,
+                expected: 8,
+                got: 7
+            })
+        );
+        assert_eq!(
+            infer(&[Unknown, Known(8), Known(17), Unknown], None),
+            Err(Error::UpdateLongerThanCache {
+                rows: 17,
+                capacity: 16
+            })
+        );
+        assert_eq!(
+            infer(&[Unknown; 3], None),
+            Err(Error::RankMismatch { cache: 4, update: 3 })
+        );
+    }
+
+    #[test]
+    fn the_axis_is_checked_against_the_cache_alone() {
+        let infer = |axis| {
+            TensorScatter::new()
+                .axis(axis)
+                .infer(of(F16, CACHE), Inferred::default(), None)
+        };
+        for axis in [1, 3, -1, -3] {
+            assert!(infer(axis).is_ok(), "{axis}");
+        }
+        for axis in [0, -4] {
+            assert_eq!(infer(axis), Err(Error::AxisIsBatch { axis, rank: 4 }));
+        }
+        for axis in [4, -5, i64::MIN, i64::MAX] {
+            assert_eq!(infer(axis), Err(Error::AxisOutOfRange { axis, rank: 4 }));
+        }
+    }
+
+    #[test]
+    fn write_indices_are_int64_of_the_batch() {
+        let argument = Argument::WriteIndices;
+        let update = [Known(2), Known(8), Known(1), Unknown];
+        let infer = |indices| infer(&update, Some(indices));
+        assert_eq!(infer(of(ElementType::Int64, &[Known(2)])), Ok(()));
+        assert_eq!(infer(of(ElementType::Int64, &[Symbolic("batch")])), Ok(()));
+        assert_eq!(
+            infer(of(ElementType::Int64, &[Known(3)])),
+            Err(Error::Count {
+                argument,
+                got: 3,
+                want: 2
+            })
+        );
+        assert_eq!(
+            infer(of(ElementType::Int64, &[Known(2), Known(1)])),
+            Err(Error::Rank {
+                argument,
+                rank: 2,
+                min: 1,
+                max: 1
+            })
+        );
+        assert_eq!(
+            infer(of(ElementType::Int32, &[Known(2)])),
+            Err(Error::ElementType {
+                argument,
+                element: ElementType::Int32
+            })
+        );
+    }
+
+    #[test]
+    fn both_tensors_have_one_type() {
+        let update = Inferred {
+            element: Some(ElementType::BFloat16),
+            shape: None,
+        };
+        assert_eq!(
+            TensorScatter::new().infer(of(F16, CACHE), update, None),
+            Err(Error::ElementTypeMismatch {
+                cache: F16,
+                argument: Argument::Update,
+                element: ElementType::BFloat16
+            })
+        );
+    }
+}

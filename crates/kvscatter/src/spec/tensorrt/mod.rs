@@ -1,0 +1,275 @@
+//! TensorRT [`KVCacheUpdate`](https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/operators/KVCacheUpdate.html).
+//!
+//! The document's rule is `writeIndices[i] + sequenceLength <= maxSequenceLength`; the C++ header adds that
+//! updates out of bounds "will be ignored silently". Here they are an error;
+//! [`OutOfRange::SkipSample`] leaves such samples as they are and says how many there were. Whether TensorRT
+//! skips rows or whole samples is not known, so this is a policy of ours, not a claim to match it.
+//!
+//! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index is always an error.
+
+use bytemuck::NoUninit;
+
+use crate::argument::Words;
+use crate::geometry::{Geometry, Normalised, Roles, Rules, agree, width};
+use crate::indices::Values;
+use crate::layout::{Dim, View};
+use crate::plan::{Anchor, Call, Spans};
+use crate::{
+    Argument, ElementType, Error, Layout, Lengths, Mode, NegativeIndex, OutOfRange, Starts, WritePlan,
+    Written,
+};
+
+/// The layer: `cache` is `[b, d, s_max, h]`, written in place.
+///
+/// ```
+/// use kvscatter::{ElementType, spec::tensorrt::KvCacheUpdate};
+///
+/// let write = KvCacheUpdate::new().prepare(ElementType::Float32, &[2, 1, 4, 1], &[2, 1, 1, 1])?;
+/// let mut cache = [0.0_f32; 8];
+/// write.in_place(&mut cache, &[1.0, 2.0], &[3_i32, 0])?;
+/// assert_eq!(cache, [0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 0.0]);
+/// # Ok::<(), kvscatter::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvCacheUpdate {
+    out_of_range: OutOfRange,
+}
+
+impl KvCacheUpdate {
+    /// An index out of range is an error.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            out_of_range: OutOfRange::Error,
+        }
+    }
+
+    /// An extension of ours: what happens to a sample whose index does not fit.
+    #[must_use]
+    pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
+        self.out_of_range = policy;
+        self
+    }
+
+    /// A padded update, `[b, d, s, h]`. It may have fewer samples than the cache; the later ones stay as they
+    /// are.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] unless float32, float16 or bfloat16; [`Error::Rank`] unless both are 4-D;
+    /// [`Error::DimensionMismatch`] for heads or head size; [`Error::BatchTooLarge`];
+    /// [`Error::UpdateLongerThanCache`]; then those of the layouts.
+    pub fn prepare<'a>(
+        &self,
+        element: ElementType,
+        cache: impl Into<Layout<'a>>,
+        update: impl Into<Layout<'a>>,
+    ) -> Result<Prepared, Error> {
+        let (cache, update) = resolve(element, cache.into(), update.into(), 4)?;
+        let rank = Error::Rank {
+            argument: Argument::Update,
+            rank: update.dims.len(),
+            min: 4,
+            max: 4,
+        };
+        let old = Roles::of(&cache.dims, 2).ok_or(rank)?;
+        let new = Roles::of(&update.dims, 2).ok_or(rank)?;
+        let geometry = Geometry::new(&Normalised {
+            words: &Words::TENSORRT,
+            element,
+            rules: self.rules(),
+            cache: &cache,
+            update: &update,
+            layers: Dim::ONE,
+            batch: (old.sample, Some(new.sample)),
+            rows: (old.rows, new.rows),
+            outer: agree(Argument::Update, 1, old.outer, new.outer)?,
+            inner: agree(Argument::Update, 3, old.inner, new.inner)?,
+        })?;
+        Ok(Prepared { geometry })
+    }
+
+    /// A packed update of TensorRT 11 (`kPACKED_NHD`), `[totalTokens, d, h]`: the samples' rows one after the
+    /// other, as many each as `updateLengths` says when it is planned.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare), the update being 3-D.
+    pub fn prepare_packed<'a>(
+        &self,
+        element: ElementType,
+        cache: impl Into<Layout<'a>>,
+        update: impl Into<Layout<'a>>,
+    ) -> Result<PreparedPacked, Error> {
+        let (cache, update) = resolve(element, cache.into(), update.into(), 3)?;
+        let old = Roles::of(&cache.dims, 2);
+        let (Some(old), [tokens, heads, head_size]) = (old, update.dims.as_slice()) else {
+            return Err(Error::Rank {
+                argument: Argument::Update,
+                rank: update.dims.len(),
+                min: 3,
+                max: 3,
+            });
+        };
+        let geometry = Geometry::new(&Normalised {
+            words: &Words::TENSORRT,
+            element,
+            rules: self.rules(),
+            cache: &cache,
+            update: &update,
+            layers: Dim::ONE,
+            batch: (old.sample, None),
+            rows: (old.rows, *tokens),
+            outer: agree(Argument::Update, 1, old.outer, &[*heads])?,
+            inner: agree(Argument::Update, 2, old.inner, &[*head_size])?,
+        })?;
+        Ok(PreparedPacked { geometry })
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            mode: Mode::Linear,
+            out_of_range: self.out_of_range,
+            negative_index: NegativeIndex::Reject,
+        }
+    }
+}
+
+/// A padded `KVCacheUpdate` whose shapes are checked: build it once, run it every step.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    geometry: Geometry,
+}
+
+impl Prepared {
+    /// The shapes, normalised.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Checks this call's `writeIndices`, int32 or int64: one per sample of the *update*.
+    ///
+    /// # Errors
+    /// [`Error::Count`]; [`Error::NegativeStart`] and [`Error::StartOutOfRange`] for the first index that does
+    /// not fit.
+    pub fn plan<'a>(&'a self, write_indices: impl Into<Starts<'a>>) -> Result<WritePlan<'a>, Error> {
+        self.plan_lengths(write_indices, Lengths::Full)
+    }
+
+    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] outside `0..=s`.
+    pub fn plan_lengths<'a>(
+        &'a self,
+        write_indices: impl Into<Starts<'a>>,
+        lengths: impl Into<Lengths<'a>>,
+    ) -> Result<WritePlan<'a>, Error> {
+        plan(
+            &self.geometry,
+            write_indices.into(),
+            Spans::Uniform,
+            lengths.into(),
+        )
+    }
+
+    /// Writes `update` into `cache`. See [`WritePlan::write`].
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan) and [`WritePlan::write`].
+    pub fn in_place<'a, T: NoUninit>(
+        &'a self,
+        cache: &mut [T],
+        update: &[T],
+        write_indices: impl Into<Starts<'a>>,
+    ) -> Result<Written, Error> {
+        self.plan(write_indices)?.write(cache, update)
+    }
+}
+
+/// A packed `KVCacheUpdate` whose shapes are checked: build it once, run it every step.
+#[derive(Clone, Debug)]
+pub struct PreparedPacked {
+    geometry: Geometry,
+}
+
+impl PreparedPacked {
+    /// The shapes, normalised.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Checks this call's `writeIndices` and `updateLengths`: cumulative, one more than `writeIndices`, the
+    /// first 0, none smaller than the one before, the last `totalTokens`, no sample longer than `s_max`.
+    ///
+    /// # Errors
+    /// [`Error::Count`], [`Error::BatchTooLarge`], [`Error::CumulativeStart`], [`Error::CumulativeOrder`],
+    /// [`Error::LengthOutOfRange`], [`Error::TokenSum`]; then as [`Prepared::plan`].
+    pub fn plan<'a>(
+        &'a self,
+        write_indices: impl Into<Starts<'a>>,
+        update_lengths: &'a [i32],
+    ) -> Result<WritePlan<'a>, Error> {
+        self.plan_lengths(write_indices, update_lengths, Lengths::Full)
+    }
+
+    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the sample's rows.
+    pub fn plan_lengths<'a>(
+        &'a self,
+        write_indices: impl Into<Starts<'a>>,
+        update_lengths: &'a [i32],
+        lengths: impl Into<Lengths<'a>>,
+    ) -> Result<WritePlan<'a>, Error> {
+        let spans = Spans::Cumulative(Values::I32(update_lengths));
+        plan(&self.geometry, write_indices.into(), spans, lengths.into())
+    }
+}
+
+fn plan<'a>(
+    geometry: &'a Geometry,
+    starts: Starts<'a>,
+    spans: Spans<'a>,
+    lengths: Lengths<'a>,
+) -> Result<WritePlan<'a>, Error> {
+    WritePlan::new(
+        geometry,
+        Call {
+            layer: 0,
+            starts,
+            anchor: Anchor::First,
+            spans,
+            lengths,
+        },
+    )
+}
+
+fn resolve(
+    element: ElementType,
+    cache: Layout<'_>,
+    update: Layout<'_>,
+    update_rank: usize,
+) -> Result<(View, View), Error> {
+    use ElementType::{BFloat16, Float16, Float32};
+    if !matches!(element, Float32 | Float16 | BFloat16) {
+        return Err(Error::ElementType {
+            argument: Argument::Cache,
+            element,
+        });
+    }
+    let rank = |argument, layout: Layout<'_>, want: usize| match layout.shape().len() {
+        rank if rank == want => layout.resolve(argument, width(element)),
+        rank => Err(Error::Rank {
+            argument,
+            rank,
+            min: want,
+            max: want,
+        }),
+    };
+    Ok((
+        rank(Argument::Cache, cache, 4)?,
+        rank(Argument::Update, update, update_rank)?,
+    ))
+}

@@ -1,0 +1,261 @@
+//! Executing a plan over Rust slices: typed, raw bytes, clonable values, one buffer or many.
+
+use core::mem::MaybeUninit;
+
+use bytemuck::NoUninit;
+
+use crate::cpu::{self, Destination, Target, Told};
+use crate::mapping::Block;
+use crate::{Error, Geometry, WritePlan};
+
+/// What a write did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Written {
+    /// Samples left as they were under [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample).
+    pub skipped: usize,
+}
+
+/// Pairs of a cache and its update, lent one at a time, so that no slice of borrows has to be built.
+///
+/// `count` and the lengths of every pair must not change during a call: a set that breaks this breaks X1 (some
+/// pairs may have been written when the error is returned), never memory safety.
+pub trait Buffers<T> {
+    /// How many pairs.
+    fn count(&self) -> usize;
+    /// The cache and the update of one pair; `index < count()`.
+    fn pair(&mut self, index: usize) -> (&mut [T], &[T]);
+}
+
+impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for [(C, U)] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn pair(&mut self, index: usize) -> (&mut [T], &[T]) {
+        self.get_mut(index)
+            .map_or((&mut [], &[]), |pair| (pair.0.as_mut(), pair.1.as_ref()))
+    }
+}
+
+/// Writing in place, and the functional form. On an error nothing has been written (X1), and no byte outside
+/// the plan ever changes (X2).
+///
+/// `T` is any type without padding that is as wide as the element type: `f32`, `u16`, `half::f16`, `bool`.
+/// `*_bytes` methods take raw little-endian bytes, 4-bit types packed two to a byte. `*_cloned` methods take
+/// whole values, such as strings. Lengths are those of the prepared shapes: exact for dense tensors, the least
+/// for strided ones.
+impl WritePlan<'_> {
+    /// Writes the update into the cache.
+    ///
+    /// # Errors
+    /// [`Error::ElementWidth`] or [`Error::BufferLength`].
+    pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
+        self.check_width::<T>()?;
+        cpu::write(self, whole(cache), bytemuck::cast_slice(update), told::<T>(0))?;
+        Ok(self.written())
+    }
+
+    /// [`write`](Self::write) over raw bytes.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], or [`Error::ElementWidth`] for strings.
+    pub fn write_bytes(&self, cache: &mut [u8], update: &[u8]) -> Result<Written, Error> {
+        let cache = self.as_bytes(cache)?;
+        cpu::write(self, cache, update, told::<u8>(0))?;
+        Ok(self.written())
+    }
+
+    /// [`write`](Self::write) over values that are cloned, such as strings: elements are counted, bits are not.
+    ///
+    /// A `Clone` that panics leaves the rows before it written.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`].
+    pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
+        self.check_elements(cache.len(), update.len())?;
+        self.for_each(|block| clone_block(block, cache, update));
+        Ok(self.written())
+    }
+
+    /// Writes every pair: keys and values, or all layers that share the positions. Every length is checked
+    /// before the first byte moves.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::BufferLength`] names the pair.
+    pub fn write_many<T: NoUninit>(&self, pairs: &mut (impl Buffers<T> + ?Sized)) -> Result<Written, Error> {
+        self.check_width::<T>()?;
+        for index in 0..pairs.count() {
+            let (cache, update) = pairs.pair(index);
+            cpu::check(self, size_of_val(cache), size_of_val(update), told::<T>(index))?;
+        }
+        for index in 0..pairs.count() {
+            let (cache, update) = pairs.pair(index);
+            cpu::write(self, whole(cache), bytemuck::cast_slice(update), told::<T>(index))?;
+        }
+        Ok(self.written())
+    }
+
+    /// [`write_many`](Self::write_many) over raw bytes.
+    ///
+    /// # Errors
+    /// As [`write_bytes`](Self::write_bytes); [`Error::BufferLength`] names the pair.
+    pub fn write_many_bytes(&self, pairs: &mut (impl Buffers<u8> + ?Sized)) -> Result<Written, Error> {
+        for index in 0..pairs.count() {
+            let (cache, update) = pairs.pair(index);
+            let (cache, update) = (cache.len(), update.len());
+            self.check_bytes(index, cache, update)?;
+        }
+        for index in 0..pairs.count() {
+            let (cache, update) = pairs.pair(index);
+            cpu::write(self, self.as_bytes(cache)?, update, told::<u8>(index))?;
+        }
+        Ok(self.written())
+    }
+
+    /// The functional form: `present` becomes the past with the update written into it, in one pass over
+    /// memory. `present` is dense, whatever the layout of the past.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn into_present<T: NoUninit>(
+        &self,
+        past: &[T],
+        update: &[T],
+        present: &mut [T],
+    ) -> Result<Written, Error> {
+        self.check_width::<T>()?;
+        let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
+        cpu::into_present(self, past, update, whole(present), told::<T>(0))?;
+        Ok(self.written())
+    }
+
+    /// [`into_present`](Self::into_present) into memory that need not be initialised. Returns the same memory,
+    /// initialised.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn into_present_uninit<'p, T: NoUninit>(
+        &self,
+        past: &[T],
+        update: &[T],
+        present: &'p mut [MaybeUninit<T>],
+    ) -> Result<&'p mut [T], Error> {
+        self.check_width::<T>()?;
+        cpu::into_present_uninit(self, past, update, present, told::<T>(0))
+    }
+
+    /// [`into_present`](Self::into_present) over raw bytes. The pad nibble of an odd number of 4-bit elements
+    /// is zero in `present`, as ONNX stores it.
+    ///
+    /// # Errors
+    /// As [`write_bytes`](Self::write_bytes).
+    pub fn into_present_bytes(
+        &self,
+        past: &[u8],
+        update: &[u8],
+        present: &mut [u8],
+    ) -> Result<Written, Error> {
+        let present = self.as_bytes(present)?;
+        cpu::into_present(self, past, update, present, told::<u8>(0))?;
+        Ok(self.written())
+    }
+
+    /// [`into_present`](Self::into_present) over values that are cloned, such as strings.
+    ///
+    /// # Errors
+    /// As [`write_cloned`](Self::write_cloned).
+    pub fn into_present_cloned<T: Clone>(
+        &self,
+        past: &[T],
+        update: &[T],
+        present: &mut [T],
+    ) -> Result<Written, Error> {
+        let geometry = self.geometry();
+        let buffer = &geometry.present.buffer;
+        self.check_elements(past.len(), update.len())?;
+        buffer.check(geometry.words.present, 0, present.len(), buffer.len)?;
+        self.for_each_kept(|block| clone_block(block, present, past));
+        self.for_each_present(|block| clone_block(block, present, update));
+        Ok(self.written())
+    }
+
+    /// Checks, without writing, that buffers of these lengths in bytes fit the plan. `buffer` is the place the
+    /// error names. Callers that execute several plans as one atomic write check all of them first.
+    ///
+    /// # Errors
+    /// As [`write_bytes`](Self::write_bytes).
+    pub fn check_bytes(&self, buffer: usize, cache: usize, update: usize) -> Result<(), Error> {
+        self.fixed_width()?;
+        cpu::check(
+            self,
+            cache,
+            update,
+            Told {
+                index: buffer,
+                unit: 1,
+            },
+        )
+    }
+
+    fn written(&self) -> Written {
+        Written {
+            skipped: self.skipped(),
+        }
+    }
+
+    fn check_elements(&self, cache: usize, update: usize) -> Result<(), Error> {
+        let Geometry {
+            words,
+            cache: dst,
+            update: src,
+            ..
+        } = self.geometry();
+        dst.check(words.cache, 0, cache, dst.len)?;
+        src.check(words.update, 0, update, src.len)
+    }
+
+    fn check_width<T>(&self) -> Result<(), Error> {
+        let element = self.geometry().element();
+        let got = size_of::<T>().saturating_mul(8);
+        if element.bits() == Some(got) {
+            Ok(())
+        } else {
+            Err(Error::ElementWidth { got, element })
+        }
+    }
+
+    fn fixed_width(&self) -> Result<usize, Error> {
+        let element = self.geometry().element();
+        element.bits().ok_or(Error::ElementWidth { got: 8, element })
+    }
+
+    fn as_bytes<'c>(&self, bytes: &'c mut [u8]) -> Result<Target<'c>, Error> {
+        Ok(if self.fixed_width()? < 8 {
+            Target::Packed(bytes)
+        } else {
+            whole(bytes)
+        })
+    }
+}
+
+fn whole<T: NoUninit>(slice: &mut [T]) -> Target<'_> {
+    Target::Whole(Destination::new(slice))
+}
+
+fn told<T>(index: usize) -> Told {
+    Told {
+        index,
+        unit: size_of::<T>(),
+    }
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "P1 bounds every run; a broken proof must stop, not skip a write"
+)]
+fn clone_block<T: Clone>(block: &Block, dst: &mut [T], src: &[T]) {
+    block.for_each_run(|to, from| {
+        dst[to..to.wrapping_add(block.len)].clone_from_slice(&src[from..from.wrapping_add(block.len)]);
+    });
+}
