@@ -67,13 +67,16 @@ impl KvCacheOperation {
                 update: new_hidden,
             });
         }
+        if let Some(rows) = equal_rows.filter(|&rows| rows > capacity) {
+            return Err(Refusal::UpdateTooLong { capacity, rows });
+        }
         expect_count("layerId", layer_id.len(), 1)?;
+        expect_count("tokenOffset", token_offset.len(), batch)?;
+        expect_count("seqLen", seq_len.len(), batch)?;
         let layer_id = layer_id[0];
         if layer_id < 0 || layer_id as usize >= layers {
             return Err(Refusal::LayerId { layer_id, layers });
         }
-        expect_count("tokenOffset", token_offset.len(), batch)?;
-        expect_count("seqLen", seq_len.len(), batch)?;
         expect_lengths(lengths, batch)?;
         let rule = Rule {
             capacity,

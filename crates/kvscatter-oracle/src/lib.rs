@@ -10,8 +10,8 @@
 //! twice to go unseen. It is generic over the element: numbers, strings, unpacked [`nibbles`] and plain
 //! [origins](cases::Origin) behave alike.
 //!
-//! When a call breaks several rules, the first of this order is reported: attributes and shapes, the layer, numbers of
-//! indices, cumulative lengths, then sample by sample the rows it brings, its length and its start, then the total.
+//! When a call breaks several rules, the first of this order is reported: attributes and shapes, numbers of indices,
+//! the layer, cumulative lengths, then sample by sample the rows it brings, its length and its start, then the total.
 #![forbid(unsafe_code)]
 
 pub mod ascend;

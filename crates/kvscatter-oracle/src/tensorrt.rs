@@ -68,14 +68,14 @@ impl KvCacheUpdate {
         let rows = match (self.update_form, update_lengths) {
             (UpdateForm::Padded, None) => {
                 let (batch, rows) = (update.shape[0], update.shape[2]);
+                if rows > capacity {
+                    return Err(Refusal::UpdateTooLong { capacity, rows });
+                }
                 if batch > cache_batch {
                     return Err(Refusal::UpdateBatch {
                         cache: cache_batch,
                         update: batch,
                     });
-                }
-                if rows > capacity {
-                    return Err(Refusal::UpdateTooLong { capacity, rows });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
                 vec![rows; batch]
