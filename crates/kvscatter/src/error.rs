@@ -217,6 +217,14 @@ pub enum Error {
         layers: usize,
     },
 
+    /// A position that no write can have: see [`positions`](crate::positions).
+    Position {
+        /// The position.
+        value: i64,
+        /// Rows written with it.
+        rows: usize,
+    },
+
     // ── buffers, found when a plan is executed ──────────────────────────────────────────────────────────
     /// A buffer has the wrong size.
     BufferLength {
@@ -412,6 +420,10 @@ impl fmt::Display for Error {
                     "layerId = {value}: the cache has {layers} layers, numbered from 0"
                 )
             }
+            Self::Position { value, rows } => write!(
+                f,
+                "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
+            ),
             Self::BufferLength {
                 argument,
                 buffer,

@@ -19,6 +19,7 @@ mod layout;
 mod mapping;
 mod plan;
 mod policy;
+pub mod positions;
 mod size;
 pub mod spec;
 mod write;

@@ -7,6 +7,13 @@
 //!
 //! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index is always an error.
 
+mod engine;
+mod network;
+mod rules;
+
+pub use engine::{Engine, ExecutionContext};
+pub use network::{DataType, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, TensorId, UpdateForm};
+
 use bytemuck::NoUninit;
 
 use crate::argument::Words;

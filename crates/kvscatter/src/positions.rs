@@ -1,0 +1,176 @@
+//! The four ways to say where to write, and the way from each to each. Mixing them up is the field's commonest
+//! off-by-one:
+//!
+//! | system | its number | means |
+//! |---|---|---|
+//! | ONNX, TensorRT | `write_indices` | first slot written |
+//! | ONNX Attention | `nonpad_kv_seqlen` | length *after* the write |
+//! | Ascend ATB | `tokenOffset` | end: length after the write |
+//! | GroupQueryAttention | `seqlens_k` | *last index*: length after the write, less 1 |
+//!
+//! `rows` is how many rows of the sample are written, right padding included: for causal Attention after a
+//! `TensorScatter`, query `i` sees key `j <= i + nonpad_kv_seqlen - q_len`, so the length to pass is
+//! `write_indices + q_len`, and the *next* write index then subtracts the padding.
+//!
+//! Positions are unwrapped: in a ring they keep growing, and only [`nonpad_kv_seqlen`] stops at the capacity.
+//!
+//! ```
+//! use kvscatter::positions;
+//! // 5 tokens in the cache, 2 more are written behind them.
+//! assert_eq!(positions::length_after(5, 2), Ok(7));
+//! assert_eq!(positions::token_offset(5, 2), Ok(7));
+//! assert_eq!(positions::last_index(5, 2), Ok(6));
+//! assert_eq!(positions::start_from_last_index(6, 2), Ok(5));
+//! ```
+
+use crate::{Error, Mode};
+
+/// `write_indices` → length after the write.
+///
+/// # Errors
+/// [`Error::Position`] if the start is negative or the sum does not fit.
+pub fn length_after(start: i64, rows: usize) -> Result<i64, Error> {
+    let unfit = Error::Position { value: start, rows };
+    let rows = i64::try_from(rows).map_err(|_| unfit)?;
+    if start < 0 {
+        return Err(unfit);
+    }
+    start.checked_add(rows).ok_or(unfit)
+}
+
+/// Length after the write → `write_indices`.
+///
+/// # Errors
+/// [`Error::Position`] if fewer rows than were written are counted.
+pub fn start_from_length_after(length: i64, rows: usize) -> Result<i64, Error> {
+    let unfit = Error::Position { value: length, rows };
+    let rows = i64::try_from(rows).map_err(|_| unfit)?;
+    length.checked_sub(rows).filter(|start| *start >= 0).ok_or(unfit)
+}
+
+/// `write_indices` → Ascend's `tokenOffset`.
+///
+/// # Errors
+/// As [`length_after`].
+pub fn token_offset(start: i64, rows: usize) -> Result<i64, Error> {
+    length_after(start, rows)
+}
+
+/// Ascend's `tokenOffset` → `write_indices`.
+///
+/// # Errors
+/// As [`start_from_length_after`].
+pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Error> {
+    start_from_length_after(token_offset, rows)
+}
+
+/// `write_indices` → GroupQueryAttention's `seqlens_k`; -1 for a sample that is still empty.
+///
+/// # Errors
+/// As [`length_after`].
+pub fn last_index(start: i64, rows: usize) -> Result<i64, Error> {
+    length_after(start, rows)?
+        .checked_sub(1)
+        .ok_or(Error::Position { value: start, rows })
+}
+
+/// GroupQueryAttention's `seqlens_k` → `write_indices`.
+///
+/// # Errors
+/// As [`start_from_length_after`].
+pub fn start_from_last_index(last: i64, rows: usize) -> Result<i64, Error> {
+    let length = last.checked_add(1).ok_or(Error::Position { value: last, rows })?;
+    start_from_length_after(length, rows).map_err(|_| Error::Position { value: last, rows })
+}
+
+/// `write_indices` → ONNX Attention's `nonpad_kv_seqlen`: the length after the write, which in a ring stops at
+/// the capacity.
+///
+/// # Errors
+/// As [`length_after`]; linear, [`Error::Position`] if the rows do not fit the capacity.
+pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) -> Result<i64, Error> {
+    let length = length_after(start, rows)?;
+    match i64::try_from(capacity) {
+        Ok(capacity) if length > capacity => match mode {
+            Mode::Circular => Ok(capacity),
+            Mode::Linear => Err(Error::Position { value: start, rows }),
+        },
+        _ => Ok(length),
+    }
+}
+
+/// ONNX Attention's `nonpad_kv_seqlen` → `write_indices`.
+///
+/// # Errors
+/// As [`start_from_length_after`]; [`Error::Position`] also above the capacity, and for a full ring, which does
+/// not tell how often it has wrapped.
+pub fn start_from_nonpad_kv_seqlen(
+    length: i64,
+    rows: usize,
+    capacity: usize,
+    mode: Mode,
+) -> Result<i64, Error> {
+    let known = usize::try_from(length).is_ok_and(|length| match mode {
+        Mode::Linear => length <= capacity,
+        Mode::Circular => length < capacity,
+    });
+    if known {
+        start_from_length_after(length, rows)
+    } else {
+        Err(Error::Position { value: length, rows })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_convention_leads_back_to_the_start() {
+        for start in [0, 1, 5, 4095, i64::MAX - 8] {
+            for rows in [0, 1, 7] {
+                let there = length_after(start, rows).unwrap();
+                assert_eq!(start_from_length_after(there, rows), Ok(start));
+                assert_eq!(
+                    start_from_token_offset(token_offset(start, rows).unwrap(), rows),
+                    Ok(start)
+                );
+                let last = last_index(start, rows).unwrap();
+                assert_eq!(last, there - 1);
+                assert_eq!(start_from_last_index(last, rows), Ok(start));
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_write_can_mean_is_an_error() {
+        let unfit = |value, rows| Err(Error::Position { value, rows });
+        assert_eq!(length_after(-1, 1), unfit(-1, 1));
+        assert_eq!(length_after(i64::MAX, 1), unfit(i64::MAX, 1));
+        assert_eq!(length_after(0, usize::MAX), unfit(0, usize::MAX));
+        assert_eq!(start_from_length_after(2, 3), unfit(2, 3));
+        assert_eq!(start_from_length_after(i64::MIN, 1), unfit(i64::MIN, 1));
+        assert_eq!(start_from_last_index(i64::MAX, 1), unfit(i64::MAX, 1));
+        assert_eq!(start_from_last_index(0, 2), unfit(0, 2));
+    }
+
+    #[test]
+    fn a_ring_saturates_and_forgets() {
+        use Mode::{Circular, Linear};
+        assert_eq!(nonpad_kv_seqlen(6, 2, 8, Circular), Ok(8));
+        assert_eq!(nonpad_kv_seqlen(7, 2, 8, Circular), Ok(8));
+        assert_eq!(
+            nonpad_kv_seqlen(7, 2, 8, Linear),
+            Err(Error::Position { value: 7, rows: 2 })
+        );
+        assert_eq!(start_from_nonpad_kv_seqlen(7, 2, 8, Circular), Ok(5));
+        assert_eq!(start_from_nonpad_kv_seqlen(8, 2, 8, Linear), Ok(6));
+        for length in [8, 9] {
+            let unfit = Err(Error::Position {
+                value: length,
+                rows: 2,
+            });
+            assert_eq!(start_from_nonpad_kv_seqlen(length, 2, 8, Circular), unfit);
+        }
+    }
+}
