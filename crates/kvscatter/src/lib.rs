@@ -1,4 +1,70 @@
-//! Writes new keys and values into a KV cache, in place.
+//! Writes new keys and values into a KV cache: in place, exactly as ONNX, TensorRT and Ascend define it, and
+//! moving no byte but those of the update.
+//!
+//! ```
+//! use kvscatter::{ElementType, spec::onnx::TensorScatter};
+//!
+//! // Once per shape: 2 samples, 1 head, 4 slots, head size 2; one new row per sample.
+//! let write = TensorScatter::new().prepare(ElementType::Float32, &[2, 1, 4, 2], &[2, 1, 1, 2])?;
+//!
+//! // Every step: each sample at its own position.
+//! let (mut k, mut v) = ([0.0_f32; 16], [0.0_f32; 16]);
+//! let write_indices = [3_i64, 1];
+//! let plan = write.plan(&write_indices)?; // every index is checked here, before a byte moves …
+//! plan.write(&mut k, &[1.0, 2.0, 3.0, 4.0])?; // … and the checked plan serves keys and values
+//! plan.write(&mut v, &[5.0, 6.0, 7.0, 8.0])?;
+//! assert_eq!(k, [0., 0., 0., 0., 0., 0., 1., 2., 0., 0., 3., 4., 0., 0., 0., 0.]);
+//! # Ok::<(), kvscatter::Error>(())
+//! ```
+//!
+//! # The three operators
+//!
+//! | specification | here | shapes | positions |
+//! |---|---|---|---|
+//! | ONNX `TensorScatter-24` | [`spec::onnx::TensorScatter`] | any rank, any axis, linear or circular | `write_indices`: first slot |
+//! | TensorRT `KVCacheUpdate` | [`spec::tensorrt::KvCacheUpdate`] | `[b, d, s, h]` or packed `[tokens, d, h]` | `writeIndices`: first slot |
+//! | Ascend ATB `KVCacheOperation` | [`spec::ascend::KvCacheOperation`] | `[layer, batch, maxSeqLen, hidden]`, packed tokens | `tokenOffset`: length *after* the write |
+//!
+//! Each module speaks its document's words and says where the document errs or is silent. TensorRT's rules
+//! about whole networks are in [`spec::tensorrt::Network`]. The four conventions for positions are told apart,
+//! and converted, in [`positions`].
+//!
+//! # Prepare, plan, write
+//!
+//! 1. `prepare` checks everything about shapes, once, and gives a handle that owns a [`Geometry`].
+//! 2. `plan` checks one call's indices and gives a [`WritePlan`]. Until it succeeds nothing is written, and it
+//!    allocates nothing.
+//! 3. The plan moves bytes: [`write`](WritePlan::write) in place, [`write_many`](WritePlan::write_many) over
+//!    many caches, all or none, [`into_present`](WritePlan::into_present) in ONNX's functional form. Or it
+//!    hands out its [blocks](WritePlan::for_each), for a backend of your own.
+//!
+//! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, `half::f16`);
+//! `*_bytes` methods take raw little-endian bytes, with 4-bit types packed two to a byte, first element in the
+//! low nibble; `*_cloned` methods move whole values, such as strings. Either side may be strided: see
+//! [`Layout`].
+//!
+//! # What holds
+//!
+//! * **G1** every product of sizes, in elements and in bytes, fits `isize` ([`Geometry`]);
+//! * **G2** no two positions of a cache share a bit ([`Geometry`]);
+//! * **P1** every destination bit of every block lies inside the cache, every source bit inside the update
+//!   ([`WritePlan`]);
+//! * **P2** blocks of one plan are disjoint in the destination, so they may run in any order ([`WritePlan`]);
+//! * **P3** blocks that run on different threads share no destination byte: plans run on one thread here, and a
+//!   backend of your own must give 4-bit rows of odd length that begin or end in one byte to one thread;
+//! * **X1** after an error no byte of any cache has changed, over many buffers too;
+//! * **X2** bytes outside the plan never change; NaN payloads and padding move bit for bit.
+//!
+//! # Extensions
+//!
+//! Marked as ours wherever they appear: `lengths` (rows that are real, so that padding is never written, in a
+//! ring neither), [`OutOfRange::SkipSample`] and [`NegativeIndex`]. The defaults are the specifications' own
+//! rules.
+//!
+//! # Features
+//!
+//! `std` (default) only says that the standard library is there; the crate needs `alloc` alone. `picture` adds
+//! the `picture` module: plans drawn as text and as SVG.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(
     clippy::arithmetic_side_effects,
