@@ -1,4 +1,29 @@
-//! ONNX files for kvscatter.
+//! ONNX files for kvscatter: tensors, models, test directories, and the evaluation of `TensorScatter` graphs.
+//!
+//! * [`Tensor`] is a tensor in memory; [`tensor_proto`] reads and writes it as a `.pb` file, for all 24 types and every
+//!   place ONNX stores values in, [`ExternalData`] included.
+//! * [`Model`] loads and saves a model without losing what this crate does not know; [`Graph`] is its graph, the
+//!   structure checked.
+//! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`, writes the cache in
+//!   place where the graph allows it, and reports where it did. [`generate::inputs`] makes inputs for it.
+//! * [`test_dir`] finds, reads and writes ONNX test directories.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use kvscatter_onnx::{Model, generate, eval::{Evaluator, Feed, Placement}};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-node/test_tensorscatter_circular");
+//! let model = Model::load(&std::path::Path::new(folder).join("model.onnx"))?;
+//! let inputs = generate::inputs(&model, &BTreeMap::new(), 42)?;
+//! let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Donated(tensor.clone()))).collect();
+//! let done = Evaluator::new(&model)?.run(feeds, Placement::Auto)?;
+//! assert!(done.report.is_in_place());
+//! # Ok::<(), kvscatter_onnx::Error>(())
+//! ```
+//!
+//! Files are taken to come from strangers. Whatever they contain, reading and evaluating them ends in a value or an
+//! [`Error`], in time and memory bounded by the file's size and the limits named here: nothing is allocated because
+//! a file claims that it will be needed, and nothing is read outside a model's own folder.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::arithmetic_side_effects,
@@ -7,6 +32,21 @@
     reason = "files come from strangers: every size and index read from one is checked"
 )]
 
+mod error;
+pub mod eval;
+mod external;
+mod file;
+pub mod generate;
+mod graph;
+mod model;
+pub mod proto;
 mod tensor;
+pub mod tensor_proto;
+pub mod test_dir;
 
+pub use error::Error;
+pub use external::ExternalData;
+pub use graph::{Dim, Graph, Node, NodeLabel, ValueInfo};
+pub use model::Model;
 pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
+pub use tensor_proto::{read_tensor_pb, write_tensor_pb};

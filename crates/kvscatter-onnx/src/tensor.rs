@@ -58,9 +58,11 @@ pub enum TensorError {
 impl Tensor {
     /// A tensor of these values.
     ///
+    /// The nibble after an odd number of 4-bit elements belongs to none of them: it is set to 0.
+    ///
     /// # Errors
     /// [`TensorError`] if the values do not fill the shape exactly.
-    pub fn new(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self, TensorError> {
+    pub fn new(element: ElementType, shape: Vec<usize>, mut data: Data) -> Result<Self, TensorError> {
         let want = storage_len(element, &shape)?;
         let got = match (&data, element.bits()) {
             (Data::Bytes(bytes), Some(_)) => bytes.len(),
@@ -74,6 +76,12 @@ impl Tensor {
                 want,
                 got,
             });
+        }
+        let is_odd = shape.iter().all(|dim| dim % 2 == 1);
+        if let (Some(4), true, Data::Bytes(bytes)) = (element.bits(), is_odd, &mut data)
+            && let Some(last) = bytes.last_mut()
+        {
+            *last &= 0x0F;
         }
         Ok(Self { element, shape, data })
     }

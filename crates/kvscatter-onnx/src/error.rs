@@ -1,0 +1,325 @@
+//! Everything that can go wrong with an ONNX file or its evaluation.
+
+use std::path::PathBuf;
+
+use kvscatter::ElementType;
+
+use crate::eval::NotInPlace;
+use crate::{NodeLabel, TensorError};
+
+/// Why a file, a model or its evaluation was refused.
+///
+/// Three variants say where: [`InFile`](Self::InFile), [`InTensor`](Self::InTensor) and [`InNode`](Self::InNode)
+/// wrap what went wrong there; [`root`](Self::root) skips them.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum Error {
+    /// Something is wrong with this file.
+    #[error("{}: {cause}", path.display())]
+    InFile { path: PathBuf, cause: Box<Error> },
+    /// Something is wrong with this tensor.
+    #[error("tensor {name:?}: {cause}")]
+    InTensor { name: String, cause: Box<Error> },
+    /// Something is wrong with this node.
+    #[error("{node}: {cause}")]
+    InNode { node: Box<NodeLabel>, cause: Box<Error> },
+
+    // Files.
+    /// The operating system refused.
+    #[error(transparent)]
+    Io(std::io::Error),
+    /// A folder, a pipe, a device or a socket where a file must be.
+    #[error("not a regular file")]
+    NotRegularFile,
+    /// The file is larger than what may be read.
+    #[error("{size} bytes, at most {limit} are read")]
+    FileTooLarge { size: u64, limit: u64 },
+    /// The bytes are not such a protobuf message.
+    #[error("not a {message}: {cause}")]
+    Decode {
+        message: &'static str,
+        cause: buffa::DecodeError,
+    },
+    /// The message is too large for protobuf.
+    #[error("cannot write the {message}: {cause}")]
+    Encode {
+        message: &'static str,
+        cause: buffa::EncodeError,
+    },
+
+    // Tensors.
+    /// The values do not make a tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// `data_type` is absent or `UNDEFINED`.
+    #[error("data_type is undefined")]
+    UndefinedType,
+    /// A type that `TensorScatter` does not have.
+    #[error("data_type {code} is none of TensorScatter's 24 types")]
+    UnsupportedType { code: i32 },
+    /// A negative dimension.
+    #[error("dims[{axis}] = {dim} is negative")]
+    NegativeDim { axis: usize, dim: i64 },
+    /// `segment` is set: this is a part of a tensor.
+    #[error("segment is set: tensors stored in parts are not supported")]
+    Segment,
+    /// Values are stored twice.
+    #[error("both {first} and {second} are present")]
+    TwoFields {
+        first: &'static str,
+        second: &'static str,
+    },
+    /// Values are stored where this type's values never are.
+    #[error("{element} is stored in {want}, not in {field}")]
+    WrongField {
+        element: ElementType,
+        field: &'static str,
+        want: &'static str,
+    },
+    /// A typed field holds fewer or more entries than the shape asks for.
+    #[error("shape {shape:?} of {element} takes {want} entries in {field}, got {got}")]
+    EntryCount {
+        element: ElementType,
+        shape: Vec<usize>,
+        field: &'static str,
+        want: usize,
+        got: usize,
+    },
+    /// An entry of a typed field that is no value of the type.
+    #[error("{field}[{index}] = {value} is no {element}")]
+    EntryRange {
+        element: ElementType,
+        field: &'static str,
+        index: usize,
+        value: i128,
+    },
+
+    // External data.
+    /// External data, where there is no folder to look for it.
+    #[error("external data in {location:?}, but it came without a folder to find it in")]
+    ExternalWithoutFolder { location: String },
+    /// Strings cannot be stored outside.
+    #[error("strings cannot be external data")]
+    ExternalStrings,
+    /// `external_data` has no `location`.
+    #[error("external data without a location")]
+    ExternalLocationMissing,
+    /// A key of `external_data` twice.
+    #[error("external data gives {key:?} twice")]
+    ExternalKeyTwice { key: String },
+    /// `offset` or `length` is no number.
+    #[error("external data's {key} = {value:?} is not a whole number of bytes")]
+    ExternalNumber { key: &'static str, value: String },
+    /// The location is absolute, contains `..`, or leads out through a symbolic link.
+    #[error("external data's location {location:?} leads out of the model's folder")]
+    ExternalEscape { location: String },
+    /// `length` is not what the shape takes.
+    #[error("external data's length = {got}, the shape takes {want} bytes")]
+    ExternalLength { want: u64, got: u64 },
+    /// The bytes are not in the file.
+    #[error("external data's bytes {offset}..{offset} + {length} are not in {location:?} of {size} bytes")]
+    ExternalRange {
+        location: String,
+        offset: u64,
+        length: u64,
+        size: u64,
+    },
+    /// The file is not the one that was meant.
+    #[error("external data's checksum is {want}, the SHA1 of {location:?} is {got}")]
+    ExternalChecksum {
+        location: String,
+        want: String,
+        got: String,
+    },
+    /// Reading on would pass the limit on all external data together.
+    #[error("external data of {wanted} bytes, {left} of the limit are left")]
+    ExternalLimit { wanted: u64, left: u64 },
+
+    // Models.
+    /// The model has no graph.
+    #[error("the model has no graph")]
+    GraphMissing,
+    /// A domain's operator set is imported twice.
+    #[error("opset_import names domain {domain:?} twice")]
+    OpsetTwice { domain: String },
+    /// A domain's operator set is used and not imported.
+    #[error("opset_import does not name domain {domain:?}")]
+    OpsetMissing { domain: String },
+    /// Two values of one name.
+    #[error("the name {name:?} is given to two values")]
+    DuplicateName { name: String },
+    /// An input, output or initializer without a name.
+    #[error("{what} {index} has no name")]
+    NameMissing { what: &'static str, index: usize },
+    /// Nothing produces this value.
+    #[error("{name:?} is not an input, an initializer or an output of a node")]
+    ValueMissing { name: String },
+    /// The value is produced by a later node.
+    #[error("{name:?} is used before {producer} produces it")]
+    NodeOrder { name: String, producer: Box<NodeLabel> },
+    /// The node's output leads back to its input.
+    #[error("the graph has a cycle through this node")]
+    Cycle,
+    /// A graph input or output without a type.
+    #[error("{name:?} has no type")]
+    TypeMissing { name: String },
+    /// A graph input or output that is not a tensor.
+    #[error("{name:?} is a {kind}: only dense tensors are supported")]
+    NotATensor { name: String, kind: &'static str },
+
+    // Nodes that are not evaluated.
+    /// No such operator here.
+    #[error("this operator cannot be evaluated; TensorScatter, Identity, Constant and Add can")]
+    UnsupportedOperator,
+    /// The operator is a function of the model.
+    #[error("a function defined in the model cannot be evaluated")]
+    Function,
+    /// The operator set is older than the form of the operator that is known here.
+    #[error("version {version} of the operator set is too old, {least} is the least")]
+    OpsetTooOld { version: i64, least: i64 },
+    /// Too few or too many inputs.
+    #[error("{got} inputs, {least} to {most} are possible")]
+    InputCount { least: usize, most: usize, got: usize },
+    /// Too few or too many outputs.
+    #[error("{got} outputs, exactly 1 is possible")]
+    OutputCount { got: usize },
+    /// An input that is not optional is absent.
+    #[error("input {index} is absent")]
+    InputAbsent { index: usize },
+    /// An attribute that the operator does not have.
+    #[error("attribute {name:?} is unknown")]
+    AttributeUnknown { name: String },
+    /// An attribute twice.
+    #[error("attribute {name:?} is given twice")]
+    AttributeTwice { name: String },
+    /// An attribute of the wrong type, or a reference where there is no function.
+    #[error("attribute {name:?} is not of type {want}")]
+    AttributeType { name: String, want: &'static str },
+    /// A mode that does not exist.
+    #[error("mode = {mode:?}: only linear and circular exist")]
+    Mode { mode: String },
+    /// Not exactly one value.
+    #[error("{got} attributes, a Constant has exactly 1")]
+    ConstantAttributes { got: usize },
+    /// A sparse tensor.
+    #[error("{name:?} is sparse: only dense tensors are supported")]
+    Sparse { name: String },
+
+    // Types and shapes during evaluation.
+    /// The operator's own rules are broken.
+    #[error(transparent)]
+    Operator(#[from] kvscatter::Error),
+    /// An operand of a type that the operator does not take here.
+    #[error("input {index} is {element}, {want} is asked for")]
+    OperandType {
+        index: usize,
+        element: ElementType,
+        want: &'static str,
+    },
+    /// Two operands of different types.
+    #[error("the operands are {left} and {right}: they must agree")]
+    OperandTypes { left: ElementType, right: ElementType },
+    /// `write_indices` of another shape than `[batch]`.
+    #[error("write_indices has shape {shape:?}, [{batch}] is asked for")]
+    IndicesShape { shape: Vec<usize>, batch: usize },
+    /// Shapes that do not broadcast.
+    #[error("shapes {left:?} and {right:?} do not broadcast")]
+    Broadcast { left: Vec<usize>, right: Vec<usize> },
+    /// Evaluation would need more memory than allowed.
+    #[error("evaluation allocates more than its limit of {limit} bytes")]
+    MemoryLimit { limit: usize },
+    /// In place was demanded and is impossible.
+    #[error("cannot write in place: {reason}")]
+    NotInPlace { reason: Box<NotInPlace> },
+    /// More dimensions than any value may have here.
+    #[error("{name:?} has rank {rank}, at most {limit} is possible")]
+    RankTooLarge { name: String, rank: usize, limit: usize },
+    /// A graph input without a value.
+    #[error("input {name:?} is not given")]
+    InputMissing { name: String },
+    /// A value for something that is not a graph input.
+    #[error("{name:?} is not an input of the graph")]
+    InputUnknown { name: String },
+    /// A value of another type than the graph declares.
+    #[error("{name:?} is {got}, the graph declares {want}")]
+    ValueType {
+        name: String,
+        want: ElementType,
+        got: ElementType,
+    },
+    /// A value of another rank than the graph declares.
+    #[error("{name:?} has rank {got}, the graph declares {want}")]
+    ValueRank { name: String, want: usize, got: usize },
+    /// A value with another dimension than the graph declares.
+    #[error("{name:?} has dimension {axis} = {got}, the graph declares {want}")]
+    ValueDim {
+        name: String,
+        axis: usize,
+        want: usize,
+        got: usize,
+    },
+    /// One symbolic dimension with two sizes.
+    #[error("{name:?} has dimension {axis} ({symbol}) = {got}, elsewhere {symbol} = {want}")]
+    SymbolConflict {
+        name: String,
+        axis: usize,
+        symbol: String,
+        want: usize,
+        got: usize,
+    },
+
+    // Generated inputs.
+    /// Inputs cannot be generated without a rank.
+    #[error("input {name:?} declares no shape: give its values")]
+    ShapeUnknown { name: String },
+    /// A dimension that nobody gave.
+    #[error("dimension {dim} of input {name:?} is not known: give it a size")]
+    DimMissing { name: String, dim: String },
+    /// A dimension that no input has.
+    #[error("no input has a dimension {dim:?} whose size is open")]
+    DimUnused { dim: String },
+    /// The update is longer than the cache, or a constant offset leads out of it.
+    #[error("no value of input {name:?} makes every write_indices it feeds valid")]
+    NoValidIndices { name: String },
+
+    // Test directories.
+    /// `input_0.pb, input_2.pb`: a number is left out.
+    #[error("{missing} is missing among {folder:?}'s files")]
+    TestFileMissing { folder: PathBuf, missing: String },
+    /// More files than the graph has inputs or outputs.
+    #[error("{got} {what} files, the graph has {want}")]
+    TestFileCount {
+        what: &'static str,
+        want: usize,
+        got: usize,
+    },
+}
+
+impl Error {
+    /// What went wrong, without where.
+    #[must_use]
+    pub fn root(&self) -> &Self {
+        let mut error = self;
+        while let Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } =
+            error
+        {
+            error = cause;
+        }
+        error
+    }
+
+    pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
+        Self::InFile {
+            path: path.into(),
+            cause: Box::new(self),
+        }
+    }
+
+    pub(crate) fn in_tensor(self, name: &str) -> Self {
+        Self::InTensor {
+            name: name.to_owned(),
+            cause: Box::new(self),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `Add` on integers, with NumPy's broadcasting. A sum that leaves the type wraps around, as it does in NumPy and
+//! ONNX Runtime, and so signed and unsigned integers of one width are added alike.
+
+use super::TensorType;
+use crate::{Data, Tensor};
+
+/// The bytes of `left + right`, which have the type `sum`.
+pub(super) fn add(left: &Tensor, right: &Tensor, sum: &TensorType) -> Vec<u8> {
+    let width = sum.element.bits().map_or(1, |bits| bits.div_ceil(8));
+    if sum.shape.contains(&0) {
+        return Vec::new();
+    }
+    let (left, right) = (
+        broadcast(left, &sum.shape, width),
+        broadcast(right, &sum.shape, width),
+    );
+    match width {
+        1 => each(&left, &right, |l, r| {
+            u8::from_le_bytes(l)
+                .wrapping_add(u8::from_le_bytes(r))
+                .to_le_bytes()
+        }),
+        2 => each(&left, &right, |l, r| {
+            u16::from_le_bytes(l)
+                .wrapping_add(u16::from_le_bytes(r))
+                .to_le_bytes()
+        }),
+        4 => each(&left, &right, |l, r| {
+            u32::from_le_bytes(l)
+                .wrapping_add(u32::from_le_bytes(r))
+                .to_le_bytes()
+        }),
+        _ => each(&left, &right, |l, r| {
+            u64::from_le_bytes(l)
+                .wrapping_add(u64::from_le_bytes(r))
+                .to_le_bytes()
+        }),
+    }
+}
+
+fn each<const N: usize>(left: &[u8], right: &[u8], add: impl Fn([u8; N], [u8; N]) -> [u8; N]) -> Vec<u8> {
+    let (left, right) = (left.as_chunks().0, right.as_chunks().0);
+    left.iter().zip(right).flat_map(|(&l, &r)| add(l, r)).collect()
+}
+
+/// The operand's bytes, repeated to fill a shape without empty dimensions that it broadcasts to.
+fn broadcast(operand: &Tensor, shape: &[usize], width: usize) -> Vec<u8> {
+    let mut bytes = match operand.data() {
+        Data::Bytes(bytes) => bytes.clone(),
+        Data::Strings(_) => Vec::new(),
+    };
+    let from = operand.shape().iter().rev().copied().chain(std::iter::repeat(1));
+    // Bytes of one index of the axis: everything behind it is at its full size by then.
+    let mut chunk = width;
+    for (&to, from) in shape.iter().rev().zip(from) {
+        if from != to {
+            bytes = bytes
+                .chunks_exact(chunk)
+                .flat_map(|chunk| chunk.repeat(to))
+                .collect();
+        }
+        chunk = chunk.saturating_mul(to);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::{TensorType, add};
+    use crate::{Data, Tensor};
+
+    fn int64(shape: &[usize], values: &[i64]) -> Tensor {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Tensor::new(ElementType::Int64, shape.to_vec(), Data::Bytes(bytes)).unwrap()
+    }
+
+    fn sum(left: &Tensor, right: &Tensor, shape: &[usize]) -> Vec<i64> {
+        let ty = TensorType {
+            element: left.element(),
+            shape: shape.into(),
+        };
+        let bytes = add(left, right, &ty);
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&chunk| i64::from_le_bytes(chunk))
+            .collect()
+    }
+
+    #[test]
+    fn shapes_broadcast_from_the_right() {
+        let (row, column) = (int64(&[3], &[1, 2, 3]), int64(&[2, 1], &[10, 20]));
+        assert_eq!(sum(&row, &column, &[2, 3]), [11, 12, 13, 21, 22, 23]);
+        assert_eq!(sum(&int64(&[], &[5]), &row, &[3]), [6, 7, 8]);
+        let (outer, inner) = (int64(&[2, 1, 2], &[0, 1, 2, 3]), int64(&[2, 1], &[10, 20]));
+        assert_eq!(sum(&outer, &inner, &[2, 2, 2]), [10, 11, 20, 21, 12, 13, 22, 23]);
+        assert_eq!(sum(&int64(&[0], &[]), &int64(&[1], &[1]), &[0]), [0; 0]);
+    }
+
+    #[test]
+    fn sums_wrap_around() {
+        assert_eq!(
+            sum(&int64(&[2], &[i64::MAX, i64::MIN]), &int64(&[2], &[1, -1]), &[2]),
+            [i64::MIN, i64::MAX]
+        );
+        let byte = |element, value| Tensor::new(element, vec![], Data::Bytes(vec![value])).unwrap();
+        for element in [ElementType::Int8, ElementType::UInt8] {
+            let ty = TensorType {
+                element,
+                shape: [].into(),
+            };
+            assert_eq!(add(&byte(element, 0xFF), &byte(element, 2), &ty), [1]);
+        }
+    }
+}

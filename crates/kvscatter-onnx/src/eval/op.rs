@@ -1,0 +1,301 @@
+//! A node as one of the operators that can be evaluated, its attributes read.
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{ElementType, Mode};
+
+use crate::graph::DEFAULT_DOMAIN;
+use crate::proto::attribute_proto::AttributeType;
+use crate::proto::{AttributeProto, TensorProto};
+use crate::{Data, Error, ExternalData, Node, Tensor, tensor_proto};
+
+/// An operator with the names of the values it reads and makes.
+#[derive(Clone, Debug)]
+pub(crate) enum Op<'m> {
+    TensorScatter {
+        op: TensorScatter,
+        mode: Mode,
+        past_cache: &'m str,
+        update: &'m str,
+        write_indices: Option<&'m str>,
+        present_cache: &'m str,
+    },
+    Identity {
+        input: &'m str,
+        output: &'m str,
+    },
+    Add {
+        left: &'m str,
+        right: &'m str,
+        output: &'m str,
+    },
+    Constant {
+        value: ConstantValue<'m>,
+        output: &'m str,
+    },
+}
+
+/// The one attribute of a `Constant`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ConstantValue<'m> {
+    Tensor(&'m TensorProto),
+    Int(i64),
+    Ints(&'m [i64]),
+    Float(f32),
+    Floats(&'m [f32]),
+    String(&'m [u8]),
+    Strings(&'m [Vec<u8>]),
+}
+
+impl<'m> Op<'m> {
+    pub(crate) fn parse(node: &Node<'m>) -> Result<Self, Error> {
+        parse(node).map_err(|error| node.error(error))
+    }
+
+    /// The values it reads.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &'m str> {
+        let inputs = match *self {
+            Self::TensorScatter {
+                past_cache,
+                update,
+                write_indices,
+                ..
+            } => [Some(past_cache), Some(update), write_indices],
+            Self::Identity { input, .. } => [Some(input), None, None],
+            Self::Add { left, right, .. } => [Some(left), Some(right), None],
+            Self::Constant { .. } => [None; 3],
+        };
+        inputs.into_iter().flatten()
+    }
+
+    /// The value it makes.
+    pub(crate) fn output(&self) -> &'m str {
+        match self {
+            Self::TensorScatter {
+                present_cache: output,
+                ..
+            }
+            | Self::Identity { output, .. }
+            | Self::Add { output, .. }
+            | Self::Constant { output, .. } => output,
+        }
+    }
+}
+
+impl ConstantValue<'_> {
+    /// The tensor, of type int64, float or string where the attribute is no tensor itself.
+    pub(crate) fn read(&self, external: Option<&ExternalData>) -> Result<Tensor, Error> {
+        let bytes = |element, shape, bytes| Tensor::new(element, shape, Data::Bytes(bytes));
+        let strings = |shape, strings| Tensor::new(ElementType::String, shape, Data::Strings(strings));
+        Ok(match *self {
+            Self::Tensor(message) => return tensor_proto::decode(message.clone(), external),
+            Self::Int(value) => bytes(ElementType::Int64, vec![], value.to_le_bytes().to_vec()),
+            Self::Ints(values) => bytes(
+                ElementType::Int64,
+                vec![values.len()],
+                values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            ),
+            Self::Float(value) => bytes(ElementType::Float32, vec![], value.to_le_bytes().to_vec()),
+            Self::Floats(values) => bytes(
+                ElementType::Float32,
+                vec![values.len()],
+                values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            ),
+            Self::String(value) => strings(vec![], vec![value.to_vec()]),
+            Self::Strings(values) => strings(vec![values.len()], values.to_vec()),
+        }?)
+    }
+}
+
+fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+    if node.is_function() {
+        return Err(Error::Function);
+    }
+    if node.domain() != DEFAULT_DOMAIN {
+        return Err(Error::UnsupportedOperator);
+    }
+    match node.op_type() {
+        "TensorScatter" => at_least(24, node).and_then(tensor_scatter),
+        "Identity" => identity(node),
+        // Before version 7, operands broadcast by an attribute.
+        "Add" => at_least(7, node).and_then(add),
+        "Constant" => constant(node),
+        _ => Err(Error::UnsupportedOperator),
+    }
+}
+
+fn at_least<'n, 'm>(least: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, Error> {
+    let version = node.version();
+    if version < least {
+        Err(Error::OpsetTooOld { version, least })
+    } else {
+        Ok(node)
+    }
+}
+
+fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+    let (mut op, mut mode) = (TensorScatter::new(), Mode::Linear);
+    for attribute in attributes(node)? {
+        match attribute.name.as_deref() {
+            Some("axis") => op = op.axis(int(attribute)?),
+            Some("mode") => mode = parse_mode(string(attribute)?)?,
+            _ => return Err(unknown(attribute)),
+        }
+    }
+    let inputs = inputs(node, 2, 3)?;
+    Ok(Op::TensorScatter {
+        op: op.mode(mode),
+        mode,
+        past_cache: present(&inputs, 0)?,
+        update: present(&inputs, 1)?,
+        write_indices: present(&inputs, 2).ok(),
+        present_cache: output(node)?,
+    })
+}
+
+fn identity<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+    no_attributes(node)?;
+    Ok(Op::Identity {
+        input: present(&inputs(node, 1, 1)?, 0)?,
+        output: output(node)?,
+    })
+}
+
+fn add<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+    no_attributes(node)?;
+    let inputs = inputs(node, 2, 2)?;
+    Ok(Op::Add {
+        left: present(&inputs, 0)?,
+        right: present(&inputs, 1)?,
+        output: output(node)?,
+    })
+}
+
+fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+    inputs(node, 0, 0)?;
+    let &[attribute] = attributes(node)?.as_slice() else {
+        return Err(Error::ConstantAttributes {
+            got: node.proto().attribute.len(),
+        });
+    };
+    let name = attribute.name.as_deref().unwrap_or_default();
+    let value = match name {
+        "value" => {
+            of_type(attribute, AttributeType::TENSOR, "TENSOR")?;
+            ConstantValue::Tensor(&attribute.t)
+        }
+        "value_int" => ConstantValue::Int(int(attribute)?),
+        "value_ints" => {
+            of_type(attribute, AttributeType::INTS, "INTS")?;
+            ConstantValue::Ints(&attribute.ints)
+        }
+        "value_float" => {
+            of_type(attribute, AttributeType::FLOAT, "FLOAT")?;
+            ConstantValue::Float(attribute.f.unwrap_or_default())
+        }
+        "value_floats" => {
+            of_type(attribute, AttributeType::FLOATS, "FLOATS")?;
+            ConstantValue::Floats(&attribute.floats)
+        }
+        "value_string" => ConstantValue::String(string(attribute)?),
+        "value_strings" => {
+            of_type(attribute, AttributeType::STRINGS, "STRINGS")?;
+            ConstantValue::Strings(&attribute.strings)
+        }
+        "sparse_value" => {
+            return Err(Error::Sparse {
+                name: name.to_owned(),
+            });
+        }
+        _ => return Err(unknown(attribute)),
+    };
+    Ok(Op::Constant {
+        value,
+        output: output(node)?,
+    })
+}
+
+fn inputs<'m>(node: &Node<'m>, least: usize, most: usize) -> Result<Vec<&'m str>, Error> {
+    let inputs: Vec<_> = node.proto().input.iter().map(String::as_str).collect();
+    let got = inputs.len();
+    if (least..=most).contains(&got) {
+        Ok(inputs)
+    } else {
+        Err(Error::InputCount { least, most, got })
+    }
+}
+
+/// An empty name stands for an absent input.
+fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, Error> {
+    let name = inputs.get(index).copied().unwrap_or_default();
+    if name.is_empty() {
+        Err(Error::InputAbsent { index })
+    } else {
+        Ok(name)
+    }
+}
+
+fn output<'m>(node: &Node<'m>) -> Result<&'m str, Error> {
+    match node.proto().output.as_slice() {
+        [output] if !output.is_empty() => Ok(output),
+        outputs => Err(Error::OutputCount {
+            got: outputs.iter().filter(|output| !output.is_empty()).count(),
+        }),
+    }
+}
+
+fn attributes<'m>(node: &Node<'m>) -> Result<Vec<&'m AttributeProto>, Error> {
+    let mut names = std::collections::BTreeSet::new();
+    let attributes: Vec<_> = node.proto().attribute.iter().collect();
+    for attribute in &attributes {
+        if !names.insert(attribute.name.as_deref()) {
+            let name = attribute.name.clone().unwrap_or_default();
+            return Err(Error::AttributeTwice { name });
+        }
+    }
+    Ok(attributes)
+}
+
+fn no_attributes(node: &Node<'_>) -> Result<(), Error> {
+    node.proto()
+        .attribute
+        .first()
+        .map_or(Ok(()), |attribute| Err(unknown(attribute)))
+}
+
+fn unknown(attribute: &AttributeProto) -> Error {
+    Error::AttributeUnknown {
+        name: attribute.name.clone().unwrap_or_default(),
+    }
+}
+
+/// A reference to a function's attribute has no value of its own, and there is no function here.
+fn of_type(attribute: &AttributeProto, ty: AttributeType, want: &'static str) -> Result<(), Error> {
+    let is_reference = attribute
+        .ref_attr_name
+        .as_ref()
+        .is_some_and(|name| !name.is_empty());
+    if attribute.r#type == Some(ty) && !is_reference {
+        return Ok(());
+    }
+    Err(Error::AttributeType {
+        name: attribute.name.clone().unwrap_or_default(),
+        want,
+    })
+}
+
+fn int(attribute: &AttributeProto) -> Result<i64, Error> {
+    of_type(attribute, AttributeType::INT, "INT")?;
+    Ok(attribute.i.unwrap_or_default())
+}
+
+fn string(attribute: &AttributeProto) -> Result<&[u8], Error> {
+    of_type(attribute, AttributeType::STRING, "STRING")?;
+    Ok(attribute.s.as_deref().unwrap_or_default())
+}
+
+fn parse_mode(name: &[u8]) -> Result<Mode, Error> {
+    let name = String::from_utf8_lossy(name);
+    name.parse().map_err(|_| Error::Mode {
+        mode: name.into_owned(),
+    })
+}

@@ -1,0 +1,143 @@
+//! Which caches may be written in place: a walk over the graph that moves no bytes.
+
+use std::collections::BTreeMap;
+
+use super::{Evaluator, NotInPlace, Op, Placement, Use};
+use crate::Error;
+
+/// A buffer during evaluation, under all the names that values in it have.
+struct Buffer<'m> {
+    owner: Owner<'m>,
+    /// The last node that reads a value in it, and the name of that value.
+    last_use: Option<(Reader, &'m str)>,
+}
+
+/// Who may change a buffer.
+#[derive(Clone, Copy)]
+enum Owner<'m> {
+    Evaluation,
+    Caller(&'m str),
+    Model(&'m str),
+}
+
+/// Nodes come before the outputs of the graph.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reader {
+    Node(usize),
+    Output,
+}
+
+/// For every node, why it does not write in place; `None` if it does, or is no `TensorScatter`.
+///
+/// # Errors
+/// [`Error::NotInPlace`] within [`Error::InNode`] if [`Placement::InPlace`] is asked for and impossible.
+pub(super) fn place(
+    evaluator: &Evaluator<'_>,
+    is_donated: impl Fn(&str) -> Option<bool>,
+    placement: Placement,
+) -> Result<Vec<Option<NotInPlace>>, Error> {
+    let last_uses = last_uses(evaluator);
+    let last_use = |name| last_uses.get(name).map(|&reader| (reader, name));
+    let mut buffers = Vec::new();
+    let mut buffer_of = BTreeMap::new();
+    let constants = evaluator.constants.keys().map(|&name| (name, Owner::Model(name)));
+    // A fed input hides the initializer that is its default.
+    let inputs = evaluator.inputs.iter().filter_map(|input| {
+        Some(match is_donated(input.name)? {
+            true => (input.name, Owner::Evaluation),
+            false => (input.name, Owner::Caller(input.name)),
+        })
+    });
+    for (name, owner) in constants.chain(inputs) {
+        buffer_of.insert(name, buffers.len());
+        buffers.push(Buffer {
+            owner,
+            last_use: last_use(name),
+        });
+    }
+    let mut reasons = Vec::new();
+    for (index, (node, op)) in evaluator.graph.nodes().iter().zip(&evaluator.ops).enumerate() {
+        let mut reason = None;
+        let source = match *op {
+            Op::Constant { .. } => {
+                reasons.push(None);
+                continue;
+            }
+            Op::Add { .. } => None,
+            Op::Identity { input, .. } => buffer_of.get(input).copied(),
+            Op::TensorScatter {
+                past_cache, update, ..
+            } => {
+                let past = buffer_of.get(past_cache).copied();
+                reason = match past.and_then(|past| buffers.get(past)) {
+                    _ if placement == Placement::Functional => Some(NotInPlace::Asked),
+                    _ if past == buffer_of.get(update).copied() => Some(NotInPlace::IsUpdate),
+                    Some(buffer) => obstacle(evaluator, buffer, index),
+                    None => None,
+                };
+                past.filter(|_| reason.is_none())
+            }
+        };
+        if let (Some(reason), Placement::InPlace) = (&reason, placement) {
+            let reason = Box::new(reason.clone());
+            return Err(node.error(Error::NotInPlace { reason }));
+        }
+        let last_use = last_use(op.output());
+        let buffer = match source.and_then(|source| Some((source, buffers.get_mut(source)?))) {
+            Some((source, buffer)) => {
+                buffer.last_use = buffer.last_use.max(last_use);
+                source
+            }
+            None => {
+                let owner = Owner::Evaluation;
+                buffers.push(Buffer { owner, last_use });
+                buffers.len().saturating_sub(1)
+            }
+        };
+        buffer_of.insert(op.output(), buffer);
+        reasons.push(reason);
+    }
+    Ok(reasons)
+}
+
+/// Why the node at `index` may not change a buffer that it reads.
+fn obstacle(evaluator: &Evaluator<'_>, buffer: &Buffer<'_>, index: usize) -> Option<NotInPlace> {
+    match buffer.owner {
+        Owner::Caller(input) => {
+            return Some(NotInPlace::NotDonated {
+                input: input.to_owned(),
+            });
+        }
+        Owner::Model(name) => {
+            return Some(NotInPlace::Constant {
+                name: name.to_owned(),
+            });
+        }
+        Owner::Evaluation => {}
+    }
+    let (reader, value) = buffer
+        .last_use
+        .filter(|(reader, _)| *reader > Reader::Node(index))?;
+    let node = match reader {
+        Reader::Node(index) => evaluator.graph.nodes().get(index),
+        Reader::Output => None,
+    };
+    Some(NotInPlace::UsedLater {
+        value: value.to_owned(),
+        by: node.map_or(Use::GraphOutput, |node| Use::Node(Box::new(node.label()))),
+    })
+}
+
+fn last_uses<'m>(evaluator: &Evaluator<'m>) -> BTreeMap<&'m str, Reader> {
+    let mut last = BTreeMap::new();
+    for (index, op) in evaluator.ops.iter().enumerate() {
+        last.extend(op.inputs().map(|name| (name, Reader::Node(index))));
+    }
+    last.extend(
+        evaluator
+            .outputs
+            .iter()
+            .map(|output| (output.name, Reader::Output)),
+    );
+    last
+}

@@ -1,0 +1,125 @@
+//! What an evaluation did, node by node.
+
+use std::fmt;
+
+use crate::NodeLabel;
+
+/// What an evaluation did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Every node, in the graph's order.
+    pub nodes: Vec<NodeReport>,
+    /// Outputs that had to be copied: the buffer belongs to the caller or the model, or another output has it.
+    pub output_copies: Vec<OutputCopy>,
+}
+
+/// What one node did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The node.
+    pub node: NodeLabel,
+    /// The name of its output.
+    pub output: String,
+    /// How the output came to be.
+    pub outcome: Outcome,
+    /// Bytes of the update: what a write in place moves, and no more; 0 for a node that is no `TensorScatter`.
+    /// Strings count their own bytes.
+    pub planned_bytes: usize,
+    /// Bytes written.
+    pub moved_bytes: usize,
+}
+
+/// How a node's output came to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// `present_cache` is the buffer of `past_cache`.
+    InPlace {
+        /// Where `past_cache` lay before.
+        past_address: usize,
+        /// Where `present_cache` lies now.
+        present_address: usize,
+    },
+    /// `present_cache` is a buffer of its own.
+    Copied {
+        /// Why.
+        reason: NotInPlace,
+    },
+    /// The output is its input under another name.
+    Alias,
+    /// The output is part of the model.
+    Constant,
+    /// The output was computed.
+    Computed,
+}
+
+/// An output that had to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputCopy {
+    /// Its name.
+    pub output: String,
+    /// Its size; strings count their own bytes.
+    pub bytes: usize,
+}
+
+/// Why a cache was not, or cannot be, written in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotInPlace {
+    /// [`Placement::Functional`](super::Placement::Functional) was asked for.
+    Asked,
+    /// The cache is a graph input that the caller did not donate.
+    NotDonated {
+        /// The input.
+        input: String,
+    },
+    /// The cache is an initializer or a `Constant`: the model keeps it.
+    Constant {
+        /// Its name.
+        name: String,
+    },
+    /// The node's update lies in the same buffer.
+    IsUpdate,
+    /// The old values are needed later.
+    UsedLater {
+        /// The name they are needed under.
+        value: String,
+        /// What needs them.
+        by: Use,
+    },
+}
+
+/// What uses a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A node.
+    Node(Box<NodeLabel>),
+    /// It is an output of the graph.
+    GraphOutput,
+}
+
+impl Report {
+    /// Whether every `TensorScatter` wrote in place and no output was copied.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        let copied = |node: &NodeReport| matches!(node.outcome, Outcome::Copied { .. });
+        self.output_copies.is_empty() && !self.nodes.iter().any(copied)
+    }
+}
+
+impl fmt::Display for NotInPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked => f.write_str("the functional form was asked for"),
+            Self::NotDonated { input } => write!(f, "input {input:?} was not donated"),
+            Self::Constant { name } => write!(f, "{name:?} is a constant of the model"),
+            Self::IsUpdate => f.write_str("past_cache and update are the same value"),
+            Self::UsedLater {
+                value,
+                by: Use::Node(node),
+            } => write!(f, "the old {value:?} is used by {node}"),
+            Self::UsedLater {
+                value,
+                by: Use::GraphOutput,
+            } => write!(f, "the old {value:?} is an output of the graph"),
+        }
+    }
+}

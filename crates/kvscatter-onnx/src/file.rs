@@ -1,0 +1,80 @@
+//! Reading whole files that strangers named.
+
+use std::io::Read;
+use std::path::Path;
+
+use cap_fs_ext::OpenOptionsSyncExt;
+use cap_std::ambient_authority;
+use cap_std::fs::{File, OpenOptions};
+
+use crate::Error;
+
+/// The whole of a regular file of at most `limit` bytes.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+    File::open_ambient_with(path, &read_only(), ambient_authority())
+        .map_err(Error::Io)
+        .and_then(|file| {
+            let size = regular_size(&file)?;
+            if size > limit {
+                return Err(Error::FileTooLarge { size, limit });
+            }
+            read_exactly(file, size)
+        })
+        .map_err(|error| error.in_file(path))
+}
+
+/// Without this flag, opening a pipe that nobody writes to never returns.
+pub(crate) fn read_only() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).nonblock(true);
+    options
+}
+
+/// The size of an open file, which must be a regular one. Asked of the handle, so that the answer cannot change
+/// between the question and the reading.
+pub(crate) fn regular_size(file: &File) -> Result<u64, Error> {
+    let metadata = file.metadata().map_err(Error::Io)?;
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else {
+        Err(Error::NotRegularFile)
+    }
+}
+
+/// `len` bytes from where the file stands; fewer only if the file shrank meanwhile.
+pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, Error> {
+    let out_of_memory = || Error::Io(std::io::ErrorKind::OutOfMemory.into());
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(usize::try_from(len).map_err(|_| out_of_memory())?)
+        .map_err(|_| out_of_memory())?;
+    file.take(len).read_to_end(&mut bytes).map_err(Error::Io)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::read;
+    use crate::Error;
+
+    #[test]
+    fn only_regular_files_within_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, b"1234").unwrap();
+        assert_eq!(read(&file, 4).unwrap(), b"1234");
+        let error = read(&file, 3).unwrap_err();
+        assert!(
+            matches!(error.root(), Error::FileTooLarge { size: 4, limit: 3 }),
+            "{error}"
+        );
+        for path in [folder.path(), Path::new("/dev/zero")] {
+            let error = read(path, 4).unwrap_err();
+            assert!(matches!(error.root(), Error::NotRegularFile), "{error}");
+        }
+        let error = read(&folder.path().join("absent"), 4).unwrap_err();
+        assert!(matches!(error.root(), Error::Io(_)), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+//! Which values of the inputs make every `write_indices` valid: a walk from the writes back to the inputs.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use kvscatter::Mode;
+use kvscatter::spec::onnx::TensorScatter;
+
+use super::{Evaluator, Op, Types};
+use crate::{Data, Error, Tensor};
+
+/// The range that every element of a value must stay in, for the inputs that are constrained at all.
+pub(super) fn ranges<'m>(
+    evaluator: &Evaluator<'m>,
+    types: &Types<'m>,
+) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, Error> {
+    let mut ranges = BTreeMap::new();
+    // Later nodes first: when a node is reached, all that is asked of its output is known.
+    for op in evaluator.ops().iter().rev() {
+        match *op {
+            Op::TensorScatter {
+                op,
+                mode,
+                update,
+                write_indices: Some(indices),
+                present_cache,
+                ..
+            } => {
+                let capacity = types
+                    .prepared(present_cache)
+                    .map_or(0, |prepared| prepared.geometry().capacity());
+                let last = match mode {
+                    Mode::Circular => capacity.saturating_sub(1),
+                    _ => capacity.saturating_sub(rows(op, types, update)),
+                };
+                narrow(&mut ranges, indices, 0..=i64::try_from(last).unwrap_or(i64::MAX));
+            }
+            Op::Identity { input, output } => {
+                if let Some(range) = ranges.get(output).cloned() {
+                    narrow(&mut ranges, input, range);
+                }
+            }
+            Op::Add { left, right, output } => {
+                if let Some(range) = ranges.get(output).cloned() {
+                    let constants = evaluator.constants();
+                    match (constants.get(left), constants.get(right)) {
+                        (Some(constant), None) => narrow(&mut ranges, right, minus(&range, constant)),
+                        (None, Some(constant)) => narrow(&mut ranges, left, minus(&range, constant)),
+                        // Two inputs share one range: the second adds nothing.
+                        _ => {
+                            narrow(&mut ranges, left, range);
+                            narrow(&mut ranges, right, 0..=0);
+                        }
+                    }
+                }
+            }
+            Op::TensorScatter { .. } | Op::Constant { .. } => {}
+        }
+    }
+    for input in evaluator.required_inputs() {
+        let is_empty = types.get(input.name).is_some_and(|ty| ty.shape.contains(&0));
+        if !is_empty && ranges.get(input.name).is_some_and(RangeInclusive::is_empty) {
+            return Err(Error::NoValidIndices {
+                name: input.name.to_owned(),
+            });
+        }
+    }
+    Ok(ranges)
+}
+
+/// Rows of the update along the sequence.
+fn rows(op: TensorScatter, types: &Types<'_>, update: &str) -> usize {
+    let shape = types.get(update).map(|ty| ty.shape.clone()).unwrap_or_default();
+    let axis = op.resolve_axis(shape.len()).ok();
+    axis.and_then(|axis| shape.get(axis).copied()).unwrap_or_default()
+}
+
+fn narrow<'m>(
+    ranges: &mut BTreeMap<&'m str, RangeInclusive<i64>>,
+    name: &'m str,
+    range: RangeInclusive<i64>,
+) {
+    let range = match ranges.get(name) {
+        Some(other) => *range.start().max(other.start())..=*range.end().min(other.end()),
+        None => range,
+    };
+    ranges.insert(name, range);
+}
+
+/// Where `x` may lie when `x` plus any element of the constant must lie in the range.
+fn minus(range: &RangeInclusive<i64>, constant: &Tensor) -> RangeInclusive<i64> {
+    let Data::Bytes(bytes) = constant.data() else {
+        return range.clone();
+    };
+    let values = || bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk));
+    let least = values().min().unwrap_or_default();
+    let most = values().max().unwrap_or_default();
+    range.start().saturating_sub(least)..=range.end().saturating_sub(most)
+}

@@ -1,0 +1,135 @@
+//! Random values of every type.
+
+use std::ops::RangeInclusive;
+
+use kvscatter::ElementType;
+use rand_core::Rng;
+
+use crate::Data;
+
+/// What a generated string takes in memory, roundly.
+pub(super) const STRING_FOOTPRINT: usize = 64;
+
+/// Words for strings.
+const WORDS: [&str; 8] = [
+    "amber", "birch", "cedar", "dune", "ember", "fjord", "gorse", "heath",
+];
+
+/// `len` bytes of int64 values in a range that is not empty unless `len` is 0.
+pub(super) fn int64s_within(range: &RangeInclusive<i64>, len: usize, random: &mut impl Rng) -> Vec<u8> {
+    let (start, end) = (i128::from(*range.start()), i128::from(*range.end()));
+    let count = end.saturating_sub(start).saturating_add(1).max(1);
+    let one = |_| {
+        let offset = i128::from(random.next_u64())
+            .checked_rem(count)
+            .unwrap_or_default();
+        let value = i64::try_from(start.saturating_add(offset)).unwrap_or_default();
+        value.to_le_bytes()
+    };
+    (0..len.div_euclid(8)).flat_map(one).collect()
+}
+
+/// `len` bytes, or strings, of any type.
+pub(super) fn any(element: ElementType, len: usize, random: &mut impl Rng) -> Data {
+    if element == ElementType::String {
+        let word = |_| {
+            let draw = random.next_u64();
+            let word = usize::try_from(draw % 8).ok().and_then(|index| WORDS.get(index));
+            format!("{}{}", word.copied().unwrap_or_default(), (draw >> 8) % 100).into_bytes()
+        };
+        return Data::Strings((0..len).map(word).collect());
+    }
+    let mut bytes = vec![0; len];
+    random.fill_bytes(&mut bytes);
+    match element {
+        ElementType::Bool => bytes.iter_mut().for_each(|byte| *byte &= 1),
+        // Exponents only: 0.25 or 1.
+        ElementType::Float8E8M0 => bytes.iter_mut().for_each(|byte| *byte = 125 | (*byte & 2)),
+        _ => {
+            if let Some(float) = Float::of(element) {
+                float.tame(&mut bytes);
+            }
+        }
+    }
+    Data::Bytes(bytes)
+}
+
+/// A binary float's layout.
+#[derive(Clone, Copy)]
+struct Float {
+    bits: u32,
+    mantissa: u32,
+    bias: u64,
+}
+
+impl Float {
+    /// `None` for types that are no floats, and for `float4e2m1`, every pattern of which is finite.
+    fn of(element: ElementType) -> Option<Self> {
+        let (bits, mantissa, bias) = match element {
+            ElementType::Float64 | ElementType::Complex128 => (64, 52, 1023),
+            ElementType::Float32 | ElementType::Complex64 => (32, 23, 127),
+            ElementType::Float16 => (16, 10, 15),
+            ElementType::BFloat16 => (16, 7, 127),
+            ElementType::Float8E4M3Fn => (8, 3, 7),
+            ElementType::Float8E4M3FnUz => (8, 3, 8),
+            ElementType::Float8E5M2 => (8, 2, 15),
+            ElementType::Float8E5M2FnUz => (8, 2, 16),
+            _ => return None,
+        };
+        Some(Self { bits, mantissa, bias })
+    }
+
+    /// Makes finite, readable numbers of random bits: the sign and the highest three bits of the mantissa stay, the
+    /// exponent becomes -2 to 1.
+    fn tame(self, bytes: &mut [u8]) {
+        match self.bits {
+            64 => each(bytes, |bits| self.tamed(u64::from_le_bytes(bits)).to_le_bytes()),
+            32 => each(bytes, |bits| {
+                narrow(self.tamed(u64::from(u32::from_le_bytes(bits))))
+            }),
+            16 => each(bytes, |bits| {
+                narrow(self.tamed(u64::from(u16::from_le_bytes(bits))))
+            }),
+            _ => each(bytes, |[bits]| narrow(self.tamed(u64::from(bits)))),
+        }
+    }
+
+    fn tamed(self, bits: u64) -> u64 {
+        let sign = bits & 1_u64.wrapping_shl(self.bits.wrapping_sub(1));
+        let low = self.mantissa.saturating_sub(3);
+        let fraction =
+            (bits >> low & 0b111).wrapping_shl(low) & 1_u64.wrapping_shl(self.mantissa).wrapping_sub(1);
+        let exponent = self
+            .bias
+            .wrapping_sub(2)
+            .wrapping_add(bits.wrapping_shr(self.mantissa) & 0b11);
+        sign | exponent.wrapping_shl(self.mantissa) | fraction
+    }
+}
+
+fn each<const N: usize>(bytes: &mut [u8], change: impl Fn([u8; N]) -> [u8; N]) {
+    for chunk in bytes.as_chunks_mut().0 {
+        *chunk = change(*chunk);
+    }
+}
+
+fn narrow<const N: usize>(bits: u64) -> [u8; N] {
+    bits.to_le_bytes().first_chunk().copied().unwrap_or([0; N])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Float;
+    use kvscatter::ElementType;
+
+    #[test]
+    fn floats_are_tame() {
+        let float = Float::of(ElementType::Float32).unwrap();
+        for bits in [0, u32::MAX, 0x7F80_0000, 0x8000_0001, 0x1234_5678, 0xFF80_0001] {
+            let value = f32::from_bits(u32::try_from(float.tamed(u64::from(bits))).unwrap());
+            assert!((0.25..4.0).contains(&value.abs()), "{value}");
+            assert_eq!((value * 32.0).fract(), 0.0, "{value}");
+            assert_eq!(value.is_sign_negative(), bits >> 31 == 1);
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! A model's graph, its structure checked once: names, order, operator sets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use kvscatter::ElementType;
+use petgraph::algo::toposort;
+use petgraph::graph::{DiGraph, NodeIndex};
+
+use crate::Error;
+use crate::proto::tensor_shape_proto::dimension::Value as DimValue;
+use crate::proto::type_proto::Value as TypeValue;
+use crate::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+
+/// The full name of the domain that is usually written as the empty string.
+pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
+
+/// A graph in which every value has one producer, every used value exists, and every node comes after the nodes
+/// it reads from.
+///
+/// Subgraphs (the bodies of `If`, `Loop`, `Scan`) are not looked into.
+#[derive(Clone, Debug)]
+pub struct Graph<'m> {
+    proto: &'m GraphProto,
+    nodes: Vec<Node<'m>>,
+    initializers: BTreeMap<&'m str, &'m TensorProto>,
+}
+
+/// A node of a [`Graph`].
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'m> {
+    index: usize,
+    proto: &'m NodeProto,
+    version: i64,
+    is_function: bool,
+}
+
+/// What identifies a node to a reader: its place, name, operator, domain and the domain's version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeLabel {
+    /// Its place among the graph's nodes, from 0.
+    pub index: usize,
+    /// Its name; may be empty.
+    pub name: String,
+    /// The operator.
+    pub op_type: String,
+    /// The operator's domain; `ai.onnx` for the default one.
+    pub domain: String,
+    /// The imported version of the domain's operator set; `None` if it is not imported.
+    pub version: Option<i64>,
+}
+
+/// A graph input or output as declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueInfo<'m> {
+    /// Its name.
+    pub name: &'m str,
+    /// Its element type.
+    pub element: ElementType,
+    /// Its dimensions; `None` if the rank is not declared.
+    pub shape: Option<Vec<Dim<'m>>>,
+}
+
+/// A declared dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dim<'m> {
+    /// A size.
+    Known(usize),
+    /// A name; the same size wherever the name stands.
+    Symbolic(&'m str),
+    /// Nothing is said.
+    Unknown,
+}
+
+/// Who makes a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Producer {
+    Input,
+    Initializer,
+    Node(usize),
+}
+
+impl<'m> Graph<'m> {
+    /// Checks the structure of a model's graph.
+    ///
+    /// # Errors
+    /// [`Error::GraphMissing`]; [`Error::OpsetTwice`], [`Error::OpsetMissing`]; [`Error::NameMissing`],
+    /// [`Error::DuplicateName`], [`Error::ValueMissing`]; [`Error::Cycle`], and [`Error::NodeOrder`] for nodes that
+    /// are merely in the wrong order; [`Error::Sparse`] for a sparse initializer. Those about a node come within
+    /// [`Error::InNode`].
+    pub fn new(model: &'m ModelProto) -> Result<Self, Error> {
+        let proto = model.graph.as_option().ok_or(Error::GraphMissing)?;
+        let nodes = nodes(model, proto)?;
+        let initializers = initializers(proto)?;
+        let producers = producers(proto, &initializers)?;
+        check_uses(&nodes, &producers)?;
+        for output in &proto.output {
+            let name = output.name.as_deref().unwrap_or_default();
+            if !producers.contains_key(name) {
+                return Err(Error::ValueMissing {
+                    name: name.to_owned(),
+                });
+            }
+        }
+        Ok(Self {
+            proto,
+            nodes,
+            initializers,
+        })
+    }
+
+    /// The nodes, each after those it reads from.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node<'m>] {
+        &self.nodes
+    }
+
+    /// The initializers by name.
+    #[must_use]
+    pub fn initializers(&self) -> &BTreeMap<&'m str, &'m TensorProto> {
+        &self.initializers
+    }
+
+    /// The names of the inputs, in order.
+    pub fn input_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
+        self.proto
+            .input
+            .iter()
+            .map(|input| input.name.as_deref().unwrap_or_default())
+    }
+
+    /// The names of the outputs, in order.
+    pub fn output_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
+        self.proto
+            .output
+            .iter()
+            .map(|output| output.name.as_deref().unwrap_or_default())
+    }
+
+    /// The inputs as declared, those that have an initializer as their default included.
+    ///
+    /// # Errors
+    /// [`Error::TypeMissing`], [`Error::NotATensor`], and within [`Error::InTensor`] [`Error::UndefinedType`],
+    /// [`Error::UnsupportedType`], [`Error::NegativeDim`].
+    pub fn inputs(&self) -> Result<Vec<ValueInfo<'m>>, Error> {
+        self.proto.input.iter().map(ValueInfo::parse).collect()
+    }
+
+    /// The outputs as declared.
+    ///
+    /// # Errors
+    /// As [`inputs`](Self::inputs).
+    pub fn outputs(&self) -> Result<Vec<ValueInfo<'m>>, Error> {
+        self.proto.output.iter().map(ValueInfo::parse).collect()
+    }
+}
+
+impl<'m> Node<'m> {
+    /// The message.
+    #[must_use]
+    pub fn proto(&self) -> &'m NodeProto {
+        self.proto
+    }
+
+    /// The operator.
+    #[must_use]
+    pub fn op_type(&self) -> &'m str {
+        self.proto.op_type.as_deref().unwrap_or_default()
+    }
+
+    /// The operator's domain, the default one by its full name.
+    #[must_use]
+    pub fn domain(&self) -> &'m str {
+        full_domain(self.proto.domain.as_deref())
+    }
+
+    /// The imported version of the domain's operator set.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// Whether the operator is a function that the model defines.
+    #[must_use]
+    pub fn is_function(&self) -> bool {
+        self.is_function
+    }
+
+    /// What identifies the node to a reader.
+    #[must_use]
+    pub fn label(&self) -> NodeLabel {
+        label(self.index, self.proto, Some(self.version))
+    }
+
+    pub(crate) fn error(&self, error: impl Into<Error>) -> Error {
+        in_node(self.label(), error.into())
+    }
+}
+
+impl<'m> ValueInfo<'m> {
+    fn parse(proto: &'m ValueInfoProto) -> Result<Self, Error> {
+        let name = proto.name.as_deref().unwrap_or_default();
+        let missing = || Error::TypeMissing {
+            name: name.to_owned(),
+        };
+        let tensor = match proto.r#type.value.as_ref().ok_or_else(missing)? {
+            TypeValue::TensorType(tensor) => tensor,
+            other => {
+                return Err(Error::NotATensor {
+                    name: name.to_owned(),
+                    kind: kind(other),
+                });
+            }
+        };
+        let element = match tensor.elem_type {
+            None | Some(0) => Err(Error::UndefinedType),
+            Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code }),
+        };
+        let dim = |(axis, dim): (usize, &'m crate::proto::tensor_shape_proto::Dimension)| match &dim.value {
+            Some(DimValue::DimValue(dim)) => usize::try_from(*dim)
+                .map(Dim::Known)
+                .map_err(|_| Error::NegativeDim { axis, dim: *dim }),
+            Some(DimValue::DimParam(symbol)) if !symbol.is_empty() => Ok(Dim::Symbolic(symbol)),
+            _ => Ok(Dim::Unknown),
+        };
+        let shape = tensor
+            .shape
+            .as_option()
+            .map(|shape| shape.dim.iter().enumerate().map(dim).collect())
+            .transpose();
+        Ok(Self {
+            name,
+            element: element.map_err(|error| error.in_tensor(name))?,
+            shape: shape.map_err(|error: Error| error.in_tensor(name))?,
+        })
+    }
+}
+
+impl fmt::Display for NodeLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.index)?;
+        if !self.name.is_empty() {
+            write!(f, " {:?}", self.name)?;
+        }
+        write!(f, " ({}, domain {}", self.op_type, self.domain)?;
+        match self.version {
+            Some(version) => write!(f, ", version {version})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+fn nodes<'m>(model: &'m ModelProto, graph: &'m GraphProto) -> Result<Vec<Node<'m>>, Error> {
+    let mut opsets = BTreeMap::new();
+    for import in &model.opset_import {
+        let domain = full_domain(import.domain.as_deref());
+        if opsets
+            .insert(domain, import.version.unwrap_or_default())
+            .is_some()
+        {
+            return Err(Error::OpsetTwice {
+                domain: domain.to_owned(),
+            });
+        }
+    }
+    let functions: std::collections::BTreeSet<_> = model
+        .functions
+        .iter()
+        .map(|function| (full_domain(function.domain.as_deref()), function.name.as_deref()))
+        .collect();
+    let node = |(index, proto): (usize, &'m NodeProto)| {
+        let domain = full_domain(proto.domain.as_deref());
+        let Some(&version) = opsets.get(domain) else {
+            let domain = domain.to_owned();
+            return Err(in_node(label(index, proto, None), Error::OpsetMissing { domain }));
+        };
+        Ok(Node {
+            index,
+            proto,
+            version,
+            is_function: functions.contains(&(domain, proto.op_type.as_deref())),
+        })
+    };
+    graph.node.iter().enumerate().map(node).collect()
+}
+
+fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Error> {
+    if let Some(sparse) = graph.sparse_initializer.first() {
+        return Err(Error::Sparse {
+            name: sparse.values.name.clone().unwrap_or_default(),
+        });
+    }
+    let mut initializers = BTreeMap::new();
+    for (index, tensor) in graph.initializer.iter().enumerate() {
+        let name = named("initializer", index, tensor.name.as_deref())?;
+        if initializers.insert(name, tensor).is_some() {
+            return Err(Error::DuplicateName {
+                name: name.to_owned(),
+            });
+        }
+    }
+    Ok(initializers)
+}
+
+/// Every value's one producer. An input may have an initializer: its default.
+fn producers<'m>(
+    graph: &'m GraphProto,
+    initializers: &BTreeMap<&'m str, &'m TensorProto>,
+) -> Result<BTreeMap<&'m str, Producer>, Error> {
+    let mut producers = BTreeMap::new();
+    let twice = |name: &str| Error::DuplicateName {
+        name: name.to_owned(),
+    };
+    for (index, input) in graph.input.iter().enumerate() {
+        let name = named("input", index, input.name.as_deref())?;
+        if producers.insert(name, Producer::Input).is_some() {
+            return Err(twice(name));
+        }
+    }
+    for &name in initializers.keys() {
+        producers.entry(name).or_insert(Producer::Initializer);
+    }
+    for (index, node) in graph.node.iter().enumerate() {
+        for output in node.output.iter().filter(|output| !output.is_empty()) {
+            if producers.insert(output, Producer::Node(index)).is_some() {
+                return Err(twice(output));
+            }
+        }
+    }
+    let mut outputs = std::collections::BTreeSet::new();
+    for (index, output) in graph.output.iter().enumerate() {
+        let name = named("output", index, output.name.as_deref())?;
+        if !outputs.insert(name) {
+            return Err(twice(name));
+        }
+    }
+    Ok(producers)
+}
+
+fn check_uses(nodes: &[Node<'_>], producers: &BTreeMap<&str, Producer>) -> Result<(), Error> {
+    for node in nodes {
+        for name in node.proto.input.iter().filter(|name| !name.is_empty()) {
+            let name = name.clone();
+            match producers.get(name.as_str()) {
+                None => return Err(node.error(Error::ValueMissing { name })),
+                Some(&Producer::Node(producer)) if producer >= node.index => {
+                    if let Some(node) = node_on_a_cycle(nodes, producers) {
+                        return Err(node.error(Error::Cycle));
+                    }
+                    let producer = nodes.get(producer).map(Node::label);
+                    return Err(node.error(match producer {
+                        Some(producer) => Error::NodeOrder {
+                            name,
+                            producer: Box::new(producer),
+                        },
+                        None => Error::ValueMissing { name },
+                    }));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn node_on_a_cycle<'a, 'm>(
+    nodes: &'a [Node<'m>],
+    producers: &BTreeMap<&str, Producer>,
+) -> Option<&'a Node<'m>> {
+    let mut graph = DiGraph::<(), ()>::new();
+    let ids: Vec<NodeIndex> = nodes.iter().map(|_| graph.add_node(())).collect();
+    for (node, &to) in nodes.iter().zip(&ids) {
+        for name in &node.proto.input {
+            if let Some(&Producer::Node(from)) = producers.get(name.as_str())
+                && let Some(&from) = ids.get(from)
+            {
+                graph.add_edge(from, to, ());
+            }
+        }
+    }
+    let cycle = toposort(&graph, None).err()?;
+    nodes.get(cycle.node_id().index())
+}
+
+fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, Error> {
+    name.filter(|name| !name.is_empty())
+        .ok_or(Error::NameMissing { what, index })
+}
+
+fn full_domain(domain: Option<&str>) -> &str {
+    match domain {
+        None | Some("") => DEFAULT_DOMAIN,
+        Some(domain) => domain,
+    }
+}
+
+fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> NodeLabel {
+    NodeLabel {
+        index,
+        name: proto.name.clone().unwrap_or_default(),
+        op_type: proto.op_type.clone().unwrap_or_default(),
+        domain: full_domain(proto.domain.as_deref()).to_owned(),
+        version,
+    }
+}
+
+fn in_node(node: NodeLabel, cause: Error) -> Error {
+    Error::InNode {
+        node: Box::new(node),
+        cause: Box::new(cause),
+    }
+}
+
+fn kind(value: &TypeValue) -> &'static str {
+    match value {
+        TypeValue::TensorType(_) => "tensor",
+        TypeValue::SequenceType(_) => "sequence",
+        TypeValue::MapType(_) => "map",
+        TypeValue::OptionalType(_) => "optional",
+        TypeValue::SparseTensorType(_) => "sparse tensor",
+        TypeValue::OpaqueType(_) => "opaque value",
+    }
+}

@@ -1,0 +1,88 @@
+//! Models: loaded and saved without losing what this crate does not know.
+
+use std::path::{Path, PathBuf};
+
+use crate::proto::{self, ModelProto};
+use crate::{Error, ExternalData, Graph, file};
+
+/// A model, and the folder in which its external data lies.
+#[derive(Clone, Debug)]
+pub struct Model {
+    proto: ModelProto,
+    folder: Option<PathBuf>,
+}
+
+impl Model {
+    /// Reads a model from bytes. It has no folder, so external data cannot be read.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] if the bytes are no model, or pass the limits of [`proto::decode`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        proto::decode(bytes).map(Self::from_proto)
+    }
+
+    /// Wraps a model made in memory. It has no folder, so external data cannot be read.
+    #[must_use]
+    pub fn from_proto(proto: ModelProto) -> Self {
+        Self { proto, folder: None }
+    }
+
+    /// Reads a model from a regular file of at most protobuf's 2 GiB, and remembers its folder.
+    ///
+    /// # Errors
+    /// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] and those of
+    /// [`from_bytes`](Self::from_bytes).
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
+        let proto = proto::decode(&bytes).map_err(|error: Error| error.in_file(path))?;
+        Ok(Self {
+            proto,
+            folder: path.parent().map(Path::to_owned),
+        })
+    }
+
+    /// The model's bytes, unknown fields included; they come last in their message.
+    ///
+    /// # Errors
+    /// [`Error::Encode`] if they take more than protobuf's 2 GiB.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        proto::encode(&self.proto)
+    }
+
+    /// Writes the model to a file. External data stays where it is, and its locations stay as they are.
+    ///
+    /// # Errors
+    /// Within [`Error::InFile`]: [`Error::Io`] and [`Error::Encode`].
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        self.to_bytes()
+            .and_then(|bytes| std::fs::write(path, bytes).map_err(Error::Io))
+            .map_err(|error| error.in_file(path))
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn proto(&self) -> &ModelProto {
+        &self.proto
+    }
+
+    /// The message, to be changed.
+    pub fn proto_mut(&mut self) -> &mut ModelProto {
+        &mut self.proto
+    }
+
+    /// The graph, its structure checked.
+    ///
+    /// # Errors
+    /// See [`Graph::new`].
+    pub fn graph(&self) -> Result<Graph<'_>, Error> {
+        Graph::new(&self.proto)
+    }
+
+    /// The folder external data is read from; `None` for a model that came from memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`] within [`Error::InFile`] if it cannot be opened any more.
+    pub fn external_data(&self) -> Result<Option<ExternalData>, Error> {
+        self.folder.as_deref().map(ExternalData::open).transpose()
+    }
+}

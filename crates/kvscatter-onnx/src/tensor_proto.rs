@@ -1,0 +1,338 @@
+//! [`TensorProto`] ⇄ [`Tensor`], for every type and every place ONNX stores values in.
+//!
+//! | values | typed field | an entry is |
+//! |---|---|---|
+//! | float; complex64 | `float_data` | a float; real and imaginary part in turn |
+//! | int32, int16, int8, uint16, uint8, bool | `int32_data` | the value |
+//! | float16, bfloat16, float8… | `int32_data` | the bit pattern, zero-extended |
+//! | int4, uint4, float4e2m1 | `int32_data` | two elements, the first in the low nibble |
+//! | int64 | `int64_data` | the value |
+//! | uint32, uint64 | `uint64_data` | the value |
+//! | double; complex128 | `double_data` | a double; real and imaginary part in turn |
+//! | string | `string_data` | the string's bytes |
+//!
+//! `raw_data` holds any type but string, little-endian, as [`Data::Bytes`] does. The unused nibble after an odd
+//! number of 4-bit elements belongs to no element: it is read as 0 whatever the file says.
+
+use std::path::Path;
+
+use kvscatter::ElementType;
+
+use crate::external::{self, ExternalData};
+use crate::proto::tensor_proto::DataLocation;
+use crate::proto::{self, TensorProto};
+use crate::{Data, Error, Tensor, file, storage_len};
+
+/// Reads a tensor out of its message.
+///
+/// Nothing is allocated for the values before as many are known to be there as the shape asks for. Without
+/// `external`, a tensor that lies in another file is an error.
+///
+/// # Errors
+/// [`Error::InTensor`] if the message is not exactly one tensor of one of the 24 types: see the variants of
+/// [`Error`] on tensors and on external data.
+pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, Error> {
+    let name = message.name.take().unwrap_or_default();
+    decode_nameless(message, external).map_err(|error| error.in_tensor(&name))
+}
+
+/// Writes a tensor as a message, its values in `raw_data` (strings in `string_data`).
+#[must_use]
+pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
+    let mut message = header(name, tensor);
+    match tensor.data() {
+        Data::Bytes(bytes) => message.raw_data = Some(bytes.clone()),
+        Data::Strings(strings) => message.string_data.clone_from(strings),
+    }
+    message
+}
+
+/// Writes a tensor as a message, its values in the typed field of the table above.
+#[must_use]
+pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
+    let mut message = header(name, tensor);
+    let bytes = match tensor.data() {
+        Data::Bytes(bytes) => bytes,
+        Data::Strings(strings) => {
+            message.string_data.clone_from(strings);
+            return message;
+        }
+    };
+    match Field::of(tensor.element()) {
+        Field::Float => message.float_data = each(bytes, f32::from_le_bytes),
+        Field::Double => message.double_data = each(bytes, f64::from_le_bytes),
+        Field::Int64 => message.int64_data = each(bytes, i64::from_le_bytes),
+        Field::Uint64 if tensor.element() == ElementType::UInt32 => {
+            message.uint64_data = each(bytes, |entry| u64::from(u32::from_le_bytes(entry)));
+        }
+        Field::Uint64 => message.uint64_data = each(bytes, u64::from_le_bytes),
+        Field::Int32 => {
+            message.int32_data = match tensor.element() {
+                ElementType::Int32 => each(bytes, i32::from_le_bytes),
+                ElementType::Int16 => each(bytes, |entry| i32::from(i16::from_le_bytes(entry))),
+                ElementType::Int8 => each(bytes, |entry| i32::from(i8::from_le_bytes(entry))),
+                element if element.bits() == Some(16) => {
+                    each(bytes, |entry| i32::from(u16::from_le_bytes(entry)))
+                }
+                _ => each(bytes, |[byte]| i32::from(byte)),
+            };
+        }
+        Field::String => {}
+    }
+    message
+}
+
+/// Reads the bytes of a `.pb` file: one [`TensorProto`] that contains its values.
+///
+/// # Errors
+/// [`Error::Decode`], and those of [`decode`].
+pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, Error> {
+    decode(proto::decode(bytes)?, None)
+}
+
+/// Writes the bytes of a `.pb` file; see [`encode`].
+///
+/// # Errors
+/// [`Error::Encode`] if the tensor takes more than protobuf's 2 GiB.
+pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, Error> {
+    proto::encode(&encode(name, tensor))
+}
+
+/// Reads a `.pb` file. External data may lie in the same folder.
+///
+/// # Errors
+/// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] above protobuf's
+/// 2 GiB, and those of [`read_tensor_pb`].
+pub fn load(path: &Path) -> Result<Tensor, Error> {
+    let message: TensorProto = proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?)
+        .map_err(|error: Error| error.in_file(path))?;
+    let external = match message.data_location {
+        Some(DataLocation::EXTERNAL) => Some(ExternalData::open(path.parent().unwrap_or(path))?),
+        _ => None,
+    };
+    decode(message, external.as_ref()).map_err(|error| error.in_file(path))
+}
+
+/// The typed field of a type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Float,
+    Int32,
+    String,
+    Int64,
+    Double,
+    Uint64,
+}
+
+impl Field {
+    fn of(element: ElementType) -> Self {
+        match element {
+            ElementType::Float32 | ElementType::Complex64 => Self::Float,
+            ElementType::Float64 | ElementType::Complex128 => Self::Double,
+            ElementType::Int64 => Self::Int64,
+            ElementType::UInt32 | ElementType::UInt64 => Self::Uint64,
+            ElementType::String => Self::String,
+            _ => Self::Int32,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float_data",
+            Self::Int32 => "int32_data",
+            Self::String => "string_data",
+            Self::Int64 => "int64_data",
+            Self::Double => "double_data",
+            Self::Uint64 => "uint64_data",
+        }
+    }
+}
+
+fn header(name: &str, tensor: &Tensor) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        data_type: Some(tensor.element().onnx_code()),
+        // A dimension is at most isize::MAX unless another one is 0, and then no one counts it.
+        dims: tensor
+            .shape()
+            .iter()
+            .map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX))
+            .collect(),
+        ..TensorProto::default()
+    }
+}
+
+fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, Error> {
+    if message.segment.is_set() {
+        return Err(Error::Segment);
+    }
+    let element = match message.data_type {
+        None | Some(0) => return Err(Error::UndefinedType),
+        Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code })?,
+    };
+    let shape = shape(&message.dims)?;
+    let want = storage_len(element, &shape)?;
+    let stored_in = only_field(&message)?;
+    if message.data_location == Some(DataLocation::EXTERNAL) {
+        let bytes = read_external(&message, element, want, stored_in, external)?;
+        return Ok(Tensor::new(element, shape, Data::Bytes(bytes))?);
+    }
+    let field = Field::of(element);
+    let data = match stored_in {
+        Some("raw_data") if field != Field::String => {
+            Data::Bytes(message.raw_data.take().unwrap_or_default())
+        }
+        Some(stored_in) if stored_in != field.name() => {
+            return Err(Error::WrongField {
+                element,
+                field: stored_in,
+                want: field.name(),
+            });
+        }
+        _ => typed(message, element, &shape, want)?,
+    };
+    Ok(Tensor::new(element, shape, data)?)
+}
+
+fn shape(dims: &[i64]) -> Result<Vec<usize>, Error> {
+    dims.iter()
+        .enumerate()
+        .map(|(axis, &dim)| usize::try_from(dim).map_err(|_| Error::NegativeDim { axis, dim }))
+        .collect()
+}
+
+/// The one field that holds values, if any does.
+fn only_field(message: &TensorProto) -> Result<Option<&'static str>, Error> {
+    let fields = [
+        (
+            "raw_data",
+            message.raw_data.as_ref().is_none_or(|bytes| bytes.is_empty()),
+        ),
+        ("float_data", message.float_data.is_empty()),
+        ("int32_data", message.int32_data.is_empty()),
+        ("string_data", message.string_data.is_empty()),
+        ("int64_data", message.int64_data.is_empty()),
+        ("double_data", message.double_data.is_empty()),
+        ("uint64_data", message.uint64_data.is_empty()),
+    ];
+    let mut present = fields
+        .iter()
+        .filter(|(_, is_empty)| !is_empty)
+        .map(|&(name, _)| name);
+    match (present.next(), present.next()) {
+        (Some(first), Some(second)) => Err(Error::TwoFields { first, second }),
+        (only, _) => Ok(only),
+    }
+}
+
+fn read_external(
+    message: &TensorProto,
+    element: ElementType,
+    want: usize,
+    stored_in: Option<&'static str>,
+    external: Option<&ExternalData>,
+) -> Result<Vec<u8>, Error> {
+    if element == ElementType::String {
+        return Err(Error::ExternalStrings);
+    }
+    if let Some(second) = stored_in {
+        return Err(Error::TwoFields {
+            first: "external_data",
+            second,
+        });
+    }
+    let Some(external) = external else {
+        return Err(Error::ExternalWithoutFolder {
+            location: external::location(&message.external_data)?.to_owned(),
+        });
+    };
+    let too_large = || Error::Io(std::io::ErrorKind::OutOfMemory.into());
+    external.read(
+        &message.external_data,
+        u64::try_from(want).map_err(|_| too_large())?,
+    )
+}
+
+fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usize) -> Result<Data, Error> {
+    let field = Field::of(element);
+    let entry_bytes = match element {
+        ElementType::String => 1,
+        ElementType::Complex64 => 4,
+        ElementType::Complex128 => 8,
+        _ => element.bits().map_or(1, |bits| bits.div_ceil(8)),
+    };
+    let want = want.div_euclid(entry_bytes);
+    let got = match field {
+        Field::Float => message.float_data.len(),
+        Field::Int32 => message.int32_data.len(),
+        Field::String => message.string_data.len(),
+        Field::Int64 => message.int64_data.len(),
+        Field::Double => message.double_data.len(),
+        Field::Uint64 => message.uint64_data.len(),
+    };
+    if got != want {
+        return Err(Error::EntryCount {
+            element,
+            shape: shape.to_vec(),
+            field: field.name(),
+            want,
+            got,
+        });
+    }
+    let bytes = match field {
+        Field::String => return Ok(Data::Strings(message.string_data)),
+        Field::Float => message.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        Field::Double => message.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        Field::Int64 => message.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        Field::Uint64 if element == ElementType::UInt64 => {
+            message.uint64_data.iter().flat_map(|v| v.to_le_bytes()).collect()
+        }
+        Field::Uint64 => narrow(element, &message.uint64_data, |v| {
+            u32::try_from(v).map(u32::to_le_bytes).ok()
+        })?,
+        Field::Int32 => from_int32_data(element, &message.int32_data)?,
+    };
+    Ok(Data::Bytes(bytes))
+}
+
+fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, Error> {
+    match element {
+        ElementType::Int32 => Ok(entries.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ElementType::Int16 => narrow(element, entries, |v| i16::try_from(v).map(i16::to_le_bytes).ok()),
+        ElementType::Int8 => narrow(element, entries, |v| i8::try_from(v).map(i8::to_le_bytes).ok()),
+        ElementType::Bool => narrow(element, entries, |v| {
+            u8::try_from(v).ok().filter(|&v| v <= 1).map(u8::to_le_bytes)
+        }),
+        _ if element.bits() == Some(16) => {
+            narrow(element, entries, |v| u16::try_from(v).map(u16::to_le_bytes).ok())
+        }
+        _ => narrow(element, entries, |v| u8::try_from(v).map(u8::to_le_bytes).ok()),
+    }
+}
+
+/// Entries of a field as wide as its widest type, each of which must fit the element.
+fn narrow<V: Copy + Into<i128>, const N: usize>(
+    element: ElementType,
+    entries: &[V],
+    to_bytes: impl Fn(V) -> Option<[u8; N]>,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::with_capacity(entries.len().saturating_mul(N));
+    for (index, &value) in entries.iter().enumerate() {
+        bytes.extend(to_bytes(value).ok_or_else(|| Error::EntryRange {
+            element,
+            field: Field::of(element).name(),
+            index,
+            value: value.into(),
+        })?);
+    }
+    Ok(bytes)
+}
+
+fn each<T, const N: usize>(bytes: &[u8], entry: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes
+        .as_chunks::<N>()
+        .0
+        .iter()
+        .map(|&chunk| entry(chunk))
+        .collect()
+}

@@ -1,0 +1,190 @@
+//! The ONNX test-directory format: `model.onnx` beside `test_data_set_N/{input_i.pb, output_i.pb}`.
+//!
+//! File `input_i.pb` is the graph's input `i`, whatever name the tensor in it carries. Sequences and optional
+//! values are not supported; a graph that has them is refused by [`Graph::inputs`](crate::Graph::inputs).
+
+use std::path::{Path, PathBuf};
+
+use walkdir::WalkDir;
+
+use crate::{Error, Model, Tensor, tensor_proto};
+
+/// How deep below its root a test directory is looked for.
+const MAX_DEPTH: usize = 32;
+
+/// A model with its data sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestCase {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Its `test_data_set_N` folders, by number.
+    pub data_sets: Vec<DataSet>,
+}
+
+/// One call's inputs and the outputs expected of it, as files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataSet {
+    /// The folder.
+    pub folder: PathBuf,
+    /// `input_0.pb`, `input_1.pb`, …
+    pub inputs: Vec<PathBuf>,
+    /// `output_0.pb`, `output_1.pb`, …; none for inputs that must be refused.
+    pub outputs: Vec<PathBuf>,
+}
+
+/// Finds the test directories at and below a folder, in the order of their paths.
+///
+/// Symbolic links are followed, each loop once, and 32 levels deep at most.
+///
+/// # Errors
+/// [`Error::Io`] within [`Error::InFile`] if a folder cannot be read; [`Error::TestFileMissing`] if the files of a
+/// data set are not numbered from 0 without a gap.
+pub fn discover(root: &Path) -> Result<Vec<TestCase>, Error> {
+    let mut cases = Vec::new();
+    let walk = WalkDir::new(root)
+        .follow_links(true)
+        .max_depth(MAX_DEPTH)
+        .sort_by_file_name();
+    for entry in walk {
+        match entry {
+            Ok(entry) if entry.file_name() == "model.onnx" => {
+                cases.push(TestCase::open(entry.path().parent().unwrap_or(root))?);
+            }
+            Ok(_) => {}
+            // The link leads to a folder that is being walked already.
+            Err(error) if error.loop_ancestor().is_some() => {}
+            Err(error) => {
+                let path = error.path().unwrap_or(root).to_owned();
+                return Err(Error::Io(error.into()).in_file(path));
+            }
+        }
+    }
+    Ok(cases)
+}
+
+impl TestCase {
+    /// Looks at one test directory.
+    ///
+    /// # Errors
+    /// As [`discover`].
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        let mut data_sets = Vec::new();
+        for (_, folder) in numbered(folder, "test_data_set_", "")? {
+            data_sets.push(DataSet {
+                inputs: files(&folder, "input_")?,
+                outputs: files(&folder, "output_")?,
+                folder,
+            });
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            data_sets,
+        })
+    }
+
+    /// The model's file.
+    #[must_use]
+    pub fn model_path(&self) -> PathBuf {
+        self.folder.join("model.onnx")
+    }
+
+    /// Writes a test directory: the model, and a data set per pair of inputs and outputs. Folders are made,
+    /// files are overwritten.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::Encode`] within [`Error::InFile`]; [`Error::TestFileCount`] if a data set has
+    /// more tensors than the graph has inputs or outputs; those of [`Graph::new`](crate::Graph::new).
+    pub fn write(
+        folder: &Path,
+        model: &Model,
+        data_sets: &[(Vec<Tensor>, Vec<Tensor>)],
+    ) -> Result<(), Error> {
+        let graph = model.graph()?;
+        create(folder)?;
+        model.save(&folder.join("model.onnx"))?;
+        for (number, (inputs, outputs)) in data_sets.iter().enumerate() {
+            let folder = folder.join(format!("test_data_set_{number}"));
+            create(&folder)?;
+            write_files(&folder, "input", inputs, graph.input_names())?;
+            write_files(&folder, "output", outputs, graph.output_names())?;
+        }
+        Ok(())
+    }
+}
+
+impl DataSet {
+    /// Reads the inputs, in the graph's order.
+    ///
+    /// # Errors
+    /// See [`tensor_proto::load`].
+    pub fn read_inputs(&self) -> Result<Vec<Tensor>, Error> {
+        self.inputs.iter().map(|path| tensor_proto::load(path)).collect()
+    }
+
+    /// Reads the expected outputs, in the graph's order.
+    ///
+    /// # Errors
+    /// See [`tensor_proto::load`].
+    pub fn read_outputs(&self) -> Result<Vec<Tensor>, Error> {
+        self.outputs.iter().map(|path| tensor_proto::load(path)).collect()
+    }
+}
+
+/// `prefix0.pb`, `prefix1.pb`, … without a gap.
+fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, Error> {
+    let found = numbered(folder, prefix, ".pb")?;
+    for (index, (number, _)) in found.iter().enumerate() {
+        if *number != index {
+            return Err(Error::TestFileMissing {
+                folder: folder.to_owned(),
+                missing: format!("{prefix}{index}.pb"),
+            });
+        }
+    }
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The folder's entries that are called prefix, number, suffix; by number.
+fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, PathBuf)>, Error> {
+    let io = |cause| Error::Io(cause).in_file(folder);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        let number = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(prefix)?.strip_suffix(suffix))
+            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok());
+        if let Some(number) = number {
+            found.push((number, folder.join(name)));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn create(folder: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(folder).map_err(|cause| Error::Io(cause).in_file(folder))
+}
+
+fn write_files<'m>(
+    folder: &Path,
+    what: &'static str,
+    tensors: &[Tensor],
+    names: impl ExactSizeIterator<Item = &'m str>,
+) -> Result<(), Error> {
+    if tensors.len() > names.len() {
+        return Err(Error::TestFileCount {
+            what,
+            want: names.len(),
+            got: tensors.len(),
+        });
+    }
+    for (index, (tensor, name)) in tensors.iter().zip(names).enumerate() {
+        let path = folder.join(format!("{what}_{index}.pb"));
+        tensor_proto::write_tensor_pb(name, tensor)
+            .and_then(|bytes| std::fs::write(&path, bytes).map_err(Error::Io))
+            .map_err(|error| error.in_file(&path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! External data: inside the model's folder it is read, anything else is refused.
+
+use std::path::Path;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
+use kvscatter_onnx::{Data, Error, ExternalData, Model, tensor_proto};
+use tempfile::TempDir;
+
+/// A folder with `data.bin` (bytes 0 to 9), a sub-folder, and a neighbour that must stay out of reach.
+struct Scene {
+    outer: TempDir,
+}
+
+impl Scene {
+    fn new() -> std::io::Result<Self> {
+        let outer = tempfile::tempdir()?;
+        std::fs::create_dir_all(outer.path().join("model/sub"))?;
+        std::fs::write(outer.path().join("secret.bin"), [1; 4])?;
+        let bytes: Vec<u8> = (0..10).collect();
+        std::fs::write(outer.path().join("model/data.bin"), &bytes)?;
+        std::fs::write(outer.path().join("model/sub/data.bin"), &bytes)?;
+        Ok(Self { outer })
+    }
+
+    fn folder(&self) -> std::path::PathBuf {
+        self.outer.path().join("model")
+    }
+
+    /// Reads a tensor of four bytes described by these entries.
+    fn read(&self, entries: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
+        read(&ExternalData::open(&self.folder())?, message(entries))
+    }
+}
+
+fn read(external: &ExternalData, message: TensorProto) -> Result<Vec<u8>, Error> {
+    match tensor_proto::decode(message, Some(external))?.into_parts().2 {
+        Data::Bytes(bytes) => Ok(bytes),
+        Data::Strings(_) => Ok(vec![]),
+    }
+}
+
+fn message(entries: &[(&str, &str)]) -> TensorProto {
+    TensorProto {
+        data_type: Some(ElementType::UInt8.onnx_code()),
+        dims: vec![4],
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: entries
+            .iter()
+            .map(|(key, value)| StringStringEntryProto {
+                key: Some((*key).to_owned()),
+                value: Some((*value).to_owned()),
+                ..StringStringEntryProto::default()
+            })
+            .collect(),
+        ..TensorProto::default()
+    }
+}
+
+/// The root of an error that must have happened.
+macro_rules! assert_refused {
+    ($result:expr, $pattern:pat $(if $guard:expr)?) => {
+        match $result {
+            Err(error) => assert!(matches!(error.root(), $pattern $(if $guard)?), "{error}"),
+            Ok(value) => panic!("{value:?}"),
+        }
+    };
+}
+
+#[test]
+fn as_the_onnx_package_writes_it() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/onnx-tensors/external.onnx");
+    let model = Model::load(&path).unwrap();
+    let message = model.proto().graph.initializer[0].clone();
+    let external = model.external_data().unwrap().unwrap();
+    assert_eq!(read(&external, message.clone()).unwrap(), [2, 0, 3, 0, 4, 0]);
+    assert_refused!(
+        tensor_proto::decode(message, None),
+        Error::ExternalWithoutFolder { location } if location == "external.bin"
+    );
+}
+
+#[test]
+fn inside_the_folder() {
+    let scene = Scene::new().unwrap();
+    let whole = |location| scene.read(&[("location", location), ("offset", "6")]);
+    assert_eq!(whole("data.bin").unwrap(), [6, 7, 8, 9]);
+    assert_eq!(whole("./sub/data.bin").unwrap(), [6, 7, 8, 9]);
+    let part = [
+        ("offset", "2"),
+        ("length", "4"),
+        ("location", "data.bin"),
+        ("basepath", "x"),
+    ];
+    assert_eq!(scene.read(&part).unwrap(), [2, 3, 4, 5]);
+}
+
+#[test]
+fn outside_the_folder() {
+    let scene = Scene::new().unwrap();
+    let secret = scene.outer.path().join("secret.bin");
+    for location in [
+        "../secret.bin",
+        "sub/../../secret.bin",
+        "sub/../data.bin",
+        "/dev/zero",
+        secret.to_str().unwrap(),
+    ] {
+        assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { location: got } if got == location);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn symbolic_links() {
+    let scene = Scene::new().unwrap();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, scene.folder().join(name)).unwrap();
+    link("data.bin", "inside");
+    link("../secret.bin", "out");
+    link("..", "up");
+    link("/dev/zero", "device");
+    link("circle", "circle");
+    assert_eq!(
+        scene.read(&[("location", "inside"), ("offset", "6")]).unwrap(),
+        [6, 7, 8, 9]
+    );
+    for location in ["out", "up/secret.bin", "device"] {
+        assert_refused!(
+            scene.read(&[("location", location)]),
+            Error::ExternalEscape { .. }
+        );
+    }
+    assert_refused!(scene.read(&[("location", "circle")]), Error::Io(_));
+}
+
+/// Opening a pipe that nobody writes to would wait for ever.
+#[cfg(unix)]
+#[test]
+fn only_regular_files() {
+    let scene = Scene::new().unwrap();
+    let pipe = scene.folder().join("pipe");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    for location in ["pipe", "sub", "."] {
+        assert_refused!(scene.read(&[("location", location)]), Error::NotRegularFile);
+    }
+    assert_refused!(Model::load(&pipe), Error::NotRegularFile);
+    assert_refused!(scene.read(&[("location", "absent")]), Error::Io(_));
+}
+
+#[test]
+fn bytes_that_are_not_there() {
+    let scene = Scene::new().unwrap();
+    let range = |offset, length| {
+        let entries = [("location", "data.bin"), ("offset", offset), ("length", length)];
+        scene.read(&entries[..if length.is_empty() { 2 } else { 3 }])
+    };
+    assert_refused!(
+        range("7", "4"),
+        Error::ExternalRange {
+            offset: 7,
+            length: 4,
+            size: 10,
+            ..
+        }
+    );
+    assert_refused!(range("18446744073709551615", "4"), Error::ExternalRange { .. });
+    // Without a length, the data reaches to the end of the file, which is too much here.
+    assert_refused!(range("5", ""), Error::ExternalRange { offset: 5, .. });
+    assert_refused!(range("0", "3"), Error::ExternalLength { want: 4, got: 3 });
+    assert_refused!(range("-1", "4"), Error::ExternalNumber { key: "offset", .. });
+    assert_refused!(range("0", "4.0"), Error::ExternalNumber { key: "length", .. });
+}
+
+#[test]
+fn entries_that_make_no_sense() {
+    let scene = Scene::new().unwrap();
+    assert_refused!(scene.read(&[]), Error::ExternalLocationMissing);
+    assert_refused!(scene.read(&[("location", "")]), Error::ExternalLocationMissing);
+    let twice = [("location", "data.bin"), ("location", "data.bin")];
+    assert_refused!(scene.read(&twice), Error::ExternalKeyTwice { key } if key == "location");
+
+    let external = ExternalData::open(&scene.folder()).unwrap();
+    let mut also_inline = message(&[("location", "data.bin")]);
+    also_inline.raw_data = Some(vec![0; 4]);
+    assert_refused!(
+        read(&external, also_inline),
+        Error::TwoFields {
+            second: "raw_data",
+            ..
+        }
+    );
+    let mut strings = message(&[("location", "data.bin")]);
+    strings.data_type = Some(ElementType::String.onnx_code());
+    assert_refused!(read(&external, strings), Error::ExternalStrings);
+}
+
+#[test]
+fn the_checksum_is_the_sha1_of_the_file() {
+    let scene = Scene::new().unwrap();
+    let checked = |checksum| scene.read(&[("location", "data.bin"), ("offset", "6"), ("checksum", checksum)]);
+    // sha1sum of the bytes 0 to 9.
+    assert!(checked("494179714a6cd627239dfededf2de9ef994caf03").is_ok());
+    assert!(checked("494179714A6CD627239DFEDEDF2DE9EF994CAF03").is_ok());
+    assert_refused!(checked("00"), Error::ExternalChecksum { want, .. } if want == "00");
+}
+
+/// A sparse file is as large as it likes; what is read of it is not.
+#[test]
+fn no_more_than_the_limit() {
+    let scene = Scene::new().unwrap();
+    let sparse = std::fs::File::create(scene.folder().join("sparse")).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    let mut huge = message(&[("location", "sparse")]);
+    huge.dims = vec![1 << 40];
+    let external = ExternalData::open(&scene.folder()).unwrap();
+    assert_refused!(read(&external, huge), Error::ExternalLimit { .. });
+    let checked = message(&[("location", "sparse"), ("length", "4"), ("checksum", "00")]);
+    assert_refused!(read(&external, checked), Error::ExternalLimit { .. });
+
+    let external = external.limit(7);
+    let small = message(&[("location", "data.bin"), ("length", "4")]);
+    assert!(read(&external, small.clone()).is_ok());
+    assert_refused!(
+        read(&external, small),
+        Error::ExternalLimit { wanted: 4, left: 3 }
+    );
+}

@@ -1,0 +1,321 @@
+//! Tensor messages: every type in every place values are stored, and every message that is not a tensor.
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of tests may fail as tests do"
+)]
+
+use std::path::{Path, PathBuf};
+
+use kvscatter::ElementType;
+use kvscatter_onnx::proto::{self, TensorProto};
+use kvscatter_onnx::{Data, Error, Model, Tensor, TensorError, storage_len, tensor_proto};
+use proptest::prelude::*;
+
+fn testdata(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata/onnx-tensors")
+        .join(file)
+}
+
+fn message(element: ElementType, dims: &[i64]) -> TensorProto {
+    TensorProto {
+        name: Some("t".into()),
+        data_type: Some(element.onnx_code()),
+        dims: dims.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+fn refused(message: TensorProto) -> Error {
+    match tensor_proto::decode(message, None) {
+        Err(Error::InTensor { name, cause }) if name == "t" => *cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The onnx Python package stores every type both ways; both are read as the same tensor, and written back as the
+/// same message.
+#[test]
+fn all_24_types_as_the_onnx_package_writes_them() {
+    let model = Model::load(&testdata("tensors.onnx")).unwrap();
+    let messages = &model.proto().graph.initializer;
+    let find = |element: ElementType, form: &str| {
+        let name = format!("{element}/{form}");
+        messages
+            .iter()
+            .find(|tensor| tensor.name.as_deref() == Some(&name))
+            .cloned()
+    };
+    for element in ElementType::ALL {
+        let message = find(element, "typed").unwrap();
+        let typed = tensor_proto::decode(message.clone(), None).unwrap();
+        assert_eq!(
+            (typed.element(), typed.shape()),
+            (element, [3].as_slice()),
+            "{element}"
+        );
+        assert_eq!(
+            bytes_of(&tensor_proto::encode_typed(&format!("{element}/typed"), &typed)),
+            bytes_of(&message),
+            "{element}"
+        );
+        let Some(message) = find(element, "raw") else {
+            assert_eq!(element, ElementType::String);
+            let strings = ["", "schlüssel"].map(|s| s.as_bytes().to_vec());
+            assert_eq!(
+                typed.data(),
+                &Data::Strings([&strings[..], &[vec![0xFF]]].concat())
+            );
+            continue;
+        };
+        assert_eq!(
+            tensor_proto::decode(message.clone(), None).unwrap(),
+            typed,
+            "{element}"
+        );
+        assert_eq!(
+            bytes_of(&tensor_proto::encode(&format!("{element}/raw"), &typed)),
+            bytes_of(&message),
+            "{element}"
+        );
+    }
+}
+
+fn bytes_of(message: &TensorProto) -> Vec<u8> {
+    proto::encode(message).unwrap()
+}
+
+#[test]
+fn the_pad_nibble_is_no_value() {
+    let mut raw = message(ElementType::Int4, &[3]);
+    raw.raw_data = Some(vec![0x21, 0xF3]);
+    let mut typed = message(ElementType::Int4, &[3]);
+    typed.int32_data = vec![0x21, 0xF3];
+    for message in [raw, typed] {
+        let tensor = tensor_proto::decode(message, None).unwrap();
+        assert_eq!(tensor.data(), &Data::Bytes(vec![0x21, 0x03]));
+    }
+}
+
+#[test]
+fn scalars_and_empty_tensors() {
+    let mut scalar = message(ElementType::UInt8, &[]);
+    scalar.int32_data = vec![7];
+    assert_eq!(
+        tensor_proto::decode(scalar, None).unwrap().data(),
+        &Data::Bytes(vec![7])
+    );
+    // Nothing is stored for nothing, however large the other dimensions are.
+    let empty = message(ElementType::Float32, &[0, 1 << 40]);
+    assert_eq!(
+        tensor_proto::decode(empty, None).unwrap().data(),
+        &Data::Bytes(vec![])
+    );
+}
+
+#[test]
+fn types_that_are_none() {
+    let mut none = message(ElementType::Float32, &[]);
+    none.data_type = None;
+    assert!(matches!(refused(none.clone()), Error::UndefinedType));
+    none.data_type = Some(0);
+    assert!(matches!(refused(none.clone()), Error::UndefinedType));
+    for code in [-1, 25, 26, i32::MAX] {
+        none.data_type = Some(code);
+        assert!(matches!(refused(none.clone()), Error::UnsupportedType { code: got } if got == code));
+    }
+}
+
+#[test]
+fn shapes_that_are_none() {
+    let negative = message(ElementType::Float32, &[2, -1]);
+    assert!(matches!(
+        refused(negative),
+        Error::NegativeDim { axis: 1, dim: -1 }
+    ));
+    for dims in [[1 << 40, 1 << 40], [i64::MAX, 1]] {
+        assert!(matches!(
+            refused(message(ElementType::Float32, &dims)),
+            Error::Tensor(TensorError::TooLarge { .. })
+        ));
+    }
+}
+
+/// A tiny message that claims an exabyte is refused for its length; nothing of that size is ever asked for.
+#[test]
+fn data_shorter_or_longer_than_the_shape() {
+    let huge = message(ElementType::Float32, &[1 << 58]);
+    assert!(matches!(refused(huge), Error::EntryCount { got: 0, want, .. } if want == 1 << 58));
+    for len in [0, 7, 9] {
+        let mut raw = message(ElementType::Float32, &[2]);
+        raw.raw_data = Some(vec![0; len]);
+        match refused(raw) {
+            Error::EntryCount {
+                field: "float_data",
+                want: 2,
+                got: 0,
+                ..
+            } if len == 0 => {}
+            Error::Tensor(TensorError::DataLength { want: 8, got, .. }) if got == len => {}
+            other => panic!("{other}"),
+        }
+    }
+    for element in ElementType::ALL {
+        let entries = if matches!(element, ElementType::Complex64 | ElementType::Complex128) {
+            4
+        } else if element.bits() == Some(4) {
+            1
+        } else {
+            2
+        };
+        let mut long = tensor_proto::encode_typed("t", &zeros(element, vec![2]));
+        let grow = long.dims.len();
+        long.dims = vec![3; grow];
+        match refused(long) {
+            Error::EntryCount {
+                element: got_element,
+                got,
+                ..
+            } => {
+                assert_eq!((got_element, got), (element, entries));
+            }
+            other => panic!("{element}: {other}"),
+        }
+    }
+}
+
+fn zeros(element: ElementType, shape: Vec<usize>) -> Tensor {
+    let len = storage_len(element, &shape).unwrap();
+    let data = match element.bits() {
+        Some(_) => Data::Bytes(vec![0; len]),
+        None => Data::Strings(vec![vec![]; len]),
+    };
+    Tensor::new(element, shape, data).unwrap()
+}
+
+#[test]
+fn values_stored_twice_or_elsewhere() {
+    let mut twice = message(ElementType::Float32, &[1]);
+    twice.raw_data = Some(vec![0; 4]);
+    twice.float_data = vec![0.0];
+    assert!(matches!(
+        refused(twice),
+        Error::TwoFields {
+            first: "raw_data",
+            second: "float_data"
+        }
+    ));
+    let mut elsewhere = message(ElementType::Float32, &[1]);
+    elsewhere.double_data = vec![0.0];
+    assert!(matches!(
+        refused(elsewhere),
+        Error::WrongField {
+            field: "double_data",
+            want: "float_data",
+            ..
+        }
+    ));
+    let mut raw_string = message(ElementType::String, &[1]);
+    raw_string.raw_data = Some(vec![b'x']);
+    assert!(matches!(
+        refused(raw_string),
+        Error::WrongField {
+            field: "raw_data",
+            want: "string_data",
+            ..
+        }
+    ));
+    let mut segment = message(ElementType::Float32, &[1]);
+    segment.segment.get_or_insert_default().begin = Some(0);
+    assert!(matches!(refused(segment), Error::Segment));
+}
+
+#[test]
+fn entries_beyond_the_type() {
+    let cases = [
+        (ElementType::Bool, [-1, 2]),
+        (ElementType::Int8, [-129, 128]),
+        (ElementType::UInt8, [-1, 256]),
+        (ElementType::Int16, [-32_769, 32_768]),
+        (ElementType::UInt16, [-1, 65_536]),
+        (ElementType::Float16, [-1, 65_536]),
+        (ElementType::BFloat16, [-1, 65_536]),
+        (ElementType::Float8E4M3Fn, [-1, 256]),
+        (ElementType::Float8E8M0, [-1, 256]),
+        (ElementType::Int4, [-1, 256]),
+        (ElementType::Float4E2M1, [-1, 256]),
+    ];
+    for (element, values) in cases {
+        for value in values {
+            let mut beyond = message(element, &[if element.bits() == Some(4) { 4 } else { 2 }]);
+            beyond.int32_data = vec![1, value];
+            match refused(beyond) {
+                Error::EntryRange {
+                    index: 1, value: got, ..
+                } => assert_eq!(got, i128::from(value)),
+                other => panic!("{element}: {other}"),
+            }
+        }
+    }
+    let mut beyond = message(ElementType::UInt32, &[1]);
+    beyond.uint64_data = vec![1 << 32];
+    assert!(matches!(
+        refused(beyond),
+        Error::EntryRange {
+            field: "uint64_data",
+            index: 0,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn bytes_that_are_no_message() {
+    for bytes in [b"\xFF".as_slice(), b"\x08", b"\x4A\x05abc", &[0x0A; 40]] {
+        assert!(matches!(
+            tensor_proto::read_tensor_pb(bytes),
+            Err(Error::Decode {
+                message: "TensorProto",
+                ..
+            })
+        ));
+    }
+}
+
+fn any_tensor() -> impl Strategy<Value = Tensor> {
+    let shapes = proptest::collection::vec(0_usize..4, 0..4);
+    (0..ElementType::ALL.len(), shapes).prop_flat_map(|(index, shape)| {
+        let element = ElementType::ALL[index];
+        let len = storage_len(element, &shape).unwrap();
+        let bytes = proptest::collection::vec(any::<u8>(), len);
+        let strings = proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..4), len);
+        (bytes, strings).prop_map(move |(mut bytes, strings)| {
+            if element == ElementType::Bool {
+                bytes.iter_mut().for_each(|byte| *byte &= 1);
+            }
+            let data = if element == ElementType::String {
+                Data::Strings(strings)
+            } else {
+                Data::Bytes(bytes)
+            };
+            Tensor::new(element, shape.clone(), data).unwrap()
+        })
+    })
+}
+
+proptest! {
+    /// Any bit pattern of any type, signalling NaNs included, survives both forms and the wire.
+    #[test]
+    fn round_trips(tensor in any_tensor()) {
+        for message in [tensor_proto::encode("t", &tensor), tensor_proto::encode_typed("t", &tensor)] {
+            let read: TensorProto = proto::decode(&proto::encode(&message).unwrap()).unwrap();
+            prop_assert_eq!(&tensor_proto::decode(read, None).unwrap(), &tensor);
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = tensor_proto::read_tensor_pb(&bytes);
+    }
+}
