@@ -14,7 +14,9 @@ mod types;
 
 use std::collections::BTreeMap;
 
-use crate::{Error, Graph, Model, Tensor, ValueInfo, tensor_proto};
+use kvscatter::WritePlan;
+
+use crate::{Error, Graph, Model, Node, Tensor, ValueInfo, tensor_proto};
 
 pub use report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report, Use};
 
@@ -144,7 +146,20 @@ impl<'m> Evaluator<'m> {
     /// [`Error::OperandTypes`], [`Error::IndicesShape`], [`Error::Broadcast`], [`Error::NotInPlace`]. And
     /// [`Error::MemoryLimit`].
     pub fn run(&self, feeds: BTreeMap<&str, Feed<'_>>, placement: Placement) -> Result<Evaluation, Error> {
-        run::run(self, feeds, placement)
+        self.run_observed(feeds, placement, &mut |_, _| {})
+    }
+
+    /// [`run`](Self::run) that shows every `TensorScatter` node's plan to `observe`, just before it is executed.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_observed(
+        &self,
+        feeds: BTreeMap<&str, Feed<'_>>,
+        placement: Placement,
+        observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
+    ) -> Result<Evaluation, Error> {
+        run::run(self, feeds, placement, observe)
     }
 
     /// The types of all values, given those of the inputs that are fed.

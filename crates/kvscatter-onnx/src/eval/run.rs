@@ -9,7 +9,7 @@ use super::{
     Evaluation, Evaluator, Feed, NodeReport, NotInPlace, Op, Outcome, OutputCopy, Placement, Report,
     TensorType, Types, add,
 };
-use crate::{Data, DataMut, Error, Tensor, storage_len};
+use crate::{Data, DataMut, Error, Node, Tensor, storage_len};
 
 /// Values during evaluation. Several names may stand for one buffer.
 struct Values<'a> {
@@ -31,10 +31,11 @@ struct Memory {
     left: usize,
 }
 
-pub(super) fn run<'a>(
-    evaluator: &'a Evaluator<'_>,
+pub(super) fn run<'a, 'm>(
+    evaluator: &'a Evaluator<'m>,
     feeds: BTreeMap<&str, Feed<'a>>,
     placement: Placement,
+    observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
 ) -> Result<Evaluation, Error> {
     let mut feeds = feeds;
     let types = evaluator.infer(&feed_types(evaluator, &feeds)?)?;
@@ -62,7 +63,7 @@ pub(super) fn run<'a>(
     let mut report = Report::default();
     for ((node, op), reason) in evaluator.graph.nodes().iter().zip(&evaluator.ops).zip(reasons) {
         let moved = values
-            .run_node(op, &types, reason)
+            .run_node(op, &types, reason, &mut |plan| observe(node, plan))
             .map_err(|error| node.error(error))?;
         report.nodes.push(NodeReport {
             node: node.label(),
@@ -137,6 +138,7 @@ impl<'a> Values<'a> {
         op: &Op<'a>,
         types: &Types<'_>,
         reason: Option<NotInPlace>,
+        observe: &mut dyn FnMut(&WritePlan<'_>),
     ) -> Result<Moved, Error> {
         match *op {
             Op::Constant { .. } => Ok(Moved::nothing(Outcome::Constant)),
@@ -173,6 +175,7 @@ impl<'a> Values<'a> {
                     .prepared(present_cache)
                     .ok_or_else(|| missing(present_cache))?;
                 let plan = prepared.plan(starts)?;
+                observe(&plan);
                 let planned = size(self.get(update)?);
                 match reason {
                     None => self.write_in_place(&plan, past_cache, update, present_cache, planned),
