@@ -149,27 +149,20 @@ impl ElementType {
     pub fn dlpack(self) -> Option<DlpackType> {
         let names = self.names();
         let bits = u8::try_from(names.bits?).ok()?;
-        Some(DlpackType {
-            code: names.dlpack_code?,
-            bits,
-        })
+        Some(DlpackType { code: names.dlpack_code?, bits })
     }
 
     /// The type a name stands for, in ONNX's or NumPy's spelling (`double` and `float64`, `float8e5m2` and
     /// `float8_e5m2`).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|ty| ty.onnx_name() == name || ty.numpy_name() == name)
+        Self::ALL.into_iter().find(|ty| ty.onnx_name() == name || ty.numpy_name() == name)
     }
 
     /// The type a safetensors dtype stands for.
     #[must_use]
     pub fn from_safetensors_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|ty| ty.safetensors_name() == Some(name))
+        Self::ALL.into_iter().find(|ty| ty.safetensors_name() == Some(name))
     }
 
     const fn names(self) -> Names {
@@ -182,46 +175,15 @@ impl ElementType {
             Self::Float32 => (Some(32), 1, "float", "float32", Some(2), Some("F32")),
             Self::Float16 => (Some(16), 10, "float16", "float16", Some(2), Some("F16")),
             Self::Float4E2M1 => (Some(4), 23, "float4e2m1", "float4_e2m1fn", Some(17), Some("F4")),
-            Self::Float8E4M3Fn => (
-                Some(8),
-                17,
-                "float8e4m3fn",
-                "float8_e4m3fn",
-                Some(10),
-                Some("F8_E4M3"),
-            ),
-            Self::Float8E4M3FnUz => (
-                Some(8),
-                18,
-                "float8e4m3fnuz",
-                "float8_e4m3fnuz",
-                Some(11),
-                Some("F8_E4M3FNUZ"),
-            ),
-            Self::Float8E5M2 => (
-                Some(8),
-                19,
-                "float8e5m2",
-                "float8_e5m2",
-                Some(12),
-                Some("F8_E5M2"),
-            ),
-            Self::Float8E5M2FnUz => (
-                Some(8),
-                20,
-                "float8e5m2fnuz",
-                "float8_e5m2fnuz",
-                Some(13),
-                Some("F8_E5M2FNUZ"),
-            ),
-            Self::Float8E8M0 => (
-                Some(8),
-                24,
-                "float8e8m0",
-                "float8_e8m0fnu",
-                Some(14),
-                Some("F8_E8M0"),
-            ),
+            Self::Float8E4M3Fn => (Some(8), 17, "float8e4m3fn", "float8_e4m3fn", Some(10), Some("F8_E4M3")),
+            Self::Float8E4M3FnUz => {
+                (Some(8), 18, "float8e4m3fnuz", "float8_e4m3fnuz", Some(11), Some("F8_E4M3FNUZ"))
+            }
+            Self::Float8E5M2 => (Some(8), 19, "float8e5m2", "float8_e5m2", Some(12), Some("F8_E5M2")),
+            Self::Float8E5M2FnUz => {
+                (Some(8), 20, "float8e5m2fnuz", "float8_e5m2fnuz", Some(13), Some("F8_E5M2FNUZ"))
+            }
+            Self::Float8E8M0 => (Some(8), 24, "float8e8m0", "float8_e8m0fnu", Some(14), Some("F8_E8M0")),
             Self::Int16 => (Some(16), 5, "int16", "int16", Some(0), Some("I16")),
             Self::Int32 => (Some(32), 6, "int32", "int32", Some(0), Some("I32")),
             Self::Int4 => (Some(4), 22, "int4", "int4", Some(0), None),
@@ -234,14 +196,7 @@ impl ElementType {
             Self::UInt64 => (Some(64), 13, "uint64", "uint64", Some(1), Some("U64")),
             Self::UInt8 => (Some(8), 2, "uint8", "uint8", Some(1), Some("U8")),
         };
-        Names {
-            bits,
-            onnx_code,
-            onnx,
-            numpy,
-            dlpack_code,
-            safetensors,
-        }
+        Names { bits, onnx_code, onnx, numpy, dlpack_code, safetensors }
     }
 }
 

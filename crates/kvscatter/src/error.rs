@@ -252,45 +252,20 @@ impl fmt::Display for Error {
             Self::ElementType { argument, element } => {
                 write!(f, "{argument} is {element}, which this operator does not take")
             }
-            Self::ElementTypeMismatch {
-                cache,
-                argument,
-                element,
-            } => {
-                write!(
-                    f,
-                    "{argument} is {element}, but the cache is {cache}: both must have one type"
-                )
+            Self::ElementTypeMismatch { cache, argument, element } => {
+                write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
             }
-            Self::Rank {
-                argument,
-                rank,
-                min,
-                max,
-            } if min == max => {
+            Self::Rank { argument, rank, min, max } if min == max => {
                 write!(f, "{argument} has {rank} dimensions, must have {min}")
             }
-            Self::Rank {
-                argument,
-                rank,
-                min,
-                max: usize::MAX,
-            } => {
+            Self::Rank { argument, rank, min, max: usize::MAX } => {
                 write!(f, "{argument} has {rank} dimensions, must have at least {min}")
             }
-            Self::Rank {
-                argument,
-                rank,
-                min,
-                max,
-            } => {
+            Self::Rank { argument, rank, min, max } => {
                 write!(f, "{argument} has {rank} dimensions, must have {min} to {max}")
             }
             Self::RankMismatch { cache, update } => {
-                write!(
-                    f,
-                    "update has {update} dimensions, the cache has {cache}: both must have the same"
-                )
+                write!(f, "update has {update} dimensions, the cache has {cache}: both must have the same")
             }
             Self::AxisOutOfRange { axis, rank } => {
                 write!(f, "axis = {axis} is not a dimension of a cache of rank {rank}")
@@ -300,28 +275,14 @@ impl fmt::Display for Error {
                 "axis = {axis} is the batch dimension of a cache of rank {rank}: the sequence lies behind it"
             ),
             Self::UnknownMode => f.write_str("mode must be linear or circular"),
-            Self::DimensionMismatch {
-                argument,
-                dimension,
-                expected,
-                got,
-            } => {
-                write!(
-                    f,
-                    "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache"
-                )
+            Self::DimensionMismatch { argument, dimension, expected, got } => {
+                write!(f, "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache")
             }
             Self::BatchTooLarge { cache, update } => {
-                write!(
-                    f,
-                    "update has {update} samples, more than the {cache} of the cache"
-                )
+                write!(f, "update has {update} samples, more than the {cache} of the cache")
             }
             Self::UpdateLongerThanCache { rows, capacity } => {
-                write!(
-                    f,
-                    "update has {rows} rows, more than the cache's capacity of {capacity}"
-                )
+                write!(f, "update has {rows} rows, more than the cache's capacity of {capacity}")
             }
             Self::TooLarge { argument } => {
                 write!(
@@ -330,18 +291,10 @@ impl fmt::Display for Error {
                     isize::MAX
                 )
             }
-            Self::StrideCount {
-                argument,
-                strides,
-                rank,
-            } => {
+            Self::StrideCount { argument, strides, rank } => {
                 write!(f, "{argument} has {strides} strides for {rank} dimensions")
             }
-            Self::BeforeBuffer {
-                argument,
-                offset,
-                needed,
-            } => write!(
+            Self::BeforeBuffer { argument, offset, needed } => write!(
                 f,
                 "{argument} begins at element {offset}, but its negative strides reach back {needed}"
             ),
@@ -356,80 +309,38 @@ impl fmt::Display for Error {
                 write!(f, "rsv[{index}] = {value}: reserved bytes must be 0")
             }
             Self::Count { argument, got, want } => write!(f, "{argument} has {got} values, must have {want}"),
-            Self::NegativeStart {
-                argument,
-                index,
-                value,
-            } => {
+            Self::NegativeStart { argument, index, value } => {
                 write!(f, "{argument}[{index}] = {value}: must not be negative")
             }
-            Self::StartOutOfRange {
-                argument,
-                index,
-                value,
-                rows,
-                capacity,
-            } => write!(
+            Self::StartOutOfRange { argument, index, value, rows, capacity } => write!(
                 f,
                 "{argument}[{index}] = {value}: {value} + {rows} rows exceed the cache's capacity of {capacity}"
             ),
-            Self::EndOutOfRange {
-                argument,
-                index,
-                value,
-                rows,
-                capacity,
-            } => write!(
+            Self::EndOutOfRange { argument, index, value, rows, capacity } => write!(
                 f,
                 "{argument}[{index}] = {value}: the length after the write must lie between the {rows} rows written and the cache's capacity of {capacity}"
             ),
-            Self::LengthOutOfRange {
-                argument,
-                index,
-                value,
-                min,
-                max,
-            } => {
-                write!(
-                    f,
-                    "{argument}[{index}] = {value}: must lie between {min} and {max}"
-                )
+            Self::LengthOutOfRange { argument, index, value, min, max } => {
+                write!(f, "{argument}[{index}] = {value}: must lie between {min} and {max}")
             }
             Self::CumulativeStart { argument, value } => {
                 write!(f, "{argument}[0] = {value}: cumulative lengths begin with 0")
             }
-            Self::CumulativeOrder {
-                argument,
-                index,
-                value,
-                previous,
-            } => write!(
+            Self::CumulativeOrder { argument, index, value, previous } => write!(
                 f,
                 "{argument}[{index}] = {value}: cumulative lengths must not fall below the previous {previous}"
             ),
-            Self::TokenSum {
-                argument,
-                got,
-                tokens,
-            } => {
+            Self::TokenSum { argument, got, tokens } => {
                 write!(f, "{argument} adds up to {got} tokens, the update has {tokens}")
             }
             Self::LayerOutOfRange { value, layers } => {
-                write!(
-                    f,
-                    "layerId = {value}: the cache has {layers} layers, numbered from 0"
-                )
+                write!(f, "layerId = {value}: the cache has {layers} layers, numbered from 0")
             }
             Self::Position { value, rows } => write!(
                 f,
                 "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
             ),
-            Self::BufferLength {
-                argument,
-                buffer,
-                got,
-                want,
-            } => {
+            Self::BufferLength { argument, buffer, got, want } => {
                 write!(f, "the buffer of {argument}")?;
                 if buffer > 0 {
                     write!(f, " (pair {buffer})")?;

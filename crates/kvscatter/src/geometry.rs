@@ -69,52 +69,22 @@ impl Geometry {
     /// [`Error`] if the update does not fit the cache, the cache's positions overlap (G2), a layout does not
     /// merge, or a size does not fit (G1).
     pub(crate) fn new(sides: &Normalised<'_>) -> Result<Self, Error> {
-        let Normalised {
-            words,
-            element,
-            rules,
-            cache,
-            update,
-            layers,
-            batch,
-            rows,
-            outer,
-            inner,
-        } = sides;
+        let Normalised { words, element, rules, cache, update, layers, batch, rows, outer, inner } = sides;
         cache.positions_are_apart()?;
         let capacity = rows.0.size;
         let (samples, sample_step, most_rows) = match batch.1 {
             Some(Dim { size, stride }) => {
                 if rows.1.size > capacity {
-                    return Err(Error::UpdateLongerThanCache {
-                        rows: rows.1.size,
-                        capacity,
-                    });
+                    return Err(Error::UpdateLongerThanCache { rows: rows.1.size, capacity });
                 }
                 if size > batch.0.size {
-                    return Err(Error::BatchTooLarge {
-                        cache: batch.0.size,
-                        update: size,
-                    });
+                    return Err(Error::BatchTooLarge { cache: batch.0.size, update: size });
                 }
-                (
-                    Samples::Padded {
-                        batch: size,
-                        rows: rows.1.size,
-                    },
-                    stride,
-                    rows.1.size,
-                )
+                (Samples::Padded { batch: size, rows: rows.1.size }, stride, rows.1.size)
             }
-            None => (
-                Samples::Packed { tokens: rows.1.size },
-                0,
-                rows.1.size.min(capacity),
-            ),
+            None => (Samples::Packed { tokens: rows.1.size }, 0, rows.1.size.min(capacity)),
         };
-        let present = dense_sides(sides).ok_or(Error::TooLarge {
-            argument: words.present,
-        })?;
+        let present = dense_sides(sides).ok_or(Error::TooLarge { argument: words.present })?;
         let mapping =
             |most_rows: usize, dst: &Side, src: &Side| Mapping::new(&Side::pair(dst, src, most_rows));
         let past = Side::new(
@@ -123,12 +93,8 @@ impl Geometry {
             outer.iter().map(|pair| pair.0),
             inner.iter().map(|pair| pair.0),
         );
-        let new = Side::new(
-            sample_step,
-            rows.1,
-            outer.iter().map(|pair| pair.1),
-            inner.iter().map(|pair| pair.1),
-        );
+        let new =
+            Side::new(sample_step, rows.1, outer.iter().map(|pair| pair.1), inner.iter().map(|pair| pair.1));
         Ok(Self {
             words,
             element: *element,
@@ -138,10 +104,7 @@ impl Geometry {
             samples,
             capacity,
             // G1: a factor of the cache's own product.
-            row_elements: outer
-                .iter()
-                .chain(inner)
-                .fold(1, |n: usize, pair| n.wrapping_mul(pair.0.size)),
+            row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.0.size)),
             cache: Buffer::new(cache.offset, cache.len, cache.exact, *element, words.cache)?,
             update: Buffer::new(update.offset, update.len, update.exact, *element, words.update)?,
             write: mapping(most_rows, &past, &new)?,
@@ -189,12 +152,7 @@ impl<'a> Roles<'a> {
         let ([sample, outer @ ..], [rows, inner @ ..]) = dims.split_at_checked(axis)? else {
             return None;
         };
-        Some(Self {
-            sample: *sample,
-            outer,
-            rows: *rows,
-            inner,
-        })
+        Some(Self { sample: *sample, outer, rows: *rows, inner })
     }
 }
 
@@ -236,12 +194,7 @@ impl Buffer {
         argument: Argument,
     ) -> Result<Self, Error> {
         let bytes = size::bytes(len, width(element)).ok_or(Error::TooLarge { argument })?;
-        Ok(Self {
-            offset,
-            len,
-            bytes,
-            exact,
-        })
+        Ok(Self { offset, len, bytes, exact })
     }
 
     /// Holds a length, in the unit of `want`, against what the tensor needs.
@@ -253,16 +206,7 @@ impl Buffer {
         want: usize,
     ) -> Result<(), Error> {
         let fits = if self.exact { got == want } else { got >= want };
-        if fits {
-            Ok(())
-        } else {
-            Err(Error::BufferLength {
-                argument,
-                buffer,
-                got,
-                want,
-            })
-        }
+        if fits { Ok(()) } else { Err(Error::BufferLength { argument, buffer, got, want }) }
     }
 }
 
@@ -297,35 +241,17 @@ impl Side {
         outer: impl Iterator<Item = Dim>,
         inner: impl Iterator<Item = Dim>,
     ) -> Self {
-        Self {
-            sample,
-            outer: outer.collect(),
-            row,
-            inner: inner.collect(),
-        }
+        Self { sample, outer: outer.collect(), row, inner: inner.collect() }
     }
 
     fn pair(dst: &Self, src: &Self, most_rows: usize) -> Dimensions {
         let pair = |dst: &[Dim], src: &[Dim]| -> Vec<Loop> {
             let pairs = dst.iter().zip(src);
-            pairs
-                .map(|(dst, src)| Loop {
-                    count: dst.size,
-                    dst: dst.stride,
-                    src: src.stride,
-                })
-                .collect()
+            pairs.map(|(dst, src)| Loop { count: dst.size, dst: dst.stride, src: src.stride }).collect()
         };
         Dimensions {
-            sample: Step {
-                dst: dst.sample,
-                src: src.sample,
-            },
-            rows: Loop {
-                count: most_rows,
-                dst: dst.row.stride,
-                src: src.row.stride,
-            },
+            sample: Step { dst: dst.sample, src: src.sample },
+            rows: Loop { count: most_rows, dst: dst.row.stride, src: src.row.stride },
             outer: pair(&dst.outer, &src.outer),
             inner: pair(&dst.inner, &src.inner),
         }
@@ -334,35 +260,14 @@ impl Side {
 
 /// The layer stride and the side of a dense tensor of the cache's shape.
 fn dense_sides(sides: &Normalised<'_>) -> Option<(isize, Side)> {
-    let Normalised {
-        layers,
-        batch,
-        rows,
-        outer,
-        inner,
-        ..
-    } = sides;
+    let Normalised { layers, batch, rows, outer, inner, .. } = sides;
     let sizes = |pairs: &[(Dim, Dim)]| pairs.iter().map(|pair| pair.0.size).collect::<Vec<_>>();
-    let shape = [
-        vec![layers.size, batch.0.size],
-        sizes(outer),
-        vec![rows.0.size],
-        sizes(inner),
-    ]
-    .concat();
+    let shape = [vec![layers.size, batch.0.size], sizes(outer), vec![rows.0.size], sizes(inner)].concat();
     let mut dims = layout::dense(&shape)?.into_iter();
     let (layer, sample) = (dims.next()?, dims.next()?);
     let outer: Vec<Dim> = dims.by_ref().take(outer.len()).collect();
     let row = dims.next()?;
-    Some((
-        layer.stride,
-        Side {
-            sample: sample.stride,
-            outer,
-            row,
-            inner: dims.collect(),
-        },
-    ))
+    Some((layer.stride, Side { sample: sample.stride, outer, row, inner: dims.collect() }))
 }
 
 /// The dimensions of cache and update that must agree, paired.

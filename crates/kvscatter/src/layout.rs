@@ -26,32 +26,21 @@ impl<'a> Layout<'a> {
     /// Row-major and dense: the buffer holds these elements and no others.
     #[must_use]
     pub const fn dense(shape: &'a [usize]) -> Self {
-        Self {
-            shape,
-            strides: None,
-            offset: 0,
-        }
+        Self { shape, strides: None, offset: 0 }
     }
 
     /// One stride per dimension, in elements. An update's strides may be zero or negative; a cache's must
     /// keep its positions apart (G2). The buffer may be larger than the tensor.
     #[must_use]
     pub const fn strided(shape: &'a [usize], strides: &'a [isize]) -> Self {
-        Self {
-            shape,
-            strides: Some(strides),
-            offset: 0,
-        }
+        Self { shape, strides: Some(strides), offset: 0 }
     }
 
     /// Where element `[0, 0, …]` of a strided tensor lies in the buffer; dense tensors begin at 0, and giving
     /// them an offset makes them a view into a larger buffer.
     #[must_use]
     pub const fn offset(self, elements: usize) -> Self {
-        Self {
-            offset: elements,
-            ..self
-        }
+        Self { offset: elements, ..self }
     }
 
     /// Elements along each dimension.
@@ -73,58 +62,31 @@ impl<'a> Layout<'a> {
         if let Some(strides) = self.strides
             && strides.len() != rank
         {
-            return Err(Error::StrideCount {
-                argument,
-                strides: strides.len(),
-                rank,
-            }); // Condition 1
+            return Err(Error::StrideCount { argument, strides: strides.len(), rank }); // Condition 1
         }
         let elements = size::elements(self.shape, bits).ok_or(too_large)?; // Condition 2
         let dims: Vec<Dim> = match self.strides {
-            Some(strides) => self
-                .shape
-                .iter()
-                .zip(strides)
-                .map(|(&size, &stride)| Dim { size, stride })
-                .collect(),
+            Some(strides) => {
+                self.shape.iter().zip(strides).map(|(&size, &stride)| Dim { size, stride }).collect()
+            }
             None => dense(self.shape).ok_or(too_large)?,
         };
         let exact = self.strides.is_none() && self.offset == 0;
         if elements == 0 {
-            return Ok(View {
-                offset: 0,
-                dims,
-                elements,
-                len: 0,
-                exact,
-            });
+            return Ok(View { offset: 0, dims, elements, len: 0, exact });
         }
         let (mut below, mut above) = (0_usize, self.offset);
         for dim in &dims {
-            let reach = dim
-                .size
-                .saturating_sub(1)
-                .checked_mul(dim.stride.unsigned_abs())
-                .ok_or(too_large)?;
+            let reach = dim.size.saturating_sub(1).checked_mul(dim.stride.unsigned_abs()).ok_or(too_large)?;
             let side = if dim.stride < 0 { &mut below } else { &mut above };
             *side = side.checked_add(reach).ok_or(too_large)?;
         }
         if below > self.offset {
-            return Err(Error::BeforeBuffer {
-                argument,
-                offset: self.offset,
-                needed: below,
-            }); // Condition 3
+            return Err(Error::BeforeBuffer { argument, offset: self.offset, needed: below }); // Condition 3
         }
         let len = above.checked_add(1).ok_or(too_large)?;
         size::bytes(len, bits).ok_or(too_large)?; // Condition 4
-        Ok(View {
-            offset: self.offset,
-            dims,
-            elements,
-            len,
-            exact,
-        })
+        Ok(View { offset: self.offset, dims, elements, len, exact })
     }
 }
 
@@ -220,10 +182,7 @@ mod tests {
     #[test]
     fn dense_takes_the_whole_buffer() {
         let view = Layout::dense(&[2, 3, 4]).resolve(A, 8).unwrap();
-        assert_eq!(
-            view.dims.iter().map(|dim| dim.stride).collect::<Vec<_>>(),
-            [12, 4, 1]
-        );
+        assert_eq!(view.dims.iter().map(|dim| dim.stride).collect::<Vec<_>>(), [12, 4, 1]);
         assert_eq!((view.len, view.exact), (24, true));
     }
 
@@ -232,11 +191,7 @@ mod tests {
         let flipped = Layout::strided(&[2, 3], &[3, -1]);
         assert_eq!(
             flipped.resolve(A, 8).unwrap_err(),
-            Error::BeforeBuffer {
-                argument: A,
-                offset: 0,
-                needed: 2
-            }
+            Error::BeforeBuffer { argument: A, offset: 0, needed: 2 }
         );
         assert_eq!(flipped.offset(2).resolve(A, 8).unwrap().len, 6);
     }
@@ -253,14 +208,8 @@ mod tests {
             Error::TooLarge { argument: A }
         );
         assert_eq!(
-            Layout::strided(&[2, 2], &[isize::MIN, 1])
-                .resolve(A, 8)
-                .unwrap_err(),
-            Error::BeforeBuffer {
-                argument: A,
-                offset: 0,
-                needed: isize::MIN.unsigned_abs()
-            }
+            Layout::strided(&[2, 2], &[isize::MIN, 1]).resolve(A, 8).unwrap_err(),
+            Error::BeforeBuffer { argument: A, offset: 0, needed: isize::MIN.unsigned_abs() }
         );
         assert_eq!(
             Layout::dense(&[0, usize::MAX]).resolve(A, 8).unwrap_err(),
@@ -271,31 +220,15 @@ mod tests {
     #[test]
     fn a_cache_whose_positions_meet_is_refused() {
         let apart = |shape: &[usize], strides: &[isize]| {
-            Layout::strided(shape, strides)
-                .offset(100)
-                .resolve(A, 8)
-                .unwrap()
-                .positions_are_apart()
+            Layout::strided(shape, strides).offset(100).resolve(A, 8).unwrap().positions_are_apart()
         };
         assert_eq!(apart(&[2, 3, 4], &[12, 4, 1]), Ok(()));
         assert_eq!(apart(&[2, 3, 4], &[1, 2, 6]), Ok(()), "transposed");
         assert_eq!(apart(&[2, 3, 4], &[-12, 4, -1]), Ok(()), "reversed");
         assert_eq!(apart(&[2, 3, 4], &[20, 5, 1]), Ok(()), "padded");
-        assert_eq!(
-            apart(&[1, 3, 1], &[0, 1, 0]),
-            Ok(()),
-            "a single position shares with none"
-        );
+        assert_eq!(apart(&[1, 3, 1], &[0, 1, 0]), Ok(()), "a single position shares with none");
         assert_eq!(apart(&[0, 3, 4], &[0, 0, 0]), Ok(()), "no positions at all");
-        assert_eq!(
-            apart(&[2, 3, 4], &[0, 4, 1]),
-            Err(Error::CacheOverlapsItself),
-            "broadcast"
-        );
-        assert_eq!(
-            apart(&[2, 3, 4], &[12, 3, 1]),
-            Err(Error::CacheOverlapsItself),
-            "sliding window"
-        );
+        assert_eq!(apart(&[2, 3, 4], &[0, 4, 1]), Err(Error::CacheOverlapsItself), "broadcast");
+        assert_eq!(apart(&[2, 3, 4], &[12, 3, 1]), Err(Error::CacheOverlapsItself), "sliding window");
     }
 }

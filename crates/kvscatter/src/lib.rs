@@ -76,6 +76,7 @@
 extern crate alloc;
 
 mod argument;
+mod call;
 mod cpu;
 mod element;
 mod error;
@@ -83,6 +84,8 @@ mod geometry;
 mod indices;
 mod layout;
 mod mapping;
+#[cfg(feature = "picture")]
+pub mod picture;
 mod plan;
 mod policy;
 pub mod positions;

@@ -17,11 +17,7 @@ pub struct Loop {
 }
 
 impl Loop {
-    const ONCE: Self = Self {
-        count: 1,
-        dst: 0,
-        src: 0,
-    };
+    const ONCE: Self = Self { count: 1, dst: 0, src: 0 };
 }
 
 /// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
@@ -46,9 +42,7 @@ impl Block {
     #[must_use]
     pub fn elements(&self) -> usize {
         // G1: it moves a part of the update.
-        self.loops
-            .iter()
-            .fold(self.len, |n, around| n.wrapping_mul(around.count))
+        self.loops.iter().fold(self.len, |n, around| n.wrapping_mul(around.count))
     }
 
     /// Visits every run as `(dst, src)` offsets of its first element.
@@ -122,38 +116,16 @@ impl Mapping {
     /// # Errors
     /// [`Error::Layout`] if the sequence and the dimensions behind it need more than three loops.
     pub(crate) fn new(dimensions: &Dimensions) -> Result<Self, Error> {
-        let Dimensions {
-            sample,
-            outer,
-            rows,
-            inner,
-        } = dimensions;
-        let (sample, row) = (
-            *sample,
-            Step {
-                dst: rows.dst,
-                src: rows.src,
-            },
-        );
+        let Dimensions { sample, outer, rows, inner } = dimensions;
+        let (sample, row) = (*sample, Step { dst: rows.dst, src: rows.src });
         if outer.iter().chain(inner).any(|around| around.count == 0) {
             // Nothing will move, so no layout can stand in the way.
             let loops = [Loop::ONCE; 3];
-            return Ok(Self {
-                sample,
-                row,
-                split: Box::default(),
-                loops,
-                rows_at: None,
-                run: 0,
-            });
+            return Ok(Self { sample, row, split: Box::default(), loops, rows_at: None, run: 0 });
         }
         let mut inner = merge(inner);
         let run = match inner.last() {
-            Some(&Loop {
-                count,
-                dst: 1,
-                src: 1,
-            }) => {
+            Some(&Loop { count, dst: 1, src: 1 }) => {
                 inner.pop();
                 count
             }
@@ -174,22 +146,10 @@ impl Mapping {
         while loops.len() < 3 {
             loops.insert(0, split.pop().unwrap_or(Loop::ONCE));
         }
-        let loops: [Loop; 3] = loops
-            .try_into()
-            .map_err(|all: Vec<Loop>| Error::Layout { loops: all.len() })?;
-        let rows_at = if rows_in_run {
-            None
-        } else {
-            2_usize.checked_sub(behind)
-        };
-        Ok(Self {
-            sample,
-            row,
-            split: split.into(),
-            loops,
-            rows_at,
-            run,
-        })
+        let loops: [Loop; 3] =
+            loops.try_into().map_err(|all: Vec<Loop>| Error::Layout { loops: all.len() })?;
+        let rows_at = if rows_in_run { None } else { 2_usize.checked_sub(behind) };
+        Ok(Self { sample, row, split: split.into(), loops, rows_at, run })
     }
 
     /// Visits the blocks that move these rows. `dst` and `src` are where sample 0 begins on either side.
@@ -242,9 +202,7 @@ impl Mapping {
 
     fn splits(&self) -> usize {
         // G1: a product of dimensions of one tensor.
-        self.split
-            .iter()
-            .fold(1, |n: usize, around| n.wrapping_mul(around.count))
+        self.split.iter().fold(1, |n: usize, around| n.wrapping_mul(around.count))
     }
 
     /// The block moved to one index of the split loops: a number whose digits, last first, are theirs.
@@ -264,17 +222,12 @@ impl Mapping {
 fn merge(dimensions: &[Loop]) -> Vec<Loop> {
     let mut merged: Vec<Loop> = Vec::with_capacity(dimensions.len());
     for &Loop { count, dst, src } in dimensions.iter().filter(|around| around.count != 1) {
-        let spans = isize::try_from(count)
-            .ok()
-            .and_then(|n| Some((dst.checked_mul(n)?, src.checked_mul(n)?)));
+        let spans =
+            isize::try_from(count).ok().and_then(|n| Some((dst.checked_mul(n)?, src.checked_mul(n)?)));
         match merged.last_mut() {
             Some(outer) if spans == Some((outer.dst, outer.src)) => {
                 // G1: a product of dimensions of one tensor.
-                *outer = Loop {
-                    count: outer.count.wrapping_mul(count),
-                    dst,
-                    src,
-                };
+                *outer = Loop { count: outer.count.wrapping_mul(count), dst, src };
             }
             _ => merged.push(Loop { count, dst, src }),
         }
@@ -292,12 +245,7 @@ mod tests {
         Loop { count, dst, src }
     }
 
-    const ROWS: Rows = Rows {
-        sample: 1,
-        dst: 3,
-        src: 0,
-        count: 2,
-    };
+    const ROWS: Rows = Rows { sample: 1, dst: 3, src: 0, count: 2 };
 
     #[test]
     fn even_steps_merge_and_single_elements_vanish() {
@@ -311,10 +259,7 @@ mod tests {
     fn dense_heads_make_one_block_per_sample() {
         // [batch, 8 heads, 16 slots, 4] from [batch, 8, 2, 4]
         let mapping = Mapping::new(&Dimensions {
-            sample: Step {
-                dst: 8 * 64,
-                src: 8 * 8,
-            },
+            sample: Step { dst: 8 * 64, src: 8 * 8 },
             outer: vec![around(8, 64, 8)],
             rows: around(2, 4, 4),
             inner: vec![around(4, 1, 1)],
@@ -322,10 +267,7 @@ mod tests {
         .unwrap();
         let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
         assert_eq!(blocks.len(), 1);
-        assert_eq!(
-            (blocks[0].dst, blocks[0].src, blocks[0].len),
-            (8 * 64 + 12, 64, 8)
-        );
+        assert_eq!((blocks[0].dst, blocks[0].src, blocks[0].len), (8 * 64 + 12, 64, 8));
         assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, around(8, 64, 8)]);
         assert_eq!(blocks[0].elements(), 64);
     }
@@ -354,40 +296,19 @@ mod tests {
             inner: vec![around(4, 2, 3)],
         })
         .unwrap();
-        let blocks: Vec<_> = mapping
-            .blocks(
-                5,
-                6,
-                Rows {
-                    sample: 0,
-                    dst: 0,
-                    src: 0,
-                    count: 2,
-                },
-            )
-            .collect();
+        let blocks: Vec<_> = mapping.blocks(5, 6, Rows { sample: 0, dst: 0, src: 0, count: 2 }).collect();
         assert_eq!(
-            blocks
-                .iter()
-                .map(|block| (block.dst, block.src))
-                .collect::<Vec<_>>(),
+            blocks.iter().map(|block| (block.dst, block.src)).collect::<Vec<_>>(),
             [(5, 6), (1005, 7)]
         );
-        assert_eq!(
-            blocks[0].loops,
-            [around(3, 100, 7), around(2, 10, 30), around(4, 2, 3)]
-        );
+        assert_eq!(blocks[0].loops, [around(3, 100, 7), around(2, 10, 30), around(4, 2, 3)]);
     }
 
     #[test]
     fn more_than_three_loops_behind_the_heads_are_refused() {
         let inner = vec![around(2, 100, 1), around(2, 10, 7), around(2, 2, 50)];
-        let dimensions = Dimensions {
-            sample: Step { dst: 0, src: 0 },
-            outer: vec![],
-            rows: around(2, 1000, 500),
-            inner,
-        };
+        let dimensions =
+            Dimensions { sample: Step { dst: 0, src: 0 }, outer: vec![], rows: around(2, 1000, 500), inner };
         assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::Layout { loops: 4 });
     }
 }

@@ -69,9 +69,7 @@ pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Er
 /// # Errors
 /// As [`length_after`].
 pub fn last_index(start: i64, rows: usize) -> Result<i64, Error> {
-    length_after(start, rows)?
-        .checked_sub(1)
-        .ok_or(Error::Position { value: start, rows })
+    length_after(start, rows)?.checked_sub(1).ok_or(Error::Position { value: start, rows })
 }
 
 /// GroupQueryAttention's `seqlens_k` → `write_indices`.
@@ -114,11 +112,7 @@ pub fn start_from_nonpad_kv_seqlen(
         Mode::Linear => length <= capacity,
         Mode::Circular => length < capacity,
     });
-    if known {
-        start_from_length_after(length, rows)
-    } else {
-        Err(Error::Position { value: length, rows })
-    }
+    if known { start_from_length_after(length, rows) } else { Err(Error::Position { value: length, rows }) }
 }
 
 #[cfg(test)]
@@ -131,10 +125,7 @@ mod tests {
             for rows in [0, 1, 7] {
                 let there = length_after(start, rows).unwrap();
                 assert_eq!(start_from_length_after(there, rows), Ok(start));
-                assert_eq!(
-                    start_from_token_offset(token_offset(start, rows).unwrap(), rows),
-                    Ok(start)
-                );
+                assert_eq!(start_from_token_offset(token_offset(start, rows).unwrap(), rows), Ok(start));
                 let last = last_index(start, rows).unwrap();
                 assert_eq!(last, there - 1);
                 assert_eq!(start_from_last_index(last, rows), Ok(start));
@@ -159,17 +150,11 @@ mod tests {
         use Mode::{Circular, Linear};
         assert_eq!(nonpad_kv_seqlen(6, 2, 8, Circular), Ok(8));
         assert_eq!(nonpad_kv_seqlen(7, 2, 8, Circular), Ok(8));
-        assert_eq!(
-            nonpad_kv_seqlen(7, 2, 8, Linear),
-            Err(Error::Position { value: 7, rows: 2 })
-        );
+        assert_eq!(nonpad_kv_seqlen(7, 2, 8, Linear), Err(Error::Position { value: 7, rows: 2 }));
         assert_eq!(start_from_nonpad_kv_seqlen(7, 2, 8, Circular), Ok(5));
         assert_eq!(start_from_nonpad_kv_seqlen(8, 2, 8, Linear), Ok(6));
         for length in [8, 9] {
-            let unfit = Err(Error::Position {
-                value: length,
-                rows: 2,
-            });
+            let unfit = Err(Error::Position { value: length, rows: 2 });
             assert_eq!(start_from_nonpad_kv_seqlen(length, 2, 8, Circular), unfit);
         }
     }

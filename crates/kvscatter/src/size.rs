@@ -4,10 +4,7 @@
 /// in bytes, exceeds `isize::MAX`: a zero in one place does not excuse an absurd size in another, and strides
 /// computed from the rest stay representable.
 pub(crate) fn elements(shape: &[usize], bits: usize) -> Option<usize> {
-    let product = shape
-        .iter()
-        .filter(|&&dim| dim != 0)
-        .try_fold(1_usize, |n, &dim| n.checked_mul(dim))?;
+    let product = shape.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |n, &dim| n.checked_mul(dim))?;
     bytes(product, bits)?;
     Some(if shape.contains(&0) { 0 } else { product })
 }
@@ -16,11 +13,7 @@ pub(crate) fn elements(shape: &[usize], bits: usize) -> Option<usize> {
 /// exceed `isize::MAX`.
 pub(crate) fn bytes(elements: usize, bits: usize) -> Option<usize> {
     isize::try_from(elements).ok()?;
-    let bytes = if bits < 8 {
-        elements.div_ceil(2)
-    } else {
-        elements.checked_mul(bits.div_ceil(8))?
-    };
+    let bytes = if bits < 8 { elements.div_ceil(2) } else { elements.checked_mul(bits.div_ceil(8))? };
     isize::try_from(bytes).ok()?;
     Some(bytes)
 }

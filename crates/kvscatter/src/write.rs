@@ -33,8 +33,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for [(C, U)] {
     }
 
     fn pair(&mut self, index: usize) -> (&mut [T], &[T]) {
-        self.get_mut(index)
-            .map_or((&mut [], &[]), |pair| (pair.0.as_mut(), pair.1.as_ref()))
+        self.get_mut(index).map_or((&mut [], &[]), |pair| (pair.0.as_mut(), pair.1.as_ref()))
     }
 }
 
@@ -187,30 +186,15 @@ impl WritePlan<'_> {
     /// As [`write_bytes`](Self::write_bytes).
     pub fn check_bytes(&self, buffer: usize, cache: usize, update: usize) -> Result<(), Error> {
         self.fixed_width()?;
-        cpu::check(
-            self,
-            cache,
-            update,
-            Told {
-                index: buffer,
-                unit: 1,
-            },
-        )
+        cpu::check(self, cache, update, Told { index: buffer, unit: 1 })
     }
 
     fn written(&self) -> Written {
-        Written {
-            skipped: self.skipped(),
-        }
+        Written { skipped: self.skipped() }
     }
 
     fn check_elements(&self, cache: usize, update: usize) -> Result<(), Error> {
-        let Geometry {
-            words,
-            cache: dst,
-            update: src,
-            ..
-        } = self.geometry();
+        let Geometry { words, cache: dst, update: src, .. } = self.geometry();
         dst.check(words.cache, 0, cache, dst.len)?;
         src.check(words.update, 0, update, src.len)
     }
@@ -218,11 +202,7 @@ impl WritePlan<'_> {
     fn check_width<T>(&self) -> Result<(), Error> {
         let element = self.geometry().element();
         let got = size_of::<T>().saturating_mul(8);
-        if element.bits() == Some(got) {
-            Ok(())
-        } else {
-            Err(Error::ElementWidth { got, element })
-        }
+        if element.bits() == Some(got) { Ok(()) } else { Err(Error::ElementWidth { got, element }) }
     }
 
     fn fixed_width(&self) -> Result<usize, Error> {
@@ -231,11 +211,7 @@ impl WritePlan<'_> {
     }
 
     fn as_bytes<'c>(&self, bytes: &'c mut [u8]) -> Result<Target<'c>, Error> {
-        Ok(if self.fixed_width()? < 8 {
-            Target::Packed(bytes)
-        } else {
-            whole(bytes)
-        })
+        Ok(if self.fixed_width()? < 8 { Target::Packed(bytes) } else { whole(bytes) })
     }
 }
 
@@ -244,10 +220,7 @@ fn whole<T: NoUninit>(slice: &mut [T]) -> Target<'_> {
 }
 
 fn told<T>(index: usize) -> Told {
-    Told {
-        index,
-        unit: size_of::<T>(),
-    }
+    Told { index, unit: size_of::<T>() }
 }
 
 #[expect(

@@ -14,11 +14,7 @@ pub(crate) unsafe fn copy(block: &Block, width: usize, dst: &mut Destination<'_>
     // computed but never used; wrapping arithmetic makes that defined.
     let scale = |around: Loop| {
         let width = width.cast_signed();
-        Loop {
-            count: around.count,
-            dst: around.dst.wrapping_mul(width),
-            src: around.src.wrapping_mul(width),
-        }
+        Loop { count: around.count, dst: around.dst.wrapping_mul(width), src: around.src.wrapping_mul(width) }
     };
     let [outer, middle, inner] = block.loops.map(scale);
     let len = block.len.wrapping_mul(width);

@@ -19,19 +19,11 @@ pub(crate) struct Destination<'a> {
 
 impl<'a> Destination<'a> {
     pub(crate) fn new<T: NoUninit>(slice: &'a mut [T]) -> Self {
-        Self {
-            start: slice.as_mut_ptr().cast(),
-            len: size_of_val(slice),
-            borrow: PhantomData,
-        }
+        Self { start: slice.as_mut_ptr().cast(), len: size_of_val(slice), borrow: PhantomData }
     }
 
     pub(crate) fn uninit<T: NoUninit>(slice: &'a mut [MaybeUninit<T>]) -> Self {
-        Self {
-            start: slice.as_mut_ptr().cast(),
-            len: size_of_val(slice),
-            borrow: PhantomData,
-        }
+        Self { start: slice.as_mut_ptr().cast(), len: size_of_val(slice), borrow: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -45,12 +45,7 @@ impl Target<'_> {
 
 /// Checks that the buffers of a write in place are as long as the plan's geometry says. In bytes.
 pub(crate) fn check(plan: &WritePlan<'_>, cache: usize, update: usize, told: Told) -> Result<(), Error> {
-    let Geometry {
-        words,
-        cache: dst,
-        update: src,
-        ..
-    } = plan.geometry();
+    let Geometry { words, cache: dst, update: src, .. } = plan.geometry();
     check_bytes(dst, words.cache, cache, told)?;
     check_bytes(src, words.update, update, told)
 }
@@ -84,12 +79,7 @@ pub(crate) fn into_present(
 ) -> Result<(), Error> {
     let geometry = plan.geometry();
     check(plan, past.len(), update.len(), told)?;
-    check_bytes(
-        &geometry.present.buffer,
-        geometry.words.present,
-        present.len(),
-        told,
-    )?;
+    check_bytes(&geometry.present.buffer, geometry.words.present, present.len(), told)?;
     match &mut present {
         Target::Whole(present) => {
             let width = geometry.element_bytes();
@@ -116,13 +106,7 @@ pub(crate) fn into_present_uninit<'p, T: NoUninit>(
     told: Told,
 ) -> Result<&'p mut [T], Error> {
     let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
-    into_present(
-        plan,
-        past,
-        update,
-        Target::Whole(Destination::uninit(present)),
-        told,
-    )?;
+    into_present(plan, past, update, Target::Whole(Destination::uninit(present)), told)?;
     // SAFETY: the blocks from the past and from the update partition the present, `into_present` has checked
     // that it is exactly as long, and each element was copied whole from a valid `T`.
     Ok(unsafe { present.assume_init_mut() })

@@ -25,10 +25,7 @@ pub(crate) fn clear_padding(packed: &mut [u8], elements: usize) {
 
 /// Copies `len` nibbles: up to one in the high half of the first byte, whole bytes, up to one in the low half
 /// of the last.
-#[expect(
-    clippy::indexing_slicing,
-    reason = "P1 bounds every run; see the module's documentation"
-)]
+#[expect(clippy::indexing_slicing, reason = "P1 bounds every run; see the module's documentation")]
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "G1: nibble offsets inside a buffer fit `usize`; `len > 0` is checked"
@@ -56,17 +53,10 @@ fn copy_run(dst: &mut [u8], to: usize, src: &[u8], from: usize, len: usize) {
     }
 }
 
-#[expect(
-    clippy::indexing_slicing,
-    reason = "P1 bounds every run; see the module's documentation"
-)]
+#[expect(clippy::indexing_slicing, reason = "P1 bounds every run; see the module's documentation")]
 fn nibble(packed: &[u8], at: usize) -> u8 {
     let byte = packed[at / 2];
-    if at.is_multiple_of(2) {
-        byte & LOW
-    } else {
-        byte >> 4
-    }
+    if at.is_multiple_of(2) { byte & LOW } else { byte >> 4 }
 }
 
 #[cfg(test)]

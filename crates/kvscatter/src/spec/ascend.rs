@@ -11,10 +11,10 @@ use alloc::vec;
 use bytemuck::NoUninit;
 
 use crate::argument::Words;
+use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Rules, width};
 use crate::indices::Values;
 use crate::layout::{Dim, Layout};
-use crate::plan::{Anchor, Call, Spans};
 use crate::{
     Argument, ElementType, Error, Lengths, Mode, NegativeIndex, OutOfRange, Starts, WritePlan, Written,
 };
@@ -51,10 +51,7 @@ impl KvCacheOperation {
     /// An offset out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            out_of_range: OutOfRange::Error,
-            param: KvCacheParam { rsv: [0; 8] },
-        }
+        Self { out_of_range: OutOfRange::Error, param: KvCacheParam { rsv: [0; 8] } }
     }
 
     /// The operation's parameters.
@@ -91,19 +88,11 @@ impl KvCacheOperation {
             return Err(Error::Reserved { index, value });
         }
         if !matches!(element, Float16 | BFloat16 | Int8) {
-            return Err(Error::ElementType {
-                argument: Argument::Past,
-                element,
-            });
+            return Err(Error::ElementType { argument: Argument::Past, element });
         }
         let old = past.resolve(Argument::Past, width(element))?;
         let [layers, batch, rows, hidden] = *old.dims.as_slice() else {
-            return Err(Error::Rank {
-                argument: Argument::Past,
-                rank: old.dims.len(),
-                min: 4,
-                max: 4,
-            });
+            return Err(Error::Rank { argument: Argument::Past, rank: old.dims.len(), min: 4, max: 4 });
         };
         let new = new_kv.resolve(Argument::NewKv, width(element))?;
         let mismatch = |dimension, expected, got| {
@@ -111,12 +100,7 @@ impl KvCacheOperation {
             if expected == got {
                 Ok(())
             } else {
-                Err(Error::DimensionMismatch {
-                    argument,
-                    dimension,
-                    expected,
-                    got,
-                })
+                Err(Error::DimensionMismatch { argument, dimension, expected, got })
             }
         };
         let (sample, tokens, inner) = match *new.dims.as_slice() {
@@ -128,38 +112,14 @@ impl KvCacheOperation {
                 mismatch(0, batch.size, sample.size)?;
                 // G1 has bounded the product.
                 mismatch(3, hidden.size, heads.size.wrapping_mul(head.size))?;
-                let head_stride = isize::try_from(head.size)
-                    .ok()
-                    .and_then(|size| hidden.stride.checked_mul(size));
-                let stride = head_stride.ok_or(Error::TooLarge {
-                    argument: Argument::Past,
-                })?;
-                let old_heads = Dim {
-                    size: heads.size,
-                    stride,
-                };
-                (
-                    Some(sample),
-                    rows,
-                    vec![
-                        (old_heads, heads),
-                        (
-                            Dim {
-                                size: head.size,
-                                ..hidden
-                            },
-                            head,
-                        ),
-                    ],
-                )
+                let head_stride =
+                    isize::try_from(head.size).ok().and_then(|size| hidden.stride.checked_mul(size));
+                let stride = head_stride.ok_or(Error::TooLarge { argument: Argument::Past })?;
+                let old_heads = Dim { size: heads.size, stride };
+                (Some(sample), rows, vec![(old_heads, heads), (Dim { size: head.size, ..hidden }, head)])
             }
             _ => {
-                return Err(Error::Rank {
-                    argument: Argument::NewKv,
-                    rank: new.dims.len(),
-                    min: 2,
-                    max: 4,
-                });
+                return Err(Error::Rank { argument: Argument::NewKv, rank: new.dims.len(), min: 2, max: 4 });
             }
         };
         let geometry = Geometry::new(&Normalised {
@@ -223,30 +183,19 @@ impl Prepared {
         lengths: impl Into<Lengths<'a>>,
     ) -> Result<WritePlan<'a>, Error> {
         let &[layer] = layer_id else {
-            return Err(Error::Count {
-                argument: Argument::LayerId,
-                got: layer_id.len(),
-                want: 1,
-            });
+            return Err(Error::Count { argument: Argument::LayerId, got: layer_id.len(), want: 1 });
         };
         let want = self.geometry.cache_batch();
         for (argument, values) in [(Argument::TokenOffset, token_offset), (Argument::SeqLen, seq_len)] {
             if values.len() != want {
-                return Err(Error::Count {
-                    argument,
-                    got: values.len(),
-                    want,
-                });
+                return Err(Error::Count { argument, got: values.len(), want });
             }
         }
         let call = Call {
             layer: layer.into(),
             starts: Starts::I32(token_offset),
             anchor: Anchor::End,
-            spans: Spans::Each {
-                values: Values::I32(seq_len),
-                least: 1,
-            },
+            spans: Spans::Each { values: Values::I32(seq_len), least: 1 },
             lengths: lengths.into(),
         };
         WritePlan::new(&self.geometry, call)

@@ -46,11 +46,7 @@ impl TensorScatter {
         if let (Some(cache), Some(element)) = (past_cache.element, update.element)
             && cache != element
         {
-            return Err(Error::ElementTypeMismatch {
-                cache,
-                argument: Argument::Update,
-                element,
-            });
+            return Err(Error::ElementTypeMismatch { cache, argument: Argument::Update, element });
         }
         if let Some(cache) = past_cache.shape {
             let axis = self.resolve_axis(cache.len())?;
@@ -59,10 +55,8 @@ impl TensorScatter {
             }
         }
         if let Some(indices) = write_indices {
-            let batch = [past_cache.shape, update.shape]
-                .into_iter()
-                .flatten()
-                .find_map(|shape| known(shape.first()));
+            let batch =
+                [past_cache.shape, update.shape].into_iter().flatten().find_map(|shape| known(shape.first()));
             infer_indices(batch, indices)?;
         }
         Ok(past_cache)
@@ -70,10 +64,7 @@ impl TensorScatter {
 
     fn unify(&self, axis: usize, cache: &[Dimension<'_>], update: &[Dimension<'_>]) -> Result<(), Error> {
         if cache.len() != update.len() {
-            return Err(Error::RankMismatch {
-                cache: cache.len(),
-                update: update.len(),
-            });
+            return Err(Error::RankMismatch { cache: cache.len(), update: update.len() });
         }
         for (dimension, (expected, got)) in cache.iter().zip(update).enumerate() {
             let (Some(expected), Some(got)) = (known(Some(expected)), known(Some(got))) else {
@@ -81,10 +72,7 @@ impl TensorScatter {
             };
             if dimension == axis {
                 if got > expected {
-                    return Err(Error::UpdateLongerThanCache {
-                        rows: got,
-                        capacity: expected,
-                    });
+                    return Err(Error::UpdateLongerThanCache { rows: got, capacity: expected });
                 }
             } else if expected != got {
                 return Err(Error::DimensionMismatch {
@@ -109,12 +97,7 @@ fn infer_indices(batch: Option<usize>, indices: Inferred<'_>) -> Result<(), Erro
             (Some(want), Some(got)) if got != want => Err(Error::Count { argument, got, want }),
             _ => Ok(()),
         },
-        Some(shape) => Err(Error::Rank {
-            argument,
-            rank: shape.len(),
-            min: 1,
-            max: 1,
-        }),
+        Some(shape) => Err(Error::Rank { argument, rank: shape.len(), min: 1, max: 1 }),
         None => Ok(()),
     }
 }
@@ -133,10 +116,7 @@ mod tests {
     use crate::{Argument, ElementType, Error, spec::onnx::TensorScatter};
 
     fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> Inferred<'a> {
-        Inferred {
-            element: Some(element),
-            shape: Some(shape),
-        }
+        Inferred { element: Some(element), shape: Some(shape) }
     }
 
     const F16: ElementType = ElementType::Float16;
@@ -144,20 +124,13 @@ mod tests {
 
     fn infer(update: &[Dimension<'_>], indices: Option<Inferred<'_>>) -> Result<(), Error> {
         let output = TensorScatter::new().infer(of(F16, CACHE), of(F16, update), indices)?;
-        assert_eq!(
-            output,
-            of(F16, CACHE),
-            "the output is past_cache's, names and all"
-        );
+        assert_eq!(output, of(F16, CACHE), "the output is past_cache's, names and all");
         Ok(())
     }
 
     #[test]
     fn names_and_unknowns_never_contradict() {
-        assert_eq!(
-            infer(&[Symbolic("n"), Unknown, Symbolic("s"), Known(64)], None),
-            Ok(())
-        );
+        assert_eq!(infer(&[Symbolic("n"), Unknown, Symbolic("s"), Known(64)], None), Ok(()));
         assert_eq!(infer(&[Known(2), Known(8), Known(16), Unknown], None), Ok(()));
         assert_eq!(
             TensorScatter::new().infer(Inferred::default(), Inferred::default(), None),
@@ -169,33 +142,18 @@ mod tests {
     fn known_dimensions_must_agree() {
         assert_eq!(
             infer(&[Unknown, Known(7), Unknown, Unknown], None),
-            Err(Error::DimensionMismatch {
-                argument: Argument::Update,
-                dimension: 1,
-                expected: 8,
-                got: 7
-            })
+            Err(Error::DimensionMismatch { argument: Argument::Update, dimension: 1, expected: 8, got: 7 })
         );
         assert_eq!(
             infer(&[Unknown, Known(8), Known(17), Unknown], None),
-            Err(Error::UpdateLongerThanCache {
-                rows: 17,
-                capacity: 16
-            })
+            Err(Error::UpdateLongerThanCache { rows: 17, capacity: 16 })
         );
-        assert_eq!(
-            infer(&[Unknown; 3], None),
-            Err(Error::RankMismatch { cache: 4, update: 3 })
-        );
+        assert_eq!(infer(&[Unknown; 3], None), Err(Error::RankMismatch { cache: 4, update: 3 }));
     }
 
     #[test]
     fn the_axis_is_checked_against_the_cache_alone() {
-        let infer = |axis| {
-            TensorScatter::new()
-                .axis(axis)
-                .infer(of(F16, CACHE), Inferred::default(), None)
-        };
+        let infer = |axis| TensorScatter::new().axis(axis).infer(of(F16, CACHE), Inferred::default(), None);
         for axis in [1, 3, -1, -3] {
             assert!(infer(axis).is_ok(), "{axis}");
         }
@@ -216,36 +174,21 @@ mod tests {
         assert_eq!(infer(of(ElementType::Int64, &[Symbolic("batch")])), Ok(()));
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(3)])),
-            Err(Error::Count {
-                argument,
-                got: 3,
-                want: 2
-            })
+            Err(Error::Count { argument, got: 3, want: 2 })
         );
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(2), Known(1)])),
-            Err(Error::Rank {
-                argument,
-                rank: 2,
-                min: 1,
-                max: 1
-            })
+            Err(Error::Rank { argument, rank: 2, min: 1, max: 1 })
         );
         assert_eq!(
             infer(of(ElementType::Int32, &[Known(2)])),
-            Err(Error::ElementType {
-                argument,
-                element: ElementType::Int32
-            })
+            Err(Error::ElementType { argument, element: ElementType::Int32 })
         );
     }
 
     #[test]
     fn both_tensors_have_one_type() {
-        let update = Inferred {
-            element: Some(ElementType::BFloat16),
-            shape: None,
-        };
+        let update = Inferred { element: Some(ElementType::BFloat16), shape: None };
         assert_eq!(
             TensorScatter::new().infer(of(F16, CACHE), update, None),
             Err(Error::ElementTypeMismatch {

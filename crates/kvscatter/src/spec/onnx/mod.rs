@@ -9,9 +9,9 @@ use core::mem::MaybeUninit;
 use bytemuck::NoUninit;
 
 use crate::argument::Words;
+use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Roles, Rules, agree, width};
 use crate::layout::Dim;
-use crate::plan::{Anchor, Call, Spans};
 use crate::{
     Argument, Buffers, ElementType, Error, Layout, Lengths, Mode, NegativeIndex, OutOfRange, Starts,
     WritePlan, Written,
@@ -85,29 +85,15 @@ impl TensorScatter {
     /// and `-rank`.
     pub fn resolve_axis(&self, rank: usize) -> Result<usize, Error> {
         if rank < 2 {
-            return Err(Error::Rank {
-                argument: Argument::PastCache,
-                rank,
-                min: 2,
-                max: usize::MAX,
-            });
+            return Err(Error::Rank { argument: Argument::PastCache, rank, min: 2, max: usize::MAX });
         }
-        let out_of_range = Error::AxisOutOfRange {
-            axis: self.axis,
-            rank,
-        };
+        let out_of_range = Error::AxisOutOfRange { axis: self.axis, rank };
         let from_front = match usize::try_from(self.axis) {
             Ok(axis) => Some(axis),
-            Err(_) => self
-                .axis
-                .checked_neg()
-                .and_then(|back| rank.checked_sub(usize::try_from(back).ok()?)),
+            Err(_) => self.axis.checked_neg().and_then(|back| rank.checked_sub(usize::try_from(back).ok()?)),
         };
         match from_front {
-            Some(0) => Err(Error::AxisIsBatch {
-                axis: self.axis,
-                rank,
-            }),
+            Some(0) => Err(Error::AxisIsBatch { axis: self.axis, rank }),
             Some(axis) if axis < rank => Ok(axis),
             _ => Err(out_of_range),
         }
@@ -131,18 +117,12 @@ impl TensorScatter {
         let (rank, update_rank) = (past_cache.shape().len(), update.shape().len());
         let axis = self.resolve_axis(rank)?;
         if rank != update_rank {
-            return Err(Error::RankMismatch {
-                cache: rank,
-                update: update_rank,
-            });
+            return Err(Error::RankMismatch { cache: rank, update: update_rank });
         }
         let cache = past_cache.resolve(Argument::PastCache, width(element))?;
         let update = update.resolve(Argument::Update, width(element))?;
 
-        let misplaced = Error::AxisOutOfRange {
-            axis: self.axis,
-            rank,
-        };
+        let misplaced = Error::AxisOutOfRange { axis: self.axis, rank };
         let old = Roles::of(&cache.dims, axis).ok_or(misplaced)?;
         let new = Roles::of(&update.dims, axis).ok_or(misplaced)?;
         agree(Argument::Update, 0, &[old.sample], &[new.sample])?;
@@ -208,13 +188,7 @@ impl Prepared {
         lengths: impl Into<Lengths<'a>>,
     ) -> Result<WritePlan<'a>, Error> {
         let (starts, lengths) = (write_indices.into(), lengths.into());
-        let call = Call {
-            layer: 0,
-            starts,
-            anchor: Anchor::First,
-            spans: Spans::Uniform,
-            lengths,
-        };
+        let call = Call { layer: 0, starts, anchor: Anchor::First, spans: Spans::Uniform, lengths };
         WritePlan::new(&self.geometry, call)
     }
 
@@ -275,8 +249,7 @@ impl Prepared {
         write_indices: impl Into<Starts<'a>>,
         present_cache: &mut [T],
     ) -> Result<Written, Error> {
-        self.plan(write_indices)?
-            .into_present(past_cache, update, present_cache)
+        self.plan(write_indices)?.into_present(past_cache, update, present_cache)
     }
 
     /// [`into_present`](Self::into_present) into memory that need not be initialised.
@@ -290,7 +263,6 @@ impl Prepared {
         write_indices: impl Into<Starts<'a>>,
         present_cache: &'p mut [MaybeUninit<T>],
     ) -> Result<&'p mut [T], Error> {
-        self.plan(write_indices)?
-            .into_present_uninit(past_cache, update, present_cache)
+        self.plan(write_indices)?.into_present_uninit(past_cache, update, present_cache)
     }
 }

@@ -17,10 +17,7 @@ pub struct Engine {
 
 impl Engine {
     pub(super) fn new(network: Network) -> Self {
-        Self {
-            network,
-            out_of_range: OutOfRange::Error,
-        }
+        Self { network, out_of_range: OutOfRange::Error }
     }
 
     /// An extension of ours: what happens to a sample whose index does not fit.
@@ -33,15 +30,12 @@ impl Engine {
     /// The input whose memory this output is (`getAliasedInputTensor`).
     #[must_use]
     pub fn aliased_input_tensor(&self, output: &str) -> Option<&str> {
-        let layer = self.network.layers.iter().find(|layer| {
-            self.network
-                .tensor(layer.output)
-                .is_ok_and(|tensor| tensor.name == output)
-        })?;
-        self.network
-            .tensor(layer.cache)
-            .ok()
-            .map(|tensor| tensor.name.as_str())
+        let layer = self
+            .network
+            .layers
+            .iter()
+            .find(|layer| self.network.tensor(layer.output).is_ok_and(|tensor| tensor.name == output))?;
+        self.network.tensor(layer.cache).ok().map(|tensor| tensor.name.as_str())
     }
 
     /// A place to bind buffers for one execution (`createExecutionContext`).
@@ -145,8 +139,7 @@ impl<'a> ExecutionContext<'a> {
             let plan = self.plan(layer, definition, shapes)?;
             let (_, update) = self.bound(&self.data, definition.update)?;
             let (_, cache) = self.bound(&self.caches, definition.cache)?;
-            plan.check_bytes(layer, cache.len(), update.len())
-                .map_err(refuse)?;
+            plan.check_bytes(layer, cache.len(), update.len()).map_err(refuse)?;
             steps.push((layer, definition.cache, plan, *update));
         }
         let mut written = Written { skipped: 0 };
@@ -154,9 +147,8 @@ impl<'a> ExecutionContext<'a> {
             let Some((_, cache)) = self.caches.get_mut(&cache) else {
                 continue;
             };
-            let one = plan
-                .write_bytes(cache, update)
-                .map_err(|error| NetworkError::Layer { layer, error })?;
+            let one =
+                plan.write_bytes(cache, update).map_err(|error| NetworkError::Layer { layer, error })?;
             written.skipped = written.skipped.saturating_add(one.skipped);
         }
         Ok(written)
@@ -166,15 +158,9 @@ impl<'a> ExecutionContext<'a> {
         let network = &self.engine.network;
         for (name, address) in &self.outputs {
             let named = |layer: &&LayerDefinition| {
-                network
-                    .tensor(layer.output)
-                    .is_ok_and(|tensor| &tensor.name == name)
+                network.tensor(layer.output).is_ok_and(|tensor| &tensor.name == name)
             };
-            let cache = network
-                .layers
-                .iter()
-                .find(named)
-                .and_then(|layer| self.caches.get(&layer.cache));
+            let cache = network.layers.iter().find(named).and_then(|layer| self.caches.get(&layer.cache));
             if cache.is_none_or(|(_, bytes)| bytes.as_ptr() != *address) {
                 return Err(NetworkError::OutputAddress(name.clone()));
             }
@@ -189,9 +175,7 @@ impl<'a> ExecutionContext<'a> {
         let operation = KvCacheUpdate::new().out_of_range(self.engine.out_of_range);
         let shapes = match definition.form {
             UpdateForm::Padded => operation.prepare(element, cache, update).map(Shapes::Padded),
-            UpdateForm::PackedNhd => operation
-                .prepare_packed(element, cache, update)
-                .map(Shapes::Packed),
+            UpdateForm::PackedNhd => operation.prepare_packed(element, cache, update).map(Shapes::Packed),
         };
         shapes.map_err(|error| NetworkError::Layer { layer, error })
     }
@@ -221,10 +205,7 @@ impl<'a> ExecutionContext<'a> {
         let inputs = self.engine.network.inputs();
         let named = inputs.into_iter().find(|(_, tensor)| tensor.name == name);
         let (id, tensor) = named.ok_or_else(|| NetworkError::UnknownInput(name.into()))?;
-        let mismatch = |dimension| NetworkError::BoundShape {
-            name: name.into(),
-            dimension,
-        };
+        let mismatch = |dimension| NetworkError::BoundShape { name: name.into(), dimension };
         if tensor.dims.len() != shape.len() {
             return Err(mismatch(shape.len()));
         }

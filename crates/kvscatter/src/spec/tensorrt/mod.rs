@@ -17,10 +17,10 @@ pub use network::{DataType, KvCacheMode, KvCacheUpdateLayer, Network, NetworkErr
 use bytemuck::NoUninit;
 
 use crate::argument::Words;
+use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Roles, Rules, agree, width};
 use crate::indices::Values;
 use crate::layout::{Dim, View};
-use crate::plan::{Anchor, Call, Spans};
 use crate::{
     Argument, ElementType, Error, Layout, Lengths, Mode, NegativeIndex, OutOfRange, Starts, WritePlan,
     Written,
@@ -46,9 +46,7 @@ impl KvCacheUpdate {
     /// An index out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            out_of_range: OutOfRange::Error,
-        }
+        Self { out_of_range: OutOfRange::Error }
     }
 
     /// An extension of ours: what happens to a sample whose index does not fit.
@@ -72,12 +70,7 @@ impl KvCacheUpdate {
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), 4)?;
-        let rank = Error::Rank {
-            argument: Argument::Update,
-            rank: update.dims.len(),
-            min: 4,
-            max: 4,
-        };
+        let rank = Error::Rank { argument: Argument::Update, rank: update.dims.len(), min: 4, max: 4 };
         let old = Roles::of(&cache.dims, 2).ok_or(rank)?;
         let new = Roles::of(&update.dims, 2).ok_or(rank)?;
         let geometry = Geometry::new(&Normalised {
@@ -109,12 +102,7 @@ impl KvCacheUpdate {
         let (cache, update) = resolve(element, cache.into(), update.into(), 3)?;
         let old = Roles::of(&cache.dims, 2);
         let (Some(old), [tokens, heads, head_size]) = (old, update.dims.as_slice()) else {
-            return Err(Error::Rank {
-                argument: Argument::Update,
-                rank: update.dims.len(),
-                min: 3,
-                max: 3,
-            });
+            return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), min: 3, max: 3 });
         };
         let geometry = Geometry::new(&Normalised {
             words: &Words::TENSORRT,
@@ -132,11 +120,7 @@ impl KvCacheUpdate {
     }
 
     fn rules(&self) -> Rules {
-        Rules {
-            mode: Mode::Linear,
-            out_of_range: self.out_of_range,
-            negative_index: NegativeIndex::Reject,
-        }
+        Rules { mode: Mode::Linear, out_of_range: self.out_of_range, negative_index: NegativeIndex::Reject }
     }
 }
 
@@ -171,12 +155,7 @@ impl Prepared {
         write_indices: impl Into<Starts<'a>>,
         lengths: impl Into<Lengths<'a>>,
     ) -> Result<WritePlan<'a>, Error> {
-        plan(
-            &self.geometry,
-            write_indices.into(),
-            Spans::Uniform,
-            lengths.into(),
-        )
+        plan(&self.geometry, write_indices.into(), Spans::Uniform, lengths.into())
     }
 
     /// Writes `update` into `cache`. See [`WritePlan::write`].
@@ -241,16 +220,7 @@ fn plan<'a>(
     spans: Spans<'a>,
     lengths: Lengths<'a>,
 ) -> Result<WritePlan<'a>, Error> {
-    WritePlan::new(
-        geometry,
-        Call {
-            layer: 0,
-            starts,
-            anchor: Anchor::First,
-            spans,
-            lengths,
-        },
-    )
+    WritePlan::new(geometry, Call { layer: 0, starts, anchor: Anchor::First, spans, lengths })
 }
 
 fn resolve(
@@ -261,22 +231,11 @@ fn resolve(
 ) -> Result<(View, View), Error> {
     use ElementType::{BFloat16, Float16, Float32};
     if !matches!(element, Float32 | Float16 | BFloat16) {
-        return Err(Error::ElementType {
-            argument: Argument::Cache,
-            element,
-        });
+        return Err(Error::ElementType { argument: Argument::Cache, element });
     }
     let rank = |argument, layout: Layout<'_>, want: usize| match layout.shape().len() {
         rank if rank == want => layout.resolve(argument, width(element)),
-        rank => Err(Error::Rank {
-            argument,
-            rank,
-            min: want,
-            max: want,
-        }),
+        rank => Err(Error::Rank { argument, rank, min: want, max: want }),
     };
-    Ok((
-        rank(Argument::Cache, cache, 4)?,
-        rank(Argument::Update, update, update_rank)?,
-    ))
+    Ok((rank(Argument::Cache, cache, 4)?, rank(Argument::Update, update, update_rank)?))
 }

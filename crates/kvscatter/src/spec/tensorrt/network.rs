@@ -116,11 +116,7 @@ impl TryFrom<i32> for KvCacheMode {
 
     /// TensorRT's number for the mode.
     fn try_from(value: i32) -> Result<Self, NetworkError> {
-        if value == 0 {
-            Ok(Self::Linear)
-        } else {
-            Err(NetworkError::CacheMode { value })
-        }
+        if value == 0 { Ok(Self::Linear) } else { Err(NetworkError::CacheMode { value }) }
     }
 }
 
@@ -230,42 +226,25 @@ impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NameTaken(name) => write!(f, "two tensors are named {name}"),
-            Self::Dimension {
-                name,
-                dimension,
-                value,
-            } => {
-                write!(
-                    f,
-                    "dimension {dimension} of input {name} is {value}: must be -1 (dynamic) or more"
-                )
+            Self::Dimension { name, dimension, value } => {
+                write!(f, "dimension {dimension} of input {name} is {value}: must be -1 (dynamic) or more")
             }
             Self::Foreign => f.write_str("the tensor or layer belongs to another network"),
             Self::CacheMode { value } => write!(f, "cacheMode = {value}: kLINEAR (0) is the only mode"),
             Self::Layer { layer, error } => write!(f, "layer {layer}: {error}"),
             Self::DynamicMaxSequenceLength { layer } => {
-                write!(
-                    f,
-                    "layer {layer}: the cache's maximum sequence length must not be dynamic"
-                )
+                write!(f, "layer {layer}: the cache's maximum sequence length must not be dynamic")
             }
             Self::CacheNotNetworkInput { layer } => {
                 write!(f, "layer {layer}: the cache must be an input of the network")
             }
             Self::OutputNotMarked { layer } => {
-                write!(
-                    f,
-                    "layer {layer}: its output must be marked as an output of the network"
-                )
+                write!(f, "layer {layer}: its output must be marked as an output of the network")
             }
             Self::CacheSharedByLayers { layer, first } => {
                 write!(f, "layer {layer}: its cache is already written by layer {first}")
             }
-            Self::FedByLayer {
-                layer,
-                from,
-                argument,
-            } => {
+            Self::FedByLayer { layer, from, argument } => {
                 write!(
                     f,
                     "layer {layer}: {argument} is the output of layer {from}, must not come from a layer"
@@ -275,27 +254,18 @@ impl fmt::Display for NetworkError {
                 write!(f, "layer {layer}: a packed update needs updateLengths")
             }
             Self::LengthsWhilePadded { layer } => {
-                write!(
-                    f,
-                    "layer {layer}: updateLengths belong to a packed update, this one is padded"
-                )
+                write!(f, "layer {layer}: updateLengths belong to a packed update, this one is padded")
             }
             Self::InputMarkedAsOutput(name) => write!(f, "input {name} cannot be an output as well"),
             Self::UnknownInput(name) => write!(f, "the engine has no input {name}"),
             Self::UnknownOutput(name) => write!(f, "the engine has no output {name}"),
             Self::Unbound(name) => write!(f, "input {name} has no buffer of its kind"),
             Self::BoundShape { name, dimension } => {
-                write!(
-                    f,
-                    "the buffer of {name} contradicts the input's dimensions at {dimension}"
-                )
+                write!(f, "the buffer of {name} contradicts the input's dimensions at {dimension}")
             }
             Self::BoundType(name) => write!(f, "the indices bound to {name} are not of the input's type"),
             Self::OutputAddress(name) => {
-                write!(
-                    f,
-                    "the address of output {name} must be its cache's: the update is in place"
-                )
+                write!(f, "the address of output {name} must be its cache's: the update is in place")
             }
         }
     }
@@ -334,11 +304,7 @@ impl Network {
                 Ok(size) => Some(size),
                 Err(_) if value == -1 => None,
                 Err(_) => {
-                    return Err(NetworkError::Dimension {
-                        name: name.into(),
-                        dimension,
-                        value,
-                    });
+                    return Err(NetworkError::Dimension { name: name.into(), dimension, value });
                 }
             });
         }
@@ -369,13 +335,7 @@ impl Network {
         let Tensor { data_type, dims, .. } = self.tensor(cache)?.clone();
         let index = self.layers.len();
         let name = alloc::format!("(Unnamed Layer* {index}) [KVCacheUpdate]_output");
-        let output = self.add(Tensor {
-            name,
-            data_type,
-            dims,
-            source: Source::Layer(index),
-            marked: false,
-        });
+        let output = self.add(Tensor { name, data_type, dims, source: Source::Layer(index), marked: false });
         let KvCacheMode::Linear = mode;
         self.layers.push(LayerDefinition {
             cache,
@@ -397,10 +357,7 @@ impl Network {
         layer: KvCacheUpdateLayer,
         form: UpdateForm,
     ) -> Result<(), NetworkError> {
-        self.layers
-            .get_mut(layer.index)
-            .ok_or(NetworkError::Foreign)?
-            .form = form;
+        self.layers.get_mut(layer.index).ok_or(NetworkError::Foreign)?.form = form;
         Ok(())
     }
 
@@ -414,10 +371,7 @@ impl Network {
         lengths: TensorId,
     ) -> Result<(), NetworkError> {
         self.tensor(lengths)?;
-        self.layers
-            .get_mut(layer.index)
-            .ok_or(NetworkError::Foreign)?
-            .update_lengths = Some(lengths);
+        self.layers.get_mut(layer.index).ok_or(NetworkError::Foreign)?.update_lengths = Some(lengths);
         Ok(())
     }
 
@@ -460,11 +414,7 @@ impl Network {
     }
 
     pub(super) fn inputs(&self) -> impl Iterator<Item = (TensorId, &Tensor)> {
-        let numbered = self
-            .tensors
-            .iter()
-            .enumerate()
-            .map(|(index, tensor)| (TensorId(index), tensor));
+        let numbered = self.tensors.iter().enumerate().map(|(index, tensor)| (TensorId(index), tensor));
         numbered.filter(|(_, tensor)| tensor.source == Source::Input)
     }
 
@@ -479,11 +429,7 @@ impl Network {
 
     fn check_name(&self, name: &str) -> Result<(), NetworkError> {
         let taken = self.tensors.iter().any(|tensor| tensor.name == name);
-        if taken {
-            Err(NetworkError::NameTaken(name.into()))
-        } else {
-            Ok(())
-        }
+        if taken { Err(NetworkError::NameTaken(name.into())) } else { Ok(()) }
     }
 }
 

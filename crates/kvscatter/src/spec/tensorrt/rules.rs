@@ -14,14 +14,7 @@ pub(super) fn check(network: &Network) -> Result<(), NetworkError> {
 
 /// Where the tensors come from and go to.
 fn check_wiring(network: &Network, layer: usize, definition: &LayerDefinition) -> Result<(), NetworkError> {
-    let LayerDefinition {
-        cache,
-        update,
-        write_indices,
-        update_lengths,
-        form,
-        output,
-    } = *definition;
+    let LayerDefinition { cache, update, write_indices, update_lengths, form, output } = *definition;
     if network.tensor(cache)?.source != Source::Input {
         return Err(NetworkError::CacheNotNetworkInput { layer });
     }
@@ -37,11 +30,7 @@ fn check_wiring(network: &Network, layer: usize, definition: &LayerDefinition) -
     for (argument, tensor) in fed {
         if let Some(Source::Layer(from)) = tensor.map(|id| network.tensor(id)).transpose()?.map(|t| t.source)
         {
-            return Err(NetworkError::FedByLayer {
-                layer,
-                from,
-                argument,
-            });
+            return Err(NetworkError::FedByLayer { layer, from, argument });
         }
     }
     match (form, update_lengths) {
@@ -49,11 +38,7 @@ fn check_wiring(network: &Network, layer: usize, definition: &LayerDefinition) -
         (UpdateForm::Padded, Some(_)) => return Err(NetworkError::LengthsWhilePadded { layer }),
         _ => {}
     }
-    if network.tensor(output)?.marked {
-        Ok(())
-    } else {
-        Err(NetworkError::OutputNotMarked { layer })
-    }
+    if network.tensor(output)?.marked { Ok(()) } else { Err(NetworkError::OutputNotMarked { layer }) }
 }
 
 /// Types, ranks, and every dimension that is known.
@@ -71,11 +56,7 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
     if cache.data_type != update.data_type {
         let element = update.data_type.element();
         let cache = cache.data_type.element();
-        return Err(refuse(Error::ElementTypeMismatch {
-            cache,
-            argument: Argument::Update,
-            element,
-        }));
+        return Err(refuse(Error::ElementTypeMismatch { cache, argument: Argument::Update, element }));
     }
     one_of(Argument::TensorRtWriteIndices, indices, &[Int32, Int64]).map_err(refuse)?;
     if let Some(lengths) = lengths {
@@ -92,9 +73,7 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
     };
     match (definition.form, update.dims.as_slice()) {
         (UpdateForm::Padded, &[new_batch, new_heads, rows, new_head_size]) => {
-            agree(1, heads, new_heads)
-                .and_then(|()| agree(3, head_size, new_head_size))
-                .map_err(refuse)?;
+            agree(1, heads, new_heads).and_then(|()| agree(3, head_size, new_head_size)).map_err(refuse)?;
             if let Some(rows) = rows.filter(|&rows| rows > capacity) {
                 return Err(refuse(Error::UpdateLongerThanCache { rows, capacity }));
             }
@@ -106,9 +85,7 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
             count(Argument::TensorRtWriteIndices, indices, new_batch).map_err(refuse)
         }
         (UpdateForm::PackedNhd, &[_, new_heads, new_head_size]) => {
-            agree(1, heads, new_heads)
-                .and_then(|()| agree(2, head_size, new_head_size))
-                .map_err(refuse)?;
+            agree(1, heads, new_heads).and_then(|()| agree(2, head_size, new_head_size)).map_err(refuse)?;
             let samples = indices.dims.first().copied().flatten();
             if let (Some(cache), Some(update)) = (batch, samples)
                 && update > cache
@@ -116,9 +93,7 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
                 return Err(refuse(Error::BatchTooLarge { cache, update }));
             }
             let want = samples.and_then(|samples| samples.checked_add(1));
-            lengths
-                .map_or(Ok(()), |lengths| count(Argument::UpdateLengths, lengths, want))
-                .map_err(refuse)
+            lengths.map_or(Ok(()), |lengths| count(Argument::UpdateLengths, lengths, want)).map_err(refuse)
         }
         (UpdateForm::Padded, _) => rank(Argument::Update, update, 4).map_err(refuse),
         (UpdateForm::PackedNhd, _) => rank(Argument::Update, update, 3).map_err(refuse),
@@ -127,35 +102,19 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
 
 fn one_of(argument: Argument, tensor: &Tensor, allowed: &[ElementType]) -> Result<(), Error> {
     let element = tensor.data_type.element();
-    if allowed.contains(&element) {
-        Ok(())
-    } else {
-        Err(Error::ElementType { argument, element })
-    }
+    if allowed.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element }) }
 }
 
 fn rank(argument: Argument, tensor: &Tensor, want: usize) -> Result<(), Error> {
     let rank = tensor.dims.len();
-    if rank == want {
-        Ok(())
-    } else {
-        Err(Error::Rank {
-            argument,
-            rank,
-            min: want,
-            max: want,
-        })
-    }
+    if rank == want { Ok(()) } else { Err(Error::Rank { argument, rank, min: want, max: want }) }
 }
 
 fn agree(dimension: usize, cache: Option<usize>, update: Option<usize>) -> Result<(), Error> {
     match (cache, update) {
-        (Some(expected), Some(got)) if expected != got => Err(Error::DimensionMismatch {
-            argument: Argument::Update,
-            dimension,
-            expected,
-            got,
-        }),
+        (Some(expected), Some(got)) if expected != got => {
+            Err(Error::DimensionMismatch { argument: Argument::Update, dimension, expected, got })
+        }
         _ => Ok(()),
     }
 }

@@ -1,0 +1,254 @@
+//! The rules of one call's indices: which of them fit, and where each sample goes.
+
+use crate::geometry::{Geometry, Samples};
+use crate::indices::{Lengths, Starts, Values};
+use crate::{Argument, Error, Mode, NegativeIndex, OutOfRange};
+
+/// What one call adds to a geometry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) layer: i64,
+    pub(crate) starts: Starts<'a>,
+    pub(crate) anchor: Anchor,
+    pub(crate) spans: Spans<'a>,
+    pub(crate) lengths: Lengths<'a>,
+}
+
+/// What a position counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Anchor {
+    /// The first slot written.
+    First,
+    /// The length after the write, padding included: the start is this less the rows the sample brings.
+    End,
+}
+
+/// The rows each sample brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spans<'a> {
+    /// Those of a padded update.
+    Uniform,
+    /// One number per sample, none below `least`.
+    Each { values: Values<'a>, least: usize },
+    /// Running totals, one more than samples, from 0.
+    Cumulative(Values<'a>),
+}
+
+/// The indices of a call beside the geometry they are meant for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Positions<'a> {
+    geometry: &'a Geometry,
+    call: Call<'a>,
+}
+
+/// What a check of all indices has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    pub(crate) layer: usize,
+    /// Rows written, over all samples.
+    pub(crate) rows: usize,
+    pub(crate) skipped: usize,
+}
+
+impl<'a> Positions<'a> {
+    pub(crate) fn new(geometry: &'a Geometry, call: Call<'a>) -> Self {
+        Self { geometry, call }
+    }
+
+    /// Checks every index:
+    ///
+    /// 1. the layer exists;
+    /// 2. there is one start and one length per sample, and no more samples than the cache has;
+    /// 3. the rows that the samples bring are the rows of the update, and each sample fits the cache;
+    /// 4. `0 <= lengths[i] <=` the rows sample `i` brings;
+    /// 5. linear: `0 <= start` and `start + length <= capacity`; circular: any start, or any that is not
+    ///    negative under [`NegativeIndex::Reject`]. Under [`OutOfRange::SkipSample`] a sample that fails this
+    ///    is counted and left out.
+    pub(crate) fn check(&self) -> Result<Checked, Error> {
+        let layers = self.geometry.layers();
+        let layer = usize::try_from(self.call.layer).ok().filter(|&layer| layer < layers);
+        let layer = layer.ok_or(Error::LayerOutOfRange { value: self.call.layer, layers })?; // Condition 1
+        self.check_counts()?; // Condition 2
+        if self.is_uniform() {
+            // Slot 0 fits wherever the update does; a batch that is huge and empty is not walked.
+            let rows = self.batch().wrapping_mul(self.most_rows());
+            return Ok(Checked { layer, rows, skipped: 0 });
+        }
+        self.call.spans.check_order(self.geometry.words.spans)?; // Condition 3, with `rows_of`
+        let mut checked = Checked { layer, rows: 0, skipped: 0 };
+        let mut brought = 0_i64;
+        for sample in 0..self.batch() {
+            let (span, length) = self.rows_of(sample)?; // Conditions 3 and 4
+            brought = brought.saturating_add_unsigned(u64::try_from(span).unwrap_or(u64::MAX));
+            match self.slot(sample, span, length) {
+                // Condition 5. No sum of lengths wraps: each is at most the capacity of its own sample.
+                Ok(_) => checked.rows = checked.rows.wrapping_add(length),
+                Err(_) if self.geometry.rules.out_of_range == OutOfRange::SkipSample => {
+                    checked.skipped = checked.skipped.wrapping_add(1);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.check_total(brought)?; // Condition 3
+        Ok(checked)
+    }
+
+    /// Samples of the update.
+    pub(crate) fn batch(&self) -> usize {
+        match (self.geometry.samples, self.call.spans) {
+            (Samples::Padded { batch, .. }, _) => batch,
+            (Samples::Packed { .. }, Spans::Uniform) => 0,
+            (Samples::Packed { .. }, Spans::Each { values, .. }) => values.len(),
+            (Samples::Packed { .. }, Spans::Cumulative(values)) => values.len().saturating_sub(1),
+        }
+    }
+
+    /// The position of a sample as the caller gave it.
+    pub(crate) fn given(&self, sample: usize) -> Option<i64> {
+        let given = || self.call.starts.values().map_or(Some(0), |starts| starts.at(sample));
+        if sample < self.batch() { given() } else { None }
+    }
+
+    /// The rows a sample brings, and how many of them are written.
+    #[inline]
+    pub(crate) fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
+        let capacity = self.geometry.capacity();
+        let within = |argument, value: i64, min: usize, max: usize| {
+            let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
+            length.ok_or(Error::LengthOutOfRange { argument, index: sample, value, min, max })
+        };
+        let span = match (self.call.spans.at(sample), self.geometry.samples) {
+            (None, _) => self.most_rows(),
+            (Some((value, least)), Samples::Padded { rows, .. }) => {
+                within(self.geometry.words.spans, value, rows.max(least), rows)?
+            }
+            (Some((value, least)), Samples::Packed { .. }) => {
+                within(self.geometry.words.spans, value, least, capacity)?
+            }
+        };
+        let length = match self.call.lengths.values().and_then(|lengths| lengths.at(sample)) {
+            None => span,
+            Some(value) => within(Argument::Lengths, value, 0, span)?,
+        };
+        Ok((span, length))
+    }
+
+    /// The first slot written.
+    #[inline]
+    pub(crate) fn slot(&self, sample: usize, span: usize, length: usize) -> Result<usize, Error> {
+        let Some(value) = self.call.starts.values().and_then(|starts| starts.at(sample)) else {
+            return Ok(0);
+        };
+        match (self.call.anchor, self.geometry.rules.mode) {
+            (Anchor::First, Mode::Linear) => self.linear_slot(sample, value, length),
+            (Anchor::First, Mode::Circular) => self.ring_slot(sample, value),
+            (Anchor::End, _) => self.slot_before_end(sample, value, span, length),
+        }
+    }
+
+    fn linear_slot(&self, index: usize, value: i64, rows: usize) -> Result<usize, Error> {
+        let (argument, capacity) = (self.geometry.words.starts, self.geometry.capacity());
+        match usize::try_from(value) {
+            // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
+            Ok(start) if start <= capacity.wrapping_sub(rows) => Ok(start),
+            _ if value < 0 => Err(Error::NegativeStart { argument, index, value }),
+            _ => Err(Error::StartOutOfRange { argument, index, value, rows, capacity }),
+        }
+    }
+
+    fn ring_slot(&self, index: usize, value: i64) -> Result<usize, Error> {
+        if value < 0 && self.geometry.rules.negative_index == NegativeIndex::Reject {
+            return Err(Error::NegativeStart { argument: self.geometry.words.starts, index, value });
+        }
+        // Reduce first, add later: no start overflows. A ring without slots has only slot 0.
+        let slots = i64::try_from(self.geometry.capacity()).unwrap_or(i64::MAX);
+        let slot = value.checked_rem_euclid(slots).unwrap_or(0);
+        Ok(usize::try_from(slot).unwrap_or(0))
+    }
+
+    fn slot_before_end(&self, index: usize, value: i64, span: usize, length: usize) -> Result<usize, Error> {
+        let (argument, capacity) = (self.geometry.words.starts, self.geometry.capacity());
+        let start = i64::try_from(span).ok().and_then(|span| value.checked_sub(span));
+        let slot = start.and_then(|start| usize::try_from(start).ok());
+        // `length <= capacity`, as above.
+        let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
+        fits.ok_or(Error::EndOutOfRange { argument, index, value, rows: span, capacity })
+    }
+
+    /// Every sample from slot 0, in full.
+    fn is_uniform(&self) -> bool {
+        self.call.starts == Starts::Zero
+            && self.call.lengths == Lengths::Full
+            && self.call.spans == Spans::Uniform
+            && matches!(self.geometry.samples, Samples::Padded { .. })
+    }
+
+    fn most_rows(&self) -> usize {
+        match self.geometry.samples {
+            Samples::Padded { rows, .. } => rows,
+            Samples::Packed { .. } => 0,
+        }
+    }
+
+    fn check_counts(&self) -> Result<(), Error> {
+        let want = self.batch();
+        let cache = self.geometry.cache_batch();
+        if want > cache {
+            return Err(Error::BatchTooLarge { cache, update: want });
+        }
+        let check = |argument, values: Option<Values<'_>>| match values {
+            Some(values) if values.len() != want => Err(Error::Count { argument, got: values.len(), want }),
+            _ => Ok(()),
+        };
+        check(self.geometry.words.starts, self.call.starts.values())?;
+        if let Spans::Each { values, .. } = self.call.spans {
+            check(self.geometry.words.spans, Some(values))?;
+        }
+        check(Argument::Lengths, self.call.lengths.values())
+    }
+
+    fn check_total(&self, got: i64) -> Result<(), Error> {
+        match self.geometry.samples {
+            Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
+                Err(Error::TokenSum { argument: self.geometry.words.spans, got, tokens })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Spans<'_> {
+    /// The sample's number and the least it may be.
+    #[inline]
+    fn at(self, sample: usize) -> Option<(i64, usize)> {
+        match self {
+            Self::Uniform => None,
+            Self::Each { values, least } => Some((values.at(sample)?, least)),
+            Self::Cumulative(values) => {
+                // `check_order` has seen that they do not decrease from 0, so this does not overflow.
+                Some((values.at(sample.wrapping_add(1))?.wrapping_sub(values.at(sample)?), 0))
+            }
+        }
+    }
+
+    fn check_order(self, argument: Argument) -> Result<(), Error> {
+        let Self::Cumulative(values) = self else {
+            return Ok(());
+        };
+        let mut previous = match values.at(0) {
+            Some(0) => 0,
+            Some(value) => return Err(Error::CumulativeStart { argument, value }),
+            None => {
+                return Err(Error::Count { argument, got: 0, want: 1 });
+            }
+        };
+        for index in 1..values.len() {
+            let Some(value) = values.at(index) else { break };
+            if value < previous {
+                return Err(Error::CumulativeOrder { argument, index, value, previous });
+            }
+            previous = value;
+        }
+        Ok(())
+    }
+}
