@@ -40,24 +40,16 @@ impl KvCacheOperation {
         lengths: Option<&[i64]>,
     ) -> Result<Outcome<E>, Refusal> {
         let &[layers, batch, capacity, hidden] = past.shape else {
-            return Err(Refusal::CacheRank {
-                rank: past.shape.len(),
-            });
+            return Err(Refusal::CacheRank { rank: past.shape.len() });
         };
         let (tokens, new_hidden, equal_rows) = match *new_kv.shape {
             [tokens, hidden] => (tokens, hidden, None),
             [new_batch, _, _, _] if new_batch != batch => {
-                return Err(Refusal::Dimension {
-                    dimension: 0,
-                    cache: batch,
-                    update: new_batch,
-                });
+                return Err(Refusal::Dimension { dimension: 0, cache: batch, update: new_batch });
             }
             [batch, rows, heads, head_size] => (batch * rows, heads * head_size, Some(rows)),
             _ => {
-                return Err(Refusal::UpdateRank {
-                    rank: new_kv.shape.len(),
-                });
+                return Err(Refusal::UpdateRank { rank: new_kv.shape.len() });
             }
         };
         if new_hidden != hidden {
@@ -110,9 +102,6 @@ impl KvCacheOperation {
             }
             prefix_ntokens += seq_len[i] as usize;
         }
-        Ok(Outcome {
-            present,
-            skipped: slots.iter().filter(|slots| slots.is_none()).count(),
-        })
+        Ok(Outcome { present, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
     }
 }

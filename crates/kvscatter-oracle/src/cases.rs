@@ -90,12 +90,7 @@ fn generate(themes: Vec<Theme>, seed: u64, count: usize) -> impl Iterator<Item =
 
 impl Draft {
     fn finish(self, name: String) -> Case {
-        let Self {
-            call,
-            elements,
-            cache_shape,
-            update_shape,
-        } = self;
+        let Self { call, elements, cache_shape, update_shape } = self;
         let (cache_len, update_len) = (size(&cache_shape), size(&update_shape));
         let cache = Values::painted(elements[0], 0, cache_len);
         let update = Values::painted(elements[1], cache_len, update_len);
@@ -106,16 +101,7 @@ impl Draft {
                 present: Values::gathered(elements[0], &present, &cache, &update),
                 skipped,
             });
-        Case {
-            name,
-            call,
-            elements,
-            cache_shape,
-            update_shape,
-            cache,
-            update,
-            expected,
-        }
+        Case { name, call, elements, cache_shape, update_shape, cache, update, expected }
     }
 }
 
@@ -164,64 +150,31 @@ mod tests {
         }
         assert_eq!(written.len(), Element::all().len());
         let rules = [
-            Refusal::TypesDiffer {
-                cache: "",
-                update: "",
-            },
+            Refusal::TypesDiffer { cache: "", update: "" },
             Refusal::UnsupportedType { element: "" },
             Refusal::Mode { name: String::new() },
             Refusal::CacheRank { rank: 0 },
             Refusal::UpdateRank { rank: 0 },
             Refusal::Axis { axis: 0, rank: 0 },
-            Refusal::Dimension {
-                dimension: 0,
-                cache: 0,
-                update: 0,
-            },
+            Refusal::Dimension { dimension: 0, cache: 0, update: 0 },
             Refusal::UpdateBatch { cache: 0, update: 0 },
             Refusal::UpdateTooLong { capacity: 0, rows: 0 },
-            Refusal::IndexCount {
-                argument: "",
-                given: 0,
-                needed: 0,
-            },
-            Refusal::Length {
-                sample: 0,
-                length: 0,
-                rows: 0,
-            },
+            Refusal::IndexCount { argument: "", given: 0, needed: 0 },
+            Refusal::Length { sample: 0, length: 0, rows: 0 },
             Refusal::NegativeStart { sample: 0, start: 0 },
-            Refusal::OutOfRange {
-                sample: 0,
-                start: 0,
-                rows: 0,
-                capacity: 0,
-            },
+            Refusal::OutOfRange { sample: 0, start: 0, rows: 0, capacity: 0 },
             Refusal::UpdateLengthsMissing,
             Refusal::UpdateLengthsUnexpected,
             Refusal::UpdateLengthsFirst { first: 0 },
             Refusal::UpdateLengthsDecrease { sample: 0 },
-            Refusal::UpdateLengthsTooLong {
-                sample: 0,
-                rows: 0,
-                capacity: 0,
-            },
+            Refusal::UpdateLengthsTooLong { sample: 0, rows: 0, capacity: 0 },
             Refusal::UpdateLengthsTotal { total: 0, tokens: 0 },
-            Refusal::LayerId {
-                layer_id: 0,
-                layers: 0,
-            },
-            Refusal::SeqLen {
-                sample: 0,
-                seq_len: 0,
-            },
+            Refusal::LayerId { layer_id: 0, layers: 0 },
+            Refusal::SeqLen { sample: 0, seq_len: 0 },
             Refusal::SeqLenTotal { total: 0, tokens: 0 },
         ];
         for rule in rules {
-            assert!(
-                broken.contains(&std::mem::discriminant(&rule)),
-                "no case breaks {rule:?}"
-            );
+            assert!(broken.contains(&std::mem::discriminant(&rule)), "no case breaks {rule:?}");
         }
     }
 
@@ -229,10 +182,6 @@ mod tests {
     fn names_are_unique_and_fit_a_file_name() {
         let names: HashSet<_> = cases(4, ROUNDS).map(|case| case.name).collect();
         assert_eq!(names.len(), ROUNDS);
-        assert!(
-            names
-                .iter()
-                .all(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
-        );
+        assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')));
     }
 }

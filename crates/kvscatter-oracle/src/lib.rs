@@ -92,14 +92,8 @@ fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
 
 /// The place of the element at `index` in row-major order.
 fn ravel(index: &[usize], shape: &[usize]) -> usize {
-    assert!(
-        index.iter().zip(shape).all(|(i, dimension)| i < dimension),
-        "{index:?} in {shape:?}"
-    );
-    index
-        .iter()
-        .zip(shape)
-        .fold(0, |flat, (&i, &dimension)| flat * dimension + i)
+    assert!(index.iter().zip(shape).all(|(i, dimension)| i < dimension), "{index:?} in {shape:?}");
+    index.iter().zip(shape).fold(0, |flat, (&i, &dimension)| flat * dimension + i)
 }
 
 #[cfg(test)]

@@ -4,20 +4,13 @@
 /// Two elements to a byte. Only the low four bits of an element count.
 #[must_use]
 pub fn pack(elements: &[u8]) -> Vec<u8> {
-    elements
-        .chunks(2)
-        .map(|pair| (pair[0] & 0xF) | (pair.get(1).unwrap_or(&0) & 0xF) << 4)
-        .collect()
+    elements.chunks(2).map(|pair| (pair[0] & 0xF) | (pair.get(1).unwrap_or(&0) & 0xF) << 4).collect()
 }
 
 /// The first `count` elements of packed storage.
 #[must_use]
 pub fn unpack(bytes: &[u8], count: usize) -> Vec<u8> {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte & 0xF, byte >> 4])
-        .take(count)
-        .collect()
+    bytes.iter().flat_map(|byte| [byte & 0xF, byte >> 4]).take(count).collect()
 }
 
 #[cfg(test)]

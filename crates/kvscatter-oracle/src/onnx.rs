@@ -88,10 +88,7 @@ impl TensorScatter {
             index[axis] = slot;
             present[ravel(&index, past_cache.shape)] = element.clone();
         }
-        Ok(Outcome {
-            present,
-            skipped: slots.iter().filter(|slots| slots.is_none()).count(),
-        })
+        Ok(Outcome { present, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
     }
 
     /// The axis counted from the front, and whether the mode is circular.
@@ -100,9 +97,7 @@ impl TensorScatter {
             "linear" => false,
             "circular" => true,
             name => {
-                return Err(Refusal::Mode {
-                    name: name.to_owned(),
-                });
+                return Err(Refusal::Mode { name: name.to_owned() });
             }
         };
         let rank = cache.len();
@@ -111,10 +106,7 @@ impl TensorScatter {
         }
         let axis = i128::from(self.axis) + if self.axis < 0 { rank as i128 } else { 0 };
         if axis < 1 || axis >= rank as i128 {
-            return Err(Refusal::Axis {
-                axis: self.axis,
-                rank,
-            });
+            return Err(Refusal::Axis { axis: self.axis, rank });
         }
         let axis = axis as usize;
         if update.len() != rank {
@@ -130,10 +122,7 @@ impl TensorScatter {
             }
         }
         if update[axis] > cache[axis] {
-            return Err(Refusal::UpdateTooLong {
-                capacity: cache[axis],
-                rows: update[axis],
-            });
+            return Err(Refusal::UpdateTooLong { capacity: cache[axis], rows: update[axis] });
         }
         Ok((axis, circular))
     }

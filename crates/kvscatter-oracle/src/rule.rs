@@ -29,20 +29,11 @@ impl Rule<'_> {
         let broken = if start < 0 && (!self.circular || self.negative_index == NegativeIndex::Reject) {
             Refusal::NegativeStart { sample, start }
         } else if slots.end > capacity && !self.circular {
-            Refusal::OutOfRange {
-                sample,
-                start,
-                rows: length as usize,
-                capacity: self.capacity,
-            }
+            Refusal::OutOfRange { sample, start, rows: length as usize, capacity: self.capacity }
         } else {
             // `rows <= capacity`, so an empty ring has no row to ask about and nothing is divided by zero.
             let in_cache = |slot: i128| {
-                if self.circular {
-                    slot.rem_euclid(capacity)
-                } else {
-                    slot
-                }
+                if self.circular { slot.rem_euclid(capacity) } else { slot }
             };
             return Ok(Some(slots.map(|slot| in_cache(slot) as usize).collect()));
         };
@@ -54,15 +45,7 @@ impl Rule<'_> {
 }
 
 pub(crate) fn expect_count(argument: &'static str, given: usize, needed: usize) -> Result<(), Refusal> {
-    if given == needed {
-        Ok(())
-    } else {
-        Err(Refusal::IndexCount {
-            argument,
-            given,
-            needed,
-        })
-    }
+    if given == needed { Ok(()) } else { Err(Refusal::IndexCount { argument, given, needed }) }
 }
 
 /// One length per sample, if there are any.

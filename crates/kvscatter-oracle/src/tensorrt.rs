@@ -43,26 +43,18 @@ impl KvCacheUpdate {
         lengths: Option<&[i64]>,
     ) -> Result<Outcome<E>, Refusal> {
         let &[cache_batch, heads, capacity, head_size] = cache.shape else {
-            return Err(Refusal::CacheRank {
-                rank: cache.shape.len(),
-            });
+            return Err(Refusal::CacheRank { rank: cache.shape.len() });
         };
         let heads_and_head_size = match (self.update_form, update.shape) {
             (UpdateForm::Padded, &[_, d, _, h]) => [(1, heads, d), (3, head_size, h)],
             (UpdateForm::Packed, &[_, d, h]) => [(1, heads, d), (2, head_size, h)],
             _ => {
-                return Err(Refusal::UpdateRank {
-                    rank: update.shape.len(),
-                });
+                return Err(Refusal::UpdateRank { rank: update.shape.len() });
             }
         };
         for (dimension, cache, update) in heads_and_head_size {
             if cache != update {
-                return Err(Refusal::Dimension {
-                    dimension,
-                    cache,
-                    update,
-                });
+                return Err(Refusal::Dimension { dimension, cache, update });
             }
         }
         let rows = match (self.update_form, update_lengths) {
@@ -72,10 +64,7 @@ impl KvCacheUpdate {
                     return Err(Refusal::UpdateTooLong { capacity, rows });
                 }
                 if batch > cache_batch {
-                    return Err(Refusal::UpdateBatch {
-                        cache: cache_batch,
-                        update: batch,
-                    });
+                    return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
                 vec![rows; batch]
@@ -83,10 +72,7 @@ impl KvCacheUpdate {
             (UpdateForm::Packed, Some(update_lengths)) => {
                 let batch = update_lengths.len().saturating_sub(1);
                 if batch > cache_batch {
-                    return Err(Refusal::UpdateBatch {
-                        cache: cache_batch,
-                        update: batch,
-                    });
+                    return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
                 packed_rows(update_lengths)?
@@ -105,20 +91,13 @@ impl KvCacheUpdate {
         let mut slots = Vec::new();
         for (sample, &rows) in rows.iter().enumerate() {
             if rows > capacity {
-                return Err(Refusal::UpdateLengthsTooLong {
-                    sample,
-                    rows,
-                    capacity,
-                });
+                return Err(Refusal::UpdateLengthsTooLong { sample, rows, capacity });
             }
             slots.push(rule.slots(sample, write_indices[sample].into(), rows)?);
         }
         let total = rows.iter().sum();
         if self.update_form == UpdateForm::Packed && total != update.shape[0] {
-            return Err(Refusal::UpdateLengthsTotal {
-                total,
-                tokens: update.shape[0],
-            });
+            return Err(Refusal::UpdateLengthsTotal { total, tokens: update.shape[0] });
         }
         let token_owner: Vec<_> = rows
             .iter()
@@ -142,10 +121,7 @@ impl KvCacheUpdate {
             };
             output[ravel(&[sample, head, slot, column], cache.shape)] = element.clone();
         }
-        Ok(Outcome {
-            present: output,
-            skipped: slots.iter().filter(|slots| slots.is_none()).count(),
-        })
+        Ok(Outcome { present: output, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
     }
 }
 

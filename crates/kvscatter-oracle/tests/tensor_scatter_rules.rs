@@ -27,24 +27,15 @@ fn scatter(
 }
 
 fn linear() -> TensorScatter {
-    TensorScatter {
-        axis: 1,
-        ..TensorScatter::default()
-    }
+    TensorScatter { axis: 1, ..TensorScatter::default() }
 }
 
 fn circular() -> TensorScatter {
-    TensorScatter {
-        mode: "circular".to_owned(),
-        ..linear()
-    }
+    TensorScatter { mode: "circular".to_owned(), ..linear() }
 }
 
 fn reject() -> TensorScatter {
-    TensorScatter {
-        negative_index: NegativeIndex::Reject,
-        ..circular()
-    }
+    TensorScatter { negative_index: NegativeIndex::Reject, ..circular() }
 }
 
 /// One sample of `rows` rows into a cache of `capacity`.
@@ -55,10 +46,7 @@ fn one(operator: &TensorScatter, capacity: usize, rows: usize, start: i64) -> Re
 #[test]
 fn the_modulo_is_of_the_sequence_coordinate_alone() {
     // Three samples and three heads over a capacity of 2: the document's own pseudocode folds them onto each other.
-    let operator = TensorScatter {
-        axis: 2,
-        ..circular()
-    };
+    let operator = TensorScatter { axis: 2, ..circular() };
     let (present, _) = scatter(&operator, &[3, 3, 2], &[3, 3, 1], Some(&[0, 1, 2]), None).unwrap();
     assert_eq!(present, "a.b.c..d.e.fg.h.i.");
 }
@@ -68,10 +56,7 @@ fn a_negative_index_in_a_ring_counts_from_the_end_or_is_refused() {
     assert_eq!(one(&circular(), 4, 2, -1).unwrap(), "b..a");
     assert_eq!(one(&circular(), 4, 1, -4).unwrap(), "a...");
     assert_eq!(one(&circular(), 4, 1, -5).unwrap(), "...a");
-    assert_eq!(
-        one(&reject(), 4, 2, -1),
-        Err(Refusal::NegativeStart { sample: 0, start: -1 })
-    );
+    assert_eq!(one(&reject(), 4, 2, -1), Err(Refusal::NegativeStart { sample: 0, start: -1 }));
     assert_eq!(one(&reject(), 4, 2, 3).unwrap(), "b..a");
 }
 
@@ -82,22 +67,14 @@ fn indices_at_the_ends_of_int64_do_not_overflow() {
     assert_eq!(i64::MIN.rem_euclid(5), 2);
     assert_eq!(one(&circular(), 5, 4, i64::MIN).unwrap(), "d.abc");
     let start = i64::MAX;
-    let refusal = Refusal::OutOfRange {
-        sample: 0,
-        start: start.into(),
-        rows: 2,
-        capacity: 5,
-    };
+    let refusal = Refusal::OutOfRange { sample: 0, start: start.into(), rows: 2, capacity: 5 };
     assert_eq!(one(&linear(), 5, 2, start), Err(refusal));
 }
 
 #[test]
 fn a_negative_index_in_linear_mode_is_refused() {
     for start in [-1, -4, i64::MIN] {
-        let refusal = Refusal::NegativeStart {
-            sample: 0,
-            start: start.into(),
-        };
+        let refusal = Refusal::NegativeStart { sample: 0, start: start.into() };
         assert_eq!(one(&linear(), 4, 1, start), Err(refusal));
     }
 }
@@ -107,22 +84,14 @@ fn rows_beyond_the_capacity_are_refused() {
     assert_eq!(one(&linear(), 4, 2, 2).unwrap(), "..ab");
     assert_eq!(
         one(&linear(), 4, 2, 3),
-        Err(Refusal::OutOfRange {
-            sample: 0,
-            start: 3,
-            rows: 2,
-            capacity: 4
-        })
+        Err(Refusal::OutOfRange { sample: 0, start: 3, rows: 2, capacity: 4 })
     );
 }
 
 #[test]
 fn an_update_longer_than_the_cache_is_refused_in_both_modes() {
     for operator in [linear(), circular()] {
-        assert_eq!(
-            one(&operator, 2, 3, 0),
-            Err(Refusal::UpdateTooLong { capacity: 2, rows: 3 })
-        );
+        assert_eq!(one(&operator, 2, 3, 0), Err(Refusal::UpdateTooLong { capacity: 2, rows: 3 }));
     }
 }
 
@@ -135,40 +104,19 @@ fn the_axis_is_a_dimension_and_not_the_batch() {
             Err(Refusal::Axis { axis, rank: 3 })
         );
     }
-    for (axis, present) in [
-        (1, "abcd...."),
-        (-2, "abcd...."),
-        (2, "ab..cd.."),
-        (-1, "ab..cd.."),
-    ] {
+    for (axis, present) in [(1, "abcd...."), (-2, "abcd...."), (2, "ab..cd.."), (-1, "ab..cd..")] {
         let operator = TensorScatter { axis, ..linear() };
-        let (cache, update) = if present.starts_with("abc") {
-            ([1, 4, 2], [1, 2, 2])
-        } else {
-            ([1, 2, 4], [1, 2, 2])
-        };
-        assert_eq!(
-            scatter(&operator, &cache, &update, None, None).unwrap().0,
-            present,
-            "axis {axis}"
-        );
+        let (cache, update) =
+            if present.starts_with("abc") { ([1, 4, 2], [1, 2, 2]) } else { ([1, 2, 4], [1, 2, 2]) };
+        assert_eq!(scatter(&operator, &cache, &update, None, None).unwrap().0, present, "axis {axis}");
     }
 }
 
 #[test]
 fn the_smallest_rank_is_two() {
-    assert_eq!(
-        scatter(&linear(), &[3], &[3], None, None),
-        Err(Refusal::CacheRank { rank: 1 })
-    );
-    assert_eq!(
-        scatter(&linear(), &[], &[], None, None),
-        Err(Refusal::CacheRank { rank: 0 })
-    );
-    assert_eq!(
-        scatter(&linear(), &[2, 2], &[2, 1], None, None).unwrap().0,
-        "a.b."
-    );
+    assert_eq!(scatter(&linear(), &[3], &[3], None, None), Err(Refusal::CacheRank { rank: 1 }));
+    assert_eq!(scatter(&linear(), &[], &[], None, None), Err(Refusal::CacheRank { rank: 0 }));
+    assert_eq!(scatter(&linear(), &[2, 2], &[2, 1], None, None).unwrap().0, "a.b.");
 }
 
 #[test]
@@ -178,57 +126,24 @@ fn no_rows_still_have_an_index() {
     }
     assert_eq!(
         one(&linear(), 2, 0, 3),
-        Err(Refusal::OutOfRange {
-            sample: 0,
-            start: 3,
-            rows: 0,
-            capacity: 2
-        })
+        Err(Refusal::OutOfRange { sample: 0, start: 3, rows: 0, capacity: 2 })
     );
-    assert_eq!(
-        one(&linear(), 2, 0, -1),
-        Err(Refusal::NegativeStart { sample: 0, start: -1 })
-    );
+    assert_eq!(one(&linear(), 2, 0, -1), Err(Refusal::NegativeStart { sample: 0, start: -1 }));
     assert_eq!(one(&circular(), 2, 0, 99).unwrap(), "..");
 }
 
 #[test]
 fn empty_dimensions_write_nothing_and_are_checked() {
     let operator = TensorScatter { axis: 1, ..linear() };
-    assert_eq!(
-        scatter(&operator, &[0, 4], &[0, 2], Some(&[]), None).unwrap().0,
-        ""
-    );
-    let count = Refusal::IndexCount {
-        argument: "write_indices",
-        given: 1,
-        needed: 0,
-    };
+    assert_eq!(scatter(&operator, &[0, 4], &[0, 2], Some(&[]), None).unwrap().0, "");
+    let count = Refusal::IndexCount { argument: "write_indices", given: 1, needed: 0 };
     assert_eq!(scatter(&operator, &[0, 4], &[0, 2], Some(&[0]), None), Err(count));
-    assert_eq!(
-        scatter(&operator, &[1, 4, 0], &[1, 2, 0], Some(&[2]), None)
-            .unwrap()
-            .0,
-        ""
-    );
-    let beyond = Refusal::OutOfRange {
-        sample: 0,
-        start: 3,
-        rows: 2,
-        capacity: 4,
-    };
-    assert_eq!(
-        scatter(&operator, &[1, 4, 0], &[1, 2, 0], Some(&[3]), None),
-        Err(beyond)
-    );
+    assert_eq!(scatter(&operator, &[1, 4, 0], &[1, 2, 0], Some(&[2]), None).unwrap().0, "");
+    let beyond = Refusal::OutOfRange { sample: 0, start: 3, rows: 2, capacity: 4 };
+    assert_eq!(scatter(&operator, &[1, 4, 0], &[1, 2, 0], Some(&[3]), None), Err(beyond));
     // A batch that is huge and empty is not walked.
     let huge = usize::MAX / 8;
-    assert_eq!(
-        scatter(&operator, &[huge, 4, 0], &[huge, 2, 0], None, None)
-            .unwrap()
-            .0,
-        ""
-    );
+    assert_eq!(scatter(&operator, &[huge, 4, 0], &[huge, 2, 0], None, None).unwrap().0, "");
 }
 
 #[test]
@@ -236,21 +151,13 @@ fn a_cache_without_slots() {
     assert_eq!(one(&linear(), 0, 0, 0).unwrap(), "");
     assert_eq!(
         one(&linear(), 0, 0, 1),
-        Err(Refusal::OutOfRange {
-            sample: 0,
-            start: 1,
-            rows: 0,
-            capacity: 0
-        })
+        Err(Refusal::OutOfRange { sample: 0, start: 1, rows: 0, capacity: 0 })
     );
     for start in [0, 7, -7, i64::MIN, i64::MAX] {
         assert_eq!(one(&circular(), 0, 0, start).unwrap(), "");
     }
     assert_eq!(one(&reject(), 0, 0, 7).unwrap(), "");
-    assert_eq!(
-        one(&reject(), 0, 0, -7),
-        Err(Refusal::NegativeStart { sample: 0, start: -7 })
-    );
+    assert_eq!(one(&reject(), 0, 0, -7), Err(Refusal::NegativeStart { sample: 0, start: -7 }));
 }
 
 #[test]
@@ -265,46 +172,22 @@ fn absent_indices_are_zeros() {
 #[test]
 fn there_is_one_index_per_sample() {
     for given in [0, 1, 3] {
-        let refusal = Refusal::IndexCount {
-            argument: "write_indices",
-            given,
-            needed: 2,
-        };
-        assert_eq!(
-            scatter(&linear(), &[2, 3], &[2, 2], Some(&vec![0; given]), None),
-            Err(refusal)
-        );
+        let refusal = Refusal::IndexCount { argument: "write_indices", given, needed: 2 };
+        assert_eq!(scatter(&linear(), &[2, 3], &[2, 2], Some(&vec![0; given]), None), Err(refusal));
     }
 }
 
 #[test]
 fn the_first_bad_sample_is_reported() {
-    let refusal = Refusal::OutOfRange {
-        sample: 1,
-        start: 2,
-        rows: 2,
-        capacity: 3,
-    };
-    assert_eq!(
-        scatter(&linear(), &[3, 3], &[3, 2], Some(&[0, 2, -1]), None),
-        Err(refusal)
-    );
+    let refusal = Refusal::OutOfRange { sample: 1, start: 2, rows: 2, capacity: 3 };
+    assert_eq!(scatter(&linear(), &[3, 3], &[3, 2], Some(&[0, 2, -1]), None), Err(refusal));
 }
 
 #[test]
 fn whole_strings_are_written() {
-    let (past, update) = (
-        ["κ".to_owned(), String::new()],
-        ["longer than one character".to_owned()],
-    );
-    let outcome = linear()
-        .run(
-            Tensor::new(&past, &[1, 2]),
-            Tensor::new(&update, &[1, 1]),
-            Some(&[1]),
-            None,
-        )
-        .unwrap();
+    let (past, update) = (["κ".to_owned(), String::new()], ["longer than one character".to_owned()]);
+    let outcome =
+        linear().run(Tensor::new(&past, &[1, 2]), Tensor::new(&update, &[1, 1]), Some(&[1]), None).unwrap();
     assert_eq!(outcome.present, ["κ", "longer than one character"]);
 }
 
@@ -313,12 +196,7 @@ fn rows_of_an_odd_number_of_nibbles_straddle_bytes() {
     let past = nibbles::unpack(&[0x21, 0x43, 0x65, 0x87, 0x09], 9); // [1, 3, 3]
     let update = nibbles::unpack(&[0xBA, 0x0C], 3);
     let outcome = linear()
-        .run(
-            Tensor::new(&past, &[1, 3, 3]),
-            Tensor::new(&update, &[1, 1, 3]),
-            Some(&[1]),
-            None,
-        )
+        .run(Tensor::new(&past, &[1, 3, 3]), Tensor::new(&update, &[1, 1, 3]), Some(&[1]), None)
         .unwrap();
     assert_eq!(nibbles::pack(&outcome.present), [0x21, 0xA3, 0xCB, 0x87, 0x09]);
 }
@@ -326,157 +204,69 @@ fn rows_of_an_odd_number_of_nibbles_straddle_bytes() {
 #[test]
 fn a_mode_is_linear_or_circular() {
     for name in ["", "Linear", "ring", "circular "] {
-        let operator = TensorScatter {
-            mode: name.to_owned(),
-            ..linear()
-        };
-        assert_eq!(
-            one(&operator, 2, 1, 0),
-            Err(Refusal::Mode {
-                name: name.to_owned()
-            })
-        );
+        let operator = TensorScatter { mode: name.to_owned(), ..linear() };
+        assert_eq!(one(&operator, 2, 1, 0), Err(Refusal::Mode { name: name.to_owned() }));
     }
 }
 
 #[test]
 fn cache_and_update_are_of_one_type() {
-    let call = Call::TensorScatter {
-        operator: linear(),
-        write_indices: None,
-        lengths: None,
-    };
+    let call = Call::TensorScatter { operator: linear(), write_indices: None, lengths: None };
     let [float, double] = ["float", "double"].map(|name| Element::named(name).unwrap());
     assert_eq!(call.check_elements([float, float]), Ok(()));
-    let refusal = Refusal::TypesDiffer {
-        cache: "float",
-        update: "double",
-    };
+    let refusal = Refusal::TypesDiffer { cache: "float", update: "double" };
     assert_eq!(call.check_elements([float, double]), Err(refusal));
 }
 
 #[test]
 fn ranks_and_dimensions_agree_outside_the_axis() {
-    assert_eq!(
-        scatter(&linear(), &[2, 3, 2], &[2, 3], None, None),
-        Err(Refusal::UpdateRank { rank: 2 })
-    );
-    let refusal = Refusal::Dimension {
-        dimension: 0,
-        cache: 2,
-        update: 1,
-    };
-    assert_eq!(
-        scatter(&linear(), &[2, 3, 2], &[1, 3, 2], None, None),
-        Err(refusal)
-    );
-    let refusal = Refusal::Dimension {
-        dimension: 2,
-        cache: 2,
-        update: 1,
-    };
-    assert_eq!(
-        scatter(&linear(), &[2, 3, 2], &[2, 3, 1], None, None),
-        Err(refusal)
-    );
+    assert_eq!(scatter(&linear(), &[2, 3, 2], &[2, 3], None, None), Err(Refusal::UpdateRank { rank: 2 }));
+    let refusal = Refusal::Dimension { dimension: 0, cache: 2, update: 1 };
+    assert_eq!(scatter(&linear(), &[2, 3, 2], &[1, 3, 2], None, None), Err(refusal));
+    let refusal = Refusal::Dimension { dimension: 2, cache: 2, update: 1 };
+    assert_eq!(scatter(&linear(), &[2, 3, 2], &[2, 3, 1], None, None), Err(refusal));
 }
 
 /// The section "Our extension: `lengths`".
 #[test]
 fn only_the_real_rows_are_written() {
     let lengths = Some([1, 2].as_slice());
-    assert_eq!(
-        scatter(&linear(), &[2, 3], &[2, 2], Some(&[2, 1]), lengths)
-            .unwrap()
-            .0,
-        "..a.cd"
-    );
+    assert_eq!(scatter(&linear(), &[2, 3], &[2, 2], Some(&[2, 1]), lengths).unwrap().0, "..a.cd");
     // In the ring, padding would have overwritten slot 0 of sample 0.
-    assert_eq!(
-        scatter(&circular(), &[2, 3], &[2, 2], Some(&[2, 2]), lengths)
-            .unwrap()
-            .0,
-        "..ad.c"
-    );
+    assert_eq!(scatter(&circular(), &[2, 3], &[2, 2], Some(&[2, 2]), lengths).unwrap().0, "..ad.c");
 }
 
 #[test]
 fn lengths_are_between_zero_and_the_rows() {
     for length in [-1, 3, i64::MIN, i64::MAX] {
-        let refusal = Refusal::Length {
-            sample: 1,
-            length,
-            rows: 2,
-        };
-        assert_eq!(
-            scatter(&linear(), &[2, 3], &[2, 2], None, Some(&[0, length])),
-            Err(refusal)
-        );
+        let refusal = Refusal::Length { sample: 1, length, rows: 2 };
+        assert_eq!(scatter(&linear(), &[2, 3], &[2, 2], None, Some(&[0, length])), Err(refusal));
     }
-    let refusal = Refusal::IndexCount {
-        argument: "lengths",
-        given: 1,
-        needed: 2,
-    };
-    assert_eq!(
-        scatter(&linear(), &[2, 3], &[2, 2], None, Some(&[0])),
-        Err(refusal)
-    );
+    let refusal = Refusal::IndexCount { argument: "lengths", given: 1, needed: 2 };
+    assert_eq!(scatter(&linear(), &[2, 3], &[2, 2], None, Some(&[0])), Err(refusal));
     // The update as a whole still has to fit.
     let refusal = Refusal::UpdateTooLong { capacity: 3, rows: 4 };
-    assert_eq!(
-        scatter(&linear(), &[1, 3], &[1, 4], None, Some(&[2])),
-        Err(refusal)
-    );
+    assert_eq!(scatter(&linear(), &[1, 3], &[1, 4], None, Some(&[2])), Err(refusal));
 }
 
 #[test]
 fn a_length_of_zero_still_has_a_start() {
-    assert_eq!(
-        scatter(&linear(), &[1, 3], &[1, 2], Some(&[3]), Some(&[0]))
-            .unwrap()
-            .0,
-        "..."
-    );
-    let refusal = Refusal::OutOfRange {
-        sample: 0,
-        start: 4,
-        rows: 0,
-        capacity: 3,
-    };
-    assert_eq!(
-        scatter(&linear(), &[1, 3], &[1, 2], Some(&[4]), Some(&[0])),
-        Err(refusal)
-    );
+    assert_eq!(scatter(&linear(), &[1, 3], &[1, 2], Some(&[3]), Some(&[0])).unwrap().0, "...");
+    let refusal = Refusal::OutOfRange { sample: 0, start: 4, rows: 0, capacity: 3 };
+    assert_eq!(scatter(&linear(), &[1, 3], &[1, 2], Some(&[4]), Some(&[0])), Err(refusal));
 }
 
 #[test]
 fn skipped_samples_are_left_alone_and_counted() {
-    let operator = TensorScatter {
-        out_of_range: OutOfRange::SkipSample,
-        ..linear()
-    };
+    let operator = TensorScatter { out_of_range: OutOfRange::SkipSample, ..linear() };
     let starts = [2, 0, -1];
     assert_eq!(
         scatter(&operator, &[3, 3], &[3, 2], Some(&starts), None).unwrap(),
         ("...cd....".to_owned(), 2)
     );
     // A wrong length is no position: it is refused.
-    let refusal = Refusal::Length {
-        sample: 2,
-        length: 3,
-        rows: 2,
-    };
-    assert_eq!(
-        scatter(&operator, &[3, 3], &[3, 2], Some(&starts), Some(&[2, 2, 3])),
-        Err(refusal)
-    );
-    let operator = TensorScatter {
-        out_of_range: OutOfRange::SkipSample,
-        ..reject()
-    };
-    assert_eq!(
-        scatter(&operator, &[2, 3], &[2, 2], Some(&[-1, 2]), None).unwrap(),
-        ("...d.c".to_owned(), 1)
-    );
+    let refusal = Refusal::Length { sample: 2, length: 3, rows: 2 };
+    assert_eq!(scatter(&operator, &[3, 3], &[3, 2], Some(&starts), Some(&[2, 2, 3])), Err(refusal));
+    let operator = TensorScatter { out_of_range: OutOfRange::SkipSample, ..reject() };
+    assert_eq!(scatter(&operator, &[2, 3], &[2, 2], Some(&[-1, 2]), None).unwrap(), ("...d.c".to_owned(), 1));
 }

@@ -8,11 +8,7 @@ use kvscatter_oracle::{OutOfRange, Refusal, Tensor};
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
 
 fn tensors(cache_shape: &[usize], update_shape: &[usize]) -> (Vec<char>, Vec<char>) {
-    let update = LETTERS
-        .chars()
-        .cycle()
-        .take(update_shape.iter().product())
-        .collect();
+    let update = LETTERS.chars().cycle().take(update_shape.iter().product()).collect();
     (vec!['.'; cache_shape.iter().product()], update)
 }
 
@@ -30,10 +26,7 @@ fn padded(cache: &[usize], update: &[usize], write_indices: &[i64]) -> Result<St
 
 /// One head of size 1: two samples of capacity 4.
 fn packed(tokens: usize, write_indices: &[i64], update_lengths: &[i32]) -> Result<String, Refusal> {
-    let operator = KvCacheUpdate {
-        update_form: UpdateForm::Packed,
-        ..KvCacheUpdate::default()
-    };
+    let operator = KvCacheUpdate { update_form: UpdateForm::Packed, ..KvCacheUpdate::default() };
     let (cache, update) = tensors(&[2, 1, 4, 1], &[tokens, 1, 1]);
     let outcome = operator.run(
         Tensor::new(&cache, &[2, 1, 4, 1]),
@@ -51,41 +44,20 @@ fn an_update_of_fewer_samples_leaves_the_later_ones() {
     assert_eq!(packed(2, &[1], &[0, 2]).unwrap(), ".ab.....");
     let larger = Refusal::UpdateBatch { cache: 1, update: 2 };
     assert_eq!(padded(&[1, 1, 3, 1], &[2, 1, 1, 1], &[0, 0]), Err(larger));
-    assert_eq!(
-        packed(0, &[0; 3], &[0; 4]),
-        Err(Refusal::UpdateBatch { cache: 2, update: 3 })
-    );
+    assert_eq!(packed(0, &[0; 3], &[0; 4]), Err(Refusal::UpdateBatch { cache: 2, update: 3 }));
 }
 
 #[test]
 fn padded_shapes() {
-    assert_eq!(
-        padded(&[1, 3, 1], &[1, 1, 1, 1], &[0]),
-        Err(Refusal::CacheRank { rank: 3 })
-    );
-    assert_eq!(
-        padded(&[1, 1, 3, 1], &[1, 1, 1], &[0]),
-        Err(Refusal::UpdateRank { rank: 3 })
-    );
-    let heads = Refusal::Dimension {
-        dimension: 1,
-        cache: 2,
-        update: 1,
-    };
+    assert_eq!(padded(&[1, 3, 1], &[1, 1, 1, 1], &[0]), Err(Refusal::CacheRank { rank: 3 }));
+    assert_eq!(padded(&[1, 1, 3, 1], &[1, 1, 1], &[0]), Err(Refusal::UpdateRank { rank: 3 }));
+    let heads = Refusal::Dimension { dimension: 1, cache: 2, update: 1 };
     assert_eq!(padded(&[1, 2, 3, 1], &[1, 1, 1, 1], &[0]), Err(heads));
-    let head_size = Refusal::Dimension {
-        dimension: 3,
-        cache: 2,
-        update: 1,
-    };
+    let head_size = Refusal::Dimension { dimension: 3, cache: 2, update: 1 };
     assert_eq!(padded(&[1, 1, 3, 2], &[1, 1, 1, 1], &[0]), Err(head_size));
     let longer = Refusal::UpdateTooLong { capacity: 3, rows: 4 };
     assert_eq!(padded(&[1, 1, 3, 1], &[1, 1, 4, 1], &[0]), Err(longer));
-    let count = Refusal::IndexCount {
-        argument: "writeIndices",
-        given: 2,
-        needed: 1,
-    };
+    let count = Refusal::IndexCount { argument: "writeIndices", given: 2, needed: 1 };
     assert_eq!(padded(&[2, 1, 3, 1], &[1, 1, 1, 1], &[0, 0]), Err(count));
 }
 
@@ -93,48 +65,19 @@ fn padded_shapes() {
 fn cumulative_lengths() {
     assert_eq!(packed(3, &[3, 2], &[0, 1, 3]).unwrap(), "...a..bc");
     assert_eq!(packed(2, &[4, 2], &[0, 0, 2]).unwrap(), "......ab");
-    assert_eq!(
-        packed(1, &[0], &[1, 1]),
-        Err(Refusal::UpdateLengthsFirst { first: 1 })
-    );
-    assert_eq!(
-        packed(1, &[0, 0], &[0, 2, 1]),
-        Err(Refusal::UpdateLengthsDecrease { sample: 1 })
-    );
+    assert_eq!(packed(1, &[0], &[1, 1]), Err(Refusal::UpdateLengthsFirst { first: 1 }));
+    assert_eq!(packed(1, &[0, 0], &[0, 2, 1]), Err(Refusal::UpdateLengthsDecrease { sample: 1 }));
     assert_eq!(
         packed(5, &[0], &[0, 5]),
-        Err(Refusal::UpdateLengthsTooLong {
-            sample: 0,
-            rows: 5,
-            capacity: 4
-        })
+        Err(Refusal::UpdateLengthsTooLong { sample: 0, rows: 5, capacity: 4 })
     );
-    assert_eq!(
-        packed(3, &[0], &[0, 2]),
-        Err(Refusal::UpdateLengthsTotal { total: 2, tokens: 3 })
-    );
-    let count = Refusal::IndexCount {
-        argument: "writeIndices",
-        given: 2,
-        needed: 1,
-    };
+    assert_eq!(packed(3, &[0], &[0, 2]), Err(Refusal::UpdateLengthsTotal { total: 2, tokens: 3 }));
+    let count = Refusal::IndexCount { argument: "writeIndices", given: 2, needed: 1 };
     assert_eq!(packed(2, &[0, 0], &[0, 2]), Err(count));
-    let count = Refusal::IndexCount {
-        argument: "updateLengths",
-        given: 0,
-        needed: 1,
-    };
+    let count = Refusal::IndexCount { argument: "updateLengths", given: 0, needed: 1 };
     assert_eq!(packed(0, &[], &[]), Err(count));
-    assert_eq!(
-        packed(1, &[-1], &[0, 1]),
-        Err(Refusal::NegativeStart { sample: 0, start: -1 })
-    );
-    let beyond = Refusal::OutOfRange {
-        sample: 0,
-        start: 3,
-        rows: 2,
-        capacity: 4,
-    };
+    assert_eq!(packed(1, &[-1], &[0, 1]), Err(Refusal::NegativeStart { sample: 0, start: -1 }));
+    let beyond = Refusal::OutOfRange { sample: 0, start: 3, rows: 2, capacity: 4 };
     assert_eq!(packed(2, &[3], &[0, 2]), Err(beyond));
 }
 
@@ -142,10 +85,7 @@ fn cumulative_lengths() {
 fn lengths_go_with_the_packed_form() {
     let (cache, update) = tensors(&[1, 1, 2, 1], &[1, 1, 1, 1]);
     let run = |update_form, shape: &[usize], update_lengths: Option<&[i32]>| {
-        let operator = KvCacheUpdate {
-            update_form,
-            ..KvCacheUpdate::default()
-        };
+        let operator = KvCacheUpdate { update_form, ..KvCacheUpdate::default() };
         operator.run(
             Tensor::new(&cache, &[1, 1, 2, 1]),
             Tensor::new(&update, shape),
@@ -154,10 +94,7 @@ fn lengths_go_with_the_packed_form() {
             None,
         )
     };
-    assert_eq!(
-        run(UpdateForm::Packed, &[1, 1, 1], None),
-        Err(Refusal::UpdateLengthsMissing)
-    );
+    assert_eq!(run(UpdateForm::Packed, &[1, 1, 1], None), Err(Refusal::UpdateLengthsMissing));
     let unexpected = run(UpdateForm::Padded, &[1, 1, 1, 1], Some(&[0, 1]));
     assert_eq!(unexpected, Err(Refusal::UpdateLengthsUnexpected));
 }
@@ -193,45 +130,18 @@ fn the_offset_is_the_length_after_the_write() {
     assert_eq!(strict(&[3, 1], &[2, 1]).unwrap().0, ".......abc........");
     assert_eq!(
         strict(&[4, 1], &[2, 1]),
-        Err(Refusal::OutOfRange {
-            sample: 0,
-            start: 2,
-            rows: 2,
-            capacity: 3
-        })
+        Err(Refusal::OutOfRange { sample: 0, start: 2, rows: 2, capacity: 3 })
     );
-    assert_eq!(
-        strict(&[2, 0], &[2, 1]),
-        Err(Refusal::NegativeStart { sample: 1, start: -1 })
-    );
+    assert_eq!(strict(&[2, 0], &[2, 1]), Err(Refusal::NegativeStart { sample: 1, start: -1 }));
 }
 
 #[test]
 fn sequence_lengths_add_up_to_the_tokens() {
     let strict = |seq_len: &[i32]| operation(OutOfRange::Error, &[3, 1], &[0], &[3, 3], seq_len, None);
-    assert_eq!(
-        strict(&[3, 0]),
-        Err(Refusal::SeqLen {
-            sample: 1,
-            seq_len: 0
-        })
-    );
-    assert_eq!(
-        strict(&[-1, 4]),
-        Err(Refusal::SeqLen {
-            sample: 0,
-            seq_len: -1
-        })
-    );
+    assert_eq!(strict(&[3, 0]), Err(Refusal::SeqLen { sample: 1, seq_len: 0 }));
+    assert_eq!(strict(&[-1, 4]), Err(Refusal::SeqLen { sample: 0, seq_len: -1 }));
     assert_eq!(strict(&[1, 1]), Err(Refusal::SeqLenTotal { total: 2, tokens: 3 }));
-    assert_eq!(
-        strict(&[3]),
-        Err(Refusal::IndexCount {
-            argument: "seqLen",
-            given: 1,
-            needed: 2
-        })
-    );
+    assert_eq!(strict(&[3]), Err(Refusal::IndexCount { argument: "seqLen", given: 1, needed: 2 }));
 }
 
 #[test]
@@ -241,22 +151,8 @@ fn exactly_one_layer() {
     for layer_id in [-1, 3] {
         assert_eq!(strict(&[layer_id]), Err(Refusal::LayerId { layer_id, layers: 3 }));
     }
-    assert_eq!(
-        strict(&[]),
-        Err(Refusal::IndexCount {
-            argument: "layerId",
-            given: 0,
-            needed: 1
-        })
-    );
-    assert_eq!(
-        strict(&[0, 1]),
-        Err(Refusal::IndexCount {
-            argument: "layerId",
-            given: 2,
-            needed: 1
-        })
-    );
+    assert_eq!(strict(&[]), Err(Refusal::IndexCount { argument: "layerId", given: 0, needed: 1 }));
+    assert_eq!(strict(&[0, 1]), Err(Refusal::IndexCount { argument: "layerId", given: 2, needed: 1 }));
 }
 
 #[test]
@@ -265,37 +161,15 @@ fn a_four_dimensional_update_has_equal_rows() {
         operation(OutOfRange::Error, new_kv, &[0], &[3, 3], seq_len, None).map(|(present, _)| present)
     };
     assert_eq!(strict(&[2, 2, 1, 1], &[2, 2]).unwrap(), ".ab.cd............");
-    assert_eq!(
-        strict(&[2, 2, 1, 1], &[1, 3]),
-        Err(Refusal::SeqLen {
-            sample: 0,
-            seq_len: 1
-        })
-    );
-    assert_eq!(
-        strict(&[1, 4, 1, 1], &[2, 2]),
-        Err(Refusal::Dimension {
-            dimension: 0,
-            cache: 2,
-            update: 1
-        })
-    );
-    assert_eq!(
-        strict(&[2, 2, 2, 1], &[2, 2]),
-        Err(Refusal::Dimension {
-            dimension: 3,
-            cache: 1,
-            update: 2
-        })
-    );
+    assert_eq!(strict(&[2, 2, 1, 1], &[1, 3]), Err(Refusal::SeqLen { sample: 0, seq_len: 1 }));
+    assert_eq!(strict(&[1, 4, 1, 1], &[2, 2]), Err(Refusal::Dimension { dimension: 0, cache: 2, update: 1 }));
+    assert_eq!(strict(&[2, 2, 2, 1], &[2, 2]), Err(Refusal::Dimension { dimension: 3, cache: 1, update: 2 }));
 }
 
 #[test]
 fn extensions_of_both() {
     let lengths = Some([1, 0].as_slice());
-    let present = operation(OutOfRange::Error, &[3, 1], &[0], &[3, 1], &[2, 1], lengths)
-        .unwrap()
-        .0;
+    let present = operation(OutOfRange::Error, &[3, 1], &[0], &[3, 1], &[2, 1], lengths).unwrap().0;
     assert_eq!(present, ".a................");
     let skipped = operation(OutOfRange::SkipSample, &[3, 1], &[0], &[3, 4], &[2, 1], None).unwrap();
     assert_eq!(skipped, (".ab...............".to_owned(), 1));
@@ -317,9 +191,7 @@ fn element_types() {
         lengths: None,
     };
     let taken_by = |call: &Call| {
-        let taken = Element::all()
-            .iter()
-            .filter(|element| call.check_elements([element, element]).is_ok());
+        let taken = Element::all().iter().filter(|element| call.check_elements([element, element]).is_ok());
         taken.map(|element| element.name).collect::<Vec<_>>()
     };
     assert_eq!(taken_by(&update), ["bfloat16", "float", "float16"]);

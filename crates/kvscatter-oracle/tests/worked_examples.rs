@@ -6,10 +6,7 @@ use kvscatter_oracle::tensorrt::{KvCacheUpdate, UpdateForm};
 use kvscatter_oracle::{Outcome, Tensor};
 
 fn circular() -> TensorScatter {
-    TensorScatter {
-        mode: "circular".to_owned(),
-        ..TensorScatter::default()
-    }
+    TensorScatter { mode: "circular".to_owned(), ..TensorScatter::default() }
 }
 
 /// One row of the cache that ONNX's node tests share.
@@ -77,11 +74,7 @@ fn onnx_three_dimensional_node_case() {
 /// The example of TensorRT's document: four samples, two equal heads, head size 1.
 #[test]
 fn tensorrt_example() {
-    let two_heads = |rows: &[&[f32]]| {
-        rows.iter()
-            .flat_map(|row| [*row, *row].concat())
-            .collect::<Vec<_>>()
-    };
+    let two_heads = |rows: &[&[f32]]| rows.iter().flat_map(|row| [*row, *row].concat()).collect::<Vec<_>>();
     let cache = two_heads(&[
         &[0.53, 0.88, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
         &[0.41, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
@@ -115,10 +108,7 @@ fn tensorrt_example() {
 fn tensorrt_packed() {
     let cache = ["."; 16]; // [2, 2, 4, 1]
     let update = ["a0", "a1", "b0", "b1", "c0", "c1"]; // three tokens of two heads
-    let operator = KvCacheUpdate {
-        update_form: UpdateForm::Packed,
-        ..KvCacheUpdate::default()
-    };
+    let operator = KvCacheUpdate { update_form: UpdateForm::Packed, ..KvCacheUpdate::default() };
     let outcome = operator.run(
         Tensor::new(&cache, &[2, 2, 4, 1]),
         Tensor::new(&update, &[3, 2, 1]),
@@ -160,14 +150,7 @@ fn ascend_prefill_then_decode() {
     let prompt = ["世", "界", "最", "高", "峰"];
     let operator = KvCacheOperation::default();
     let prefilled = operator
-        .run(
-            Tensor::new(&prompt, &[5, 1]),
-            &[0],
-            Tensor::new(&[""; 8], &[1, 1, 8, 1]),
-            &[5],
-            &[5],
-            None,
-        )
+        .run(Tensor::new(&prompt, &[5, 1]), &[0], Tensor::new(&[""; 8], &[1, 1, 8, 1]), &[5], &[5], None)
         .unwrap();
     let decoded = operator
         .run(

@@ -49,30 +49,15 @@ impl Call {
     /// As the operator's own `run`.
     pub fn run<E: Clone>(&self, cache: Tensor<'_, E>, update: Tensor<'_, E>) -> Result<Outcome<E>, Refusal> {
         match self {
-            Self::TensorScatter {
-                operator,
-                write_indices,
-                lengths,
-            } => operator.run(cache, update, write_indices.as_deref(), lengths.as_deref()),
-            Self::KvCacheUpdate {
-                operator,
-                write_indices,
-                update_lengths,
-                lengths,
-            } => operator.run(
-                cache,
-                update,
-                write_indices,
-                update_lengths.as_deref(),
-                lengths.as_deref(),
-            ),
-            Self::KvCacheOperation {
-                operator,
-                layer_id,
-                token_offset,
-                seq_len,
-                lengths,
-            } => operator.run(update, layer_id, cache, token_offset, seq_len, lengths.as_deref()),
+            Self::TensorScatter { operator, write_indices, lengths } => {
+                operator.run(cache, update, write_indices.as_deref(), lengths.as_deref())
+            }
+            Self::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
+                operator.run(cache, update, write_indices, update_lengths.as_deref(), lengths.as_deref())
+            }
+            Self::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
+                operator.run(update, layer_id, cache, token_offset, seq_len, lengths.as_deref())
+            }
         }
     }
 
@@ -86,10 +71,7 @@ impl Call {
         update_shape: &[usize],
     ) -> Result<Outcome<Origin>, Refusal> {
         let (cache, update) = Origin::tensors(size(cache_shape), size(update_shape));
-        self.run(
-            Tensor::new(&cache, cache_shape),
-            Tensor::new(&update, update_shape),
-        )
+        self.run(Tensor::new(&cache, cache_shape), Tensor::new(&update, update_shape))
     }
 
     /// The rules about element types, `[cache, update]`.
@@ -98,20 +80,13 @@ impl Call {
     /// [`Refusal::TypesDiffer`], then [`Refusal::UnsupportedType`].
     pub fn check_elements(&self, [cache, update]: [&Element; 2]) -> Result<(), Refusal> {
         if cache != update {
-            return Err(Refusal::TypesDiffer {
-                cache: cache.name,
-                update: update.name,
-            });
+            return Err(Refusal::TypesDiffer { cache: cache.name, update: update.name });
         }
         let supported = match self {
             Self::TensorScatter { .. } => true,
             Self::KvCacheUpdate { .. } => KvCacheUpdate::ELEMENT_TYPES.contains(&cache.name),
             Self::KvCacheOperation { .. } => KvCacheOperation::ELEMENT_TYPES.contains(&cache.name),
         };
-        if supported {
-            Ok(())
-        } else {
-            Err(Refusal::UnsupportedType { element: cache.name })
-        }
+        if supported { Ok(()) } else { Err(Refusal::UnsupportedType { element: cache.name }) }
     }
 }

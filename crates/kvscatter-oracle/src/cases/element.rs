@@ -27,10 +27,7 @@ impl Element {
         Self::new("int4", 4),
         Self::new("int64", 64),
         Self::new("int8", 8),
-        Self {
-            name: "string",
-            bits: None,
-        },
+        Self { name: "string", bits: None },
         Self::new("uint16", 16),
         Self::new("uint32", 32),
         Self::new("uint4", 4),
@@ -39,10 +36,7 @@ impl Element {
     ];
 
     const fn new(name: &'static str, bits: usize) -> Self {
-        Self {
-            name,
-            bits: Some(bits),
-        }
+        Self { name, bits: Some(bits) }
     }
 
     /// All 24, in the order of the specification's type constraint.
@@ -60,9 +54,6 @@ impl Element {
 
     /// Those of the types that have these names.
     pub(super) fn among(names: &[&str]) -> Vec<&'static Self> {
-        Self::all()
-            .iter()
-            .filter(|element| names.contains(&element.name))
-            .collect()
+        Self::all().iter().filter(|element| names.contains(&element.name)).collect()
     }
 }

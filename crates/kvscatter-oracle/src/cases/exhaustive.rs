@@ -18,37 +18,23 @@ const MODES: [&str; 2] = ["linear", "circular"];
 /// Every `TensorScatter` of rank 2 to 4 with dimensions 0 to 3 (outside the axis the empty ones only up to rank 3):
 /// every axis, both modes, every start from -9 to 9 for up to two samples and one deviating start for three.
 pub fn exhaustive() -> impl Iterator<Item = SmallCase> {
-    (2..=4)
-        .flat_map(shapes)
-        .flat_map(|(axis, cache_shape, update_shape)| {
-            let starts = starts(cache_shape[0]);
-            MODES.into_iter().flat_map(move |mode| {
-                let (cache_shape, update_shape) = (cache_shape.clone(), update_shape.clone());
-                starts.clone().into_iter().map(move |starts| {
-                    // Both ways to write the axis, at no extra cost.
-                    let from_the_back = starts.iter().flatten().sum::<i64>() % 2 == 0;
-                    let axis = if from_the_back {
-                        axis as i64 - cache_shape.len() as i64
-                    } else {
-                        axis as i64
-                    };
-                    let operator = TensorScatter {
-                        axis,
-                        mode: mode.to_owned(),
-                        ..TensorScatter::default()
-                    };
-                    SmallCase {
-                        call: Call::TensorScatter {
-                            operator,
-                            write_indices: starts,
-                            lengths: None,
-                        },
-                        cache_shape: cache_shape.clone(),
-                        update_shape: update_shape.clone(),
-                    }
-                })
+    (2..=4).flat_map(shapes).flat_map(|(axis, cache_shape, update_shape)| {
+        let starts = starts(cache_shape[0]);
+        MODES.into_iter().flat_map(move |mode| {
+            let (cache_shape, update_shape) = (cache_shape.clone(), update_shape.clone());
+            starts.clone().into_iter().map(move |starts| {
+                // Both ways to write the axis, at no extra cost.
+                let from_the_back = starts.iter().flatten().sum::<i64>() % 2 == 0;
+                let axis = if from_the_back { axis as i64 - cache_shape.len() as i64 } else { axis as i64 };
+                let operator = TensorScatter { axis, mode: mode.to_owned(), ..TensorScatter::default() };
+                SmallCase {
+                    call: Call::TensorScatter { operator, write_indices: starts, lengths: None },
+                    cache_shape: cache_shape.clone(),
+                    update_shape: update_shape.clone(),
+                }
             })
         })
+    })
 }
 
 /// Our extensions on every cache `[batch <= 2, 2, capacity <= 3, 1]`: all lengths from -1 to one more than the rows,
@@ -60,32 +46,26 @@ pub fn exhaustive_extensions() -> impl Iterator<Item = SmallCase> {
     let shapes = (1..=2).flat_map(|batch| {
         (0..=3).flat_map(move |capacity| (0..=capacity).map(move |s| (batch, capacity, s)))
     });
-    let calls = MODES
-        .into_iter()
-        .flat_map(move |mode| policies.clone().map(move |policy| (mode, policy)));
+    let calls = MODES.into_iter().flat_map(move |mode| policies.clone().map(move |policy| (mode, policy)));
     shapes.flat_map(move |(batch, capacity, rows)| {
-        calls
-            .clone()
-            .flat_map(move |(mode, (out_of_range, negative_index))| {
-                tuples(batch, -4..=4).into_iter().flat_map(move |starts| {
-                    tuples(batch, -1..=rows as i64 + 1)
-                        .into_iter()
-                        .map(move |lengths| SmallCase {
-                            call: Call::TensorScatter {
-                                operator: TensorScatter {
-                                    axis: 2,
-                                    mode: mode.to_owned(),
-                                    out_of_range,
-                                    negative_index,
-                                },
-                                write_indices: Some(starts.clone()),
-                                lengths: Some(lengths),
-                            },
-                            cache_shape: vec![batch, 2, capacity, 1],
-                            update_shape: vec![batch, 2, rows, 1],
-                        })
+        calls.clone().flat_map(move |(mode, (out_of_range, negative_index))| {
+            tuples(batch, -4..=4).into_iter().flat_map(move |starts| {
+                tuples(batch, -1..=rows as i64 + 1).into_iter().map(move |lengths| SmallCase {
+                    call: Call::TensorScatter {
+                        operator: TensorScatter {
+                            axis: 2,
+                            mode: mode.to_owned(),
+                            out_of_range,
+                            negative_index,
+                        },
+                        write_indices: Some(starts.clone()),
+                        lengths: Some(lengths),
+                    },
+                    cache_shape: vec![batch, 2, capacity, 1],
+                    update_shape: vec![batch, 2, rows, 1],
                 })
             })
+        })
     })
 }
 
@@ -95,10 +75,7 @@ fn shapes(rank: usize) -> impl Iterator<Item = (usize, Vec<usize>, Vec<usize>)> 
     (1..rank).flat_map(move |axis| {
         tuples(rank, 0..=3).into_iter().flat_map(move |cache_shape| {
             let cache_shape: Vec<_> = cache_shape.into_iter().map(|size| size as usize).collect();
-            let taken = cache_shape
-                .iter()
-                .enumerate()
-                .all(|(d, &size)| d == axis || size >= smallest);
+            let taken = cache_shape.iter().enumerate().all(|(d, &size)| d == axis || size >= smallest);
             let rows = 0..if taken { cache_shape[axis] + 2 } else { 0 };
             rows.map(move |rows| {
                 let mut update_shape = cache_shape.clone();
@@ -131,9 +108,7 @@ fn tuples(count: usize, range: std::ops::RangeInclusive<i64>) -> Vec<Vec<i64>> {
     (0..count).fold(vec![vec![]], |shorter, _| {
         let longer = |tuple: &Vec<i64>| {
             let tuple = tuple.clone();
-            range
-                .clone()
-                .map(move |value| [tuple.as_slice(), &[value]].concat())
+            range.clone().map(move |value| [tuple.as_slice(), &[value]].concat())
         };
         shorter.iter().flat_map(longer).collect()
     })

@@ -22,38 +22,23 @@ pub(super) const THEMES: &[Theme] = &[
         (write.seq_len, write.token_offset) = (vec![], vec![]);
         write.draft(e)
     }),
-    ("kv_cache_operation_four_dimensions", |r, e| {
-        write(r).four_dimensions(r).draft(e)
-    }),
+    ("kv_cache_operation_four_dimensions", |r, e| write(r).four_dimensions(r).draft(e)),
     ("kv_cache_operation_lengths", |r, e| {
-        let mut write = if r.below(2) == 0 {
-            write(r)
-        } else {
-            write(r).four_dimensions(r)
-        };
-        write.lengths = Some(
-            write
-                .seq_len
-                .iter()
-                .map(|&rows| r.between(0, rows as usize) as i64)
-                .collect(),
-        );
+        let mut write = if r.below(2) == 0 { write(r) } else { write(r).four_dimensions(r) };
+        write.lengths = Some(write.seq_len.iter().map(|&rows| r.between(0, rows as usize) as i64).collect());
         write.draft(e)
     }),
     ("kv_cache_operation_skipped_samples", |r, e| {
         let mut write = write(r);
         write.operator.out_of_range = OutOfRange::SkipSample;
         let end = write.past_shape[2] as i32;
-        write.token_offset = r.many(write.seq_len.len(), |r| {
-            r.pick(&[-1, 0, end, end + 1, i32::MIN, i32::MAX])
-        });
+        write.token_offset =
+            r.many(write.seq_len.len(), |r| r.pick(&[-1, 0, end, end + 1, i32::MIN, i32::MAX]));
         write.draft(e)
     }),
     ("kv_cache_operation_refused_type", |r, _| {
-        let refused: Vec<_> = Element::all()
-            .iter()
-            .filter(|e| !KvCacheOperation::ELEMENT_TYPES.contains(&e.name))
-            .collect();
+        let refused: Vec<_> =
+            Element::all().iter().filter(|e| !KvCacheOperation::ELEMENT_TYPES.contains(&e.name)).collect();
         let mut draft = write(r).draft(&Element::all()[0]);
         draft.elements = [r.pick(&refused); 2];
         draft
@@ -69,12 +54,7 @@ pub(super) const THEMES: &[Theme] = &[
         draft
     }),
     ("kv_cache_operation_refused_hidden_size", |r, e| {
-        let mut draft = if r.below(2) == 0 {
-            write(r)
-        } else {
-            write(r).four_dimensions(r)
-        }
-        .draft(e);
+        let mut draft = if r.below(2) == 0 { write(r) } else { write(r).four_dimensions(r) }.draft(e);
         draft.cache_shape[3] += 1;
         draft
     }),
@@ -133,15 +113,12 @@ pub(super) const THEMES: &[Theme] = &[
         write.token_offset[sample] = r.pick(&[write.seq_len[sample] - 1, 0, -1, i32::MIN]);
         write.draft(e)
     }),
-    (
-        "kv_cache_operation_refused_token_offset_beyond_the_cache",
-        |r, e| {
-            let mut write = write(r);
-            let sample = r.below(write.seq_len.len());
-            write.token_offset[sample] = r.pick(&[write.past_shape[2] as i32 + 1, i32::MAX]);
-            write.draft(e)
-        },
-    ),
+    ("kv_cache_operation_refused_token_offset_beyond_the_cache", |r, e| {
+        let mut write = write(r);
+        let sample = r.below(write.seq_len.len());
+        write.token_offset[sample] = r.pick(&[write.past_shape[2] as i32 + 1, i32::MAX]);
+        write.draft(e)
+    }),
 ];
 
 /// A call under construction; valid as it comes, themes break it.
@@ -159,10 +136,7 @@ struct Write {
 fn write(r: &mut Random) -> Write {
     let past_shape = [r.between(1, 3), r.between(1, 5), r.between(1, 8), r.between(1, 6)];
     let seq_len: Vec<_> = r.many(past_shape[1], |r| r.between(1, past_shape[2]) as i32);
-    let token_offset = seq_len
-        .iter()
-        .map(|&rows| r.between(rows as usize, past_shape[2]) as i32)
-        .collect();
+    let token_offset = seq_len.iter().map(|&rows| r.between(rows as usize, past_shape[2]) as i32).collect();
     Write {
         operator: KvCacheOperation::default(),
         layer_id: vec![r.below(past_shape[0]) as i32],
@@ -180,9 +154,8 @@ impl Write {
         self.head_num = Some(heads);
         self.past_shape[3] = heads * head_size;
         self.seq_len = vec![self.seq_len[0]; self.seq_len.len()];
-        self.token_offset = r.many(self.seq_len.len(), |r| {
-            r.between(self.seq_len[0] as usize, self.past_shape[2]) as i32
-        });
+        self.token_offset =
+            r.many(self.seq_len.len(), |r| r.between(self.seq_len[0] as usize, self.past_shape[2]) as i32);
         self
     }
 
@@ -190,12 +163,9 @@ impl Write {
         let [_, batch, _, hidden] = self.past_shape;
         let update_shape = match self.head_num {
             None => vec![self.seq_len.iter().map(|&rows| rows as usize).sum(), hidden],
-            Some(heads) => vec![
-                batch,
-                self.seq_len.first().map_or(1, |&rows| rows as usize),
-                heads,
-                hidden / heads,
-            ],
+            Some(heads) => {
+                vec![batch, self.seq_len.first().map_or(1, |&rows| rows as usize), heads, hidden / heads]
+            }
         };
         let supported = Element::among(&KvCacheOperation::ELEMENT_TYPES);
         Draft {

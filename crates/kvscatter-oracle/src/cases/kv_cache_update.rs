@@ -34,30 +34,20 @@ pub(super) const THEMES: &[Theme] = &[
     }),
     ("kv_cache_update_lengths", |r, e| {
         let mut write = r.pick(&[padded, packed])(r);
-        write.lengths = Some(
-            write
-                .rows
-                .clone()
-                .into_iter()
-                .map(|rows| r.between(0, rows) as i64)
-                .collect(),
-        );
+        write.lengths = Some(write.rows.clone().into_iter().map(|rows| r.between(0, rows) as i64).collect());
         write.draft(e)
     }),
     ("kv_cache_update_skipped_samples", |r, e| {
         let mut write = r.pick(&[padded, packed])(r);
         write.operator.out_of_range = OutOfRange::SkipSample;
         let capacity = write.capacity();
-        write.write_indices = r.many(write.rows.len(), |r| {
-            r.pick(&[-1, 0, 1, capacity, capacity + 1, i64::MAX])
-        });
+        write.write_indices =
+            r.many(write.rows.len(), |r| r.pick(&[-1, 0, 1, capacity, capacity + 1, i64::MAX]));
         write.draft(e)
     }),
     ("kv_cache_update_refused_type", |r, _| {
-        let refused: Vec<_> = Element::all()
-            .iter()
-            .filter(|e| !KvCacheUpdate::ELEMENT_TYPES.contains(&e.name))
-            .collect();
+        let refused: Vec<_> =
+            Element::all().iter().filter(|e| !KvCacheUpdate::ELEMENT_TYPES.contains(&e.name)).collect();
         let mut draft = padded(r).draft(&Element::all()[0]);
         draft.elements = [r.pick(&refused); 2];
         draft
@@ -77,11 +67,7 @@ pub(super) const THEMES: &[Theme] = &[
         write.operator.update_form = UpdateForm::Padded;
         let mut draft = write.draft(e);
         if let Call::KvCacheUpdate { operator, .. } = &mut draft.call {
-            operator.update_form = if form == UpdateForm::Padded {
-                UpdateForm::Packed
-            } else {
-                form
-            };
+            operator.update_form = if form == UpdateForm::Padded { UpdateForm::Packed } else { form };
         }
         draft
     }),
@@ -168,17 +154,8 @@ struct Write {
 fn padded(r: &mut Random) -> Write {
     let cache_shape = [r.between(1, 4), r.between(1, 3), r.between(1, 8), r.between(1, 5)];
     let rows = vec![r.between(1, cache_shape[2]); cache_shape[0]];
-    let write_indices = rows
-        .iter()
-        .map(|&rows| r.between(0, cache_shape[2] - rows) as i64)
-        .collect();
-    Write {
-        operator: KvCacheUpdate::default(),
-        cache_shape,
-        rows,
-        write_indices,
-        lengths: None,
-    }
+    let write_indices = rows.iter().map(|&rows| r.between(0, cache_shape[2] - rows) as i64).collect();
+    Write { operator: KvCacheUpdate::default(), cache_shape, rows, write_indices, lengths: None }
 }
 
 /// At least one sample has rows, the others may have none.

@@ -6,12 +6,8 @@ use crate::{NegativeIndex, OutOfRange};
 
 /// What a model can say.
 pub(super) const THEMES: &[Theme] = &[
-    ("tensor_scatter_decode_ragged", |r, e| {
-        linear(r, e).one_row(r).draft(e)
-    }),
-    ("tensor_scatter_prefill_without_indices", |r, e| {
-        linear(r, e).without_indices().draft(e)
-    }),
+    ("tensor_scatter_decode_ragged", |r, e| linear(r, e).one_row(r).draft(e)),
+    ("tensor_scatter_prefill_without_indices", |r, e| linear(r, e).without_indices().draft(e)),
     ("tensor_scatter_chunk", |r, e| linear(r, e).draft(e)),
     ("tensor_scatter_last_fit", |r, e| {
         let mut write = linear(r, e);
@@ -30,9 +26,8 @@ pub(super) const THEMES: &[Theme] = &[
         write.rows = r.between(write.rows, write.cache_shape[write.axis]).max(2);
         write.cache_shape[write.axis] = write.cache_shape[write.axis].max(2);
         let (capacity, rows) = (write.capacity(), write.rows as i64);
-        write.write_indices = Some(r.many(write.batch(), |r| {
-            capacity - 1 - r.below(rows as usize - 1) as i64
-        }));
+        write.write_indices =
+            Some(r.many(write.batch(), |r| capacity - 1 - r.below(rows as usize - 1) as i64));
         write.draft(e)
     }),
     ("tensor_scatter_ring_edge_indices", |r, e| {
@@ -66,19 +61,12 @@ pub(super) const THEMES: &[Theme] = &[
     ("tensor_scatter_ring_heads_over_capacity", |r, e| {
         let mut write = circular(r, e);
         let capacity = r.between(1, 3);
-        write.cache_shape = vec![
-            r.between(1, 2),
-            capacity + r.between(1, 5),
-            capacity,
-            r.between(1, 3),
-        ];
+        write.cache_shape = vec![r.between(1, 2), capacity + r.between(1, 5), capacity, r.between(1, 3)];
         (write.axis, write.rows) = (2, 1);
         write.write_indices = Some(r.many(write.batch(), |r| r.below(7) as i64));
         write.draft(e)
     }),
-    ("tensor_scatter_ring_without_indices", |r, e| {
-        circular(r, e).without_indices().draft(e)
-    }),
+    ("tensor_scatter_ring_without_indices", |r, e| circular(r, e).without_indices().draft(e)),
     ("tensor_scatter_no_rows", |r, e| {
         let mut write = linear(r, e);
         write.rows = 0;
@@ -107,21 +95,14 @@ pub(super) const THEMES: &[Theme] = &[
         let nibbles: Vec<_> = Element::all().iter().filter(|e| e.bits == Some(4)).collect();
         let e = r.pick(&nibbles);
         let mut write = circular(r, e);
-        write.cache_shape = vec![
-            r.between(1, 3),
-            r.between(1, 3),
-            r.between(2, 5),
-            r.pick(&[1, 3, 5, 7]),
-        ];
+        write.cache_shape = vec![r.between(1, 3), r.between(1, 3), r.between(2, 5), r.pick(&[1, 3, 5, 7])];
         (write.axis, write.rows) = (r.between(1, 3), 1);
         write.write_indices = Some(r.many(write.batch(), |r| r.below(12) as i64 - 4));
         write.draft(e)
     }),
     ("tensor_scatter_refused_mode", |r, e| {
         let mut write = linear(r, e);
-        write.operator.mode = r
-            .pick(&["", "Linear", "CIRCULAR", "ring", "linear ", "circular\0"])
-            .to_owned();
+        write.operator.mode = r.pick(&["", "Linear", "CIRCULAR", "ring", "linear ", "circular\0"]).to_owned();
         write.draft(e)
     }),
     ("tensor_scatter_refused_rank", |r, e| {
@@ -134,10 +115,7 @@ pub(super) const THEMES: &[Theme] = &[
     ("tensor_scatter_refused_axis", |r, e| {
         let write = linear(r, e);
         let rank = write.cache_shape.len() as i64;
-        write.draft_with_axis(
-            e,
-            r.pick(&[0, -rank, rank, -rank - 1, rank + 1, i64::MIN, i64::MAX]),
-        )
+        write.draft_with_axis(e, r.pick(&[0, -rank, rank, -rank - 1, rank + 1, i64::MIN, i64::MAX]))
     }),
     ("tensor_scatter_refused_update_rank", |r, e| {
         let mut draft = linear(r, e).draft(e);
@@ -150,20 +128,15 @@ pub(super) const THEMES: &[Theme] = &[
     }),
     ("tensor_scatter_refused_dimension", |r, e| {
         let write = linear(r, e);
-        let other = (0..write.cache_shape.len())
-            .filter(|&dimension| dimension != write.axis)
-            .collect::<Vec<_>>();
+        let other =
+            (0..write.cache_shape.len()).filter(|&dimension| dimension != write.axis).collect::<Vec<_>>();
         let other = r.pick(&other);
         let mut draft = write.draft(e);
         draft.update_shape[other] = r.pick(&[draft.update_shape[other] + 1, draft.update_shape[other] - 1]);
         draft
     }),
     ("tensor_scatter_refused_long_update", |r, e| {
-        let mut write = if r.below(2) == 0 {
-            linear(r, e)
-        } else {
-            circular(r, e)
-        };
+        let mut write = if r.below(2) == 0 { linear(r, e) } else { circular(r, e) };
         write.rows = write.cache_shape[write.axis] + r.between(1, 3);
         write.draft(e)
     }),
@@ -203,39 +176,22 @@ pub(super) const THEMES: &[Theme] = &[
 
 /// What only we can say.
 pub(super) const EXTENDED_THEMES: &[Theme] = &[
-    ("tensor_scatter_lengths", |r, e| {
-        linear(r, e).with_lengths(r).draft(e)
-    }),
+    ("tensor_scatter_lengths", |r, e| linear(r, e).with_lengths(r).draft(e)),
     ("tensor_scatter_lengths_reach_the_end", |r, e| {
         let mut write = linear(r, e).with_lengths(r);
         let capacity = write.capacity();
-        write.write_indices = write
-            .lengths
-            .as_ref()
-            .map(|l| l.iter().map(|length| capacity - length).collect());
+        write.write_indices =
+            write.lengths.as_ref().map(|l| l.iter().map(|length| capacity - length).collect());
         write.draft(e)
     }),
-    ("tensor_scatter_lengths_in_a_ring", |r, e| {
-        circular(r, e).with_lengths(r).draft(e)
-    }),
+    ("tensor_scatter_lengths_in_a_ring", |r, e| circular(r, e).with_lengths(r).draft(e)),
     ("tensor_scatter_skipped_samples", |r, e| {
         let mut write = linear(r, e);
         write.operator.out_of_range = OutOfRange::SkipSample;
         let capacity = write.capacity();
-        let starts = [
-            -1,
-            0,
-            capacity - write.rows as i64 + 1,
-            capacity,
-            i64::MIN,
-            i64::MAX,
-        ];
+        let starts = [-1, 0, capacity - write.rows as i64 + 1, capacity, i64::MIN, i64::MAX];
         write.write_indices = Some(r.many(write.batch(), |r| r.pick(&starts)));
-        if r.below(2) == 0 {
-            write.with_lengths(r).draft(e)
-        } else {
-            write.draft(e)
-        }
+        if r.below(2) == 0 { write.with_lengths(r).draft(e) } else { write.draft(e) }
     }),
     ("tensor_scatter_ring_without_negatives", |r, e| {
         let mut write = circular(r, e);
@@ -260,10 +216,7 @@ pub(super) const EXTENDED_THEMES: &[Theme] = &[
         let mut write = linear(r, e).with_lengths(r);
         let wrong = r.pick(&[-1, write.rows as i64 + 1, i64::MIN, i64::MAX]);
         let sample = r.below(write.batch());
-        write
-            .lengths
-            .iter_mut()
-            .for_each(|lengths| lengths[sample] = wrong);
+        write.lengths.iter_mut().for_each(|lengths| lengths[sample] = wrong);
         write.draft(e)
     }),
     ("tensor_scatter_refused_length_count", |r, e| {
@@ -347,17 +300,11 @@ impl Write {
     /// Gives one sample one of these starts.
     fn deviate(&mut self, r: &mut Random, starts: &[i64]) {
         let (sample, start) = (r.below(self.batch()), r.pick(starts));
-        self.write_indices
-            .iter_mut()
-            .for_each(|indices| indices[sample] = start);
+        self.write_indices.iter_mut().for_each(|indices| indices[sample] = start);
     }
 
     fn draft(self, element: &'static Element) -> Draft {
-        let from_the_back = if self.negative_axis {
-            self.cache_shape.len()
-        } else {
-            0
-        };
+        let from_the_back = if self.negative_axis { self.cache_shape.len() } else { 0 };
         let axis = self.axis as i64 - from_the_back as i64;
         self.draft_with_axis(element, axis)
     }
@@ -365,11 +312,7 @@ impl Write {
     fn draft_with_axis(mut self, element: &'static Element, axis: i64) -> Draft {
         self.operator.axis = axis;
         let mut update_shape = self.cache_shape.clone();
-        update_shape
-            .iter_mut()
-            .skip(self.axis)
-            .take(1)
-            .for_each(|rows| *rows = self.rows);
+        update_shape.iter_mut().skip(self.axis).take(1).for_each(|rows| *rows = self.rows);
         Draft {
             call: Call::TensorScatter {
                 operator: self.operator,

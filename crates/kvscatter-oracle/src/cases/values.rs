@@ -20,13 +20,19 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// The update's element that was written here, if one was.
+    #[must_use]
+    pub fn written(self) -> Option<usize> {
+        match self {
+            Self::Cache(_) => None,
+            Self::Update(place) => Some(place),
+        }
+    }
+
     /// A cache and an update in index space: every element says who it is.
     #[must_use]
     pub fn tensors(cache_len: usize, update_len: usize) -> (Vec<Self>, Vec<Self>) {
-        (
-            (0..cache_len).map(Self::Cache).collect(),
-            (0..update_len).map(Self::Update).collect(),
-        )
+        ((0..cache_len).map(Self::Cache).collect(), (0..update_len).map(Self::Update).collect())
     }
 }
 
@@ -47,11 +53,7 @@ impl Values {
                 &numbers.map(|n| (n % 13 + n / 13 % 3) as u8).collect::<Vec<_>>(),
             ));
         }
-        Self::Bytes(
-            numbers
-                .flat_map(|n| (0..bits / 8).map(move |byte| paint(n, byte)))
-                .collect(),
-        )
+        Self::Bytes(numbers.flat_map(|n| (0..bits / 8).map(move |byte| paint(n, byte))).collect())
     }
 
     /// The elements that `origins` names.
@@ -60,10 +62,8 @@ impl Values {
         match (cache, update) {
             (Self::Strings(cache), Self::Strings(update)) => Self::Strings(gather(origins, cache, update)),
             (Self::Bytes(cache), Self::Bytes(update)) if element.bits == Some(4) => {
-                let (cache, update) = (
-                    nibbles::unpack(cache, 2 * cache.len()),
-                    nibbles::unpack(update, 2 * update.len()),
-                );
+                let (cache, update) =
+                    (nibbles::unpack(cache, 2 * cache.len()), nibbles::unpack(update, 2 * update.len()));
                 Self::Bytes(nibbles::pack(&gather(origins, &cache, &update)))
             }
             (Self::Bytes(cache), Self::Bytes(update)) => {
@@ -99,13 +99,8 @@ mod tests {
 
     #[test]
     fn painted_elements_are_distinct_where_the_width_allows() {
-        for element in Element::all()
-            .iter()
-            .filter(|element| element.bits.is_some_and(|bits| bits > 8))
-        {
-            let Values::Bytes(bytes) = Values::painted(element, 0, 60_000) else {
-                panic!("{element:?}")
-            };
+        for element in Element::all().iter().filter(|element| element.bits.is_some_and(|bits| bits > 8)) {
+            let Values::Bytes(bytes) = Values::painted(element, 0, 60_000) else { panic!("{element:?}") };
             let distinct: HashSet<_> = bytes.chunks(element.bits.unwrap() / 8).collect();
             assert_eq!(distinct.len(), 60_000, "{element:?}");
         }

@@ -1,0 +1,212 @@
+//! An oracle's call, made through the core.
+
+use kvscatter::spec::{ascend, onnx, tensorrt};
+use kvscatter::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, WritePlan};
+use kvscatter_oracle as oracle;
+use kvscatter_oracle::Refusal;
+use kvscatter_oracle::cases::Call;
+use kvscatter_oracle::tensorrt::UpdateForm;
+
+/// Prepares and plans the call, and hands the plan over.
+pub(crate) fn with_plan<R>(
+    call: &Call,
+    element: ElementType,
+    cache: Layout<'_>,
+    update: Layout<'_>,
+    execute: impl FnOnce(&WritePlan<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
+    match call {
+        Call::TensorScatter { operator, write_indices, lengths } => {
+            let prepared = tensor_scatter(operator)?.prepare(element, cache, update)?;
+            execute(&prepared.plan_lengths(write_indices.as_deref(), lengths.as_deref())?)
+        }
+        Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
+            let front = tensorrt::KvCacheUpdate::new().out_of_range(out_of_range(operator.out_of_range));
+            match operator.update_form {
+                UpdateForm::Padded => {
+                    let prepared = front.prepare(element, cache, update)?;
+                    execute(&prepared.plan_lengths(write_indices, lengths.as_deref())?)
+                }
+                UpdateForm::Packed => {
+                    let prepared = front.prepare_packed(element, cache, update)?;
+                    let update_lengths = update_lengths.as_deref().unwrap_or_default();
+                    execute(&prepared.plan_lengths(write_indices, update_lengths, lengths.as_deref())?)
+                }
+            }
+        }
+        Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
+            let front = ascend::KvCacheOperation::new().out_of_range(out_of_range(operator.out_of_range));
+            let prepared = front.prepare(element, update, cache)?;
+            execute(&prepared.plan_lengths(layer_id, token_offset, seq_len, lengths.as_deref())?)
+        }
+    }
+}
+
+/// The core's operator with the oracle's attributes and policies.
+pub(crate) fn tensor_scatter(operator: &oracle::onnx::TensorScatter) -> Result<onnx::TensorScatter, Error> {
+    Ok(onnx::TensorScatter::new()
+        .axis(operator.axis)
+        .mode(operator.mode.parse::<Mode>()?)
+        .out_of_range(out_of_range(operator.out_of_range))
+        .negative_index(match operator.negative_index {
+            oracle::NegativeIndex::Modulo => NegativeIndex::Modulo,
+            oracle::NegativeIndex::Reject => NegativeIndex::Reject,
+        }))
+}
+
+fn out_of_range(policy: oracle::OutOfRange) -> OutOfRange {
+    match policy {
+        oracle::OutOfRange::Error => OutOfRange::Error,
+        oracle::OutOfRange::SkipSample => OutOfRange::SkipSample,
+    }
+}
+
+/// Whether the rule can be broken at all through [`with_plan`], whose calls have one element type and take cumulative
+/// lengths exactly where they belong.
+pub(crate) fn can_be_said(refusal: &Refusal) -> bool {
+    !matches!(
+        refusal,
+        Refusal::TypesDiffer { .. } | Refusal::UpdateLengthsMissing | Refusal::UpdateLengthsUnexpected
+    )
+}
+
+/// The core's error for a rule that the oracle says is broken.
+pub(crate) fn error(
+    refusal: &Refusal,
+    call: &Call,
+    cache_shape: &[usize],
+    update_shape: &[usize],
+    element: ElementType,
+) -> Error {
+    let words = Words::of(call);
+    match *refusal {
+        Refusal::TypesDiffer { .. } | Refusal::UpdateLengthsMissing | Refusal::UpdateLengthsUnexpected => {
+            unreachable!("see `can_be_said`")
+        }
+        Refusal::UnsupportedType { .. } => Error::ElementType { argument: words.cache, element },
+        Refusal::Mode { .. } => Error::UnknownMode,
+        Refusal::CacheRank { rank } => {
+            let (min, max) = words.cache_ranks;
+            Error::Rank { argument: words.cache, rank, min, max }
+        }
+        Refusal::UpdateRank { rank } => match words.update_ranks {
+            None => Error::RankMismatch { cache: cache_shape.len(), update: rank },
+            Some((min, max)) => Error::Rank { argument: words.update, rank, min, max },
+        },
+        Refusal::Axis { axis, rank } if axis == 0 || axis == -(rank as i64) => {
+            Error::AxisIsBatch { axis, rank }
+        }
+        Refusal::Axis { axis, rank } => Error::AxisOutOfRange { axis, rank },
+        Refusal::Dimension { dimension, cache, update } => {
+            Error::DimensionMismatch { argument: words.update, dimension, expected: cache, got: update }
+        }
+        Refusal::UpdateBatch { cache, update } => Error::BatchTooLarge { cache, update },
+        Refusal::UpdateTooLong { capacity, rows } => Error::UpdateLongerThanCache { rows, capacity },
+        Refusal::IndexCount { argument, given, needed } => {
+            let argument = match argument {
+                "lengths" => Argument::Lengths,
+                "layerId" => Argument::LayerId,
+                "updateLengths" | "seqLen" => words.rows,
+                "write_indices" | "writeIndices" | "tokenOffset" => words.starts,
+                unknown => unreachable!("{unknown}"),
+            };
+            Error::Count { argument, got: given, want: needed }
+        }
+        Refusal::Length { sample, length, rows } => Error::LengthOutOfRange {
+            argument: Argument::Lengths,
+            index: sample,
+            value: length,
+            min: 0,
+            max: rows,
+        },
+        Refusal::NegativeStart { sample, .. } | Refusal::OutOfRange { sample, .. }
+            if matches!(call, Call::KvCacheOperation { .. }) =>
+        {
+            let Call::KvCacheOperation { token_offset, seq_len, .. } = call else { unreachable!() };
+            Error::EndOutOfRange {
+                argument: words.starts,
+                index: sample,
+                value: token_offset[sample].into(),
+                rows: seq_len[sample] as usize,
+                capacity: cache_shape[2],
+            }
+        }
+        Refusal::NegativeStart { sample, start } => {
+            Error::NegativeStart { argument: words.starts, index: sample, value: start as i64 }
+        }
+        Refusal::OutOfRange { sample, start, rows, capacity } => Error::StartOutOfRange {
+            argument: words.starts,
+            index: sample,
+            value: start as i64,
+            rows,
+            capacity,
+        },
+        Refusal::UpdateLengthsFirst { first } => {
+            Error::CumulativeStart { argument: words.rows, value: first.into() }
+        }
+        Refusal::UpdateLengthsDecrease { sample } => {
+            let Call::KvCacheUpdate { update_lengths: Some(values), .. } = call else { unreachable!() };
+            let (value, previous) = (values[sample + 1].into(), values[sample].into());
+            Error::CumulativeOrder { argument: words.rows, index: sample + 1, value, previous }
+        }
+        Refusal::UpdateLengthsTooLong { sample, rows, capacity } => {
+            let value = rows as i64;
+            Error::LengthOutOfRange { argument: words.rows, index: sample, value, min: 0, max: capacity }
+        }
+        Refusal::UpdateLengthsTotal { total, tokens } | Refusal::SeqLenTotal { total, tokens } => {
+            Error::TokenSum { argument: words.rows, got: total as i64, tokens }
+        }
+        Refusal::LayerId { layer_id, layers } => Error::LayerOutOfRange { value: layer_id.into(), layers },
+        Refusal::SeqLen { sample, seq_len } => {
+            let (min, max) = match *update_shape {
+                [_, rows, _, _] => (rows, rows),
+                _ => (1, cache_shape[2]),
+            };
+            Error::LengthOutOfRange { argument: words.rows, index: sample, value: seq_len.into(), min, max }
+        }
+    }
+}
+
+/// What a document calls things, and the ranks it asks for; the update's may be the cache's.
+struct Words {
+    cache: Argument,
+    update: Argument,
+    starts: Argument,
+    rows: Argument,
+    cache_ranks: (usize, usize),
+    update_ranks: Option<(usize, usize)>,
+}
+
+impl Words {
+    fn of(call: &Call) -> Self {
+        match call {
+            Call::TensorScatter { .. } => Self {
+                cache: Argument::PastCache,
+                update: Argument::Update,
+                starts: Argument::WriteIndices,
+                rows: Argument::Update,
+                cache_ranks: (2, usize::MAX),
+                update_ranks: None,
+            },
+            Call::KvCacheUpdate { operator, .. } => Self {
+                cache: Argument::Cache,
+                update: Argument::Update,
+                starts: Argument::TensorRtWriteIndices,
+                rows: Argument::UpdateLengths,
+                cache_ranks: (4, 4),
+                update_ranks: Some(match operator.update_form {
+                    UpdateForm::Padded => (4, 4),
+                    UpdateForm::Packed => (3, 3),
+                }),
+            },
+            Call::KvCacheOperation { .. } => Self {
+                cache: Argument::Past,
+                update: Argument::NewKv,
+                starts: Argument::TokenOffset,
+                rows: Argument::SeqLen,
+                cache_ranks: (4, 4),
+                update_ranks: Some((2, 4)),
+            },
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The core against the oracle: the same calls, whole buffers, bit for bit, the exact error.
+
+#[cfg(test)]
+mod call;
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
+mod view;

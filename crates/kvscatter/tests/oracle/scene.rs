@@ -1,0 +1,221 @@
+//! One call on one pair of views, at every width and through every way to execute it.
+
+use std::fmt::Debug;
+use std::mem::MaybeUninit;
+use std::sync::LazyLock;
+
+use bytemuck::{AnyBitPattern, NoUninit};
+use kvscatter::{ElementType, Error, WritePlan};
+use kvscatter_oracle::cases::{Call, Element, Origin, Values};
+use kvscatter_oracle::{Outcome, Refusal, nibbles};
+
+use crate::call::{can_be_said, error, with_plan};
+use crate::view::View;
+
+/// A call, where its tensors lie, and what the oracle says in index space.
+pub(crate) struct Scene<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) cache: View,
+    pub(crate) update: View,
+    pub(crate) outcome: &'a Result<Outcome<Origin>, Refusal>,
+}
+
+/// One representative of every width; each is a type that the call's operator takes.
+pub(crate) fn every_width(call: &Call) -> &'static [ElementType] {
+    use ElementType::{
+        BFloat16, Complex64, Complex128, Float4E2M1, Float8E5M2, Float16, Float32, Int8, String,
+    };
+    match call {
+        Call::TensorScatter { .. } => {
+            &[Float4E2M1, Float8E5M2, BFloat16, Float32, Complex64, Complex128, String]
+        }
+        Call::KvCacheUpdate { .. } => &[Float32, Float16],
+        Call::KvCacheOperation { .. } => &[BFloat16, Int8],
+    }
+}
+
+/// How many elements there are to tell apart: a scene's buffers together hold fewer.
+pub(crate) const PAINTED: usize = 1 << 16;
+
+/// Elements by their number, painted; the same at every width.
+struct Paint {
+    nibbles: Vec<u8>,
+    bytes: Vec<u8>,
+    w16: Vec<u16>,
+    w32: Vec<u32>,
+    w64: Vec<u64>,
+    w128: Vec<u128>,
+    strings: Vec<String>,
+}
+
+static PAINT: LazyLock<Paint> = LazyLock::new(|| {
+    let bytes = |element: &str| match Values::painted(Element::named(element).unwrap(), 0, PAINTED) {
+        Values::Bytes(bytes) => bytes,
+        Values::Strings(_) => unreachable!("{element}"),
+    };
+    let Values::Strings(strings) = Values::painted(Element::named("string").unwrap(), 0, PAINTED) else {
+        unreachable!()
+    };
+    fn words<W: AnyBitPattern + NoUninit>(bytes: &[u8]) -> Vec<W> {
+        bytes.chunks_exact(size_of::<W>()).map(bytemuck::pod_read_unaligned).collect()
+    }
+    Paint {
+        nibbles: nibbles::unpack(&bytes("uint4"), PAINTED),
+        bytes: bytes("uint8"),
+        w16: words(&bytes("uint16")),
+        w32: words(&bytes("uint32")),
+        w64: words(&bytes("uint64")),
+        w128: words(&bytes("complex128")),
+        strings,
+    }
+});
+
+impl Scene<'_> {
+    /// Runs the call at one width, in place and functional, and compares whole buffers, guards included.
+    pub(crate) fn check(&self, element: ElementType) {
+        let outcome = match self.outcome {
+            Ok(outcome) => outcome,
+            Err(refusal) => return self.check_refused(element, refusal),
+        };
+        let checked = with_plan(self.call, element, self.cache.layout(), self.update.layout(), |plan| {
+            assert_eq!(plan.skipped(), outcome.skipped, "skipped, {self:?}");
+            match element.bits() {
+                Some(4) => self.check_packed(plan, outcome),
+                Some(8) => self.check_words(plan, outcome, &PAINT.bytes),
+                Some(16) => self.check_words(plan, outcome, &PAINT.w16),
+                Some(32) => self.check_words(plan, outcome, &PAINT.w32),
+                Some(64) => self.check_words(plan, outcome, &PAINT.w64),
+                Some(128) => self.check_words(plan, outcome, &PAINT.w128),
+                _ => self.check_strings(plan, outcome),
+            }
+            Ok(())
+        });
+        assert_eq!(checked, Ok(()), "{self:?}");
+    }
+
+    fn check_refused(&self, element: ElementType, refusal: &Refusal) {
+        if !can_be_said(refusal) {
+            return;
+        }
+        let checked =
+            with_plan(self.call, element, self.cache.layout(), self.update.layout(), |_| Ok::<_, Error>(()));
+        let expected = error(refusal, self.call, self.cache.shape(), self.update.shape(), element);
+        assert_eq!(checked, Err(expected), "{self:?}");
+    }
+
+    /// Numbers of the elements of the cache's buffer after a write in place: its own are `0..total`, the update's come
+    /// behind them.
+    fn after_in_place(&self, outcome: &Outcome<Origin>) -> Vec<usize> {
+        let mut numbers: Vec<_> = (0..self.cache.total()).collect();
+        let from = self.update.places();
+        for (place, origin) in self.cache.places().into_iter().zip(&outcome.present) {
+            if let Some(written) = origin.written() {
+                numbers[place] = self.cache.total() + from[written];
+            }
+        }
+        numbers
+    }
+
+    /// Numbers of the elements of `present`, which is dense.
+    fn present(&self, outcome: &Outcome<Origin>) -> Vec<usize> {
+        let (past, from) = (self.cache.places(), self.update.places());
+        let number = |origin: &Origin| match *origin {
+            Origin::Cache(kept) => past[kept],
+            Origin::Update(written) => self.cache.total() + from[written],
+        };
+        outcome.present.iter().map(number).collect()
+    }
+
+    fn check_words<W>(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>, paint: &[W])
+    where
+        W: NoUninit + AnyBitPattern + PartialEq + Debug,
+    {
+        let (cache_buffer, update_buffer) = (self.cache.buffer(), self.update.buffer());
+        let past = &paint[..self.cache.total()];
+        let update = &paint[self.cache.total()..][update_buffer];
+        let look_up = |numbers: Vec<usize>| numbers.into_iter().map(|n| paint[n]).collect::<Vec<_>>();
+        let (in_place, present) = (look_up(self.after_in_place(outcome)), look_up(self.present(outcome)));
+
+        let mut cache = past.to_vec();
+        let written = plan.write(&mut cache[cache_buffer.clone()], update);
+        assert_eq!(written.map(|written| written.skipped), Ok(outcome.skipped), "{self:?}");
+        assert_eq!(cache, in_place, "in place, {self:?}");
+
+        // One byte off the words' own alignment.
+        let mut bytes = vec![0; size_of_val(past) + 1];
+        bytes[1..].copy_from_slice(bytemuck::cast_slice(past));
+        let byte_range = 1 + cache_buffer.start * size_of::<W>()..1 + cache_buffer.end * size_of::<W>();
+        plan.write_bytes(&mut bytes[byte_range], bytemuck::cast_slice(update)).unwrap();
+        assert_eq!(&bytes[1..], bytemuck::cast_slice::<_, u8>(&in_place), "in place as bytes, {self:?}");
+
+        let past = &past[cache_buffer];
+        let guard = paint[paint.len() - 1];
+        let mut guarded = vec![guard; present.len() + 2];
+        let inner = 1..=present.len();
+        plan.into_present(past, update, &mut guarded[inner.clone()]).unwrap();
+        assert_eq!(guarded[inner], present, "functional, {self:?}");
+        assert_eq!([guarded[0], guarded[present.len() + 1]], [guard; 2], "functional guards, {self:?}");
+
+        let mut memory = vec![MaybeUninit::uninit(); present.len()];
+        assert_eq!(
+            plan.into_present_uninit(past, update, &mut memory).unwrap(),
+            present,
+            "functional, {self:?}"
+        );
+    }
+
+    fn check_packed(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>) {
+        let (cache_buffer, update_buffer) = (self.cache.buffer(), self.update.buffer());
+        let past = nibbles::pack(&PAINT.nibbles[..self.cache.total()]);
+        let update = nibbles::pack(&PAINT.nibbles[self.cache.total()..][..self.update.total()]);
+        let update = &update[packed(update_buffer)];
+        let look_up = |numbers: Vec<usize>| numbers.into_iter().map(|n| PAINT.nibbles[n]).collect::<Vec<_>>();
+        let in_place = nibbles::pack(&look_up(self.after_in_place(outcome)));
+        let present = nibbles::pack(&look_up(self.present(outcome)));
+
+        let mut cache = past.clone();
+        plan.write_bytes(&mut cache[packed(cache_buffer.clone())], update).unwrap();
+        assert_eq!(cache, in_place, "in place, {self:?}");
+
+        let past = &past[packed(cache_buffer)];
+        let mut guarded = vec![0xA5; present.len() + 2];
+        let inner = 1..=present.len();
+        plan.into_present_bytes(past, update, &mut guarded[inner.clone()]).unwrap();
+        assert_eq!(guarded[inner], present, "functional, {self:?}");
+        assert_eq!([guarded[0], guarded[present.len() + 1]], [0xA5; 2], "functional guards, {self:?}");
+    }
+
+    fn check_strings(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>) {
+        let (cache_buffer, update_buffer) = (self.cache.buffer(), self.update.buffer());
+        let past = &PAINT.strings[..self.cache.total()];
+        let update = &PAINT.strings[self.cache.total()..][update_buffer];
+        let same = |strings: &[String], numbers: Vec<usize>| {
+            assert_eq!(strings.len(), numbers.len());
+            strings.iter().zip(numbers).all(|(string, n)| *string == PAINT.strings[n])
+        };
+
+        let mut cache = past.to_vec();
+        plan.write_cloned(&mut cache[cache_buffer.clone()], update).unwrap();
+        assert!(same(&cache, self.after_in_place(outcome)), "in place {cache:?}, {self:?}");
+
+        let mut present = vec![String::new(); outcome.present.len()];
+        plan.into_present_cloned(&past[cache_buffer], update, &mut present).unwrap();
+        assert!(same(&present, self.present(outcome)), "functional {present:?}, {self:?}");
+    }
+}
+
+impl Debug for Scene<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:?}\ncache {:?}\nupdate {:?}\noracle {:?}",
+            self.call, self.cache, self.update, self.outcome
+        )
+    }
+}
+
+/// The bytes of a range of nibbles that begins on a byte.
+fn packed(nibbles: std::ops::Range<usize>) -> std::ops::Range<usize> {
+    assert!(nibbles.start.is_multiple_of(2));
+    nibbles.start / 2..nibbles.end.div_ceil(2)
+}
