@@ -57,9 +57,5 @@ fn main() -> ExitCode {
         Task::Asan => one(steps::asan()),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
     };
-    if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

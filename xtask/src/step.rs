@@ -42,11 +42,7 @@ pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
     for (position, step) in steps.into_iter().enumerate() {
         println!("[{}/{count}] {}", position + 1, step.name);
         let begin = Instant::now();
-        let line = Line {
-            name: step.name,
-            outcome: step.run(missing),
-            time: begin.elapsed(),
-        };
+        let line = Line { name: step.name, outcome: step.run(missing), time: begin.elapsed() };
         println!("{line}\n");
         results.push(line);
     }
@@ -56,11 +52,7 @@ pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
 
 impl Step {
     pub(crate) fn new(name: &'static str, commands: Vec<Command>) -> Self {
-        Self {
-            name,
-            needs: &[],
-            commands,
-        }
+        Self { name, needs: &[], commands }
     }
 
     pub(crate) fn needs(self, needs: &'static [Tool]) -> Self {
@@ -103,11 +95,7 @@ impl Tool {
 fn execute(command: &mut Command) -> io::Result<()> {
     io::stdout().flush()?;
     let status = command.current_dir(crate::steps::root()).status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(io::Error::other(status.to_string()))
-    }
+    if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
 }
 
 fn summarise(results: &[Line], total: Duration) {
@@ -185,33 +173,22 @@ mod tests {
     #[test]
     fn a_shown_command_can_be_pasted_into_a_shell() {
         let mut command = Command::new("cargo");
-        command
-            .args(["test", "it's", "a b", ""])
-            .env("RUSTFLAGS", "-Dwarnings");
-        assert_eq!(
-            Shown(&command).to_string(),
-            r"RUSTFLAGS=-Dwarnings cargo test 'it'\''s' 'a b' ''"
-        );
+        command.args(["test", "it's", "a b", ""]).env("RUSTFLAGS", "-Dwarnings");
+        assert_eq!(Shown(&command).to_string(), r"RUSTFLAGS=-Dwarnings cargo test 'it'\''s' 'a b' ''");
     }
 
     #[test]
     fn a_step_stops_at_its_first_failure_and_later_steps_still_run() {
         let step = |name, programs: &[&str]| Step::new(name, programs.iter().map(Command::new).collect());
         assert!(run(vec![step("good", &["true", "true"])], Missing::Fails));
-        assert!(!run(
-            vec![step("bad", &["false", "true"]), step("good", &["true"])],
-            Missing::Fails
-        ));
+        assert!(!run(vec![step("bad", &["false", "true"]), step("good", &["true"])], Missing::Fails));
         assert!(!run(vec![step("absent", &["./no-such-program"])], Missing::Fails));
     }
 
     #[test]
     fn a_missing_tool_skips_or_fails() {
-        const ABSENT: Tool = Tool {
-            name: "absent",
-            probe: "no-such-command",
-            install: "cargo install absent",
-        };
+        const ABSENT: Tool =
+            Tool { name: "absent", probe: "no-such-command", install: "cargo install absent" };
         let step = || Step::new("step", vec![Command::new("false")]).needs(&[ABSENT]);
         assert!(run(vec![step()], Missing::IsSkipped));
         assert!(!run(vec![step()], Missing::Fails));

@@ -25,29 +25,20 @@ pub(crate) fn all() -> Vec<Step> {
 }
 
 pub(crate) fn fmt() -> Step {
-    let commands = vec![
-        cargo("fmt --all --check"),
-        cargo("fmt --check --manifest-path fuzz/Cargo.toml"),
-    ];
+    let commands = vec![cargo("fmt --all --check"), cargo("fmt --check --manifest-path fuzz/Cargo.toml")];
     Step::new("fmt", commands)
 }
 
 /// Advisories stay out: they need a download of their own, and change without a change here.
 pub(crate) fn deny() -> Step {
-    const TOOL: Tool = Tool {
-        name: "cargo-deny",
-        probe: "deny --version",
-        install: "cargo install cargo-deny --locked",
-    };
+    const TOOL: Tool =
+        Tool { name: "cargo-deny", probe: "deny --version", install: "cargo install cargo-deny --locked" };
     let check = cargo("deny --workspace check --hide-inclusion-graph licenses bans sources");
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
 
 pub(crate) fn lint() -> Step {
-    Step::new(
-        "lint",
-        vec![cargo("clippy --workspace --all-targets -- -Dwarnings")],
-    )
+    Step::new("lint", vec![cargo("clippy --workspace --all-targets -- -Dwarnings")])
 }
 
 /// The core under the features that [`lint`] and [`unit`] do not already cover.
@@ -58,13 +49,7 @@ pub(crate) fn features() -> Step {
         command
     };
     let test = cargo("test -p kvscatter --lib --no-default-features");
-    let commands = vec![
-        clippy(""),
-        clippy("std"),
-        clippy("picture"),
-        clippy("std,picture"),
-        test,
-    ];
+    let commands = vec![clippy(""), clippy("std"), clippy("picture"), clippy("std,picture"), test];
     Step::new("features", commands)
 }
 
@@ -99,22 +84,16 @@ pub(crate) fn unit() -> Step {
 /// The target is named so that the sanitizer reaches the tests and not the build scripts.
 pub(crate) fn asan() -> Step {
     let mut test = cargo("+nightly test -p kvscatter --lib --tests --features=picture");
-    test.args(["--target", "x86_64-unknown-linux-gnu"])
-        .env("RUSTFLAGS", "-Zsanitizer=address");
+    test.args(["--target", "x86_64-unknown-linux-gnu"]).env("RUSTFLAGS", "-Zsanitizer=address");
     Step::new("asan", vec![test]).needs(&[NIGHTLY])
 }
 
 pub(crate) fn fuzz(seconds: u32) -> Step {
-    const TOOL: Tool = Tool {
-        name: "cargo-fuzz",
-        probe: "fuzz --version",
-        install: "cargo install cargo-fuzz --locked",
-    };
+    const TOOL: Tool =
+        Tool { name: "cargo-fuzz", probe: "fuzz --version", install: "cargo install cargo-fuzz --locked" };
     let run = |target| {
         let mut command = cargo("+nightly fuzz run");
-        command
-            .args([target, "--", "-print_final_stats=1"])
-            .arg(format!("-max_total_time={seconds}"));
+        command.args([target, "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
         command
     };
     Step::new("fuzz", vec![run("differential"), run("onnx_reader")]).needs(&[NIGHTLY, TOOL])

@@ -1,0 +1,117 @@
+//! From slots to columns of text or pixels, and where a ruler has room for numbers.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::digits;
+
+/// A whole number of columns per slot, or of slots per column: no two slots, and no two columns, differ in
+/// size, except the last column, which may stand for fewer slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    capacity: usize,
+    columns_per_slot: usize,
+    slots_per_column: usize,
+}
+
+impl Scale {
+    /// At most `columns` for the whole capacity, and at most `widest` for one slot.
+    pub(super) fn new(capacity: usize, columns: usize, widest: usize) -> Self {
+        let columns = columns.max(2); // so that both runs of a ring have a column
+        let columns_per_slot = columns.checked_div(capacity).unwrap_or(1).clamp(1, widest.max(1));
+        Self { capacity, columns_per_slot, slots_per_column: capacity.div_ceil(columns).max(1) }
+    }
+
+    pub(super) const fn columns_per_slot(self) -> usize {
+        self.columns_per_slot
+    }
+
+    pub(super) const fn slots_per_column(self) -> usize {
+        self.slots_per_column
+    }
+
+    /// Columns of the whole capacity.
+    pub(super) fn columns(self) -> usize {
+        self.columns_of(&(0..self.capacity)).end
+    }
+
+    /// The columns of a run: at least one if it has a slot.
+    pub(super) fn columns_of(self, slots: &Range<usize>) -> Range<usize> {
+        let Range { start, end } = *slots;
+        let start = start.min(self.capacity);
+        let end = end.clamp(start, self.capacity);
+        let start = start.checked_div(self.slots_per_column).unwrap_or(0);
+        let scaled = |column: usize| column.saturating_mul(self.columns_per_slot);
+        scaled(start)..scaled(end.div_ceil(self.slots_per_column))
+    }
+
+    /// The slots that a column stands for.
+    pub(super) fn slots_of(self, column: usize) -> Range<usize> {
+        let column = column.checked_div(self.columns_per_slot).unwrap_or(0);
+        let start = column.saturating_mul(self.slots_per_column);
+        start..start.saturating_add(self.slots_per_column).min(self.capacity)
+    }
+
+    /// The slots whose numbers a ruler has room for, with the column of each: multiples of a power of two, and
+    /// the last slot. `advance` is the columns that one digit takes.
+    pub(super) fn ticks(self, advance: usize) -> Vec<(usize, usize)> {
+        let Some(last) = self.capacity.checked_sub(1) else { return Vec::new() };
+        let at = |slot: usize| (slot, self.columns_of(&(slot..slot.saturating_add(1))).start);
+        let room = digits(last).saturating_add(2).saturating_mul(advance);
+        let step = (0..usize::BITS)
+            .filter_map(|power| 1_usize.checked_shl(power))
+            .find(|&step| at(step).1 >= room)
+            .unwrap_or(self.capacity);
+        let (last, end) = at(last);
+        let mut ticks: Vec<_> = (0..last)
+            .step_by(step)
+            .map(at)
+            .filter(|(_, column)| column.saturating_add(room) <= end)
+            .collect();
+        ticks.push((last, end));
+        ticks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scale;
+
+    #[test]
+    fn every_slot_has_a_column_and_every_column_a_slot() {
+        for capacity in 1..=70 {
+            for width in 0..=40 {
+                let scale = Scale::new(capacity, width, 4);
+                assert!((1..=width.max(2)).contains(&scale.columns()), "{scale:?}");
+                for slot in 0..capacity {
+                    let columns = scale.columns_of(&(slot..slot + 1));
+                    assert!(!columns.is_empty() && columns.end <= scale.columns(), "{scale:?} {slot}");
+                    assert!(columns.into_iter().all(|column| scale.slots_of(column).contains(&slot)));
+                }
+                for column in 0..scale.columns() {
+                    assert!(!scale.slots_of(column).is_empty(), "{scale:?} {column}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_on_a_ruler_never_touch() {
+        for capacity in (1..300).chain([4096, 1 << 20, usize::MAX]) {
+            for (width, advance) in [(2, 1), (40, 1), (80, 1), (800, 8)] {
+                let ticks = Scale::new(capacity, width, 4 * advance).ticks(advance);
+                assert_eq!(ticks.last().map(|&(slot, _)| slot), Some(capacity - 1));
+                for pair in ticks.windows(2) {
+                    let end = pair[0].1 + super::digits(pair[0].0) * advance;
+                    assert!(end + advance <= pair[1].1, "{capacity} {width} {pair:?}");
+                }
+            }
+        }
+        assert_eq!(Scale::new(0, 80, 4).ticks(1), []);
+    }
+
+    #[test]
+    fn an_empty_cache_has_no_columns() {
+        assert_eq!(Scale::new(0, 80, 4).columns(), 0);
+    }
+}

@@ -1,0 +1,176 @@
+use super::*;
+use crate::spec::onnx::TensorScatter;
+use crate::{ElementType, Mode, OutOfRange};
+
+fn written(sample: usize, position: i64, first: Range<usize>, wrapped: Range<usize>) -> Lane {
+    Lane { sample, position: Some(position), fate: Fate::Written { first, wrapped } }
+}
+
+fn skipped(sample: usize, position: i64) -> Lane {
+    Lane { sample, position: Some(position), fate: Fate::Skipped }
+}
+
+fn untouched(sample: usize) -> Lane {
+    Lane { sample, position: None, fate: Fate::Written { first: 0..0, wrapped: 0..0 } }
+}
+
+fn picture(capacity: usize, lanes: Vec<Lane>) -> Picture {
+    let skipped = lanes.iter().filter(|lane| lane.fate == Fate::Skipped).count();
+    Picture { capacity, samples: lanes.len(), skipped, positions: Argument::WriteIndices, lanes }
+}
+
+/// Every mark at once, in a cache small enough to count its slots.
+fn small() -> Picture {
+    picture(16, vec![written(0, 3, 3..7, 0..0), written(1, 14, 14..16, 0..2), skipped(2, 99), untouched(3)])
+}
+
+/// Runs of a single slot among thousands, and samples without a lane.
+fn large() -> Picture {
+    let lanes = vec![
+        written(0, 2047, 2047..2048, 0..0),
+        written(1, -1, 4095..4096, 0..511),
+        written(2, 4095, 4095..4096, 0..0),
+        written(3, 1, 1..4096, 0..1),
+        written(4, 4095, 4095..4096, 0..4095),
+        skipped(5, i64::MIN),
+    ];
+    Picture { samples: 256, ..picture(4096, lanes) }
+}
+
+/// Every write of a cache of `capacity` slots that may wrap, as one lane each.
+fn every_write(capacity: usize) -> impl Iterator<Item = Picture> {
+    let starts = (0..capacity).filter(move |start| *start < 40 || *start + 40 > capacity);
+    let writes =
+        starts.flat_map(move |start| [1, 2, capacity / 2, capacity].map(|rows| (start, rows.min(capacity))));
+    writes.map(move |(start, rows)| {
+        let end = (start + rows).min(capacity);
+        picture(capacity, vec![written(0, start as i64, start..end, 0..start + rows - end)])
+    })
+}
+
+#[test]
+fn text() {
+    insta::assert_snapshot!(small().text());
+}
+
+#[test]
+fn text_in_ascii() {
+    insta::assert_snapshot!(small().text().width(10).ascii(true));
+}
+
+#[test]
+fn text_of_a_large_cache() {
+    insta::assert_snapshot!(large().text().width(64));
+}
+
+#[test]
+fn svg() {
+    insta::assert_snapshot!(small().svg());
+}
+
+#[test]
+fn svg_of_a_large_cache() {
+    insta::assert_snapshot!(large().svg());
+}
+
+#[test]
+fn no_run_is_ever_rounded_away() {
+    for picture in [1, 2, 3, 7, 80, 81, 1000, 4096].into_iter().flat_map(every_write) {
+        for width in [0, 2, 16, 80] {
+            let text = picture.text().width(width).to_string();
+            for (mark, run) in picture.lanes[0].runs() {
+                let lane = text.lines().nth(2).unwrap();
+                assert!(lane.contains(picture.text().glyph(mark)), "{width}: {run:?} is missing in\n{text}");
+            }
+        }
+    }
+}
+
+/// Of every bar: the pattern and the pixels it takes, in the order of drawing.
+fn bars(svg: &str) -> Vec<(String, Range<usize>)> {
+    let bars = svg.lines().filter_map(|line| line.strip_prefix("    <rect x='"));
+    bars.filter_map(|bar| {
+        let (x, rest) = bar.split_once("' width='")?;
+        let (width, rest) = rest.split_once('\'')?;
+        let (_, pattern) = rest.split_once("url(#")?;
+        let x: usize = x.parse().ok()?;
+        Some((pattern.split_once(')')?.0.to_owned(), x..x + width.parse::<usize>().ok()?))
+    })
+    .collect()
+}
+
+/// Of every note: its text and the pixels it takes.
+fn notes(svg: &str) -> Vec<(String, Range<usize>)> {
+    let notes = svg.lines().filter_map(|line| line.strip_prefix("    <text x='"));
+    notes
+        .filter_map(|note| {
+            let (x, rest) = note.split_once("' y='38'>")?;
+            let text = rest.strip_suffix("</text>")?;
+            let x: usize = x.parse().ok()?;
+            Some((text.to_owned(), x..x + 8 * text.len()))
+        })
+        .collect()
+}
+
+#[test]
+fn bars_are_seen_and_notes_do_not_touch() {
+    for picture in [1, 2, 3, 7, 80, 81, 1000, 4096, 1_000_000].into_iter().flat_map(every_write) {
+        let svg = picture.svg().to_string();
+        let bars = bars(&svg);
+        let (ground, runs) = bars.split_first().unwrap();
+        assert_eq!(ground.0, "old");
+        assert_eq!(runs.len(), picture.lanes[0].runs().count(), "{svg}");
+        for (position, (_, bar)) in runs.iter().enumerate() {
+            let covered = runs[position + 1..].iter().map(|(_, above)| above);
+            let hidden: usize =
+                covered.map(|above| bar.end.min(above.end).saturating_sub(bar.start.max(above.start))).sum();
+            assert!(bar.len() >= hidden + 3 && bar.end <= ground.1.end, "{runs:?}");
+        }
+        let notes = notes(&svg);
+        assert_eq!(notes.len(), runs.len());
+        for pair in notes.windows(2) {
+            assert!(pair[0].1.end < pair[1].1.start, "{notes:?}");
+        }
+        assert!(notes.iter().all(|(_, note)| note.end <= ground.1.end), "{notes:?}");
+    }
+}
+
+#[test]
+fn whatever_a_lane_claims_is_drawn_within_the_cache() {
+    let wild = |capacity| {
+        let lanes = vec![
+            written(usize::MAX, i64::MAX, 0..usize::MAX, usize::MAX - 1..usize::MAX),
+            written(0, 0, Range { start: 5, end: 2 }, 7..7),
+            written(1, 0, 3..9, 3..9),
+        ];
+        Picture { samples: 0, ..picture(capacity, lanes) }
+    };
+    for capacity in [0, 1, 4, usize::MAX] {
+        for width in [0, 1, 80] {
+            let text = wild(capacity).text().width(width).to_string();
+            assert!(text.lines().all(|line| line.chars().count() < 240), "{text}");
+        }
+        let svg = wild(capacity).svg().to_string();
+        let bars = bars(&svg);
+        assert!(bars.iter().all(|(_, bar)| bar.end <= 800), "{bars:?}");
+    }
+}
+
+#[test]
+fn a_plan_becomes_lanes() -> Result<(), crate::Error> {
+    let ring = TensorScatter::new().mode(Mode::Circular);
+    let write = ring.prepare(ElementType::Float16, &[3, 2, 8, 4], &[3, 2, 3, 4])?;
+    let lanes = vec![written(0, 1, 1..4, 0..0), written(1, -1, 7..8, 0..2), written(2, 13, 5..8, 0..0)];
+    assert_eq!(Picture::new(&write.plan(&[1, -1, 13])?, 64), picture(8, lanes));
+    Ok(())
+}
+
+#[test]
+fn skipped_and_hidden_samples_are_counted() -> Result<(), crate::Error> {
+    let linear = TensorScatter::new().out_of_range(OutOfRange::SkipSample);
+    let write = linear.prepare(ElementType::Float16, &[4, 2, 8, 4], &[4, 2, 3, 4])?;
+    let plan = write.plan(&[6, 5, -1, i64::MAX])?;
+    let lanes = vec![skipped(0, 6), written(1, 5, 5..8, 0..0)];
+    assert_eq!(Picture::new(&plan, 2), Picture { samples: 4, skipped: 3, ..picture(8, lanes) });
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The picture for a terminal.
+
+use alloc::string::{String, ToString};
+use core::fmt::{self, Write as _};
+use core::iter;
+
+use super::scale::Scale;
+use super::{Ends, Fate, Lane, Mark, Picture, UNTOUCHED, digits, plural};
+
+/// A [`Picture`] as text: `Display` prints it, each line ending in a newline.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    picture: &'a Picture,
+    width: usize,
+    ascii: bool,
+}
+
+impl<'a> Text<'a> {
+    pub(super) const fn new(picture: &'a Picture) -> Self {
+        Self { picture, width: 80, ascii: false }
+    }
+
+    /// At most this many columns for the slots, and 2 at least; the labels on both sides come on top.
+    #[must_use]
+    pub const fn width(self, columns: usize) -> Self {
+        Self { width: columns, ..self }
+    }
+
+    /// Whether to use ASCII characters only.
+    #[must_use]
+    pub const fn ascii(self, ascii: bool) -> Self {
+        Self { ascii, ..self }
+    }
+
+    pub(super) const fn glyph(&self, mark: Mark) -> char {
+        match (mark, self.ascii) {
+            (Mark::Old, false) => '·',
+            (Mark::Written, false) => '█',
+            (Mark::Wrapped, false) => '▒',
+            (Mark::Skipped, false) => '×',
+            (Mark::Old, true) => '.',
+            (Mark::Written, true) => '#',
+            (Mark::Wrapped, true) => '=',
+            (Mark::Skipped, true) => 'x',
+        }
+    }
+
+    fn ruler(&self, f: &mut fmt::Formatter<'_>, scale: Scale, left: Left) -> fmt::Result {
+        let tick = if self.ascii { '|' } else { '╷' };
+        let mut numbers = String::new();
+        let mut marks = String::new();
+        let mut end = 0;
+        for (slot, column) in scale.ticks(1) {
+            numbers.extend(iter::repeat_n(' ', column.saturating_sub(numbers.len())));
+            marks.extend(iter::repeat_n(' ', column.saturating_sub(end)));
+            numbers.push_str(&slot.to_string());
+            marks.push(tick);
+            end = column.saturating_add(1);
+        }
+        let Left { sample, position } = left;
+        writeln!(f, "{:sample$}  {:position$}  {numbers}", "", "")?;
+        writeln!(f, "{:>sample$}  {:>position$}  {marks}", SAMPLE, self.picture.positions.to_string())
+    }
+
+    fn lane(&self, f: &mut fmt::Formatter<'_>, scale: Scale, left: Left, lane: &Lane) -> fmt::Result {
+        let Left { sample, position } = left;
+        let given = lane.position.map_or_else(String::new, |position| position.to_string());
+        write!(f, "{:>sample$}  {given:>position$}  ", lane.sample)?;
+        for column in 0..scale.columns() {
+            f.write_char(self.glyph(lane.mark(&scale.slots_of(column))))?;
+        }
+        writeln!(f, "  {}", Note(lane))
+    }
+
+    fn legend(&self, f: &mut fmt::Formatter<'_>, scale: Scale) -> fmt::Result {
+        for mark in Mark::ALL {
+            write!(f, "{} {}  ", self.glyph(mark), mark.name())?;
+        }
+        let (columns, slots) = (scale.columns_per_slot(), scale.slots_per_column());
+        writeln!(f, " {columns} column{} = {slots} slot{}", plural(columns), plural(slots))
+    }
+}
+
+const SAMPLE: &str = "sample";
+
+/// Widths of the labels on the left.
+#[derive(Clone, Copy)]
+struct Left {
+    sample: usize,
+    position: usize,
+}
+
+impl Left {
+    fn new(picture: &Picture) -> Self {
+        let positions = picture.lanes.iter().filter_map(|lane| lane.position);
+        Self {
+            sample: picture.lanes.iter().map(|lane| digits(lane.sample)).fold(SAMPLE.len(), usize::max),
+            position: positions
+                .map(|position| position.to_string().len())
+                .fold(picture.positions.to_string().len(), usize::max),
+        }
+    }
+}
+
+/// The slots a lane writes, in words.
+struct Note<'a>(&'a Lane);
+
+impl fmt::Display for Note<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.fate == Fate::Skipped {
+            return f.write_str(Mark::Skipped.name());
+        }
+        let mut runs = self.0.runs();
+        let Some((_, first)) = runs.next() else { return f.write_str(UNTOUCHED) };
+        write!(f, "{}", Ends(first))?;
+        runs.try_for_each(|(_, run)| write!(f, ", {}", Ends(run)))
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let picture = self.picture;
+        let scale = Scale::new(picture.capacity, self.width, 4);
+        let left = Left::new(picture);
+        self.ruler(f, scale, left)?;
+        for lane in &picture.lanes {
+            self.lane(f, scale, left, lane)?;
+        }
+        let hidden = picture.hidden();
+        if hidden > 0 {
+            let ellipsis = if self.ascii { "..." } else { "…" };
+            writeln!(f, "{ellipsis} {hidden} more sample{}", plural(hidden))?;
+        }
+        if picture.skipped > 0 {
+            let samples = picture.samples;
+            writeln!(f, "{} of {samples} sample{} skipped", picture.skipped, plural(samples))?;
+        }
+        self.legend(f, scale)
+    }
+}
