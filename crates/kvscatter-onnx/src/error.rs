@@ -37,16 +37,10 @@ pub enum Error {
     FileTooLarge { size: u64, limit: u64 },
     /// The bytes are not such a protobuf message.
     #[error("not a {message}: {cause}")]
-    Decode {
-        message: &'static str,
-        cause: buffa::DecodeError,
-    },
+    Decode { message: &'static str, cause: buffa::DecodeError },
     /// The message is too large for protobuf.
     #[error("cannot write the {message}: {cause}")]
-    Encode {
-        message: &'static str,
-        cause: buffa::EncodeError,
-    },
+    Encode { message: &'static str, cause: buffa::EncodeError },
 
     // Tensors.
     /// The values do not make a tensor.
@@ -66,34 +60,16 @@ pub enum Error {
     Segment,
     /// Values are stored twice.
     #[error("both {first} and {second} are present")]
-    TwoFields {
-        first: &'static str,
-        second: &'static str,
-    },
+    TwoFields { first: &'static str, second: &'static str },
     /// Values are stored where this type's values never are.
     #[error("{element} is stored in {want}, not in {field}")]
-    WrongField {
-        element: ElementType,
-        field: &'static str,
-        want: &'static str,
-    },
+    WrongField { element: ElementType, field: &'static str, want: &'static str },
     /// A typed field holds fewer or more entries than the shape asks for.
     #[error("shape {shape:?} of {element} takes {want} entries in {field}, got {got}")]
-    EntryCount {
-        element: ElementType,
-        shape: Vec<usize>,
-        field: &'static str,
-        want: usize,
-        got: usize,
-    },
+    EntryCount { element: ElementType, shape: Vec<usize>, field: &'static str, want: usize, got: usize },
     /// An entry of a typed field that is no value of the type.
     #[error("{field}[{index}] = {value} is no {element}")]
-    EntryRange {
-        element: ElementType,
-        field: &'static str,
-        index: usize,
-        value: i128,
-    },
+    EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
 
     // External data.
     /// External data, where there is no folder to look for it.
@@ -119,19 +95,10 @@ pub enum Error {
     ExternalLength { want: u64, got: u64 },
     /// The bytes are not in the file.
     #[error("external data's bytes {offset}..{offset} + {length} are not in {location:?} of {size} bytes")]
-    ExternalRange {
-        location: String,
-        offset: u64,
-        length: u64,
-        size: u64,
-    },
+    ExternalRange { location: String, offset: u64, length: u64, size: u64 },
     /// The file is not the one that was meant.
     #[error("external data's checksum is {want}, the SHA1 of {location:?} is {got}")]
-    ExternalChecksum {
-        location: String,
-        want: String,
-        got: String,
-    },
+    ExternalChecksum { location: String, want: String, got: String },
     /// Reading on would pass the limit on all external data together.
     #[error("external data of {wanted} bytes, {left} of the limit are left")]
     ExternalLimit { wanted: u64, left: u64 },
@@ -212,11 +179,7 @@ pub enum Error {
     Operator(#[from] kvscatter::Error),
     /// An operand of a type that the operator does not take here.
     #[error("input {index} is {element}, {want} is asked for")]
-    OperandType {
-        index: usize,
-        element: ElementType,
-        want: &'static str,
-    },
+    OperandType { index: usize, element: ElementType, want: &'static str },
     /// Two operands of different types.
     #[error("the operands are {left} and {right}: they must agree")]
     OperandTypes { left: ElementType, right: ElementType },
@@ -243,31 +206,16 @@ pub enum Error {
     InputUnknown { name: String },
     /// A value of another type than the graph declares.
     #[error("{name:?} is {got}, the graph declares {want}")]
-    ValueType {
-        name: String,
-        want: ElementType,
-        got: ElementType,
-    },
+    ValueType { name: String, want: ElementType, got: ElementType },
     /// A value of another rank than the graph declares.
     #[error("{name:?} has rank {got}, the graph declares {want}")]
     ValueRank { name: String, want: usize, got: usize },
     /// A value with another dimension than the graph declares.
     #[error("{name:?} has dimension {axis} = {got}, the graph declares {want}")]
-    ValueDim {
-        name: String,
-        axis: usize,
-        want: usize,
-        got: usize,
-    },
+    ValueDim { name: String, axis: usize, want: usize, got: usize },
     /// One symbolic dimension with two sizes.
     #[error("{name:?} has dimension {axis} ({symbol}) = {got}, elsewhere {symbol} = {want}")]
-    SymbolConflict {
-        name: String,
-        axis: usize,
-        symbol: String,
-        want: usize,
-        got: usize,
-    },
+    SymbolConflict { name: String, axis: usize, symbol: String, want: usize, got: usize },
 
     // Generated inputs.
     /// Inputs cannot be generated without a rank.
@@ -289,11 +237,7 @@ pub enum Error {
     TestFileMissing { folder: PathBuf, missing: String },
     /// More files than the graph has inputs or outputs.
     #[error("{got} {what} files, the graph has {want}")]
-    TestFileCount {
-        what: &'static str,
-        want: usize,
-        got: usize,
-    },
+    TestFileCount { what: &'static str, want: usize, got: usize },
 }
 
 impl Error {
@@ -310,16 +254,10 @@ impl Error {
     }
 
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
-        Self::InFile {
-            path: path.into(),
-            cause: Box::new(self),
-        }
+        Self::InFile { path: path.into(), cause: Box::new(self) }
     }
 
     pub(crate) fn in_tensor(self, name: &str) -> Self {
-        Self::InTensor {
-            name: name.to_owned(),
-            cause: Box::new(self),
-        }
+        Self::InTensor { name: name.to_owned(), cause: Box::new(self) }
     }
 }

@@ -83,11 +83,7 @@ impl<'m> Evaluator<'m> {
     /// outputs and attributes.
     pub fn new(model: &'m Model) -> Result<Self, Error> {
         let graph = model.graph()?;
-        let ops = graph
-            .nodes()
-            .iter()
-            .map(Op::parse)
-            .collect::<Result<Vec<_>, _>>()?;
+        let ops = graph.nodes().iter().map(Op::parse).collect::<Result<Vec<_>, _>>()?;
         let external = model.external_data()?;
         let mut constants = BTreeMap::new();
         for (&name, &message) in graph.initializers() {
@@ -120,9 +116,7 @@ impl<'m> Evaluator<'m> {
 
     /// The graph's inputs that have no initializer, as declared: those that must be fed.
     pub fn required_inputs(&self) -> impl Iterator<Item = &ValueInfo<'m>> {
-        self.inputs
-            .iter()
-            .filter(|input| !self.constants.contains_key(input.name))
+        self.inputs.iter().filter(|input| !self.constants.contains_key(input.name))
     }
 
     /// The graph's inputs, as declared.
@@ -173,9 +167,8 @@ impl<'m> Evaluator<'m> {
             if let Some(ty) = fed.get(input.name) {
                 types.add_value(input.name, ty.clone())?;
             }
-            let ty = types.get(input.name).ok_or_else(|| Error::InputMissing {
-                name: input.name.to_owned(),
-            })?;
+            let ty =
+                types.get(input.name).ok_or_else(|| Error::InputMissing { name: input.name.to_owned() })?;
             bindings.check(input, ty)?;
         }
         for (node, op) in self.graph.nodes().iter().zip(&self.ops) {

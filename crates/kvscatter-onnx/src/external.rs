@@ -42,17 +42,10 @@ impl ExternalData {
     /// [`Error::Io`] within [`Error::InFile`] if it is not a folder that can be opened.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         // The parent of a bare file name is the empty path.
-        let path = if folder.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            folder
-        };
+        let path = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let folder = Dir::open_ambient_dir(path, ambient_authority())
             .map_err(|cause| Error::Io(cause).in_file(path))?;
-        Ok(Self {
-            folder,
-            left: Cell::new(Self::DEFAULT_LIMIT),
-        })
+        Ok(Self { folder, left: Cell::new(Self::DEFAULT_LIMIT) })
     }
 
     /// Sets how many bytes may be read in all, those read for a checksum included.
@@ -68,8 +61,7 @@ impl ExternalData {
         if let Some(got) = entry.length.filter(|&got| got != want) {
             return Err(Error::ExternalLength { want, got });
         }
-        self.read_entry(&entry, want)
-            .map_err(|error| error.in_file(entry.location))
+        self.read_entry(&entry, want).map_err(|error| error.in_file(entry.location))
     }
 
     fn read_entry(&self, entry: &Entry<'_>, want: u64) -> Result<Vec<u8>, Error> {
@@ -95,32 +87,21 @@ impl ExternalData {
     }
 
     fn open_inside(&self, location: &str) -> Result<File, Error> {
-        let escape = || Error::ExternalEscape {
-            location: location.to_owned(),
-        };
+        let escape = || Error::ExternalEscape { location: location.to_owned() };
         let path = Path::new(location);
-        if !path
-            .components()
-            .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-        {
+        if !path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
             return Err(escape());
         }
         self.folder.open_with(path, &file::read_only()).map_err(|cause| {
             // cap-std's own refusal to leave the folder, told from the system's by having no system error code.
             let refused = cause.kind() == std::io::ErrorKind::PermissionDenied;
-            if refused && cause.raw_os_error().is_none() {
-                escape()
-            } else {
-                Error::Io(cause)
-            }
+            if refused && cause.raw_os_error().is_none() { escape() } else { Error::Io(cause) }
         })
     }
 
     fn charge(&self, wanted: u64) -> Result<(), Error> {
         let left = self.left.get();
-        let rest = left
-            .checked_sub(wanted)
-            .ok_or(Error::ExternalLimit { wanted, left })?;
+        let rest = left.checked_sub(wanted).ok_or(Error::ExternalLimit { wanted, left })?;
         self.left.set(rest);
         Ok(())
     }
@@ -160,10 +141,7 @@ pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, Error
 }
 
 fn number(key: &'static str, value: &str) -> Result<u64, Error> {
-    value.parse().map_err(|_| Error::ExternalNumber {
-        key,
-        value: value.to_owned(),
-    })
+    value.parse().map_err(|_| Error::ExternalNumber { key, value: value.to_owned() })
 }
 
 /// ONNX: the checksum is the SHA1 of the whole file.
@@ -181,10 +159,6 @@ fn check(file: &mut File, size: u64, want: &str, location: &str) -> Result<(), E
     if got.eq_ignore_ascii_case(want) {
         Ok(())
     } else {
-        Err(Error::ExternalChecksum {
-            location: location.to_owned(),
-            want: want.to_owned(),
-            got,
-        })
+        Err(Error::ExternalChecksum { location: location.to_owned(), want: want.to_owned(), got })
     }
 }

@@ -34,11 +34,7 @@ pub(crate) fn read_only() -> OpenOptions {
 /// between the question and the reading.
 pub(crate) fn regular_size(file: &File) -> Result<u64, Error> {
     let metadata = file.metadata().map_err(Error::Io)?;
-    if metadata.is_file() {
-        Ok(metadata.len())
-    } else {
-        Err(Error::NotRegularFile)
-    }
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(Error::NotRegularFile) }
 }
 
 /// `len` bytes from where the file stands; fewer only if the file shrank meanwhile.
@@ -66,10 +62,7 @@ mod tests {
         std::fs::write(&file, b"1234").unwrap();
         assert_eq!(read(&file, 4).unwrap(), b"1234");
         let error = read(&file, 3).unwrap_err();
-        assert!(
-            matches!(error.root(), Error::FileTooLarge { size: 4, limit: 3 }),
-            "{error}"
-        );
+        assert!(matches!(error.root(), Error::FileTooLarge { size: 4, limit: 3 }), "{error}");
         for path in [folder.path(), Path::new("/dev/zero")] {
             let error = read(path, 4).unwrap_err();
             assert!(matches!(error.root(), Error::NotRegularFile), "{error}");

@@ -76,17 +76,13 @@ fn resolve<'m>(
     let mut unused: std::collections::BTreeSet<&str> = dims.keys().map(String::as_str).collect();
     let mut fed = BTreeMap::new();
     for input in evaluator.required_inputs() {
-        let shape = input.shape.as_ref().ok_or_else(|| Error::ShapeUnknown {
-            name: input.name.to_owned(),
-        })?;
+        let shape =
+            input.shape.as_ref().ok_or_else(|| Error::ShapeUnknown { name: input.name.to_owned() })?;
         let mut sizes = Vec::with_capacity(shape.len());
         for (axis, dim) in shape.iter().enumerate() {
             sizes.push(size(input, axis, dim, dims, &mut unused)?);
         }
-        let ty = TensorType {
-            element: input.element,
-            shape: sizes.into(),
-        };
+        let ty = TensorType { element: input.element, shape: sizes.into() };
         fed.insert(input.name, ty);
     }
     match unused.first() {
@@ -108,10 +104,7 @@ fn size<'d>(
         Dim::Unknown => format!("{}[{axis}]", input.name),
     };
     let Some((given, &size)) = dims.get_key_value(&key) else {
-        return Err(Error::DimMissing {
-            name: input.name.to_owned(),
-            dim: key,
-        });
+        return Err(Error::DimMissing { name: input.name.to_owned(), dim: key });
     };
     unused.remove(given.as_str());
     Ok(size)

@@ -97,16 +97,10 @@ impl<'m> Graph<'m> {
         for output in &proto.output {
             let name = output.name.as_deref().unwrap_or_default();
             if !producers.contains_key(name) {
-                return Err(Error::ValueMissing {
-                    name: name.to_owned(),
-                });
+                return Err(Error::ValueMissing { name: name.to_owned() });
             }
         }
-        Ok(Self {
-            proto,
-            nodes,
-            initializers,
-        })
+        Ok(Self { proto, nodes, initializers })
     }
 
     /// The nodes, each after those it reads from.
@@ -123,18 +117,12 @@ impl<'m> Graph<'m> {
 
     /// The names of the inputs, in order.
     pub fn input_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
-        self.proto
-            .input
-            .iter()
-            .map(|input| input.name.as_deref().unwrap_or_default())
+        self.proto.input.iter().map(|input| input.name.as_deref().unwrap_or_default())
     }
 
     /// The names of the outputs, in order.
     pub fn output_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
-        self.proto
-            .output
-            .iter()
-            .map(|output| output.name.as_deref().unwrap_or_default())
+        self.proto.output.iter().map(|output| output.name.as_deref().unwrap_or_default())
     }
 
     /// The inputs as declared, those that have an initializer as their default included.
@@ -200,16 +188,11 @@ impl<'m> Node<'m> {
 impl<'m> ValueInfo<'m> {
     fn parse(proto: &'m ValueInfoProto) -> Result<Self, Error> {
         let name = proto.name.as_deref().unwrap_or_default();
-        let missing = || Error::TypeMissing {
-            name: name.to_owned(),
-        };
+        let missing = || Error::TypeMissing { name: name.to_owned() };
         let tensor = match proto.r#type.value.as_ref().ok_or_else(missing)? {
             TypeValue::TensorType(tensor) => tensor,
             other => {
-                return Err(Error::NotATensor {
-                    name: name.to_owned(),
-                    kind: kind(other),
-                });
+                return Err(Error::NotATensor { name: name.to_owned(), kind: kind(other) });
             }
         };
         let element = match tensor.elem_type {
@@ -217,17 +200,14 @@ impl<'m> ValueInfo<'m> {
             Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code }),
         };
         let dim = |(axis, dim): (usize, &'m crate::proto::tensor_shape_proto::Dimension)| match &dim.value {
-            Some(DimValue::DimValue(dim)) => usize::try_from(*dim)
-                .map(Dim::Known)
-                .map_err(|_| Error::NegativeDim { axis, dim: *dim }),
+            Some(DimValue::DimValue(dim)) => {
+                usize::try_from(*dim).map(Dim::Known).map_err(|_| Error::NegativeDim { axis, dim: *dim })
+            }
             Some(DimValue::DimParam(symbol)) if !symbol.is_empty() => Ok(Dim::Symbolic(symbol)),
             _ => Ok(Dim::Unknown),
         };
-        let shape = tensor
-            .shape
-            .as_option()
-            .map(|shape| shape.dim.iter().enumerate().map(dim).collect())
-            .transpose();
+        let shape =
+            tensor.shape.as_option().map(|shape| shape.dim.iter().enumerate().map(dim).collect()).transpose();
         Ok(Self {
             name,
             element: element.map_err(|error| error.in_tensor(name))?,
@@ -254,13 +234,8 @@ fn nodes<'m>(model: &'m ModelProto, graph: &'m GraphProto) -> Result<Vec<Node<'m
     let mut opsets = BTreeMap::new();
     for import in &model.opset_import {
         let domain = full_domain(import.domain.as_deref());
-        if opsets
-            .insert(domain, import.version.unwrap_or_default())
-            .is_some()
-        {
-            return Err(Error::OpsetTwice {
-                domain: domain.to_owned(),
-            });
+        if opsets.insert(domain, import.version.unwrap_or_default()).is_some() {
+            return Err(Error::OpsetTwice { domain: domain.to_owned() });
         }
     }
     let functions: std::collections::BTreeSet<_> = model
@@ -286,17 +261,13 @@ fn nodes<'m>(model: &'m ModelProto, graph: &'m GraphProto) -> Result<Vec<Node<'m
 
 fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Error> {
     if let Some(sparse) = graph.sparse_initializer.first() {
-        return Err(Error::Sparse {
-            name: sparse.values.name.clone().unwrap_or_default(),
-        });
+        return Err(Error::Sparse { name: sparse.values.name.clone().unwrap_or_default() });
     }
     let mut initializers = BTreeMap::new();
     for (index, tensor) in graph.initializer.iter().enumerate() {
         let name = named("initializer", index, tensor.name.as_deref())?;
         if initializers.insert(name, tensor).is_some() {
-            return Err(Error::DuplicateName {
-                name: name.to_owned(),
-            });
+            return Err(Error::DuplicateName { name: name.to_owned() });
         }
     }
     Ok(initializers)
@@ -308,9 +279,7 @@ fn producers<'m>(
     initializers: &BTreeMap<&'m str, &'m TensorProto>,
 ) -> Result<BTreeMap<&'m str, Producer>, Error> {
     let mut producers = BTreeMap::new();
-    let twice = |name: &str| Error::DuplicateName {
-        name: name.to_owned(),
-    };
+    let twice = |name: &str| Error::DuplicateName { name: name.to_owned() };
     for (index, input) in graph.input.iter().enumerate() {
         let name = named("input", index, input.name.as_deref())?;
         if producers.insert(name, Producer::Input).is_some() {
@@ -349,10 +318,7 @@ fn check_uses(nodes: &[Node<'_>], producers: &BTreeMap<&str, Producer>) -> Resul
                     }
                     let producer = nodes.get(producer).map(Node::label);
                     return Err(node.error(match producer {
-                        Some(producer) => Error::NodeOrder {
-                            name,
-                            producer: Box::new(producer),
-                        },
+                        Some(producer) => Error::NodeOrder { name, producer: Box::new(producer) },
                         None => Error::ValueMissing { name },
                     }));
                 }
@@ -383,8 +349,7 @@ fn node_on_a_cycle<'a, 'm>(
 }
 
 fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, Error> {
-    name.filter(|name| !name.is_empty())
-        .ok_or(Error::NameMissing { what, index })
+    name.filter(|name| !name.is_empty()).ok_or(Error::NameMissing { what, index })
 }
 
 fn full_domain(domain: Option<&str>) -> &str {
@@ -405,10 +370,7 @@ fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> NodeLabel {
 }
 
 fn in_node(node: NodeLabel, cause: Error) -> Error {
-    Error::InNode {
-        node: Box::new(node),
-        cause: Box::new(cause),
-    }
+    Error::InNode { node: Box::new(node), cause: Box::new(cause) }
 }
 
 fn kind(value: &TypeValue) -> &'static str {

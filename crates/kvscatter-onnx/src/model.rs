@@ -35,10 +35,7 @@ impl Model {
     pub fn load(path: &Path) -> Result<Self, Error> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = proto::decode(&bytes).map_err(|error: Error| error.in_file(path))?;
-        Ok(Self {
-            proto,
-            folder: path.parent().map(Path::to_owned),
-        })
+        Ok(Self { proto, folder: path.parent().map(Path::to_owned) })
     }
 
     /// The model's bytes, unknown fields included; they come last in their message.

@@ -40,10 +40,7 @@ pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, Error> {
     DecodeOptions::new()
         .with_element_memory_limit(ELEMENT_MEMORY_BYTES)
         .decode_from_slice(bytes)
-        .map_err(|cause| Error::Decode {
-            message: M::NAME,
-            cause,
-        })
+        .map_err(|cause| Error::Decode { message: M::NAME, cause })
 }
 
 /// Encodes a message, unknown fields included.
@@ -51,8 +48,5 @@ pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, Error> {
 /// # Errors
 /// [`Error::Encode`] if it takes more than 2 GiB.
 pub fn encode<M: Message + MessageName>(message: &M) -> Result<Vec<u8>, Error> {
-    message.try_encode_to_vec().map_err(|cause| Error::Encode {
-        message: M::NAME,
-        cause,
-    })
+    message.try_encode_to_vec().map_err(|cause| Error::Encode { message: M::NAME, cause })
 }

@@ -25,10 +25,7 @@ pub struct Tensor {
 #[non_exhaustive]
 pub enum TensorError {
     /// The dimensions multiply to more than a buffer can hold.
-    #[error(
-        "shape {shape:?} of {element} is larger than any buffer (at most {} bytes)",
-        isize::MAX
-    )]
+    #[error("shape {shape:?} of {element} is larger than any buffer (at most {} bytes)", isize::MAX)]
     TooLarge {
         /// The element type.
         element: ElementType,
@@ -70,12 +67,7 @@ impl Tensor {
             _ => return Err(TensorError::DataKind { element }),
         };
         if got != want {
-            return Err(TensorError::DataLength {
-                element,
-                shape,
-                want,
-                got,
-            });
+            return Err(TensorError::DataLength { element, shape, want, got });
         }
         let is_odd = shape.iter().all(|dim| dim % 2 == 1);
         if let (Some(4), true, Data::Bytes(bytes)) = (element.bits(), is_odd, &mut data)
@@ -134,23 +126,14 @@ pub enum DataMut<'a> {
 /// [`TensorError::TooLarge`] if the product of the non-zero dimensions, in elements or in bytes, exceeds
 /// `isize::MAX`.
 pub fn storage_len(element: ElementType, shape: &[usize]) -> Result<usize, TensorError> {
-    let too_large = || TensorError::TooLarge {
-        element,
-        shape: shape.to_vec(),
-    };
+    let too_large = || TensorError::TooLarge { element, shape: shape.to_vec() };
     let fits = |n: usize| isize::try_from(n).is_ok();
-    let nonzero = shape
-        .iter()
-        .filter(|&&dim| dim != 0)
-        .try_fold(1_usize, |n, &dim| n.checked_mul(dim));
+    let nonzero = shape.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |n, &dim| n.checked_mul(dim));
     let elements = nonzero.filter(|&n| fits(n)).ok_or_else(too_large)?;
     let units = match element.bits() {
         None => elements,
         Some(4) => elements.div_ceil(2),
-        Some(bits) => elements
-            .checked_mul(bits / 8)
-            .filter(|&n| fits(n))
-            .ok_or_else(too_large)?,
+        Some(bits) => elements.checked_mul(bits / 8).filter(|&n| fits(n)).ok_or_else(too_large)?,
     };
     Ok(if shape.contains(&0) { 0 } else { units })
 }

@@ -153,11 +153,7 @@ fn header(name: &str, tensor: &Tensor) -> TensorProto {
         name: Some(name.to_owned()),
         data_type: Some(tensor.element().onnx_code()),
         // A dimension is at most isize::MAX unless another one is 0, and then no one counts it.
-        dims: tensor
-            .shape()
-            .iter()
-            .map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX))
-            .collect(),
+        dims: tensor.shape().iter().map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX)).collect(),
         ..TensorProto::default()
     }
 }
@@ -183,11 +179,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
             Data::Bytes(message.raw_data.take().unwrap_or_default())
         }
         Some(stored_in) if stored_in != field.name() => {
-            return Err(Error::WrongField {
-                element,
-                field: stored_in,
-                want: field.name(),
-            });
+            return Err(Error::WrongField { element, field: stored_in, want: field.name() });
         }
         _ => typed(message, element, &shape, want)?,
     };
@@ -204,10 +196,7 @@ fn shape(dims: &[i64]) -> Result<Vec<usize>, Error> {
 /// The one field that holds values, if any does.
 fn only_field(message: &TensorProto) -> Result<Option<&'static str>, Error> {
     let fields = [
-        (
-            "raw_data",
-            message.raw_data.as_ref().is_none_or(|bytes| bytes.is_empty()),
-        ),
+        ("raw_data", message.raw_data.as_ref().is_none_or(|bytes| bytes.is_empty())),
         ("float_data", message.float_data.is_empty()),
         ("int32_data", message.int32_data.is_empty()),
         ("string_data", message.string_data.is_empty()),
@@ -215,10 +204,7 @@ fn only_field(message: &TensorProto) -> Result<Option<&'static str>, Error> {
         ("double_data", message.double_data.is_empty()),
         ("uint64_data", message.uint64_data.is_empty()),
     ];
-    let mut present = fields
-        .iter()
-        .filter(|(_, is_empty)| !is_empty)
-        .map(|&(name, _)| name);
+    let mut present = fields.iter().filter(|(_, is_empty)| !is_empty).map(|&(name, _)| name);
     match (present.next(), present.next()) {
         (Some(first), Some(second)) => Err(Error::TwoFields { first, second }),
         (only, _) => Ok(only),
@@ -236,10 +222,7 @@ fn read_external(
         return Err(Error::ExternalStrings);
     }
     if let Some(second) = stored_in {
-        return Err(Error::TwoFields {
-            first: "external_data",
-            second,
-        });
+        return Err(Error::TwoFields { first: "external_data", second });
     }
     let Some(external) = external else {
         return Err(Error::ExternalWithoutFolder {
@@ -247,10 +230,7 @@ fn read_external(
         });
     };
     let too_large = || Error::Io(std::io::ErrorKind::OutOfMemory.into());
-    external.read(
-        &message.external_data,
-        u64::try_from(want).map_err(|_| too_large())?,
-    )
+    external.read(&message.external_data, u64::try_from(want).map_err(|_| too_large())?)
 }
 
 fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usize) -> Result<Data, Error> {
@@ -271,13 +251,7 @@ fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usiz
         Field::Uint64 => message.uint64_data.len(),
     };
     if got != want {
-        return Err(Error::EntryCount {
-            element,
-            shape: shape.to_vec(),
-            field: field.name(),
-            want,
-            got,
-        });
+        return Err(Error::EntryCount { element, shape: shape.to_vec(), field: field.name(), want, got });
     }
     let bytes = match field {
         Field::String => return Ok(Data::Strings(message.string_data)),
@@ -287,9 +261,9 @@ fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usiz
         Field::Uint64 if element == ElementType::UInt64 => {
             message.uint64_data.iter().flat_map(|v| v.to_le_bytes()).collect()
         }
-        Field::Uint64 => narrow(element, &message.uint64_data, |v| {
-            u32::try_from(v).map(u32::to_le_bytes).ok()
-        })?,
+        Field::Uint64 => {
+            narrow(element, &message.uint64_data, |v| u32::try_from(v).map(u32::to_le_bytes).ok())?
+        }
         Field::Int32 => from_int32_data(element, &message.int32_data)?,
     };
     Ok(Data::Bytes(bytes))
@@ -300,9 +274,9 @@ fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, Err
         ElementType::Int32 => Ok(entries.iter().flat_map(|v| v.to_le_bytes()).collect()),
         ElementType::Int16 => narrow(element, entries, |v| i16::try_from(v).map(i16::to_le_bytes).ok()),
         ElementType::Int8 => narrow(element, entries, |v| i8::try_from(v).map(i8::to_le_bytes).ok()),
-        ElementType::Bool => narrow(element, entries, |v| {
-            u8::try_from(v).ok().filter(|&v| v <= 1).map(u8::to_le_bytes)
-        }),
+        ElementType::Bool => {
+            narrow(element, entries, |v| u8::try_from(v).ok().filter(|&v| v <= 1).map(u8::to_le_bytes))
+        }
         _ if element.bits() == Some(16) => {
             narrow(element, entries, |v| u16::try_from(v).map(u16::to_le_bytes).ok())
         }
@@ -329,10 +303,5 @@ fn narrow<V: Copy + Into<i128>, const N: usize>(
 }
 
 fn each<T, const N: usize>(bytes: &[u8], entry: impl Fn([u8; N]) -> T) -> Vec<T> {
-    bytes
-        .as_chunks::<N>()
-        .0
-        .iter()
-        .map(|&chunk| entry(chunk))
-        .collect()
+    bytes.as_chunks::<N>().0.iter().map(|&chunk| entry(chunk)).collect()
 }

@@ -41,10 +41,7 @@ pub struct DataSet {
 /// data set are not numbered from 0 without a gap.
 pub fn discover(root: &Path) -> Result<Vec<TestCase>, Error> {
     let mut cases = Vec::new();
-    let walk = WalkDir::new(root)
-        .follow_links(true)
-        .max_depth(MAX_DEPTH)
-        .sort_by_file_name();
+    let walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name();
     for entry in walk {
         match entry {
             Ok(entry) if entry.file_name() == "model.onnx" => {
@@ -76,10 +73,7 @@ impl TestCase {
                 folder,
             });
         }
-        Ok(Self {
-            folder: folder.to_owned(),
-            data_sets,
-        })
+        Ok(Self { folder: folder.to_owned(), data_sets })
     }
 
     /// The model's file.
@@ -174,11 +168,7 @@ fn write_files<'m>(
     names: impl ExactSizeIterator<Item = &'m str>,
 ) -> Result<(), Error> {
     if tensors.len() > names.len() {
-        return Err(Error::TestFileCount {
-            what,
-            want: names.len(),
-            got: tensors.len(),
-        });
+        return Err(Error::TestFileCount { what, want: names.len(), got: tensors.len() });
     }
     for (index, (tensor, name)) in tensors.iter().zip(names).enumerate() {
         let path = folder.join(format!("{what}_{index}.pb"));

@@ -10,30 +10,19 @@ pub(super) fn add(left: &Tensor, right: &Tensor, sum: &TensorType) -> Vec<u8> {
     if sum.shape.contains(&0) {
         return Vec::new();
     }
-    let (left, right) = (
-        broadcast(left, &sum.shape, width),
-        broadcast(right, &sum.shape, width),
-    );
+    let (left, right) = (broadcast(left, &sum.shape, width), broadcast(right, &sum.shape, width));
     match width {
-        1 => each(&left, &right, |l, r| {
-            u8::from_le_bytes(l)
-                .wrapping_add(u8::from_le_bytes(r))
-                .to_le_bytes()
-        }),
+        1 => {
+            each(&left, &right, |l, r| u8::from_le_bytes(l).wrapping_add(u8::from_le_bytes(r)).to_le_bytes())
+        }
         2 => each(&left, &right, |l, r| {
-            u16::from_le_bytes(l)
-                .wrapping_add(u16::from_le_bytes(r))
-                .to_le_bytes()
+            u16::from_le_bytes(l).wrapping_add(u16::from_le_bytes(r)).to_le_bytes()
         }),
         4 => each(&left, &right, |l, r| {
-            u32::from_le_bytes(l)
-                .wrapping_add(u32::from_le_bytes(r))
-                .to_le_bytes()
+            u32::from_le_bytes(l).wrapping_add(u32::from_le_bytes(r)).to_le_bytes()
         }),
         _ => each(&left, &right, |l, r| {
-            u64::from_le_bytes(l)
-                .wrapping_add(u64::from_le_bytes(r))
-                .to_le_bytes()
+            u64::from_le_bytes(l).wrapping_add(u64::from_le_bytes(r)).to_le_bytes()
         }),
     }
 }
@@ -54,10 +43,7 @@ fn broadcast(operand: &Tensor, shape: &[usize], width: usize) -> Vec<u8> {
     let mut chunk = width;
     for (&to, from) in shape.iter().rev().zip(from) {
         if from != to {
-            bytes = bytes
-                .chunks_exact(chunk)
-                .flat_map(|chunk| chunk.repeat(to))
-                .collect();
+            bytes = bytes.chunks_exact(chunk).flat_map(|chunk| chunk.repeat(to)).collect();
         }
         chunk = chunk.saturating_mul(to);
     }
@@ -77,17 +63,9 @@ mod tests {
     }
 
     fn sum(left: &Tensor, right: &Tensor, shape: &[usize]) -> Vec<i64> {
-        let ty = TensorType {
-            element: left.element(),
-            shape: shape.into(),
-        };
+        let ty = TensorType { element: left.element(), shape: shape.into() };
         let bytes = add(left, right, &ty);
-        bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&chunk| i64::from_le_bytes(chunk))
-            .collect()
+        bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
     }
 
     #[test]
@@ -108,10 +86,7 @@ mod tests {
         );
         let byte = |element, value| Tensor::new(element, vec![], Data::Bytes(vec![value])).unwrap();
         for element in [ElementType::Int8, ElementType::UInt8] {
-            let ty = TensorType {
-                element,
-                shape: [].into(),
-            };
+            let ty = TensorType { element, shape: [].into() };
             assert_eq!(add(&byte(element, 0xFF), &byte(element, 2), &ty), [1]);
         }
     }

@@ -54,12 +54,9 @@ impl<'m> Op<'m> {
     /// The values it reads.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &'m str> {
         let inputs = match *self {
-            Self::TensorScatter {
-                past_cache,
-                update,
-                write_indices,
-                ..
-            } => [Some(past_cache), Some(update), write_indices],
+            Self::TensorScatter { past_cache, update, write_indices, .. } => {
+                [Some(past_cache), Some(update), write_indices]
+            }
             Self::Identity { input, .. } => [Some(input), None, None],
             Self::Add { left, right, .. } => [Some(left), Some(right), None],
             Self::Constant { .. } => [None; 3],
@@ -70,10 +67,7 @@ impl<'m> Op<'m> {
     /// The value it makes.
     pub(crate) fn output(&self) -> &'m str {
         match self {
-            Self::TensorScatter {
-                present_cache: output,
-                ..
-            }
+            Self::TensorScatter { present_cache: output, .. }
             | Self::Identity { output, .. }
             | Self::Add { output, .. }
             | Self::Constant { output, .. } => output,
@@ -125,11 +119,7 @@ fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
 
 fn at_least<'n, 'm>(least: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, Error> {
     let version = node.version();
-    if version < least {
-        Err(Error::OpsetTooOld { version, least })
-    } else {
-        Ok(node)
-    }
+    if version < least { Err(Error::OpsetTooOld { version, least }) } else { Ok(node) }
 }
 
 fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
@@ -154,28 +144,19 @@ fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
 
 fn identity<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
     no_attributes(node)?;
-    Ok(Op::Identity {
-        input: present(&inputs(node, 1, 1)?, 0)?,
-        output: output(node)?,
-    })
+    Ok(Op::Identity { input: present(&inputs(node, 1, 1)?, 0)?, output: output(node)? })
 }
 
 fn add<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
     no_attributes(node)?;
     let inputs = inputs(node, 2, 2)?;
-    Ok(Op::Add {
-        left: present(&inputs, 0)?,
-        right: present(&inputs, 1)?,
-        output: output(node)?,
-    })
+    Ok(Op::Add { left: present(&inputs, 0)?, right: present(&inputs, 1)?, output: output(node)? })
 }
 
 fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
     inputs(node, 0, 0)?;
     let &[attribute] = attributes(node)?.as_slice() else {
-        return Err(Error::ConstantAttributes {
-            got: node.proto().attribute.len(),
-        });
+        return Err(Error::ConstantAttributes { got: node.proto().attribute.len() });
     };
     let name = attribute.name.as_deref().unwrap_or_default();
     let value = match name {
@@ -202,44 +183,31 @@ fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
             ConstantValue::Strings(&attribute.strings)
         }
         "sparse_value" => {
-            return Err(Error::Sparse {
-                name: name.to_owned(),
-            });
+            return Err(Error::Sparse { name: name.to_owned() });
         }
         _ => return Err(unknown(attribute)),
     };
-    Ok(Op::Constant {
-        value,
-        output: output(node)?,
-    })
+    Ok(Op::Constant { value, output: output(node)? })
 }
 
 fn inputs<'m>(node: &Node<'m>, least: usize, most: usize) -> Result<Vec<&'m str>, Error> {
     let inputs: Vec<_> = node.proto().input.iter().map(String::as_str).collect();
     let got = inputs.len();
-    if (least..=most).contains(&got) {
-        Ok(inputs)
-    } else {
-        Err(Error::InputCount { least, most, got })
-    }
+    if (least..=most).contains(&got) { Ok(inputs) } else { Err(Error::InputCount { least, most, got }) }
 }
 
 /// An empty name stands for an absent input.
 fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, Error> {
     let name = inputs.get(index).copied().unwrap_or_default();
-    if name.is_empty() {
-        Err(Error::InputAbsent { index })
-    } else {
-        Ok(name)
-    }
+    if name.is_empty() { Err(Error::InputAbsent { index }) } else { Ok(name) }
 }
 
 fn output<'m>(node: &Node<'m>) -> Result<&'m str, Error> {
     match node.proto().output.as_slice() {
         [output] if !output.is_empty() => Ok(output),
-        outputs => Err(Error::OutputCount {
-            got: outputs.iter().filter(|output| !output.is_empty()).count(),
-        }),
+        outputs => {
+            Err(Error::OutputCount { got: outputs.iter().filter(|output| !output.is_empty()).count() })
+        }
     }
 }
 
@@ -256,31 +224,20 @@ fn attributes<'m>(node: &Node<'m>) -> Result<Vec<&'m AttributeProto>, Error> {
 }
 
 fn no_attributes(node: &Node<'_>) -> Result<(), Error> {
-    node.proto()
-        .attribute
-        .first()
-        .map_or(Ok(()), |attribute| Err(unknown(attribute)))
+    node.proto().attribute.first().map_or(Ok(()), |attribute| Err(unknown(attribute)))
 }
 
 fn unknown(attribute: &AttributeProto) -> Error {
-    Error::AttributeUnknown {
-        name: attribute.name.clone().unwrap_or_default(),
-    }
+    Error::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
 }
 
 /// A reference to a function's attribute has no value of its own, and there is no function here.
 fn of_type(attribute: &AttributeProto, ty: AttributeType, want: &'static str) -> Result<(), Error> {
-    let is_reference = attribute
-        .ref_attr_name
-        .as_ref()
-        .is_some_and(|name| !name.is_empty());
+    let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
     if attribute.r#type == Some(ty) && !is_reference {
         return Ok(());
     }
-    Err(Error::AttributeType {
-        name: attribute.name.clone().unwrap_or_default(),
-        want,
-    })
+    Err(Error::AttributeType { name: attribute.name.clone().unwrap_or_default(), want })
 }
 
 fn int(attribute: &AttributeProto) -> Result<i64, Error> {
@@ -295,7 +252,5 @@ fn string(attribute: &AttributeProto) -> Result<&[u8], Error> {
 
 fn parse_mode(name: &[u8]) -> Result<Mode, Error> {
     let name = String::from_utf8_lossy(name);
-    name.parse().map_err(|_| Error::Mode {
-        mode: name.into_owned(),
-    })
+    name.parse().map_err(|_| Error::Mode { mode: name.into_owned() })
 }

@@ -50,10 +50,7 @@ pub(super) fn place(
     });
     for (name, owner) in constants.chain(inputs) {
         buffer_of.insert(name, buffers.len());
-        buffers.push(Buffer {
-            owner,
-            last_use: last_use(name),
-        });
+        buffers.push(Buffer { owner, last_use: last_use(name) });
     }
     let mut reasons = Vec::new();
     for (index, (node, op)) in evaluator.graph.nodes().iter().zip(&evaluator.ops).enumerate() {
@@ -65,9 +62,7 @@ pub(super) fn place(
             }
             Op::Add { .. } => None,
             Op::Identity { input, .. } => buffer_of.get(input).copied(),
-            Op::TensorScatter {
-                past_cache, update, ..
-            } => {
+            Op::TensorScatter { past_cache, update, .. } => {
                 let past = buffer_of.get(past_cache).copied();
                 reason = match past.and_then(|past| buffers.get(past)) {
                     _ if placement == Placement::Functional => Some(NotInPlace::Asked),
@@ -104,20 +99,14 @@ pub(super) fn place(
 fn obstacle(evaluator: &Evaluator<'_>, buffer: &Buffer<'_>, index: usize) -> Option<NotInPlace> {
     match buffer.owner {
         Owner::Caller(input) => {
-            return Some(NotInPlace::NotDonated {
-                input: input.to_owned(),
-            });
+            return Some(NotInPlace::NotDonated { input: input.to_owned() });
         }
         Owner::Model(name) => {
-            return Some(NotInPlace::Constant {
-                name: name.to_owned(),
-            });
+            return Some(NotInPlace::Constant { name: name.to_owned() });
         }
         Owner::Evaluation => {}
     }
-    let (reader, value) = buffer
-        .last_use
-        .filter(|(reader, _)| *reader > Reader::Node(index))?;
+    let (reader, value) = buffer.last_use.filter(|(reader, _)| *reader > Reader::Node(index))?;
     let node = match reader {
         Reader::Node(index) => evaluator.graph.nodes().get(index),
         Reader::Output => None,
@@ -133,11 +122,6 @@ fn last_uses<'m>(evaluator: &Evaluator<'m>) -> BTreeMap<&'m str, Reader> {
     for (index, op) in evaluator.ops.iter().enumerate() {
         last.extend(op.inputs().map(|name| (name, Reader::Node(index))));
     }
-    last.extend(
-        evaluator
-            .outputs
-            .iter()
-            .map(|output| (output.name, Reader::Output)),
-    );
+    last.extend(evaluator.outputs.iter().map(|output| (output.name, Reader::Output)));
     last
 }

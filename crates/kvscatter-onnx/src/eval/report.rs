@@ -112,14 +112,12 @@ impl fmt::Display for NotInPlace {
             Self::NotDonated { input } => write!(f, "input {input:?} was not donated"),
             Self::Constant { name } => write!(f, "{name:?} is a constant of the model"),
             Self::IsUpdate => f.write_str("past_cache and update are the same value"),
-            Self::UsedLater {
-                value,
-                by: Use::Node(node),
-            } => write!(f, "the old {value:?} is used by {node}"),
-            Self::UsedLater {
-                value,
-                by: Use::GraphOutput,
-            } => write!(f, "the old {value:?} is an output of the graph"),
+            Self::UsedLater { value, by: Use::Node(node) } => {
+                write!(f, "the old {value:?} is used by {node}")
+            }
+            Self::UsedLater { value, by: Use::GraphOutput } => {
+                write!(f, "the old {value:?} is an output of the graph")
+            }
         }
     }
 }

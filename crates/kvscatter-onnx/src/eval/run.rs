@@ -45,10 +45,7 @@ pub(super) fn run<'a, 'm>(
     let mut values = Values {
         buffers: Vec::new(),
         buffer_of: BTreeMap::new(),
-        memory: Memory {
-            limit: evaluator.memory_limit,
-            left: evaluator.memory_limit,
-        },
+        memory: Memory { limit: evaluator.memory_limit, left: evaluator.memory_limit },
     };
     for (&name, tensor) in &evaluator.constants {
         values.add(name, Buffer::Borrowed(tensor));
@@ -90,9 +87,7 @@ fn feed_types<'m>(
         };
     }
     match feeds.keys().find(|&&name| !types.contains_key(name)) {
-        Some(&name) => Err(Error::InputUnknown {
-            name: name.to_owned(),
-        }),
+        Some(&name) => Err(Error::InputUnknown { name: name.to_owned() }),
         None => Ok(types),
     }
 }
@@ -105,11 +100,7 @@ struct Moved {
 
 impl Moved {
     fn nothing(outcome: Outcome) -> Self {
-        Self {
-            outcome,
-            planned: 0,
-            moved: 0,
-        }
+        Self { outcome, planned: 0, moved: 0 }
     }
 }
 
@@ -120,16 +111,11 @@ impl<'a> Values<'a> {
     }
 
     fn get(&self, name: &str) -> Result<&Tensor, Error> {
-        let buffer = self
-            .buffer_of
-            .get(name)
-            .and_then(|&buffer| self.buffers.get(buffer));
+        let buffer = self.buffer_of.get(name).and_then(|&buffer| self.buffers.get(buffer));
         match buffer {
             Some(Buffer::Borrowed(tensor)) => Ok(tensor),
             Some(Buffer::Owned(tensor)) => Ok(tensor),
-            Some(Buffer::Output(_)) | None => Err(Error::ValueMissing {
-                name: name.to_owned(),
-            }),
+            Some(Buffer::Output(_)) | None => Err(Error::ValueMissing { name: name.to_owned() }),
         }
     }
 
@@ -156,24 +142,12 @@ impl<'a> Values<'a> {
                 let bytes = add::add(self.get(left)?, self.get(right)?, ty);
                 let sum = Tensor::new(ty.element, ty.shape.to_vec(), Data::Bytes(bytes))?;
                 self.add(output, Buffer::Owned(sum));
-                Ok(Moved {
-                    outcome: Outcome::Computed,
-                    planned: 0,
-                    moved: len,
-                })
+                Ok(Moved { outcome: Outcome::Computed, planned: 0, moved: len })
             }
-            Op::TensorScatter {
-                past_cache,
-                update,
-                write_indices,
-                present_cache,
-                ..
-            } => {
+            Op::TensorScatter { past_cache, update, write_indices, present_cache, .. } => {
                 let starts = write_indices.map(|name| self.get(name).map(int64s)).transpose()?;
                 let starts = starts.as_ref().map_or(Starts::Zero, Starts::from);
-                let prepared = types
-                    .prepared(present_cache)
-                    .ok_or_else(|| missing(present_cache))?;
+                let prepared = types.prepared(present_cache).ok_or_else(|| missing(present_cache))?;
                 let plan = prepared.plan(starts)?;
                 observe(&plan);
                 let planned = size(self.get(update)?);
@@ -214,10 +188,7 @@ impl<'a> Values<'a> {
         }
         self.buffer_of.insert(present_cache, buffer);
         Ok(Moved {
-            outcome: Outcome::InPlace {
-                past_address,
-                present_address,
-            },
+            outcome: Outcome::InPlace { past_address, present_address },
             planned,
             moved: plan.bytes().unwrap_or(planned),
         })
@@ -252,11 +223,7 @@ impl<'a> Values<'a> {
         let present = Tensor::new(past.element(), past.shape().to_vec(), data)?;
         let moved = size(&present);
         self.add(present_cache, Buffer::Owned(present));
-        Ok(Moved {
-            outcome: Outcome::Copied { reason },
-            planned,
-            moved,
-        })
+        Ok(Moved { outcome: Outcome::Copied { reason }, planned, moved })
     }
 
     /// Moves the buffers out; copies what does not belong to the evaluation, and what several outputs share.
@@ -286,10 +253,7 @@ impl<'a> Values<'a> {
             };
             let shared = shared.ok_or_else(|| missing(output.name))?;
             self.memory.take(footprint(shared))?;
-            report.output_copies.push(OutputCopy {
-                output: output.name.to_owned(),
-                bytes: size(shared),
-            });
+            report.output_copies.push(OutputCopy { output: output.name.to_owned(), bytes: size(shared) });
             outputs.push((output.name.to_owned(), shared.clone()));
         }
         Ok(outputs)
@@ -305,19 +269,12 @@ impl Memory {
 }
 
 fn missing(name: &str) -> Error {
-    Error::ValueMissing {
-        name: name.to_owned(),
-    }
+    Error::ValueMissing { name: name.to_owned() }
 }
 
 fn int64s(tensor: &Tensor) -> Vec<i64> {
     match tensor.data() {
-        Data::Bytes(bytes) => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&chunk| i64::from_le_bytes(chunk))
-            .collect(),
+        Data::Bytes(bytes) => bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect(),
         Data::Strings(_) => Vec::new(),
     }
 }

@@ -29,10 +29,7 @@ pub(crate) struct Bindings<'m>(BTreeMap<&'m str, usize>);
 
 impl TensorType {
     pub(crate) fn of(tensor: &Tensor) -> Self {
-        Self {
-            element: tensor.element(),
-            shape: tensor.shape().into(),
-        }
+        Self { element: tensor.element(), shape: tensor.shape().into() }
     }
 }
 
@@ -48,11 +45,7 @@ impl<'m> Types<'m> {
     pub(crate) fn add_value(&mut self, name: &'m str, ty: TensorType) -> Result<(), Error> {
         let rank = ty.shape.len();
         if rank > MAX_RANK {
-            return Err(Error::RankTooLarge {
-                name: name.to_owned(),
-                rank,
-                limit: MAX_RANK,
-            });
+            return Err(Error::RankTooLarge { name: name.to_owned(), rank, limit: MAX_RANK });
         }
         self.values.insert(name, ty);
         Ok(())
@@ -63,20 +56,10 @@ impl<'m> Types<'m> {
             Op::Constant { .. } => return Ok(()),
             Op::Identity { input, .. } => self.value(input)?.clone(),
             Op::Add { left, right, .. } => sum(self.value(left)?, self.value(right)?)?,
-            Op::TensorScatter {
-                op,
-                past_cache,
-                update,
-                write_indices,
-                present_cache,
-                ..
-            } => {
+            Op::TensorScatter { op, past_cache, update, write_indices, present_cache, .. } => {
                 let (past, update) = (self.value(past_cache)?, self.value(update)?);
                 if past.element != update.element {
-                    return Err(Error::OperandTypes {
-                        left: past.element,
-                        right: update.element,
-                    });
+                    return Err(Error::OperandTypes { left: past.element, right: update.element });
                 }
                 let prepared = op.prepare(past.element, &*past.shape, &*update.shape)?;
                 if let Some(name) = write_indices {
@@ -92,9 +75,7 @@ impl<'m> Types<'m> {
 
     /// A graph's nodes are in order, so the values a node reads are there.
     fn value(&self, name: &str) -> Result<&TensorType, Error> {
-        self.values.get(name).ok_or_else(|| Error::ValueMissing {
-            name: name.to_owned(),
-        })
+        self.values.get(name).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
     }
 }
 
@@ -103,31 +84,18 @@ impl<'m> Bindings<'m> {
     pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), Error> {
         let name = || declared.name.to_owned();
         if declared.element != ty.element {
-            return Err(Error::ValueType {
-                name: name(),
-                want: declared.element,
-                got: ty.element,
-            });
+            return Err(Error::ValueType { name: name(), want: declared.element, got: ty.element });
         }
         let Some(dims) = &declared.shape else {
             return Ok(());
         };
         if dims.len() != ty.shape.len() {
-            return Err(Error::ValueRank {
-                name: name(),
-                want: dims.len(),
-                got: ty.shape.len(),
-            });
+            return Err(Error::ValueRank { name: name(), want: dims.len(), got: ty.shape.len() });
         }
         for (axis, (dim, &got)) in dims.iter().zip(ty.shape.iter()).enumerate() {
             match *dim {
                 Dim::Known(want) if want != got => {
-                    return Err(Error::ValueDim {
-                        name: name(),
-                        axis,
-                        want,
-                        got,
-                    });
+                    return Err(Error::ValueDim { name: name(), axis, want, got });
                 }
                 Dim::Symbolic(symbol) => {
                     let want = *self.0.entry(symbol).or_insert(got);
@@ -151,28 +119,20 @@ impl<'m> Bindings<'m> {
 /// `write_indices` are int64, exactly `[batch]`.
 fn check_indices(indices: &TensorType, past_cache: &[usize]) -> Result<(), Error> {
     if indices.element != ElementType::Int64 {
-        return Err(Error::OperandType {
-            index: 2,
-            element: indices.element,
-            want: "int64",
-        });
+        return Err(Error::OperandType { index: 2, element: indices.element, want: "int64" });
     }
     match (&*indices.shape, past_cache.first()) {
         (&[len], Some(&batch)) if len == batch => Ok(()),
-        (shape, batch) => Err(Error::IndicesShape {
-            shape: shape.to_vec(),
-            batch: batch.copied().unwrap_or_default(),
-        }),
+        (shape, batch) => {
+            Err(Error::IndicesShape { shape: shape.to_vec(), batch: batch.copied().unwrap_or_default() })
+        }
     }
 }
 
 /// The type of a sum: integers of one type, shapes broadcast as NumPy does.
 fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, Error> {
     if left.element != right.element {
-        return Err(Error::OperandTypes {
-            left: left.element,
-            right: right.element,
-        });
+        return Err(Error::OperandTypes { left: left.element, right: right.element });
     }
     if !is_integer(left.element) {
         return Err(Error::OperandType {
@@ -185,36 +145,22 @@ fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, Error> {
     let dims = |shape: &Rc<[usize]>| {
         let shape = shape.clone();
         let missing = rank.saturating_sub(shape.len());
-        (0..rank).map(move |axis| {
-            axis.checked_sub(missing)
-                .and_then(|axis| shape.get(axis).copied())
-                .unwrap_or(1)
-        })
+        (0..rank)
+            .map(move |axis| axis.checked_sub(missing).and_then(|axis| shape.get(axis).copied()).unwrap_or(1))
     };
     let dim = |pair| match pair {
         (left, right) if left == right => Some(left),
         (1, other) | (other, 1) => Some(other),
         _ => None,
     };
-    let shape = dims(&left.shape)
-        .zip(dims(&right.shape))
-        .map(dim)
-        .collect::<Option<Rc<[usize]>>>();
-    let shape = shape.ok_or_else(|| Error::Broadcast {
-        left: left.shape.to_vec(),
-        right: right.shape.to_vec(),
-    })?;
+    let shape = dims(&left.shape).zip(dims(&right.shape)).map(dim).collect::<Option<Rc<[usize]>>>();
+    let shape =
+        shape.ok_or_else(|| Error::Broadcast { left: left.shape.to_vec(), right: right.shape.to_vec() })?;
     storage_len(left.element, &shape)?;
-    Ok(TensorType {
-        element: left.element,
-        shape,
-    })
+    Ok(TensorType { element: left.element, shape })
 }
 
 fn is_integer(element: ElementType) -> bool {
     use ElementType::{Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64};
-    matches!(
-        element,
-        Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64
-    )
+    matches!(element, Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64)
 }

@@ -18,17 +18,9 @@ pub(super) fn ranges<'m>(
     // Later nodes first: when a node is reached, all that is asked of its output is known.
     for op in evaluator.ops().iter().rev() {
         match *op {
-            Op::TensorScatter {
-                op,
-                mode,
-                update,
-                write_indices: Some(indices),
-                present_cache,
-                ..
-            } => {
-                let capacity = types
-                    .prepared(present_cache)
-                    .map_or(0, |prepared| prepared.geometry().capacity());
+            Op::TensorScatter { op, mode, update, write_indices: Some(indices), present_cache, .. } => {
+                let capacity =
+                    types.prepared(present_cache).map_or(0, |prepared| prepared.geometry().capacity());
                 let last = match mode {
                     Mode::Circular => capacity.saturating_sub(1),
                     _ => capacity.saturating_sub(rows(op, types, update)),
@@ -60,9 +52,7 @@ pub(super) fn ranges<'m>(
     for input in evaluator.required_inputs() {
         let is_empty = types.get(input.name).is_some_and(|ty| ty.shape.contains(&0));
         if !is_empty && ranges.get(input.name).is_some_and(RangeInclusive::is_empty) {
-            return Err(Error::NoValidIndices {
-                name: input.name.to_owned(),
-            });
+            return Err(Error::NoValidIndices { name: input.name.to_owned() });
         }
     }
     Ok(ranges)

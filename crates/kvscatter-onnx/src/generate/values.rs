@@ -11,18 +11,14 @@ use crate::Data;
 pub(super) const STRING_FOOTPRINT: usize = 64;
 
 /// Words for strings.
-const WORDS: [&str; 8] = [
-    "amber", "birch", "cedar", "dune", "ember", "fjord", "gorse", "heath",
-];
+const WORDS: [&str; 8] = ["amber", "birch", "cedar", "dune", "ember", "fjord", "gorse", "heath"];
 
 /// `len` bytes of int64 values in a range that is not empty unless `len` is 0.
 pub(super) fn int64s_within(range: &RangeInclusive<i64>, len: usize, random: &mut impl Rng) -> Vec<u8> {
     let (start, end) = (i128::from(*range.start()), i128::from(*range.end()));
     let count = end.saturating_sub(start).saturating_add(1).max(1);
     let one = |_| {
-        let offset = i128::from(random.next_u64())
-            .checked_rem(count)
-            .unwrap_or_default();
+        let offset = i128::from(random.next_u64()).checked_rem(count).unwrap_or_default();
         let value = i64::try_from(start.saturating_add(offset)).unwrap_or_default();
         value.to_le_bytes()
     };
@@ -84,12 +80,8 @@ impl Float {
     fn tame(self, bytes: &mut [u8]) {
         match self.bits {
             64 => each(bytes, |bits| self.tamed(u64::from_le_bytes(bits)).to_le_bytes()),
-            32 => each(bytes, |bits| {
-                narrow(self.tamed(u64::from(u32::from_le_bytes(bits))))
-            }),
-            16 => each(bytes, |bits| {
-                narrow(self.tamed(u64::from(u16::from_le_bytes(bits))))
-            }),
+            32 => each(bytes, |bits| narrow(self.tamed(u64::from(u32::from_le_bytes(bits))))),
+            16 => each(bytes, |bits| narrow(self.tamed(u64::from(u16::from_le_bytes(bits))))),
             _ => each(bytes, |[bits]| narrow(self.tamed(u64::from(bits)))),
         }
     }
@@ -99,10 +91,7 @@ impl Float {
         let low = self.mantissa.saturating_sub(3);
         let fraction =
             (bits >> low & 0b111).wrapping_shl(low) & 1_u64.wrapping_shl(self.mantissa).wrapping_sub(1);
-        let exponent = self
-            .bias
-            .wrapping_sub(2)
-            .wrapping_add(bits.wrapping_shr(self.mantissa) & 0b11);
+        let exponent = self.bias.wrapping_sub(2).wrapping_add(bits.wrapping_shr(self.mantissa) & 0b11);
         sign | exponent.wrapping_shl(self.mantissa) | fraction
     }
 }

@@ -1,22 +1,10 @@
 //! Tensor messages: every type in every place values are stored, and every message that is not a tensor.
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "the helpers of tests may fail as tests do"
-)]
-
-use std::path::{Path, PathBuf};
-
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::{self, TensorProto};
 use kvscatter_onnx::{Data, Error, Model, Tensor, TensorError, storage_len, tensor_proto};
 use proptest::prelude::*;
 
-fn testdata(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../testdata/onnx-tensors")
-        .join(file)
-}
+use crate::support::testdata;
 
 fn message(element: ElementType, dims: &[i64]) -> TensorProto {
     TensorProto {
@@ -38,23 +26,16 @@ fn refused(message: TensorProto) -> Error {
 /// same message.
 #[test]
 fn all_24_types_as_the_onnx_package_writes_them() {
-    let model = Model::load(&testdata("tensors.onnx")).unwrap();
+    let model = Model::load(&testdata("onnx-tensors/tensors.onnx")).unwrap();
     let messages = &model.proto().graph.initializer;
     let find = |element: ElementType, form: &str| {
         let name = format!("{element}/{form}");
-        messages
-            .iter()
-            .find(|tensor| tensor.name.as_deref() == Some(&name))
-            .cloned()
+        messages.iter().find(|tensor| tensor.name.as_deref() == Some(&name)).cloned()
     };
     for element in ElementType::ALL {
         let message = find(element, "typed").unwrap();
         let typed = tensor_proto::decode(message.clone(), None).unwrap();
-        assert_eq!(
-            (typed.element(), typed.shape()),
-            (element, [3].as_slice()),
-            "{element}"
-        );
+        assert_eq!((typed.element(), typed.shape()), (element, [3].as_slice()), "{element}");
         assert_eq!(
             bytes_of(&tensor_proto::encode_typed(&format!("{element}/typed"), &typed)),
             bytes_of(&message),
@@ -63,17 +44,10 @@ fn all_24_types_as_the_onnx_package_writes_them() {
         let Some(message) = find(element, "raw") else {
             assert_eq!(element, ElementType::String);
             let strings = ["", "schlüssel"].map(|s| s.as_bytes().to_vec());
-            assert_eq!(
-                typed.data(),
-                &Data::Strings([&strings[..], &[vec![0xFF]]].concat())
-            );
+            assert_eq!(typed.data(), &Data::Strings([&strings[..], &[vec![0xFF]]].concat()));
             continue;
         };
-        assert_eq!(
-            tensor_proto::decode(message.clone(), None).unwrap(),
-            typed,
-            "{element}"
-        );
+        assert_eq!(tensor_proto::decode(message.clone(), None).unwrap(), typed, "{element}");
         assert_eq!(
             bytes_of(&tensor_proto::encode(&format!("{element}/raw"), &typed)),
             bytes_of(&message),
@@ -102,16 +76,10 @@ fn the_pad_nibble_is_no_value() {
 fn scalars_and_empty_tensors() {
     let mut scalar = message(ElementType::UInt8, &[]);
     scalar.int32_data = vec![7];
-    assert_eq!(
-        tensor_proto::decode(scalar, None).unwrap().data(),
-        &Data::Bytes(vec![7])
-    );
+    assert_eq!(tensor_proto::decode(scalar, None).unwrap().data(), &Data::Bytes(vec![7]));
     // Nothing is stored for nothing, however large the other dimensions are.
     let empty = message(ElementType::Float32, &[0, 1 << 40]);
-    assert_eq!(
-        tensor_proto::decode(empty, None).unwrap().data(),
-        &Data::Bytes(vec![])
-    );
+    assert_eq!(tensor_proto::decode(empty, None).unwrap().data(), &Data::Bytes(vec![]));
 }
 
 #[test]
@@ -130,10 +98,7 @@ fn types_that_are_none() {
 #[test]
 fn shapes_that_are_none() {
     let negative = message(ElementType::Float32, &[2, -1]);
-    assert!(matches!(
-        refused(negative),
-        Error::NegativeDim { axis: 1, dim: -1 }
-    ));
+    assert!(matches!(refused(negative), Error::NegativeDim { axis: 1, dim: -1 }));
     for dims in [[1 << 40, 1 << 40], [i64::MAX, 1]] {
         assert!(matches!(
             refused(message(ElementType::Float32, &dims)),
@@ -151,12 +116,7 @@ fn data_shorter_or_longer_than_the_shape() {
         let mut raw = message(ElementType::Float32, &[2]);
         raw.raw_data = Some(vec![0; len]);
         match refused(raw) {
-            Error::EntryCount {
-                field: "float_data",
-                want: 2,
-                got: 0,
-                ..
-            } if len == 0 => {}
+            Error::EntryCount { field: "float_data", want: 2, got: 0, .. } if len == 0 => {}
             Error::Tensor(TensorError::DataLength { want: 8, got, .. }) if got == len => {}
             other => panic!("{other}"),
         }
@@ -173,11 +133,7 @@ fn data_shorter_or_longer_than_the_shape() {
         let grow = long.dims.len();
         long.dims = vec![3; grow];
         match refused(long) {
-            Error::EntryCount {
-                element: got_element,
-                got,
-                ..
-            } => {
+            Error::EntryCount { element: got_element, got, .. } => {
                 assert_eq!((got_element, got), (element, entries));
             }
             other => panic!("{element}: {other}"),
@@ -199,33 +155,13 @@ fn values_stored_twice_or_elsewhere() {
     let mut twice = message(ElementType::Float32, &[1]);
     twice.raw_data = Some(vec![0; 4]);
     twice.float_data = vec![0.0];
-    assert!(matches!(
-        refused(twice),
-        Error::TwoFields {
-            first: "raw_data",
-            second: "float_data"
-        }
-    ));
+    assert!(matches!(refused(twice), Error::TwoFields { first: "raw_data", second: "float_data" }));
     let mut elsewhere = message(ElementType::Float32, &[1]);
     elsewhere.double_data = vec![0.0];
-    assert!(matches!(
-        refused(elsewhere),
-        Error::WrongField {
-            field: "double_data",
-            want: "float_data",
-            ..
-        }
-    ));
+    assert!(matches!(refused(elsewhere), Error::WrongField { field: "double_data", want: "float_data", .. }));
     let mut raw_string = message(ElementType::String, &[1]);
     raw_string.raw_data = Some(vec![b'x']);
-    assert!(matches!(
-        refused(raw_string),
-        Error::WrongField {
-            field: "raw_data",
-            want: "string_data",
-            ..
-        }
-    ));
+    assert!(matches!(refused(raw_string), Error::WrongField { field: "raw_data", want: "string_data", .. }));
     let mut segment = message(ElementType::Float32, &[1]);
     segment.segment.get_or_insert_default().begin = Some(0);
     assert!(matches!(refused(segment), Error::Segment));
@@ -251,23 +187,14 @@ fn entries_beyond_the_type() {
             let mut beyond = message(element, &[if element.bits() == Some(4) { 4 } else { 2 }]);
             beyond.int32_data = vec![1, value];
             match refused(beyond) {
-                Error::EntryRange {
-                    index: 1, value: got, ..
-                } => assert_eq!(got, i128::from(value)),
+                Error::EntryRange { index: 1, value: got, .. } => assert_eq!(got, i128::from(value)),
                 other => panic!("{element}: {other}"),
             }
         }
     }
     let mut beyond = message(ElementType::UInt32, &[1]);
     beyond.uint64_data = vec![1 << 32];
-    assert!(matches!(
-        refused(beyond),
-        Error::EntryRange {
-            field: "uint64_data",
-            index: 0,
-            ..
-        }
-    ));
+    assert!(matches!(refused(beyond), Error::EntryRange { field: "uint64_data", index: 0, .. }));
 }
 
 #[test]
@@ -275,10 +202,7 @@ fn bytes_that_are_no_message() {
     for bytes in [b"\xFF".as_slice(), b"\x08", b"\x4A\x05abc", &[0x0A; 40]] {
         assert!(matches!(
             tensor_proto::read_tensor_pb(bytes),
-            Err(Error::Decode {
-                message: "TensorProto",
-                ..
-            })
+            Err(Error::Decode { message: "TensorProto", .. })
         ));
     }
 }
@@ -294,11 +218,8 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
             if element == ElementType::Bool {
                 bytes.iter_mut().for_each(|byte| *byte &= 1);
             }
-            let data = if element == ElementType::String {
-                Data::Strings(strings)
-            } else {
-                Data::Bytes(bytes)
-            };
+            let data =
+                if element == ElementType::String { Data::Strings(strings) } else { Data::Bytes(bytes) };
             Tensor::new(element, shape.clone(), data).unwrap()
         })
     })

@@ -1,12 +1,12 @@
 //! External data: inside the model's folder it is read, anything else is refused.
 
-use std::path::Path;
-
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
 use kvscatter_onnx::{Data, Error, ExternalData, Model, tensor_proto};
 use tempfile::TempDir;
+
+use crate::support::{assert_refused, testdata};
 
 /// A folder with `data.bin` (bytes 0 to 9), a sub-folder, and a neighbour that must stay out of reach.
 struct Scene {
@@ -58,20 +58,9 @@ fn message(entries: &[(&str, &str)]) -> TensorProto {
     }
 }
 
-/// The root of an error that must have happened.
-macro_rules! assert_refused {
-    ($result:expr, $pattern:pat $(if $guard:expr)?) => {
-        match $result {
-            Err(error) => assert!(matches!(error.root(), $pattern $(if $guard)?), "{error}"),
-            Ok(value) => panic!("{value:?}"),
-        }
-    };
-}
-
 #[test]
 fn as_the_onnx_package_writes_it() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/onnx-tensors/external.onnx");
-    let model = Model::load(&path).unwrap();
+    let model = Model::load(&testdata("onnx-tensors/external.onnx")).unwrap();
     let message = model.proto().graph.initializer[0].clone();
     let external = model.external_data().unwrap().unwrap();
     assert_eq!(read(&external, message.clone()).unwrap(), [2, 0, 3, 0, 4, 0]);
@@ -87,12 +76,7 @@ fn inside_the_folder() {
     let whole = |location| scene.read(&[("location", location), ("offset", "6")]);
     assert_eq!(whole("data.bin").unwrap(), [6, 7, 8, 9]);
     assert_eq!(whole("./sub/data.bin").unwrap(), [6, 7, 8, 9]);
-    let part = [
-        ("offset", "2"),
-        ("length", "4"),
-        ("location", "data.bin"),
-        ("basepath", "x"),
-    ];
+    let part = [("offset", "2"), ("length", "4"), ("location", "data.bin"), ("basepath", "x")];
     assert_eq!(scene.read(&part).unwrap(), [2, 3, 4, 5]);
 }
 
@@ -100,13 +84,9 @@ fn inside_the_folder() {
 fn outside_the_folder() {
     let scene = Scene::new().unwrap();
     let secret = scene.outer.path().join("secret.bin");
-    for location in [
-        "../secret.bin",
-        "sub/../../secret.bin",
-        "sub/../data.bin",
-        "/dev/zero",
-        secret.to_str().unwrap(),
-    ] {
+    for location in
+        ["../secret.bin", "sub/../../secret.bin", "sub/../data.bin", "/dev/zero", secret.to_str().unwrap()]
+    {
         assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { location: got } if got == location);
     }
 }
@@ -121,15 +101,9 @@ fn symbolic_links() {
     link("..", "up");
     link("/dev/zero", "device");
     link("circle", "circle");
-    assert_eq!(
-        scene.read(&[("location", "inside"), ("offset", "6")]).unwrap(),
-        [6, 7, 8, 9]
-    );
+    assert_eq!(scene.read(&[("location", "inside"), ("offset", "6")]).unwrap(), [6, 7, 8, 9]);
     for location in ["out", "up/secret.bin", "device"] {
-        assert_refused!(
-            scene.read(&[("location", location)]),
-            Error::ExternalEscape { .. }
-        );
+        assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { .. });
     }
     assert_refused!(scene.read(&[("location", "circle")]), Error::Io(_));
 }
@@ -140,13 +114,7 @@ fn symbolic_links() {
 fn only_regular_files() {
     let scene = Scene::new().unwrap();
     let pipe = scene.folder().join("pipe");
-    assert!(
-        std::process::Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for location in ["pipe", "sub", "."] {
         assert_refused!(scene.read(&[("location", location)]), Error::NotRegularFile);
     }
@@ -161,15 +129,7 @@ fn bytes_that_are_not_there() {
         let entries = [("location", "data.bin"), ("offset", offset), ("length", length)];
         scene.read(&entries[..if length.is_empty() { 2 } else { 3 }])
     };
-    assert_refused!(
-        range("7", "4"),
-        Error::ExternalRange {
-            offset: 7,
-            length: 4,
-            size: 10,
-            ..
-        }
-    );
+    assert_refused!(range("7", "4"), Error::ExternalRange { offset: 7, length: 4, size: 10, .. });
     assert_refused!(range("18446744073709551615", "4"), Error::ExternalRange { .. });
     // Without a length, the data reaches to the end of the file, which is too much here.
     assert_refused!(range("5", ""), Error::ExternalRange { offset: 5, .. });
@@ -189,13 +149,7 @@ fn entries_that_make_no_sense() {
     let external = ExternalData::open(&scene.folder()).unwrap();
     let mut also_inline = message(&[("location", "data.bin")]);
     also_inline.raw_data = Some(vec![0; 4]);
-    assert_refused!(
-        read(&external, also_inline),
-        Error::TwoFields {
-            second: "raw_data",
-            ..
-        }
-    );
+    assert_refused!(read(&external, also_inline), Error::TwoFields { second: "raw_data", .. });
     let mut strings = message(&[("location", "data.bin")]);
     strings.data_type = Some(ElementType::String.onnx_code());
     assert_refused!(read(&external, strings), Error::ExternalStrings);
@@ -227,8 +181,5 @@ fn no_more_than_the_limit() {
     let external = external.limit(7);
     let small = message(&[("location", "data.bin"), ("length", "4")]);
     assert!(read(&external, small.clone()).is_ok());
-    assert_refused!(
-        read(&external, small),
-        Error::ExternalLimit { wanted: 4, left: 3 }
-    );
+    assert_refused!(read(&external, small), Error::ExternalLimit { wanted: 4, left: 3 });
 }

@@ -1,0 +1,409 @@
+//! Evaluation: the right values, and an error for everything that cannot be evaluated.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType::{self, Float16, Float32, Int8, Int32, Int64, UInt4, UInt8};
+use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::proto::{AttributeProto, FunctionProto, NodeProto, StringStringEntryProto, TensorProto};
+use kvscatter_onnx::test_dir::discover;
+use kvscatter_onnx::{Data, Error, Model, Tensor, tensor_proto};
+
+use crate::support::{
+    assert_refused, bytes, int, int64, model, node, opset, scatter, string, testdata, value,
+};
+
+/// Runs a model on tensors that the caller gives up.
+fn run(model: &Model, inputs: &[(&str, Tensor)], placement: Placement) -> Result<Evaluation, Error> {
+    let feeds: BTreeMap<_, _> =
+        inputs.iter().map(|(name, tensor)| (*name, Feed::Donated(tensor.clone()))).collect();
+    Evaluator::new(model)?.run(feeds, placement)
+}
+
+/// `y = TensorScatter(x, u, i)` on axis 1, with every dimension symbolic.
+fn one_scatter(element: ElementType) -> Model {
+    model(
+        vec![value("x", element, &["b", "s"]), value("u", element, &["b", "t"]), value("i", Int64, &["b"])],
+        vec![scatter(&["x", "u", "i"], "y")],
+        vec![value("y", element, &["b", "s"])],
+    )
+}
+
+fn bytes_of(tensor: &Tensor) -> &[u8] {
+    match tensor.data() {
+        Data::Bytes(bytes) => bytes,
+        Data::Strings(_) => panic!("strings"),
+    }
+}
+
+#[test]
+fn the_three_cases_of_onnx() {
+    let cases = discover(&testdata("onnx-node")).unwrap();
+    assert_eq!(cases.len(), 3);
+    for case in cases {
+        let model = Model::load(&case.model_path()).unwrap();
+        let evaluator = Evaluator::new(&model).unwrap();
+        for data_set in case.data_sets {
+            let expected = data_set.read_outputs().unwrap();
+            for placement in [Placement::InPlace, Placement::Functional] {
+                let inputs = data_set.read_inputs().unwrap();
+                let past_address = bytes_of(&inputs[0]).as_ptr().addr();
+                let (past, update) = (bytes_of(&inputs[0]).len(), bytes_of(&inputs[1]).len());
+                let names = evaluator.inputs().iter().map(|input| input.name);
+                let feeds = names.zip(inputs.into_iter().map(Feed::Donated)).collect();
+                let done = evaluator.run(feeds, placement).unwrap();
+                let [(_, present)] = done.outputs.as_slice() else { panic!("{done:?}") };
+                assert_eq!(present, &expected[0], "{}", case.folder.display());
+
+                let [node] = done.report.nodes.as_slice() else { panic!("{done:?}") };
+                let present_address = bytes_of(present).as_ptr().addr();
+                assert_eq!(node.planned_bytes, update);
+                if placement == Placement::InPlace {
+                    assert_eq!(present_address, past_address);
+                    let in_place = Outcome::InPlace { past_address, present_address };
+                    assert_eq!((&node.outcome, node.moved_bytes), (&in_place, update));
+                } else {
+                    assert_ne!(present_address, past_address);
+                    assert_eq!(node.moved_bytes, past);
+                }
+                assert_eq!(done.report.is_in_place(), placement == Placement::InPlace);
+            }
+        }
+    }
+}
+
+#[test]
+fn four_bits_and_strings() {
+    for placement in [Placement::InPlace, Placement::Functional] {
+        // Rows of three 4-bit elements: the second begins in the middle of a byte.
+        let inputs = [
+            ("x", bytes(UInt4, &[2, 3], &[0x21, 0x43, 0x65])),
+            ("u", bytes(UInt4, &[2, 1], &[0xBA])),
+            ("i", int64(&[2], &[2, 0])),
+        ];
+        let done = run(&one_scatter(UInt4), &inputs, placement).unwrap();
+        assert_eq!(bytes_of(&done.outputs[0].1), [0x21, 0xBA, 0x65]);
+
+        let strings = |shape: &[usize], words: &[&str]| {
+            let words = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+            Tensor::new(ElementType::String, shape.to_vec(), Data::Strings(words)).unwrap()
+        };
+        let inputs = [
+            ("x", strings(&[1, 3], &["a", "bb", "ccc"])),
+            ("u", strings(&[1, 1], &["longer"])),
+            ("i", int64(&[1], &[1])),
+        ];
+        let done = run(&one_scatter(ElementType::String), &inputs, placement).unwrap();
+        assert_eq!(done.outputs[0].1, strings(&[1, 3], &["a", "longer", "ccc"]));
+        let moved = if placement == Placement::InPlace { 6 } else { 10 };
+        assert_eq!(done.report.nodes[0].moved_bytes, moved);
+    }
+}
+
+#[test]
+fn absent_write_indices_are_zero() {
+    for inputs in [vec!["x", "u"], vec!["x", "u", ""]] {
+        let model = model(
+            vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "2"])],
+            vec![scatter(&inputs, "y")],
+            vec![value("y", Int8, &["1", "3"])],
+        );
+        let inputs = [("x", bytes(Int8, &[1, 3], &[1, 2, 3])), ("u", bytes(Int8, &[1, 2], &[8, 9]))];
+        let done = run(&model, &inputs, Placement::Auto).unwrap();
+        assert_eq!(bytes_of(&done.outputs[0].1), [8, 9, 3]);
+    }
+}
+
+fn tensor_attribute(name: &str, ty: AttributeType) -> AttributeProto {
+    AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() }
+}
+
+/// A `Constant` with one attribute.
+fn constant(attribute: AttributeProto, output: &str) -> NodeProto {
+    let mut constant = node("Constant", &[], output);
+    constant.attribute = vec![attribute];
+    constant
+}
+
+#[test]
+fn constants_in_all_their_forms() {
+    let mut tensor = tensor_attribute("value", AttributeType::TENSOR);
+    tensor.t = tensor_proto::encode("", &bytes(Float16, &[1], &[1, 2])).into();
+    let mut ints = tensor_attribute("value_ints", AttributeType::INTS);
+    ints.ints = vec![5, -5];
+    let mut float = tensor_attribute("value_float", AttributeType::FLOAT);
+    float.f = Some(1.5);
+    let mut floats = tensor_attribute("value_floats", AttributeType::FLOATS);
+    floats.floats = vec![1.5];
+    let mut strings = tensor_attribute("value_strings", AttributeType::STRINGS);
+    strings.strings = vec![b"a".to_vec(), vec![]];
+    let one_and_a_half = 1.5_f32.to_le_bytes();
+    let text =
+        |shape: Vec<usize>, words| Tensor::new(ElementType::String, shape, Data::Strings(words)).unwrap();
+    let cases = [
+        (tensor, bytes(Float16, &[1], &[1, 2])),
+        (int("value_int", 7), int64(&[], &[7])),
+        (ints, int64(&[2], &[5, -5])),
+        (float, bytes(Float32, &[], &one_and_a_half)),
+        (floats, bytes(Float32, &[1], &one_and_a_half)),
+        (string("value_string", "a"), text(vec![], vec![b"a".to_vec()])),
+        (strings, text(vec![2], vec![b"a".to_vec(), vec![]])),
+    ];
+    for (attribute, expected) in cases {
+        let dims: Vec<_> = expected.shape().iter().map(usize::to_string).collect();
+        let dims: Vec<_> = dims.iter().map(String::as_str).collect();
+        let output = value("y", expected.element(), &dims);
+        let model = model(vec![], vec![constant(attribute, "y")], vec![output]);
+        let done = run(&model, &[], Placement::Auto).unwrap();
+        assert_eq!(done.outputs[0].1, expected);
+        assert_eq!(done.report.nodes[0].outcome, Outcome::Constant);
+    }
+}
+
+#[test]
+fn indices_may_be_computed() {
+    let mut indices = constant(int("value_int", 2), "two");
+    indices.name = Some(String::new());
+    let model = model(
+        vec![value("x", Int8, &["2", "8"]), value("u", Int8, &["2", "1"]), value("i", Int64, &["2"])],
+        vec![
+            indices,
+            node("Add", &["i", "two"], "j"),
+            node("Identity", &["j"], "k"),
+            scatter(&["x", "u", "k"], "y"),
+        ],
+        vec![value("y", Int8, &["2", "8"])],
+    );
+    let inputs = |indices: &[i64]| {
+        [
+            ("x", bytes(Int8, &[2, 8], &[0; 16])),
+            ("u", bytes(Int8, &[2, 1], &[7, 9])),
+            ("i", int64(&[2], indices)),
+        ]
+    };
+    let done = run(&model, &inputs(&[1, 5]), Placement::InPlace).unwrap();
+    let mut expected = [0; 16];
+    (expected[3], expected[15]) = (7, 9);
+    assert_eq!(bytes_of(&done.outputs[0].1), expected);
+    let outcomes: Vec<_> = done.report.nodes.iter().map(|node| (&node.outcome, node.moved_bytes)).collect();
+    assert!(matches!(
+        outcomes.as_slice(),
+        [(Outcome::Constant, 0), (Outcome::Computed, 16), (Outcome::Alias, 0), (Outcome::InPlace { .. }, 2)]
+    ));
+    // The sum wraps around to a negative index, which linear mode refuses.
+    let error = run(&model, &inputs(&[0, i64::MAX]), Placement::Auto).unwrap_err();
+    let wrapped = i64::MAX.wrapping_add(2);
+    assert!(
+        matches!(&error, Error::InNode { node, .. } if node.index == 3)
+            && matches!(error.root(), Error::Operator(kvscatter::Error::NegativeStart { index: 1, value, .. }) if *value == wrapped),
+        "{error}"
+    );
+}
+
+/// An initializer is an input's default.
+#[test]
+fn initializers_and_feeds() {
+    let mut model = one_scatter(Int8);
+    let default = tensor_proto::encode("i", &int64(&[1], &[2]));
+    model.proto_mut().graph.get_or_insert_default().initializer = vec![default];
+    let cache = || ("x", bytes(Int8, &[1, 3], &[1, 2, 3]));
+    let update = || ("u", bytes(Int8, &[1, 1], &[9]));
+    let done = run(&model, &[cache(), update()], Placement::Auto).unwrap();
+    assert_eq!(bytes_of(&done.outputs[0].1), [1, 2, 9]);
+    let done = run(&model, &[cache(), update(), ("i", int64(&[1], &[0]))], Placement::Auto).unwrap();
+    assert_eq!(bytes_of(&done.outputs[0].1), [9, 2, 3]);
+    let evaluator = Evaluator::new(&model).unwrap();
+    assert_eq!(evaluator.required_inputs().map(|input| input.name).collect::<Vec<_>>(), ["x", "u"]);
+}
+
+#[test]
+fn nodes_that_cannot_be_evaluated_are_named() {
+    let refused = |node: NodeProto| {
+        let mut model =
+            model(vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "1"])], vec![node], vec![]);
+        let functions = vec![FunctionProto {
+            name: Some("Mine".into()),
+            domain: Some("com.example".into()),
+            ..FunctionProto::default()
+        }];
+        model.proto_mut().functions = functions;
+        model.proto_mut().opset_import.push(opset("com.example", 3));
+        Evaluator::new(&model).map(|_| ()).unwrap_err()
+    };
+    let error = refused(node("Relu", &["x"], "y"));
+    assert!(matches!(error.root(), Error::UnsupportedOperator));
+    assert_eq!(
+        error.to_string(),
+        "node 0 \"ny\" (Relu, domain ai.onnx, version 24): this operator cannot be evaluated; \
+         TensorScatter, Identity, Constant and Add can"
+    );
+    let mut elsewhere = scatter(&["x", "u"], "y");
+    elsewhere.domain = Some("com.example".into());
+    let error = refused(elsewhere.clone());
+    assert!(
+        matches!(&error, Error::InNode { node, .. } if node.domain == "com.example" && node.version == Some(3))
+            && matches!(error.root(), Error::UnsupportedOperator),
+        "{error}"
+    );
+    elsewhere.op_type = Some("Mine".into());
+    assert!(matches!(refused(elsewhere).root(), Error::Function));
+    assert!(matches!(refused(node("If", &["x"], "y")).root(), Error::UnsupportedOperator));
+
+    let with = |attribute: AttributeProto| {
+        let mut node = node("TensorScatter", &["x", "u"], "y");
+        node.attribute = vec![attribute];
+        refused(node)
+    };
+    let mut twice = scatter(&["x", "u"], "y");
+    twice.attribute.push(int("axis", 1));
+    let mut reference = int("axis", 1);
+    reference.ref_attr_name = Some("a".into());
+    let mut two_outputs = scatter(&["x", "u"], "y");
+    two_outputs.output.push("z".into());
+    let sparse = tensor_attribute("sparse_value", AttributeType::SPARSE_TENSOR);
+    let root = [
+        (
+            with(string("Mode", "linear")),
+            (|e| matches!(e, Error::AttributeUnknown { name } if name == "Mode")) as fn(&Error) -> bool,
+        ),
+        (with(string("axis", "1")), |e| matches!(e, Error::AttributeType { want: "INT", .. })),
+        (with(int("mode", 0)), |e| matches!(e, Error::AttributeType { want: "STRING", .. })),
+        (with(reference), |e| matches!(e, Error::AttributeType { .. })),
+        (with(string("mode", "ring")), |e| matches!(e, Error::Mode { mode } if mode == "ring")),
+        (refused(twice), |e| matches!(e, Error::AttributeTwice { name } if name == "axis")),
+        (refused(scatter(&["x"], "y")), |e| matches!(e, Error::InputCount { least: 2, most: 3, got: 1 })),
+        (refused(scatter(&["x", "u", "", ""], "y")), |e| matches!(e, Error::InputCount { got: 4, .. })),
+        (refused(scatter(&["x", ""], "y")), |e| matches!(e, Error::InputAbsent { index: 1 })),
+        (refused(two_outputs), |e| matches!(e, Error::OutputCount { got: 2 })),
+        (refused(scatter(&["x", "u"], "")), |e| matches!(e, Error::OutputCount { got: 0 })),
+        (refused(node("Constant", &[], "y")), |e| matches!(e, Error::ConstantAttributes { got: 0 })),
+        (refused(constant(sparse, "y")), |e| matches!(e, Error::Sparse { .. })),
+        (refused(constant(int("value_float", 1), "y")), |e| matches!(e, Error::AttributeType { .. })),
+    ];
+    for (error, is_expected) in root {
+        assert!(is_expected(error.root()), "{error}");
+    }
+}
+
+#[test]
+fn old_operator_sets() {
+    let mut model = one_scatter(Int8);
+    model.proto_mut().opset_import = vec![opset("", 23)];
+    assert_refused!(Evaluator::new(&model), Error::OpsetTooOld { version: 23, least: 24 });
+    model.proto_mut().opset_import = vec![opset("", 28)];
+    assert!(Evaluator::new(&model).is_ok());
+}
+
+#[test]
+fn external_constants_need_a_folder() {
+    let mut model = one_scatter(Int8);
+    let outside = TensorProto {
+        name: Some("w".into()),
+        data_type: Some(Int8.onnx_code()),
+        dims: vec![1],
+        data_location: Some(kvscatter_onnx::proto::tensor_proto::DataLocation::EXTERNAL),
+        external_data: vec![StringStringEntryProto {
+            key: Some("location".into()),
+            value: Some("../w".into()),
+            ..StringStringEntryProto::default()
+        }],
+        ..TensorProto::default()
+    };
+    model.proto_mut().graph.get_or_insert_default().initializer = vec![outside];
+    assert_refused!(Evaluator::new(&model), Error::ExternalWithoutFolder { .. });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    model.save(&path).unwrap();
+    assert_refused!(Evaluator::new(&Model::load(&path).unwrap()), Error::ExternalEscape { .. });
+}
+
+#[test]
+fn feeds_that_do_not_fit() {
+    let scatter = one_scatter(Int8);
+    let refused = |inputs: &[(&str, Tensor)]| run(&scatter, inputs, Placement::Auto).unwrap_err();
+    let zeros = |shape: &[usize]| bytes(Int8, shape, &vec![0; shape.iter().product()]);
+    let (x, u, i) = (("x", zeros(&[2, 4])), ("u", zeros(&[2, 1])), ("i", int64(&[2], &[0, 0])));
+
+    let error = refused(&[x.clone(), u.clone()]);
+    assert!(matches!(&error, Error::InputMissing { name } if name == "i"), "{error}");
+    let error = refused(&[x.clone(), u.clone(), i.clone(), ("z", zeros(&[1]))]);
+    assert!(matches!(&error, Error::InputUnknown { name } if name == "z"), "{error}");
+    let error = refused(&[x.clone(), u.clone(), ("i", bytes(Int32, &[2], &[0; 8]))]);
+    assert!(matches!(&error, Error::ValueType { want: Int64, got: Int32, .. }), "{error}");
+    let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2, 1], &[0, 0]))]);
+    assert!(matches!(&error, Error::ValueRank { want: 1, got: 2, .. }), "{error}");
+    let error = refused(&[x.clone(), ("u", zeros(&[3, 1])), i.clone()]);
+    assert!(
+        matches!(&error, Error::SymbolConflict { name, axis: 0, symbol, want: 2, got: 3 } if name == "u" && symbol == "b"),
+        "{error}"
+    );
+    // What the graph leaves open, the operator's own rules decide, before anything is written.
+    let error = refused(&[x.clone(), ("u", zeros(&[2, 5])), i.clone()]);
+    let too_long = kvscatter::Error::UpdateLongerThanCache { rows: 5, capacity: 4 };
+    assert!(matches!(error.root(), Error::Operator(error) if *error == too_long), "{error}");
+    let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2], &[0, 4]))]);
+    assert!(
+        matches!(error.root(), Error::Operator(kvscatter::Error::StartOutOfRange { index: 1, value: 4, .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn models_whose_types_do_not_fit() {
+    let x = || value("x", Int8, &["2", "4"]);
+    let run_with = |inputs, node, outputs| {
+        let model = model(inputs, vec![node], outputs);
+        let evaluator = Evaluator::new(&model)?;
+        let zeros = kvscatter_onnx::generate::inputs(&model, &BTreeMap::new(), 0)?;
+        let feeds = zeros.iter().map(|(name, tensor)| (name.as_str(), Feed::Borrowed(tensor))).collect();
+        evaluator.run(feeds, Placement::Auto)
+    };
+    let u = value("u", UInt8, &["2", "1"]);
+    assert_refused!(
+        run_with(vec![x(), u], scatter(&["x", "u"], "y"), vec![]),
+        Error::OperandTypes { left: Int8, right: UInt8 }
+    );
+    let u = || value("u", Int8, &["2", "1"]);
+    for (indices, shape) in
+        [(value("i", Int64, &["1"]), vec![1]), (value("i", Int64, &["2", "1"]), vec![2, 1])]
+    {
+        assert_refused!(
+            run_with(vec![x(), u(), indices], scatter(&["x", "u", "i"], "y"), vec![]),
+            Error::IndicesShape { shape: got, batch: 2 } if *got == shape
+        );
+    }
+    assert_refused!(
+        run_with(vec![x(), u(), value("i", Int32, &["2"])], scatter(&["x", "u", "i"], "y"), vec![]),
+        Error::OperandType { index: 2, element: Int32, want: "int64" }
+    );
+    assert_refused!(
+        run_with(vec![x(), value("v", Int8, &["3"])], node("Add", &["x", "v"], "y"), vec![]),
+        Error::Broadcast { .. }
+    );
+    assert_refused!(
+        run_with(vec![value("f", Float32, &["2"])], node("Add", &["f", "f"], "y"), vec![]),
+        Error::OperandType { element: Float32, .. }
+    );
+    assert_refused!(
+        run_with(vec![x()], node("Identity", &["x"], "y"), vec![value("y", Int8, &["2", "5"])]),
+        Error::ValueDim { axis: 1, want: 5, got: 4, .. }
+    );
+    assert_refused!(
+        run_with(vec![value("x", Int8, &["1"; 65])], node("Identity", &["x"], "y"), vec![]),
+        Error::RankTooLarge { rank: 65, limit: 64, .. }
+    );
+}
+
+/// Two small operands whose sum is enormous.
+#[test]
+fn memory_is_limited() {
+    let model = model(
+        vec![value("x", Int64, &["1000", "1"]), value("v", Int64, &["1000"])],
+        vec![node("Add", &["x", "v"], "y")],
+        vec![value("y", Int64, &["1000", "1000"])],
+    );
+    let evaluator = Evaluator::new(&model).unwrap().memory_limit(1 << 20);
+    let (x, v) = (int64(&[1000, 1], &[1; 1000]), int64(&[1000], &[1; 1000]));
+    let feeds = [("x", Feed::Borrowed(&x)), ("v", Feed::Borrowed(&v))].into();
+    assert_refused!(evaluator.run(feeds, Placement::Auto), Error::MemoryLimit { limit } if *limit == 1 << 20);
+}

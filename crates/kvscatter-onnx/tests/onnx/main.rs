@@ -1,0 +1,11 @@
+//! Files, models and their evaluation, good and bad.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests may fail as tests do")]
+
+mod eval;
+mod external;
+mod generate;
+mod models;
+mod placement;
+mod support;
+mod tensors;
+mod test_dirs;

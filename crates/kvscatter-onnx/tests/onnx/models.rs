@@ -1,0 +1,207 @@
+//! Models: saved as they were loaded, and graphs that make no sense refused.
+
+use kvscatter::ElementType::{Float32, Int64};
+use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};
+use kvscatter_onnx::proto::{self, ModelProto, SparseTensorProto, TensorProto};
+use kvscatter_onnx::{Dim, Error, Model};
+
+use crate::support::{assert_refused, model, node, opset, testdata, value};
+
+/// Unknown fields of every wire type: varint, 64 bits, bytes, a group with a varint in it, 32 bits.
+const UNKNOWN: &[u8] =
+    b"\xC0\xBB\x01\x2A\xC1\xBB\x01\x01\x02\x03\x04\x05\x06\x07\x08\xC2\xBB\x01\x03abc\xC3\xBB\x01\x08\x07\xC4\xBB\x01\xC5\xBB\x01\x01\x02\x03\x04";
+
+#[test]
+fn files_of_the_onnx_package_are_saved_byte_for_byte() {
+    let files = [
+        "onnx-node/test_tensorscatter/model.onnx",
+        "onnx-node/test_tensorscatter_3d/model.onnx",
+        "onnx-node/test_tensorscatter_circular/model.onnx",
+        "onnx-tensors/tensors.onnx",
+        "onnx-tensors/external.onnx",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("model.onnx");
+    for file in files {
+        Model::load(&testdata(file)).unwrap().save(&copy).unwrap();
+        assert_eq!(std::fs::read(&copy).unwrap(), std::fs::read(testdata(file)).unwrap(), "{file}");
+    }
+}
+
+#[test]
+fn unknown_fields_survive_at_every_depth() {
+    // Length-delimited fields of one byte's length: ModelProto.graph = 7, GraphProto.node = 1, initializer = 5.
+    let nested = |tag: u8, inner: &[u8]| [&[tag, u8::try_from(inner.len()).unwrap()], inner].concat();
+    let graph = [&nested(0x0A, UNKNOWN), &nested(0x2A, UNKNOWN), UNKNOWN].concat();
+    let bytes = [&nested(0x3A, &graph), UNKNOWN].concat();
+    let model = Model::from_bytes(&bytes).unwrap();
+    assert_eq!(model.proto().graph.node.len(), 1);
+    assert_eq!(model.proto().graph.initializer.len(), 1);
+    assert_eq!(model.to_bytes().unwrap(), bytes);
+}
+
+/// A value that a later version adds to an enumeration is a field this version does not know.
+#[test]
+fn unknown_enumeration_values_survive() {
+    let bytes = b"\x70\x63"; // TensorProto.data_location = 99
+    let tensor: TensorProto = proto::decode(bytes).unwrap();
+    assert_eq!(tensor.data_location, None);
+    assert_eq!(proto::encode(&tensor).unwrap(), bytes);
+}
+
+#[test]
+fn bytes_that_are_no_model() {
+    let whole = std::fs::read(testdata("onnx-node/test_tensorscatter/model.onnx")).unwrap();
+    let cut = (1..whole.len()).filter(|&len| Model::from_bytes(&whole[..len]).is_err()).count();
+    // A message may end after any of its fields; anywhere else the cut shows.
+    assert!(cut > whole.len() / 2, "{cut}");
+    for len in 0..whole.len() {
+        if let Ok(model) = Model::from_bytes(&whole[..len]) {
+            let _ = model.graph();
+        }
+    }
+    // A graph in an attribute of a node of a graph …: deeper than anything would nest.
+    let deep = (0..2000).fold(Vec::new(), |inner: Vec<u8>, level: usize| {
+        let tag = [0x3A, 0x0A, 0x2A, 0x32][(level % 3 + 1).min(3)];
+        let mut len = Vec::new();
+        let mut rest = inner.len();
+        while rest >= 0x80 {
+            len.push(u8::try_from(rest & 0x7F).unwrap() | 0x80);
+            rest >>= 7;
+        }
+        len.push(u8::try_from(rest).unwrap());
+        [vec![tag], len, inner].concat()
+    });
+    let _ = Model::from_bytes(&deep);
+    assert_refused!(Model::from_bytes(b"\x3A\x05abc"), Error::Decode { message: "ModelProto", .. });
+    assert_refused!(Model::load(&testdata("absent.onnx")), Error::Io(_));
+    assert_refused!(Model::load(&testdata("")), Error::NotRegularFile);
+}
+
+fn float(name: &str) -> proto::ValueInfoProto {
+    value(name, Float32, &["2"])
+}
+
+#[test]
+fn values_have_one_producer() {
+    let refused = |inputs: &[&str], nodes, outputs: &[&str]| {
+        let declare = |names: &[&str]| names.iter().map(|name| float(name)).collect();
+        model(declare(inputs), nodes, declare(outputs)).graph().map(|_| ()).unwrap_err()
+    };
+    let identity = |input: &str, output: &str| node("Identity", &[input], output);
+    let cases = [
+        refused(&["x", "x"], vec![], &["x"]),
+        refused(&["x"], vec![identity("x", "x")], &["x"]),
+        refused(&["x"], vec![identity("x", "y"), identity("x", "y")], &["y"]),
+        refused(&["x"], vec![identity("x", "y")], &["y", "y"]),
+    ];
+    for error in cases {
+        assert!(matches!(&error, Error::DuplicateName { .. }), "{error}");
+    }
+    let error = refused(&["x", ""], vec![], &["x"]);
+    assert!(matches!(error, Error::NameMissing { what: "input", index: 1 }), "{error}");
+    let error = refused(&["x"], vec![identity("x", "y")], &[""]);
+    assert!(matches!(error, Error::NameMissing { what: "output", index: 0 }), "{error}");
+    let error = refused(&["x"], vec![identity("z", "y")], &["y"]);
+    assert!(
+        matches!(&error, Error::InNode { node, .. } if node.name == "ny")
+            && matches!(error.root(), Error::ValueMissing { name } if name == "z"),
+        "{error}"
+    );
+    let error = refused(&["x"], vec![], &["y"]);
+    assert!(matches!(&error, Error::ValueMissing { name } if name == "y"), "{error}");
+}
+
+#[test]
+fn an_input_may_have_an_initializer() {
+    let mut model = model(vec![float("x")], vec![], vec![float("x")]);
+    let initializer = |name: &str| TensorProto { name: Some(name.to_owned()), ..TensorProto::default() };
+    model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer("x")];
+    assert!(model.graph().unwrap().initializers().contains_key("x"));
+    let initializers = &mut model.proto_mut().graph.get_or_insert_default().initializer;
+    initializers.push(initializer("x"));
+    assert_refused!(model.graph(), Error::DuplicateName { .. });
+    model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer("")];
+    assert_refused!(model.graph(), Error::NameMissing { what: "initializer", .. });
+    model.proto_mut().graph.get_or_insert_default().sparse_initializer = vec![SparseTensorProto::default()];
+    assert_refused!(model.graph(), Error::Sparse { .. });
+}
+
+#[test]
+fn order_and_cycles_are_told_apart() {
+    let graph = |nodes| model(vec![float("x")], nodes, vec![float("a")]);
+    let wrong_order = graph(vec![node("Identity", &["b"], "a"), node("Identity", &["x"], "b")]);
+    assert_refused!(
+        wrong_order.graph(),
+        Error::NodeOrder { name, producer } if name == "b" && producer.index == 1
+    );
+    for cycle in [
+        vec![node("Identity", &["a"], "a")],
+        vec![node("Identity", &["b"], "a"), node("Identity", &["a"], "b")],
+        // The first node is only behind the cycle.
+        vec![node("Identity", &["b"], "a"), node("Add", &["x", "c"], "b"), node("Identity", &["b"], "c")],
+    ] {
+        let model = graph(cycle);
+        let error = model.graph().unwrap_err();
+        assert!(matches!(error.root(), Error::Cycle), "{error}");
+        let on_cycle = |label: &str| label != "na" || model.proto().graph.node.len() < 3;
+        assert!(matches!(&error, Error::InNode { node, .. } if on_cycle(&node.name)), "{error}");
+    }
+}
+
+#[test]
+fn operator_sets() {
+    let mut model = model(vec![float("x")], vec![node("Identity", &["x"], "y")], vec![float("y")]);
+    // Both names of the default domain.
+    model.proto_mut().opset_import = vec![opset("ai.onnx", 24)];
+    assert_eq!(model.graph().unwrap().nodes()[0].version(), 24);
+    model.proto_mut().opset_import.push(opset("", 23));
+    assert_refused!(model.graph(), Error::OpsetTwice { domain } if domain == "ai.onnx");
+    model.proto_mut().opset_import = vec![opset("com.example", 1)];
+    assert_refused!(model.graph(), Error::OpsetMissing { domain } if domain == "ai.onnx");
+    assert_refused!(Model::from_proto(ModelProto::default()).graph(), Error::GraphMissing);
+}
+
+#[test]
+fn declared_types() {
+    let inputs = vec![value("x", Int64, &["3", "n", "?"])];
+    let mut model = model(inputs, vec![], vec![]);
+    let declared = model.graph().unwrap().inputs().unwrap();
+    assert_eq!((declared[0].name, declared[0].element), ("x", Int64));
+    assert_eq!(
+        declared[0].shape.as_deref(),
+        Some([Dim::Known(3), Dim::Symbolic("n"), Dim::Unknown].as_slice())
+    );
+
+    let mut refused = |change: &dyn Fn(&mut proto::ValueInfoProto), is_expected: fn(&Error) -> bool| {
+        let mut input = value("x", Int64, &["3"]);
+        change(&mut input);
+        model.proto_mut().graph.get_or_insert_default().input = vec![input];
+        let error = model.graph().unwrap().inputs().unwrap_err();
+        assert!(is_expected(error.root()), "{error}");
+    };
+    refused(&|input| *input = value("x", Int64, &["-1"]), |error| {
+        matches!(error, Error::NegativeDim { axis: 0, dim: -1 })
+    });
+    refused(&|input| input.r#type = None.into(), |error| matches!(error, Error::TypeMissing { .. }));
+    refused(
+        &|input| {
+            input.r#type.get_or_insert_default().value =
+                Some(TypeValue::SequenceType(Box::<Sequence>::default()));
+        },
+        |error| matches!(error, Error::NotATensor { kind: "sequence", .. }),
+    );
+    for (code, is_expected) in [
+        (0, (|error| matches!(error, Error::UndefinedType)) as fn(&Error) -> bool),
+        (26, |error| matches!(error, Error::UnsupportedType { code: 26 })),
+    ] {
+        refused(
+            &|input| {
+                if let Some(TypeValue::TensorType(tensor)) = &mut input.r#type.get_or_insert_default().value {
+                    tensor.elem_type = Some(code);
+                }
+            },
+            is_expected,
+        );
+    }
+}

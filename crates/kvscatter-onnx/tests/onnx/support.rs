@@ -1,0 +1,121 @@
+//! Models in a few words.
+
+use std::path::{Path, PathBuf};
+
+use kvscatter::ElementType;
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::{self, Value as TypeValue};
+use kvscatter_onnx::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
+    ValueInfoProto,
+};
+use kvscatter_onnx::{Data, Model, Tensor};
+
+/// A file of the repository's testdata.
+pub(crate) fn testdata(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
+}
+
+/// A declared value: `?` is an unknown dimension, a number a size, and a word a symbol.
+pub(crate) fn value(name: &str, element: ElementType, dims: &[&str]) -> ValueInfoProto {
+    let dim = |dim: &&str| Dimension {
+        value: match dim.parse() {
+            Ok(size) => Some(DimValue::DimValue(size)),
+            Err(_) if *dim == "?" => None,
+            Err(_) => Some(DimValue::DimParam((*dim).to_owned())),
+        },
+        ..Dimension::default()
+    };
+    let tensor = type_proto::Tensor {
+        elem_type: Some(element.onnx_code()),
+        shape: TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() }.into(),
+        ..type_proto::Tensor::default()
+    };
+    ValueInfoProto {
+        name: Some(name.to_owned()),
+        r#type: TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() }
+            .into(),
+        ..ValueInfoProto::default()
+    }
+}
+
+/// A node of the default domain, called `n` and its output.
+pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        name: Some(format!("n{output}")),
+        op_type: Some(op_type.to_owned()),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::INT),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::STRING),
+        s: Some(value.as_bytes().to_vec()),
+        ..AttributeProto::default()
+    }
+}
+
+/// `TensorScatter` on axis 1.
+pub(crate) fn scatter(inputs: &[&str], output: &str) -> NodeProto {
+    let mut scatter = node("TensorScatter", inputs, output);
+    scatter.attribute = vec![int("axis", 1)];
+    scatter
+}
+
+/// A model of opset 24.
+pub(crate) fn model(
+    inputs: Vec<ValueInfoProto>,
+    nodes: Vec<NodeProto>,
+    outputs: Vec<ValueInfoProto>,
+) -> Model {
+    let graph = GraphProto { input: inputs, node: nodes, output: outputs, ..GraphProto::default() };
+    Model::from_proto(ModelProto {
+        ir_version: Some(11),
+        graph: graph.into(),
+        opset_import: vec![opset("", 24)],
+        ..ModelProto::default()
+    })
+}
+
+pub(crate) fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto {
+        domain: Some(domain.to_owned()),
+        version: Some(version),
+        ..OperatorSetIdProto::default()
+    }
+}
+
+pub(crate) fn bytes(element: ElementType, shape: &[usize], bytes: &[u8]) -> Tensor {
+    Tensor::new(element, shape.to_vec(), Data::Bytes(bytes.to_vec())).unwrap()
+}
+
+pub(crate) fn int64(shape: &[usize], values: &[i64]) -> Tensor {
+    let data = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    bytes(ElementType::Int64, shape, &data)
+}
+
+/// The innermost cause of an error that must have happened.
+macro_rules! assert_refused {
+    ($result:expr, $pattern:pat $(if $guard:expr)?) => {
+        match $result {
+            Err(error) => assert!(matches!(error.root(), $pattern $(if $guard)?), "{error}"),
+            Ok(value) => panic!("{value:?}"),
+        }
+    };
+}
+pub(crate) use assert_refused;
