@@ -19,7 +19,7 @@ use crate::step::{Missing, Step};
 enum Task {
     /// Everything: fmt, deny, lint, features, no-std, docs and unit, then a summary with the time of each
     Test,
-    /// Formatting, of the workspace and of the fuzz targets
+    /// Formatting, also of what is outside the workspace: fuzz targets, code generator
     Fmt,
     /// Clippy over every target of the workspace; a warning is an error
     Lint,
@@ -41,6 +41,8 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
     },
+    /// Generates the checked-in code of the ONNX messages from onnx.proto again
+    Codegen,
 }
 
 fn main() -> ExitCode {
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Task::Deny => one(steps::deny()),
         Task::Asan => one(steps::asan()),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+        Task::Codegen => one(steps::codegen()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

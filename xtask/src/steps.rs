@@ -13,6 +13,9 @@ const NIGHTLY: Tool = Tool {
     install: "rustup toolchain install nightly",
 };
 
+/// A workspace of its own, so that building the project never builds a protobuf compiler.
+const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
+
 /// The repository's root, where every command runs.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -25,8 +28,13 @@ pub(crate) fn all() -> Vec<Step> {
 }
 
 pub(crate) fn fmt() -> Step {
-    let commands = vec![cargo("fmt --all --check"), cargo("fmt --check --manifest-path fuzz/Cargo.toml")];
-    Step::new("fmt", commands)
+    let members = cargo("fmt --all --check");
+    let others = ["fuzz/Cargo.toml", CODEGEN].map(|manifest| {
+        let mut command = cargo("fmt --check --manifest-path");
+        command.arg(manifest);
+        command
+    });
+    Step::new("fmt", [members].into_iter().chain(others).collect())
 }
 
 /// Advisories stay out: they need a download of their own, and change without a change here.
@@ -97,6 +105,12 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
         command
     };
     Step::new("fuzz", vec![run("differential"), run("onnx_reader")]).needs(&[NIGHTLY, TOOL])
+}
+
+pub(crate) fn codegen() -> Step {
+    let mut run = cargo("run --quiet --manifest-path");
+    run.args([CODEGEN, "--target-dir"]).arg(target_dir().join("codegen"));
+    Step::new("codegen", vec![run])
 }
 
 /// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.
