@@ -1,2 +1,72 @@
-//! The `kvscatter` command.
-fn main() {}
+//! The `kvscatter` command: a thin layer that turns arguments and files into calls of the library.
+//!
+//! Exit codes: 0, everything asked for was done and every check passed; 1, a check failed; 2, bad input or
+//! usage, said in one line on standard error.
+#![deny(unsafe_code, reason = "only the memory map of a cache file needs any")]
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    reason = "files and arguments come from strangers: every size and index is checked"
+)]
+
+mod cli;
+mod commands;
+mod compare;
+mod error;
+mod files;
+mod operators;
+mod output;
+mod refused;
+mod values;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::Cli;
+use error::Error;
+use output::Output;
+
+/// How a command that was not refused went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => return said(error.print()),
+        Err(error) => return refused(&error::usage(&error)),
+    };
+    let mut output = Output::new(cli.json);
+    match commands::run(cli.command, &mut output).and_then(|outcome| {
+        output.flush()?;
+        Ok(outcome)
+    }) {
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Err(Error::Output(error)) => said(Err(error)),
+        Err(error) => refused(&error.to_string()),
+    }
+}
+
+/// Help and other output: a reader that has seen enough (`| head`) is no error.
+fn said(result: io::Result<()>) -> ExitCode {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            refused(&format!("standard output: {error}"))
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn refused(message: &str) -> ExitCode {
+    let message = output::one_line(message);
+    // Nobody is left to tell if standard error is gone.
+    let _ = writeln!(io::stderr(), "error: {message}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,55 @@
+//! The command line: every command, its arguments and the help that teaches them.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{apply, cases, plan, run, verify};
+
+/// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kvscatter",
+    version,
+    after_help = "\
+Start here:
+  kvscatter run testdata/onnx-node/test_tensorscatter_circular
+      run an ONNX model in place, check its output and show what was written where
+  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,2,64 --write-indices 3,0,7,14
+      what a write would touch, without any data
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy --write-indices 3,0 --in-place
+      one write into a cache file, touching only the planned bytes
+
+Tensor files are .npy, .npz, .pb (ONNX) and .safetensors; FILE#NAME names an entry of a .npz or .safetensors.
+Exit codes: 0 all is well, 1 a check failed, 2 bad input or usage."
+)]
+pub(crate) struct Cli {
+    /// Print one JSON document instead of text
+    #[arg(long, global = true, help_heading = "General")]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::Run),
+    #[command(subcommand)]
+    Apply(apply::Apply),
+    #[command(subcommand)]
+    Plan(plan::Plan),
+    Verify(verify::Verify),
+    Cases(cases::Cases),
+    Completions(Completions),
+}
+
+/// Print a shell completion script
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter completions bash > ~/.local/share/bash-completion/completions/kvscatter
+  kvscatter completions zsh > ~/.zfunc/_kvscatter
+  kvscatter completions fish > ~/.config/fish/completions/kvscatter.fish")]
+pub(crate) struct Completions {
+    /// The shell to complete for
+    pub(crate) shell: clap_complete::Shell,
+}

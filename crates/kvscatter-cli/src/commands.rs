@@ -1,0 +1,32 @@
+//! What each command does.
+
+pub(crate) mod apply;
+pub(crate) mod cases;
+pub(crate) mod plan;
+pub(crate) mod run;
+pub(crate) mod verify;
+
+use std::io::Write;
+
+use clap::CommandFactory;
+
+use crate::Outcome;
+use crate::cli::{Cli, Command};
+use crate::error::Error;
+use crate::output::Output;
+
+pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Error> {
+    match command {
+        Command::Run(args) => run::run(args, output),
+        Command::Apply(args) => apply::run(args, output),
+        Command::Plan(args) => plan::run(args, output),
+        Command::Verify(args) => verify::run(args, output),
+        Command::Cases(args) => cases::run(args, output),
+        Command::Completions(args) => {
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "kvscatter", &mut script);
+            output.write_all(&script)?;
+            Ok(Outcome::Passed)
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! `kvscatter apply`: one operator on tensor files.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use kvscatter::{ElementType, WritePlan};
+use kvscatter_onnx::{Data, DataMut, Tensor};
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::error::Error;
+use crate::files::{self, Location, Place, Stored};
+use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
+use crate::output::{Output, count};
+
+/// Execute one operator on tensor files
+///
+/// Options have the specification's names. The result goes to a new file, or with --in-place into the cache file
+/// itself, through a memory map that touches only the planned bytes; a command that fails has changed nothing.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy --write-indices 3,0 --present-cache out.npy
+  kvscatter apply tensor-scatter --past-cache model.safetensors#k --update new.npy --type bfloat16 \\
+      --write-indices positions.npy --mode circular --in-place
+  kvscatter apply kv-cache-update --cache k.npy --update new.npy --write-indices 3,0 --output out.npy
+  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy --layer-id 0 --token-offset 5,2 --seq-len 2,1 \\
+      --present out.npy
+
+--in-place takes .npy files, .pb files that keep their values in raw_data, and entries of .safetensors files.
+It locks the file against other kvscatter commands; no other program may write it meanwhile.")]
+pub(crate) enum Apply {
+    TensorScatter(ApplyTensorScatter),
+    KvCacheUpdate(ApplyKvCacheUpdate),
+    KvCacheOperation(ApplyKvCacheOperation),
+}
+
+/// ONNX TensorScatter-24
+#[derive(Debug, Args)]
+pub(crate) struct ApplyTensorScatter {
+    /// The cache: (batch_size, D1, …, max_sequence_length, …, Dn)
+    #[arg(long, value_name = "FILE")]
+    past_cache: Location,
+
+    /// What is written: as the cache, but sequence_length long
+    #[arg(long, value_name = "FILE")]
+    update: Location,
+
+    /// Where the result goes
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    present_cache: Option<Location>,
+
+    #[command(flatten)]
+    operator: TensorScatter,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// TensorRT KVCacheUpdate
+#[derive(Debug, Args)]
+pub(crate) struct ApplyKvCacheUpdate {
+    /// The cache: [b, d, s_max, h]
+    #[arg(long, value_name = "FILE")]
+    cache: Location,
+
+    /// What is written: [b, d, s, h], or packed [tokens, d, h]
+    #[arg(long, value_name = "FILE")]
+    update: Location,
+
+    /// Where the result goes
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    output: Option<Location>,
+
+    #[command(flatten)]
+    operator: KvCacheUpdate,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Ascend ATB KVCacheOperation
+#[derive(Debug, Args)]
+pub(crate) struct ApplyKvCacheOperation {
+    /// The cache: [layer, batch, maxSeqLen, hiddenSize]
+    #[arg(long, value_name = "FILE")]
+    past: Location,
+
+    /// What is written: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
+    #[arg(long, value_name = "FILE")]
+    new_kv: Location,
+
+    /// Where the result goes
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    present: Option<Location>,
+
+    #[command(flatten)]
+    operator: KvCacheOperation,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Update the cache file itself, touching only the planned bytes
+    #[arg(long, conflicts_with_all = ["present_cache", "output", "present"])]
+    in_place: bool,
+
+    /// Element type of .npy files that only tell its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
+    #[arg(long = "type", value_name = "TYPE", value_parser = element_type)]
+    ty: Option<ElementType>,
+}
+
+/// The three forms of the command as one.
+struct Request {
+    operator: Operator,
+    cache: Location,
+    update: Location,
+    /// `None` is the cache file itself.
+    output: Option<Location>,
+    /// What the specification calls the result.
+    output_name: &'static str,
+    ty: Option<ElementType>,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Report {
+    output: PathBuf,
+    in_place: bool,
+    /// Bytes that changed hands; `None` for strings.
+    bytes: Option<usize>,
+    samples: usize,
+    skipped: usize,
+    blocks: usize,
+}
+
+pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, Error> {
+    let request = Request::from(apply);
+    let report = match &request.output {
+        Some(location) => functional(&request, location)?,
+        None => in_place(&request)?,
+    };
+    if output.is_json() {
+        output.json(&report)?;
+    } else {
+        report.print(output)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Reads both tensors, writes the update into the copy in memory, and stores that.
+fn functional(request: &Request, location: &Location) -> Result<Report, Error> {
+    let mut cache = files::read(&request.cache, request.ty)?;
+    let update = files::read(&request.update, request.ty)?;
+    let described = [&cache, &update]
+        .map(|tensor| Described { element: tensor.element(), shape: tensor.shape().to_vec() });
+    let report = request.operator.with_plan(&described, |plan| {
+        write(plan, &mut cache, &update)?;
+        Ok(Report::new(plan, location, false))
+    })?;
+    let inputs = [request.cache.path(), request.update.path()];
+    files::write_tensors(&[(location.clone(), request.output_name, &cache)], &inputs)?;
+    Ok(report)
+}
+
+fn write(plan: &WritePlan<'_>, cache: &mut Tensor, update: &Tensor) -> Result<(), kvscatter::Error> {
+    match (cache.data_mut(), update.data()) {
+        (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update),
+        (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update),
+        // A plan exists only for tensors of one type, so this is the plan's own complaint about a wrong buffer.
+        (DataMut::Bytes(cache), Data::Strings(_)) => plan.write_bytes(cache, &[]),
+        (DataMut::Strings(cache), Data::Bytes(_)) => plan.write_cloned(cache, &[]),
+    }
+    .map(|_| ())
+}
+
+/// Maps the cache where it lies and writes the update into the map. Nothing is stored before every check has
+/// passed.
+fn in_place(request: &Request) -> Result<Report, Error> {
+    let update = files::read(&request.update, request.ty)?;
+    let mut place = Place::open(&request.cache, request.ty)?;
+    let mut described = [
+        Described { element: place.element(), shape: place.shape().to_vec() },
+        Described { element: update.element(), shape: update.shape().to_vec() },
+    ];
+    let Data::Bytes(bytes) = update.data() else {
+        // Only strings are no bytes, and no file that can be mapped holds them: the types differ.
+        return request.operator.with_plan(&described, |plan| Ok(Report::new(plan, &request.cache, true)));
+    };
+    let unpacked;
+    let mut bytes = bytes;
+    if place.stored() == Stored::BytePerElement {
+        // The operator must take the real type before its elements are moved as the bytes they are stored in.
+        request.operator.with_plan(&described, |_| Ok(()))?;
+        for side in &mut described {
+            side.element = ElementType::UInt8;
+        }
+        unpacked = files::unpack(bytes, update.shape().iter().product());
+        bytes = &unpacked;
+    }
+    let report = request.operator.with_plan(&described, |plan| {
+        plan.write_bytes(place.bytes_mut(), bytes)?;
+        Ok(Report::new(plan, &request.cache, true))
+    })?;
+    place.finish()?;
+    Ok(report)
+}
+
+impl Report {
+    fn new(plan: &WritePlan<'_>, output: &Location, in_place: bool) -> Self {
+        Self {
+            output: output.path().to_owned(),
+            in_place,
+            bytes: plan.bytes(),
+            samples: plan.batch(),
+            skipped: plan.skipped(),
+            blocks: plan.blocks().count(),
+        }
+    }
+
+    fn print(&self, output: &mut Output) -> std::io::Result<()> {
+        let path = self.output.display();
+        let what = match self.bytes {
+            Some(bytes) => count(bytes, "byte"),
+            None => "strings".to_owned(),
+        };
+        let how = if self.in_place { "in place, " } else { "" };
+        write!(
+            output,
+            "{path}: {what} written {how}in {} for {}",
+            count(self.blocks, "block"),
+            count(self.samples, "sample")
+        )?;
+        if self.skipped > 0 {
+            write!(output, "; {} skipped", count(self.skipped, "sample"))?;
+        }
+        writeln!(output)
+    }
+}
+
+impl From<Apply> for Request {
+    fn from(apply: Apply) -> Self {
+        match apply {
+            Apply::TensorScatter(args) => Self {
+                operator: Operator::TensorScatter(args.operator),
+                cache: args.past_cache,
+                update: args.update,
+                output: args.present_cache,
+                output_name: "present_cache",
+                ty: args.common.ty,
+            },
+            Apply::KvCacheUpdate(args) => Self {
+                operator: Operator::KvCacheUpdate(args.operator),
+                cache: args.cache,
+                update: args.update,
+                output: args.output,
+                output_name: "output",
+                ty: args.common.ty,
+            },
+            Apply::KvCacheOperation(args) => Self {
+                operator: Operator::KvCacheOperation(args.operator),
+                cache: args.past,
+                update: args.new_kv,
+                output: args.present,
+                output_name: "present",
+                ty: args.common.ty,
+            },
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `kvscatter plan`: what a write would touch, as a picture and as blocks.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use kvscatter::picture::Picture;
+use kvscatter::{Block, ElementType, Segment, WritePlan};
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::error::Error;
+use crate::files;
+use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
+use crate::output::{Output, count, table};
+
+/// Lanes of the picture, and rows of the table. `--json` has no limit.
+const SHOWN: usize = 32;
+
+/// Show what a write would touch, without touching it
+///
+/// Prints one lane per sample, telling old, written, wrapped and skipped slots apart, then the blocks: one
+/// contiguous run of elements each, inside the loops given as `times × cache step ← update step`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,3,64 --write-indices 3,0,14,7 --mode circular
+  kvscatter plan tensor-scatter --cache k.npy --update new.npy --write-indices positions.npy --svg write.svg
+  kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 --update-lengths 0,1,1,3 --write-indices 2,0,5
+  kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 --layer-id 1 --token-offset 5,2 --seq-len 2,1
+
+Shapes and files may be mixed; of a file only the header is used.")]
+pub(crate) enum Plan {
+    /// ONNX TensorScatter-24
+    TensorScatter(Planned<TensorScatter>),
+    /// TensorRT KVCacheUpdate
+    KvCacheUpdate(Planned<KvCacheUpdate>),
+    /// Ascend ATB KVCacheOperation
+    KvCacheOperation(Planned<KvCacheOperation>),
+}
+
+/// An operator and the shapes it is planned for.
+#[derive(Debug, Args)]
+pub(crate) struct Planned<O: Args> {
+    /// The cache: a shape or a file
+    #[arg(long, value_name = "SHAPE|FILE", visible_aliases = ["past-cache", "past"])]
+    cache: Operand,
+
+    /// What would be written: a shape or a file
+    #[arg(long, value_name = "SHAPE|FILE", visible_alias = "new-kv", allow_hyphen_values = true)]
+    update: Operand,
+
+    #[command(flatten)]
+    operator: O,
+
+    /// Element type of bare shapes, and of .npy files that only tell its width [default: float16]
+    #[arg(long = "type", value_name = "TYPE", value_parser = element_type)]
+    ty: Option<ElementType>,
+
+    /// Also draw the picture into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// The plan, as `--json` prints it. Offsets, steps and lengths count elements.
+#[derive(Serialize)]
+struct Document {
+    element: &'static str,
+    cache: Vec<usize>,
+    update: Vec<usize>,
+    capacity: usize,
+    samples: usize,
+    skipped: usize,
+    layer: usize,
+    elements: usize,
+    bytes: Option<usize>,
+    segments: Vec<SegmentDocument>,
+    blocks: Vec<BlockDocument>,
+}
+
+#[derive(Serialize)]
+struct SegmentDocument {
+    sample: usize,
+    slot: usize,
+    row: usize,
+    rows: usize,
+}
+
+#[derive(Serialize)]
+struct BlockDocument {
+    cache: usize,
+    update: usize,
+    len: usize,
+    loops: Vec<LoopDocument>,
+}
+
+#[derive(Serialize)]
+struct LoopDocument {
+    count: usize,
+    cache: isize,
+    update: isize,
+}
+
+pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, Error> {
+    match plan {
+        Plan::TensorScatter(planned) => planned.show(Operator::TensorScatter, output),
+        Plan::KvCacheUpdate(planned) => planned.show(Operator::KvCacheUpdate, output),
+        Plan::KvCacheOperation(planned) => planned.show(Operator::KvCacheOperation, output),
+    }
+}
+
+impl<O: Args> Planned<O> {
+    fn show(self, operator: impl FnOnce(O) -> Operator, output: &mut Output) -> Result<Outcome, Error> {
+        let described = Operand::describe_pair(&self.cache, &self.update, self.ty)?;
+        operator(self.operator).with_plan(&described, |plan| {
+            let picture = Picture::new(plan, SHOWN);
+            if let Some(path) = &self.svg {
+                files::write_bytes(path, picture.svg().to_string().as_bytes())?;
+            }
+            let [cache, update] = described.clone().map(|side| side.shape);
+            if output.is_json() {
+                output.json(&Document::new(plan, cache, update))?;
+            } else {
+                let element = plan.geometry().element();
+                writeln!(output, "{element} cache {cache:?}, update {update:?}\n")?;
+                write!(output, "{}", picture.text().width(output.picture_width()))?;
+                writeln!(output)?;
+                print_blocks(plan, output)?;
+            }
+            Ok(Outcome::Passed)
+        })
+    }
+}
+
+fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Error> {
+    let blocks: Vec<_> = plan.blocks().take(SHOWN).collect();
+    if !blocks.is_empty() {
+        let rows = blocks.iter().enumerate().map(|(index, block)| {
+            vec![
+                index.to_string(),
+                block.dst.to_string(),
+                block.src.to_string(),
+                block.len.to_string(),
+                loops(block),
+            ]
+        });
+        let headers = ["block", "cache offset", "update offset", "elements", "loops"];
+        writeln!(output, "{}", table(&headers, &[0, 1, 2, 3], rows))?;
+    }
+    if blocks.len() == SHOWN && plan.blocks().nth(SHOWN).is_some() {
+        writeln!(output, "… and more: --json lists every block")?;
+    }
+    let elements = count(plan.elements(), "element");
+    let bytes = plan.bytes().map(|bytes| format!(" ({})", count(bytes, "byte"))).unwrap_or_default();
+    writeln!(output, "writes {elements}{bytes}; nothing else changes")?;
+    Ok(())
+}
+
+fn loops(block: &Block) -> String {
+    let loops = block.loops.iter().filter(|around| around.count != 1);
+    let loops: Vec<_> =
+        loops.map(|around| format!("{} × {:+} ← {:+}", around.count, around.dst, around.src)).collect();
+    loops.join(", ")
+}
+
+impl Document {
+    fn new(plan: &WritePlan<'_>, cache: Vec<usize>, update: Vec<usize>) -> Self {
+        let geometry = plan.geometry();
+        Self {
+            element: geometry.element().onnx_name(),
+            cache,
+            update,
+            capacity: geometry.capacity(),
+            samples: plan.batch(),
+            skipped: plan.skipped(),
+            layer: plan.layer(),
+            elements: plan.elements(),
+            bytes: plan.bytes(),
+            segments: plan.segments().map(SegmentDocument::from).collect(),
+            blocks: plan.blocks().map(BlockDocument::from).collect(),
+        }
+    }
+}
+
+impl From<Segment> for SegmentDocument {
+    fn from(segment: Segment) -> Self {
+        let Segment { sample, slot, row, rows, .. } = segment;
+        Self { sample, slot, row, rows }
+    }
+}
+
+impl From<Block> for BlockDocument {
+    fn from(block: Block) -> Self {
+        let loops = block.loops.iter().filter(|around| around.count != 1);
+        Self {
+            cache: block.dst,
+            update: block.src,
+            len: block.len,
+            loops: loops
+                .map(|around| LoopDocument { count: around.count, cache: around.dst, update: around.src })
+                .collect(),
+        }
+    }
+}

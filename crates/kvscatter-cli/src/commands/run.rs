@@ -1,0 +1,258 @@
+//! `kvscatter run`: a model, in place, on given or generated inputs.
+
+mod inputs;
+mod show;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use kvscatter::picture::Picture;
+use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome as NodeOutcome, Placement, Report};
+use kvscatter_onnx::test_dir::{DataSet, TestCase};
+use kvscatter_onnx::{Data, Model, Tensor};
+
+use crate::Outcome;
+use crate::compare::{Mismatch, compare};
+use crate::error::Error;
+use crate::files::{self, Location};
+use crate::output::Output;
+use inputs::Input;
+
+/// Lanes of a picture.
+const LANES: usize = 32;
+
+/// Run a model of TensorScatter nodes in place and show what was written where
+///
+/// MODEL is an .onnx file; what is not given with --input is generated from the seed, indices valid by construction, and
+/// printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
+///
+/// No input file is ever changed. "In place" means that present lies at past's address in memory and that no more bytes
+/// moved than the write was planned to move.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter run testdata/onnx-node/test_tensorscatter_circular
+  kvscatter run decoder.onnx --dim batch=4 --dim max_seq=4096 --seed 7
+  kvscatter run decoder.onnx -i past_cache=k.npy -i write_indices=positions.npy -o present_cache=out.safetensors#k
+  kvscatter run model.onnx --functional")]
+pub(crate) struct Run {
+    /// An .onnx file, or a test directory
+    #[arg(value_name = "MODEL|TESTDIR")]
+    model: PathBuf,
+
+    /// An input: a .npy, .npz, .pb or .safetensors file, or FILE#ENTRY
+    #[arg(short, long = "input", value_name = "NAME=FILE")]
+    inputs: Vec<Named>,
+
+    /// Where an output goes: the same formats
+    #[arg(short, long = "output", value_name = "NAME=FILE")]
+    outputs: Vec<Named>,
+
+    /// The size of a symbolic dimension of generated inputs, or of an unnamed one as INPUT[AXIS]
+    #[arg(long = "dim", value_name = "NAME=N")]
+    dims: Vec<Dim>,
+
+    /// What generated inputs are made from
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// Fail unless every cache is written in place
+    #[arg(long, conflicts_with = "functional")]
+    in_place: bool,
+
+    /// Write every present into a buffer of its own
+    #[arg(long)]
+    functional: bool,
+}
+
+/// `NAME=FILE`.
+#[derive(Clone, Debug)]
+struct Named {
+    name: String,
+    location: Location,
+}
+
+/// `NAME=N`.
+#[derive(Clone, Debug)]
+struct Dim {
+    name: String,
+    size: usize,
+}
+
+/// What one call did.
+struct Done {
+    /// What is run.
+    title: String,
+    inputs: Vec<Input>,
+    outputs: Vec<(String, Tensor)>,
+    /// For each output, the input whose buffer it lies in.
+    lies_in: Vec<Option<String>>,
+    report: Report,
+    /// The writes, by the number of their node.
+    pictures: Vec<(usize, Picture)>,
+    /// The expected outputs' verdict, if there are any.
+    check: Option<Result<(), Mismatch>>,
+}
+
+pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, Error> {
+    let done = if args.model.is_dir() { run_test_dir(&args)? } else { vec![run_model(&args)?] };
+    show::show(&done, output)?;
+    Ok(if done.iter().all(Done::is_right) { Outcome::Passed } else { Outcome::Failed })
+}
+
+fn run_model(args: &Run) -> Result<Done, Error> {
+    let model = Model::load(&args.model)?;
+    let evaluator = Evaluator::new(&model)?;
+    args.check_output_names(&evaluator)?;
+    let inputs = inputs::gather(args, &evaluator)?;
+    let done = Done::evaluate(args, &evaluator, args.model.display().to_string(), inputs)?;
+    let given = args.inputs.iter().map(|input| input.location.path());
+    args.write_outputs(&done, given.chain([args.model.as_path()]).collect())?;
+    Ok(done)
+}
+
+fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
+    let case = TestCase::open(&args.model)?;
+    let dir = || args.model.clone();
+    let given = [(!args.inputs.is_empty(), "--input"), (!args.dims.is_empty(), "--dim")];
+    if let Some(&(_, option)) = given.iter().find(|(given, _)| *given) {
+        return Err(Error::OwnInputs { dir: dir(), option });
+    }
+    let model = Model::load(&case.model_path())?;
+    let evaluator = Evaluator::new(&model)?;
+    args.check_output_names(&evaluator)?;
+    match case.data_sets.as_slice() {
+        [] => return Err(Error::NoDataSet),
+        [_] => {}
+        _ if args.outputs.is_empty() => {}
+        sets => return Err(Error::SeveralDataSets { dir: dir(), sets: sets.len() }),
+    }
+    let mut all = Vec::with_capacity(case.data_sets.len());
+    for set in &case.data_sets {
+        let inputs = inputs::of_data_set(set, &evaluator)?;
+        let mut done = Done::evaluate(args, &evaluator, set.folder.display().to_string(), inputs)?;
+        done.check(set)?;
+        let model_path = case.model_path();
+        let files = set.inputs.iter().chain(&set.outputs).map(PathBuf::as_path);
+        args.write_outputs(&done, files.chain([model_path.as_path()]).collect())?;
+        all.push(done);
+    }
+    Ok(all)
+}
+
+impl Run {
+    fn placement(&self) -> Placement {
+        match (self.in_place, self.functional) {
+            (true, _) => Placement::InPlace,
+            (_, true) => Placement::Functional,
+            _ => Placement::Auto,
+        }
+    }
+
+    /// Before anything runs: a long run must not end in a misspelled name.
+    fn check_output_names(&self, evaluator: &Evaluator<'_>) -> Result<(), Error> {
+        unique("--output", &self.outputs)?;
+        let have = || evaluator.outputs().iter().map(|output| output.name);
+        match self.outputs.iter().find(|asked| !have().any(|name| name == asked.name)) {
+            None => Ok(()),
+            Some(asked) => Err(Error::OutputUnknown {
+                name: asked.name.clone(),
+                have: have().map(str::to_owned).collect(),
+            }),
+        }
+    }
+
+    fn write_outputs(&self, done: &Done, inputs: Vec<&Path>) -> Result<(), Error> {
+        let mut files = Vec::with_capacity(self.outputs.len());
+        for asked in &self.outputs {
+            let named = done.outputs.iter().find(|(name, _)| *name == asked.name);
+            files.extend(named.map(|(name, tensor)| (asked.location.clone(), name.as_str(), tensor)));
+        }
+        Ok(files::write_tensors(&files, &inputs)?)
+    }
+}
+
+impl Done {
+    fn evaluate(
+        args: &Run,
+        evaluator: &Evaluator<'_>,
+        title: String,
+        mut inputs: Vec<Input>,
+    ) -> Result<Self, Error> {
+        let mut feeds = BTreeMap::new();
+        for input in &mut inputs {
+            if let Some(tensor) = input.tensor.take() {
+                input.address = address(&tensor);
+                feeds.insert(input.name.as_str(), Feed::Donated(tensor));
+            }
+        }
+        let mut pictures = Vec::new();
+        let evaluation = evaluator.run_observed(feeds, args.placement(), &mut |node, plan| {
+            pictures.push((node.label().index, Picture::new(plan, LANES)));
+        })?;
+        let outputs = evaluation.outputs;
+        let lies_in = outputs
+            .iter()
+            .map(|(_, tensor)| {
+                let here = address(tensor)?;
+                let input = inputs.iter().find(|input| input.address == Some(here))?;
+                Some(input.name.clone())
+            })
+            .collect();
+        Ok(Self { title, inputs, outputs, lies_in, report: evaluation.report, pictures, check: None })
+    }
+
+    fn check(&mut self, set: &DataSet) -> Result<(), Error> {
+        let expected = set.read_outputs()?;
+        if !expected.is_empty() {
+            let got: Vec<_> = self.outputs.iter().map(|(_, tensor)| tensor.clone()).collect();
+            self.check = Some(compare(&got, &expected, None).map_or(Ok(()), Err));
+        }
+        Ok(())
+    }
+
+    fn is_right(&self) -> bool {
+        let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
+        let proved = self.report.nodes.iter().filter(claimed).all(show::is_in_place);
+        proved && !matches!(self.check, Some(Err(_)))
+    }
+}
+
+/// Where the values lie in memory; `None` if there are none.
+fn address(tensor: &Tensor) -> Option<usize> {
+    match tensor.data() {
+        Data::Bytes(bytes) if !bytes.is_empty() => Some(bytes.as_ptr().addr()),
+        Data::Strings(strings) if !strings.is_empty() => Some(strings.as_ptr().addr()),
+        _ => None,
+    }
+}
+
+fn unique(option: &'static str, named: &[Named]) -> Result<(), Error> {
+    let mut seen = std::collections::BTreeSet::new();
+    match named.iter().find(|named| !seen.insert(&named.name)) {
+        None => Ok(()),
+        Some(named) => Err(Error::Twice { option, name: named.name.clone() }),
+    }
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, file) = text.split_once('=').ok_or("must be NAME=FILE")?;
+        let location = file.parse().map_err(|error: files::LocationError| error.to_string())?;
+        Ok(Self { name: name.to_owned(), location })
+    }
+}
+
+impl FromStr for Dim {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, size) = text.rsplit_once('=').ok_or("must be NAME=N")?;
+        let size = size.parse().map_err(|_| format!("'{size}' is no size"))?;
+        Ok(Self { name: name.to_owned(), size })
+    }
+}

@@ -1,0 +1,125 @@
+//! Where a run's inputs come from.
+
+use std::collections::BTreeMap;
+
+use kvscatter_onnx::eval::Evaluator;
+use kvscatter_onnx::test_dir::DataSet;
+use kvscatter_onnx::{Dim, Tensor, generate};
+
+use super::{Run, unique};
+use crate::error::Error;
+use crate::files;
+use crate::values::short_integers;
+
+/// An input of the model.
+pub(super) struct Input {
+    pub(super) name: String,
+    /// `float [2, 1, 4, 5]`, and the values of short lists of indices.
+    pub(super) description: String,
+    pub(super) origin: Origin,
+    /// Until it is given to the evaluation.
+    pub(super) tensor: Option<Tensor>,
+    /// Where its values lie, once it is given.
+    pub(super) address: Option<usize>,
+}
+
+/// Who made an input.
+pub(super) enum Origin {
+    File(String),
+    Seed(u64),
+}
+
+/// The inputs given on the command line, and generated ones for the rest.
+pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>, Error> {
+    let mut given = read_given(args, evaluator)?;
+    let missing = evaluator.required_inputs().any(|input| !given.contains_key(input.name));
+    let mut generated = if missing {
+        generate::inputs_within(
+            evaluator,
+            &dims(args, evaluator, &given),
+            args.seed,
+            generate::DEFAULT_MEMORY_LIMIT,
+        )?
+    } else {
+        BTreeMap::new()
+    };
+    let mut inputs = Vec::new();
+    for input in evaluator.inputs() {
+        if let Some((tensor, origin)) = given.remove(input.name) {
+            inputs.push(Input::new(input.name, tensor, origin));
+        } else if let Some(tensor) = generated.remove(input.name) {
+            inputs.push(Input::new(input.name, tensor, Origin::Seed(args.seed)));
+        }
+    }
+    Ok(inputs)
+}
+
+/// The inputs of a data set, in the graph's order.
+pub(super) fn of_data_set(set: &DataSet, evaluator: &Evaluator<'_>) -> Result<Vec<Input>, Error> {
+    let (want, got) = (evaluator.inputs().len(), set.inputs.len());
+    if got > want {
+        return Err(kvscatter_onnx::Error::TestFileCount { what: "input", want, got }.into());
+    }
+    let tensors = set.read_inputs()?;
+    let files = set.inputs.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+    let named = evaluator.inputs().iter().zip(tensors).zip(files);
+    Ok(named
+        .map(|((input, tensor), file)| Input::new(input.name, tensor, Origin::File(file.into_owned())))
+        .collect())
+}
+
+fn read_given(args: &Run, evaluator: &Evaluator<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
+    unique("--input", &args.inputs)?;
+    let mut given = BTreeMap::new();
+    for asked in &args.inputs {
+        let name = asked.name.clone();
+        let Some(input) = evaluator.inputs().iter().find(|input| input.name == name) else {
+            return Err(kvscatter_onnx::Error::InputUnknown { name }.into());
+        };
+        // A .npy file may tell no more than the type's width, and the model knows the type.
+        let tensor = files::read(&asked.location, Some(input.element))?;
+        given.insert(name, (tensor, Origin::File(asked.location.to_string())));
+    }
+    Ok(given)
+}
+
+/// The sizes of open dimensions: as asked for, and else as in the inputs that are given.
+fn dims(
+    args: &Run,
+    evaluator: &Evaluator<'_>,
+    given: &BTreeMap<String, (Tensor, Origin)>,
+) -> BTreeMap<String, usize> {
+    let mut dims: BTreeMap<_, _> = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
+    for input in evaluator.required_inputs() {
+        let (Some((tensor, _)), Some(shape)) = (given.get(input.name), &input.shape) else {
+            continue;
+        };
+        for (axis, (dim, &size)) in shape.iter().zip(tensor.shape()).enumerate() {
+            let name = match dim {
+                Dim::Known(_) => continue,
+                Dim::Symbolic(symbol) => (*symbol).to_owned(),
+                Dim::Unknown => format!("{}[{axis}]", input.name),
+            };
+            dims.entry(name).or_insert(size);
+        }
+    }
+    dims
+}
+
+impl Input {
+    fn new(name: &str, tensor: Tensor, origin: Origin) -> Self {
+        Self {
+            name: name.to_owned(),
+            description: describe(&tensor),
+            origin,
+            tensor: Some(tensor),
+            address: None,
+        }
+    }
+}
+
+/// Type and shape, and the values of a short list of integers.
+pub(super) fn describe(tensor: &Tensor) -> String {
+    let values = short_integers(tensor).map(|values| format!(" = {values}"));
+    format!("{} {:?}{}", tensor.element(), tensor.shape(), values.unwrap_or_default())
+}

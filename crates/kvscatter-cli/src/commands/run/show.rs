@@ -1,0 +1,190 @@
+//! What a run prints.
+
+use std::io::{self, Write};
+
+use kvscatter::picture::Picture;
+use kvscatter_onnx::eval::{NodeReport, Outcome};
+use serde::Serialize;
+
+use super::inputs::{Origin, describe};
+use super::{Done, Input};
+use crate::output::{Output, styled, table};
+
+pub(super) fn show(done: &[Done], output: &mut Output) -> io::Result<()> {
+    if output.is_json() {
+        return output.json(&done.iter().map(Document::new).collect::<Vec<_>>());
+    }
+    for (index, done) in done.iter().enumerate() {
+        if index > 0 {
+            writeln!(output)?;
+        }
+        done.print(output)?;
+    }
+    Ok(())
+}
+
+impl Done {
+    fn print(&self, output: &mut Output) -> io::Result<()> {
+        writeln!(output, "{}\n", self.title)?;
+        let inputs = self
+            .inputs
+            .iter()
+            .map(|input| vec![input.name.clone(), input.description.clone(), input.origin.to_string()]);
+        writeln!(output, "{}\n", table(&["input", "", "from"], &[], inputs))?;
+
+        let nodes = self.report.nodes.iter().map(|node| {
+            vec![
+                node.node.index.to_string(),
+                node.node.op_type.clone(),
+                node.output.clone(),
+                node.planned_bytes.to_string(),
+                node.moved_bytes.to_string(),
+                how(node),
+            ]
+        });
+        let headers = ["node", "operator", "output", "planned bytes", "moved bytes", ""];
+        writeln!(output, "{}\n", table(&headers, &[0, 3, 4], nodes))?;
+
+        for (picture, nodes) in self.distinct_pictures() {
+            if self.report.nodes.len() > 1 {
+                writeln!(output, "{}", nodes.join(", "))?;
+            }
+            writeln!(output, "{}", picture.text().width(output.picture_width()))?;
+        }
+
+        let outputs = self.outputs.iter().zip(&self.lies_in).map(|((name, tensor), lies_in)| {
+            let place = match lies_in {
+                Some(input) => format!("at the address of {input}"),
+                None => "in memory of its own".to_owned(),
+            };
+            vec![name.clone(), describe(tensor), place]
+        });
+        writeln!(output, "{}", table(&["output", "", ""], &[], outputs))?;
+        match &self.check {
+            None => Ok(()),
+            Some(Ok(())) => {
+                writeln!(
+                    output,
+                    "\n{}  every expected output, bit for bit",
+                    styled("pass", anstyle::AnsiColor::Green)
+                )
+            }
+            Some(Err(mismatch)) => {
+                writeln!(output, "\n{}  {mismatch}", styled("FAIL", anstyle::AnsiColor::Red))
+            }
+        }
+    }
+
+    /// Keys, values and layers that are written at the same positions have one picture.
+    fn distinct_pictures(&self) -> Vec<(&Picture, Vec<&str>)> {
+        let mut distinct: Vec<(&Picture, Vec<&str>)> = Vec::new();
+        for (index, picture) in &self.pictures {
+            let node = self.report.nodes.iter().find(|node| node.node.index == *index);
+            let name = node.map_or("", |node| node.output.as_str());
+            match distinct.iter_mut().find(|(known, _)| *known == picture) {
+                Some((_, names)) => names.push(name),
+                None => distinct.push((picture, vec![name])),
+            }
+        }
+        distinct
+    }
+}
+
+/// How a node's output came to be. In place is claimed only where the report proves it.
+fn how(node: &NodeReport) -> String {
+    match &node.outcome {
+        Outcome::InPlace { .. } if is_in_place(node) => "in place: present lies at past's address".to_owned(),
+        Outcome::InPlace { .. } => "NOT in place: the address or the bytes differ".to_owned(),
+        Outcome::Copied { reason } => format!("copied: {reason}"),
+        Outcome::Alias => "the input under another name".to_owned(),
+        Outcome::Constant => "part of the model".to_owned(),
+        Outcome::Computed => "computed".to_owned(),
+    }
+}
+
+/// Present lies where past lay, and no more bytes moved than planned.
+pub(super) fn is_in_place(node: &NodeReport) -> bool {
+    let moved_less = node.moved_bytes <= node.planned_bytes;
+    matches!(node.outcome, Outcome::InPlace { past_address, present_address } if past_address == present_address && moved_less)
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(file) => f.write_str(file),
+            Self::Seed(seed) => write!(f, "generated, seed {seed}"),
+        }
+    }
+}
+
+/// One call, as `--json` prints it.
+#[derive(Serialize)]
+struct Document<'a> {
+    run: &'a str,
+    inputs: Vec<InputDocument<'a>>,
+    nodes: Vec<NodeDocument<'a>>,
+    outputs: Vec<OutputDocument<'a>>,
+    /// `null` where nothing is expected.
+    matches_expected: Option<bool>,
+    mismatch: Option<String>,
+}
+
+#[derive(Serialize)]
+struct InputDocument<'a> {
+    name: &'a str,
+    value: &'a str,
+    from: String,
+}
+
+#[derive(Serialize)]
+struct NodeDocument<'a> {
+    node: usize,
+    operator: &'a str,
+    output: &'a str,
+    in_place: bool,
+    planned_bytes: usize,
+    moved_bytes: usize,
+    how: String,
+}
+
+#[derive(Serialize)]
+struct OutputDocument<'a> {
+    name: &'a str,
+    value: String,
+    /// The input whose memory it is in.
+    lies_in: Option<&'a str>,
+}
+
+impl<'a> Document<'a> {
+    fn new(done: &'a Done) -> Self {
+        let input = |input: &'a Input| InputDocument {
+            name: &input.name,
+            value: &input.description,
+            from: input.origin.to_string(),
+        };
+        let node = |node: &'a NodeReport| NodeDocument {
+            node: node.node.index,
+            operator: &node.node.op_type,
+            output: &node.output,
+            in_place: is_in_place(node),
+            planned_bytes: node.planned_bytes,
+            moved_bytes: node.moved_bytes,
+            how: how(node),
+        };
+        let outputs = done.outputs.iter().zip(&done.lies_in);
+        Self {
+            run: &done.title,
+            inputs: done.inputs.iter().map(input).collect(),
+            nodes: done.report.nodes.iter().map(node).collect(),
+            outputs: outputs
+                .map(|((name, tensor), lies_in)| OutputDocument {
+                    name,
+                    value: describe(tensor),
+                    lies_in: lies_in.as_deref(),
+                })
+                .collect(),
+            matches_expected: done.check.as_ref().map(Result::is_ok),
+            mismatch: done.check.as_ref().and_then(|check| check.as_ref().err()).map(ToString::to_string),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Judging one test directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::test_dir::{DataSet, TestCase};
+use kvscatter_onnx::{Model, Tensor};
+
+use super::{Line, Verdict};
+use crate::compare::{Mismatch, Tolerance, compare};
+use crate::error::Error;
+use crate::files::{self, Location};
+use crate::refused::{Kind, Refused};
+
+/// One test directory and how to judge it.
+pub(super) struct Judge<'a> {
+    pub(super) case: &'a TestCase,
+    /// Where somebody else's outputs for it are; `None` runs it here.
+    pub(super) actual: Option<PathBuf>,
+    pub(super) tolerance: Option<Tolerance>,
+}
+
+/// Why a data set does not pass.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Finding {
+    #[error(transparent)]
+    Mismatch(Mismatch),
+    #[error("no output_{output}.pb or .npy")]
+    Missing { output: usize },
+    #[error("{0}")]
+    TheirFile(files::Error),
+    #[error("refused: {0}")]
+    Refused(kvscatter_onnx::Error),
+    #[error("accepted, but must be refused: {reason}")]
+    Accepted { reason: String },
+    #[error("refused for another reason: {error}; expected: {reason}")]
+    OtherReason { error: kvscatter_onnx::Error, reason: String },
+}
+
+impl Judge<'_> {
+    /// One line per data set; one for the whole directory if it has no usable one.
+    pub(super) fn verdicts(&self) -> Vec<Line> {
+        let name = self.case.folder.display().to_string();
+        let unreadable = |error| Line { case: name.clone(), verdict: Verdict::Unreadable(error) };
+        let loaded = Model::load(&self.case.model_path())
+            .map_err(Error::from)
+            .and_then(|model| Ok((model, Refused::read(&self.case.folder)?)));
+        let (model, refused) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => return vec![unreadable(error)],
+        };
+        let sets = &self.case.data_sets;
+        if sets.is_empty() {
+            return vec![unreadable(Error::NoDataSet)];
+        }
+        let line = |set: &DataSet| Line {
+            case: match sets.len() {
+                1 => name.clone(),
+                _ => set.folder.display().to_string(),
+            },
+            verdict: match self.judge(&model, refused.as_ref(), set) {
+                Ok(None) => Verdict::Pass,
+                Ok(Some(finding)) => Verdict::Fail(finding),
+                Err(error) => Verdict::Unreadable(error),
+            },
+        };
+        sets.iter().map(line).collect()
+    }
+
+    fn judge(
+        &self,
+        model: &Model,
+        refused: Option<&Refused>,
+        set: &DataSet,
+    ) -> Result<Option<Finding>, Error> {
+        let expected = set.read_outputs()?;
+        let outputs = match &self.actual {
+            None => match (evaluate(model, set)?, refused) {
+                (Ok(_), Some(refused)) => return Ok(Some(refused.accepted())),
+                (Ok(outputs), None) => outputs,
+                (Err(error), None) => return Ok(Some(Finding::Refused(error))),
+                (Err(error), Some(refused)) => return Ok(refused.finding(error)),
+            },
+            Some(actual) => match refused {
+                Some(refused) => {
+                    let written = find_output(actual, set, 0).is_some();
+                    return Ok(written.then(|| refused.accepted()));
+                }
+                None => match read_actual(actual, set, &expected) {
+                    Ok(outputs) => outputs,
+                    Err(finding) => return Ok(Some(finding)),
+                },
+            },
+        };
+        Ok(compare(&outputs, &expected, self.tolerance).map(Finding::Mismatch))
+    }
+}
+
+impl Refused {
+    fn accepted(&self) -> Finding {
+        Finding::Accepted { reason: self.reason.clone() }
+    }
+
+    /// What is wrong with a refusal; nothing if it is the right one.
+    fn finding(&self, error: kvscatter_onnx::Error) -> Option<Finding> {
+        let right = Kind::of(&error) == Some(self.kind);
+        (!right).then(|| Finding::OtherReason { error, reason: self.reason.clone() })
+    }
+}
+
+/// The outer error is about the files, the inner one is the evaluation's answer.
+fn evaluate(model: &Model, set: &DataSet) -> Result<Result<Vec<Tensor>, kvscatter_onnx::Error>, Error> {
+    let inputs = set.read_inputs()?;
+    let run = || {
+        let evaluator = Evaluator::new(model)?;
+        let names = evaluator.inputs().iter().map(|input| input.name);
+        let feeds: BTreeMap<_, _> =
+            names.zip(inputs).map(|(name, tensor)| (name, Feed::Donated(tensor))).collect();
+        let evaluation = evaluator.run(feeds, Placement::Auto)?;
+        Ok(evaluation.outputs.into_iter().map(|(_, tensor)| tensor).collect())
+    };
+    Ok(run())
+}
+
+/// Somebody else's outputs, as many as are expected.
+fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<Tensor>, Finding> {
+    let read = |(output, expected): (usize, &Tensor)| {
+        let location = find_output(actual, set, output).ok_or(Finding::Missing { output })?;
+        // A .npy file may tell no more than the type's width.
+        files::read(&location, None)
+            .or_else(|_| files::read(&location, Some(expected.element())))
+            .map_err(Finding::TheirFile)
+    };
+    expected.iter().enumerate().map(read).collect()
+}
+
+fn find_output(actual: &Path, set: &DataSet, output: usize) -> Option<Location> {
+    let folder = actual.join(set.folder.file_name()?);
+    let names = ["pb", "npy"].map(|extension| folder.join(format!("output_{output}.{extension}")));
+    let found = names.iter().find(|path| path.exists())?;
+    Location::of_path(found)
+}

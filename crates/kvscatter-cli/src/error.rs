@@ -1,0 +1,63 @@
+//! Why a command stops: exit code 2 and one line.
+
+use std::io;
+use std::path::PathBuf;
+
+use kvscatter::ElementType;
+
+use crate::files;
+use crate::output::count;
+
+/// Bad input. Each variant but the last prints as one lower-case line that names the argument, the value and
+/// the limit.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    File(#[from] files::Error),
+    #[error(transparent)]
+    Write(#[from] kvscatter::Error),
+    #[error(transparent)]
+    Onnx(#[from] kvscatter_onnx::Error),
+    /// An index argument came from a tensor that is no list of integers.
+    #[error("{argument} is {element} of shape {shape:?}, must be {want} of rank 1")]
+    NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, want: &'static str },
+    #[error("{argument}[{index}] = {value}: beyond int32, which is this input's type")]
+    NotInt32 { argument: &'static str, index: usize, value: i64 },
+    #[error("{}: no test directory: none has a model.onnx", .dir.display())]
+    NoCases { dir: PathBuf },
+    #[error("{} cannot be read, as said above", count(*.cases, "case"))]
+    Unreadable { cases: usize },
+    #[error("no test_data_set_0")]
+    NoDataSet,
+    #[error("{}: not empty; cases go into a new folder", .dir.display())]
+    NotEmpty { dir: PathBuf },
+    #[error("{}: {cause}", .path.display())]
+    Json { path: PathBuf, cause: serde_json::Error },
+    #[error("'{name}' is none of the 24 element types")]
+    ElementName { name: &'static str },
+    #[error("'{name}' is no output of the model; it has {}", .have.join(", "))]
+    OutputUnknown { name: String, have: Vec<String> },
+    #[error("{option} names '{name}' twice")]
+    Twice { option: &'static str, name: String },
+    #[error("{}: a test directory brings its inputs: give {option} with the model file instead", .dir.display())]
+    OwnInputs { dir: PathBuf, option: &'static str },
+    #[error("{}: --output asks for one data set, there are {sets}", .dir.display())]
+    SeveralDataSets { dir: PathBuf, sets: usize },
+    /// Standard output could not be written.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// clap's message as one line: what is wrong, what is possible, where to read on.
+pub(crate) fn usage(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    let message = lines.join(" ").replace(" tip:", "; tip:");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    format!("{message} (--help says more)")
+}

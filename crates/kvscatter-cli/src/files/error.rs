@@ -1,0 +1,143 @@
+//! What can be wrong with a tensor file.
+
+use std::io;
+use std::path::Path;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::TensorError;
+
+use super::Location;
+
+/// A problem and the file (or entry of a file) it is in.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub(crate) struct Error {
+    /// The file as the user named it.
+    place: String,
+    problem: Problem,
+}
+
+impl Error {
+    pub(crate) fn new(location: &Location, problem: Problem) -> Self {
+        Self { place: location.to_string(), problem }
+    }
+
+    pub(crate) fn at_name(name: String, problem: impl Into<Problem>) -> Self {
+        Self { place: name, problem: problem.into() }
+    }
+
+    pub(crate) fn at_path(path: &Path, problem: impl Into<Problem>) -> Self {
+        Self { place: path.display().to_string(), problem: problem.into() }
+    }
+}
+
+/// Why a file cannot be read, mapped or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("{}", plain_io(.0))]
+    Io(#[from] io::Error),
+    #[error("not a regular file")]
+    NotAFile,
+    #[error("{bytes} bytes do not fit into memory")]
+    TooLarge { bytes: u64 },
+    #[error("{len} bytes, at most {limit} are possible")]
+    TooLong { len: u64, limit: u64 },
+    #[error("another process is updating this file")]
+    Locked,
+
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error("shape {shape:?} of {element} takes {want} bytes, the file has {got}")]
+    DataLength { element: ElementType, shape: Vec<usize>, want: usize, got: u64 },
+    #[error("holds {file}, not {asked}")]
+    TypeDiffers { file: ElementType, asked: ElementType },
+    #[error("element {index} is {value:#04x}, which is no {element}: 4 bits at most")]
+    Nibble { element: ElementType, index: usize, value: u8 },
+
+    #[error("the header {what}")]
+    NpyHeader { what: &'static str },
+    #[error("type '{descr}' is none of the 24 element types")]
+    NpyType { descr: String },
+    #[error("type '{descr}' is only a width: name the element type with --type, such as --type {}", if descr.ends_with('2') { "bfloat16" } else { "float8_e4m3fn" })]
+    TypeNeeded { descr: String },
+    #[error("type '{descr}' cannot hold {asked}")]
+    TypeWidth { descr: String, asked: ElementType },
+    #[error("big-endian type '{descr}': convert it with array.astype(array.dtype.newbyteorder('<'))")]
+    BigEndian { descr: String },
+    #[error("Fortran order: save numpy.ascontiguousarray(array) instead")]
+    FortranOrder,
+    #[error("object arrays are Python pickles, which are never read; strings go into .pb files")]
+    ObjectArray,
+    #[error("NumPy strings are cut to a fixed width; strings go into .pb files")]
+    NumpyString,
+    #[error("strings go into .pb files: this format has no such type")]
+    StringsOnlyInPb,
+
+    #[error("not a readable zip archive: {0}")]
+    Zip(#[from] zip::result::ZipError),
+    #[error("compressed data expands to more than {limit} bytes: unpack the archive first")]
+    Inflates { limit: usize },
+    #[error(transparent)]
+    Safetensors(#[from] ::safetensors::SafeTensorError),
+    #[error("dtype {dtype} is none of the 24 element types")]
+    SafetensorsType { dtype: String },
+    #[error("{element} has no safetensors dtype: write .npy or .pb")]
+    NoSafetensorsType { element: ElementType },
+    #[error("safetensors stores 4-bit tensors in whole bytes: {elements} elements are an odd number")]
+    OddSafetensors { elements: usize },
+    #[error("has no entry '{entry}'; it has {}", list(.have))]
+    NoEntry { entry: String, have: Vec<String> },
+    #[error("has {} entries: name one as FILE#NAME, of {}", .have.len(), list(.have))]
+    WhichEntry { have: Vec<String> },
+
+    #[error(transparent)]
+    Pb(#[from] kvscatter_onnx::Error),
+    #[error("{0}")]
+    NotInPlace(NotInPlace),
+
+    #[error("holds one tensor, but several outputs name it: .npz and .safetensors hold several")]
+    OneTensor,
+    #[error("already exists and is an input of this command: write somewhere else")]
+    OverInput,
+}
+
+/// Why a tensor cannot be updated where it lies in its file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotInPlace {
+    #[error("entries of a .npz carry checksums and may be compressed, so none can be updated in place")]
+    Npz,
+    #[error("the values are not in raw_data, so they cannot be updated in place")]
+    TypedData,
+    #[error("strings vary in length, so they cannot be updated in place")]
+    Strings,
+}
+
+/// The operating system's message without Rust's `(os error 2)`.
+fn plain_io(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::UnexpectedEof => "the file ends early".to_owned(),
+        _ => {
+            let text = error.to_string();
+            match text.split_once(" (os error") {
+                Some((text, _)) => text.to_lowercase(),
+                None => text,
+            }
+        }
+    }
+}
+
+/// The first few names: an archive may have thousands.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    match names {
+        [] => "none".to_owned(),
+        names if names.len() <= SHOWN => names.join(", "),
+        names => format!(
+            "{} and {} more",
+            names.get(..SHOWN).unwrap_or_default().join(", "),
+            names.len().saturating_sub(SHOWN)
+        ),
+    }
+}

@@ -1,0 +1,103 @@
+//! Tensor files: `.npy`, `.npz`, `.pb` and `.safetensors`, read into and written from a [`Tensor`].
+//!
+//! Nothing is allocated because a header says so: what a header claims is first compared with the bytes that
+//! are there.
+
+mod error;
+mod location;
+mod nibbles;
+mod npy;
+mod npz;
+mod pb;
+mod place;
+mod safetensors;
+mod source;
+mod write;
+
+use std::path::Path;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::Tensor;
+
+pub(crate) use error::{Error, Problem};
+use location::Format;
+pub(crate) use location::{Location, LocationError};
+pub(crate) use nibbles::{pack, unpack};
+pub(crate) use place::{Place, Stored};
+pub(crate) use write::{write_bytes, write_tensors};
+
+/// Reads a whole tensor.
+///
+/// `ty` names the element type of a `.npy` array whose own type is only a width (`|V1`, `|V2`); it must agree
+/// with a file that names its type.
+///
+/// # Errors
+/// [`Error`], naming the file, if it cannot be read or is not exactly one tensor.
+pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Error> {
+    let tensor = match location.format() {
+        Format::Npy => npy::read(location.path(), ty),
+        Format::Npz => npz::read(location, ty),
+        Format::Safetensors => safetensors::read(location),
+        Format::Pb => pb::read(location),
+    };
+    tensor
+        .and_then(|tensor| agree(tensor.element(), ty).map(|()| tensor))
+        .map_err(|problem| Error::new(location, problem))
+}
+
+/// Type and shape of a tensor, from its header where the format has one.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn describe(
+    location: &Location,
+    ty: Option<ElementType>,
+) -> Result<(ElementType, Vec<usize>), Error> {
+    let header = || match location.format() {
+        Format::Npy => {
+            let (mut file, file_len) = source::open(location.path())?;
+            let header = npy::read_header(&mut file, ty)?;
+            npy::check_len(&header, file_len)?;
+            Ok(Some((header.element, header.shape)))
+        }
+        Format::Safetensors => {
+            let (mut file, file_len) = source::open(location.path())?;
+            let entry = safetensors::find(&mut file, file_len, location.entry())?;
+            Ok(Some((entry.element, entry.shape)))
+        }
+        Format::Npz | Format::Pb => Ok(None),
+    };
+    match header().map_err(|problem| Error::new(location, problem))? {
+        Some((element, shape)) => {
+            agree(element, ty).map_err(|problem| Error::new(location, problem))?;
+            Ok((element, shape))
+        }
+        None => {
+            let (element, shape, _) = read(location, ty)?.into_parts();
+            Ok((element, shape))
+        }
+    }
+}
+
+/// A small file of another kind.
+///
+/// # Errors
+/// [`Error`] if it cannot be read or is longer than `limit`.
+pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+    let read = || {
+        let (mut file, len) = source::open(path)?;
+        match usize::try_from(len.min(limit)) {
+            Ok(bytes) if len <= limit => source::exactly(&mut file, bytes),
+            _ => Err(Problem::TooLong { len, limit }),
+        }
+    };
+    read().map_err(|problem| Error::at_path(path, problem))
+}
+
+/// A file that names its type and a `--type` that names another is a mistake, not a cast.
+fn agree(file: ElementType, asked: Option<ElementType>) -> Result<(), Problem> {
+    match asked {
+        Some(asked) if asked != file => Err(Problem::TypeDiffers { file, asked }),
+        _ => Ok(()),
+    }
+}

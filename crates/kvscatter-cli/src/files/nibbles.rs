@@ -1,0 +1,70 @@
+//! The two ways to store 4-bit elements: packed two to a byte (ONNX, and [`Tensor`](kvscatter_onnx::Tensor)
+//! here), first element in the low nibble; or one to a byte (`ml_dtypes` arrays, and so `.npy`).
+
+use kvscatter::ElementType;
+
+use super::Problem;
+
+/// Packs one value per byte into two. The last pad nibble is 0.
+///
+/// # Errors
+/// [`Problem::Nibble`] if a byte holds more than 4 bits. `int4` may come sign-extended.
+pub(crate) fn pack(element: ElementType, values: &[u8]) -> Result<Vec<u8>, Problem> {
+    let nibble = |index: usize, value: u8| {
+        let negative = element == ElementType::Int4 && value >= 0xf8;
+        if value <= 0x0f || negative {
+            Ok(value & 0x0f)
+        } else {
+            Err(Problem::Nibble { element, index, value })
+        }
+    };
+    let mut packed = vec![0; values.len().div_ceil(2)];
+    for ((at, pair), byte) in values.chunks(2).enumerate().zip(&mut packed) {
+        for (index, &value) in pair.iter().enumerate() {
+            let value = nibble(at.saturating_mul(2).saturating_add(index), value)?;
+            *byte |= if index == 0 { value } else { value << 4 };
+        }
+    }
+    Ok(packed)
+}
+
+/// Unpacks `count` values to one per byte, the upper nibble 0 as `ml_dtypes` stores it.
+pub(crate) fn unpack(packed: &[u8], count: usize) -> Vec<u8> {
+    packed.iter().flat_map(|byte| [byte & 0x0f, byte >> 4]).take(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::{Problem, pack, unpack};
+
+    #[test]
+    fn every_pair_goes_there_and_back() {
+        for low in 0..16 {
+            for high in 0..16 {
+                let values = [low, high, high];
+                let packed = pack(ElementType::UInt4, &values).unwrap();
+                assert_eq!(packed, [low | high << 4, high]);
+                assert_eq!(unpack(&packed, 3), values);
+            }
+        }
+        assert!(pack(ElementType::UInt4, &[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_int4_may_be_sign_extended() {
+        assert_eq!(pack(ElementType::Int4, &[0xff, 0xf8]).unwrap(), [0x8f]);
+        for (element, value) in [
+            (ElementType::Int4, 0xf7),
+            (ElementType::Int4, 0x10),
+            (ElementType::UInt4, 0xff),
+            (ElementType::Float4E2M1, 0x1f),
+        ] {
+            let Err(Problem::Nibble { index, value: got, .. }) = pack(element, &[1, 2, 3, value]) else {
+                panic!("{element} takes {value:#x}");
+            };
+            assert_eq!((index, got), (3, value));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `.npz`: a zip archive of `.npy` files, stored or deflated.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Write};
+
+use kvscatter::ElementType;
+use kvscatter_onnx::Tensor;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use super::{Location, Problem, npy, source};
+
+/// Deflate turns a megabyte into a gigabyte of zeros, so a small file may honestly claim a huge array.
+const MAX_INFLATED: usize = 4 << 30;
+
+pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem> {
+    let (file, _) = source::open(location.path())?;
+    let mut archive = ZipArchive::new(BufReader::new(file))?;
+    let name = entry(&archive, location.entry())?;
+    let mut entry = archive.by_name(&name)?;
+    let header = npy::read_header(&mut entry, ty)?;
+    if entry.compression() != CompressionMethod::Stored && header.data_len > MAX_INFLATED {
+        return Err(Problem::Inflates { limit: MAX_INFLATED });
+    }
+    // One byte more than asked for tells data that is too long from data that fits. Reading to the end also
+    // compares the checksum.
+    let data = source::at_most(&mut entry, header.data_len.saturating_add(1))?;
+    if data.len() != header.data_len {
+        return Err(Problem::DataLength {
+            element: header.element,
+            shape: header.shape,
+            want: header.data_len,
+            got: u64::try_from(data.len()).unwrap_or(u64::MAX),
+        });
+    }
+    header.tensor(data)
+}
+
+/// The bytes of an archive of these arrays.
+pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, tensor) in entries {
+        let array = npy::encode(tensor)?;
+        // As numpy.savez: stored, so that the data can be mapped, with 64-bit sizes where they are needed.
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(zip::DateTime::default())
+            .large_file(u32::try_from(array.len()).is_err());
+        archive.start_file(format!("{name}.npy"), options)?;
+        archive.write_all(&array)?;
+    }
+    Ok(archive.finish()?.into_inner())
+}
+
+/// The name inside the zip: the one asked for, or the only one there is.
+fn entry(archive: &ZipArchive<BufReader<File>>, asked: Option<&str>) -> Result<String, Problem> {
+    let mut names = Vec::new();
+    for name in archive.file_names() {
+        names.push(name?.into_owned());
+    }
+    let array = |name: &String| name.strip_suffix(".npy").unwrap_or(name).to_owned();
+    match (asked, names.as_slice()) {
+        (None, [only]) => Ok(only.clone()),
+        (None, names) => Err(Problem::WhichEntry { have: names.iter().map(array).collect() }),
+        (Some(asked), names) => {
+            names.iter().find(|name| *name == asked || array(name) == asked).cloned().ok_or_else(|| {
+                Problem::NoEntry { entry: asked.to_owned(), have: names.iter().map(array).collect() }
+            })
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `.pb`: one ONNX `TensorProto`.
+
+use std::ops::Range;
+
+use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
+use kvscatter_onnx::{Data, Tensor, read_tensor_pb};
+
+use super::error::NotInPlace;
+use super::{Location, Problem, source};
+
+/// `TensorProto.raw_data`.
+const RAW_DATA: u32 = 9;
+
+pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
+    let bytes = source::whole(location.path())?;
+    Ok(read_tensor_pb(&bytes)?)
+}
+
+/// The tensor, and where in the file its `raw_data` lies.
+pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
+    let tensor = read_tensor_pb(bytes)?;
+    let Data::Bytes(values) = tensor.data() else {
+        return Err(Problem::NotInPlace(NotInPlace::Strings));
+    };
+    match raw_data(bytes) {
+        Some(range) if range.len() == values.len() => Ok((tensor, range)),
+        _ => Err(Problem::NotInPlace(NotInPlace::TypedData)),
+    }
+}
+
+/// Where the last `raw_data` lies: of a field that is repeated against its schema, the last one counts.
+///
+/// The decoder has accepted the same bytes, so a message that ends early is no case here.
+fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
+    let mut rest = bytes;
+    let mut found = None;
+    while !rest.is_empty() {
+        let tag = Tag::decode(&mut rest).ok()?;
+        if tag.field_number() == RAW_DATA && tag.wire_type() == WireType::LengthDelimited {
+            let len = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
+            let start = bytes.len().checked_sub(rest.len())?;
+            rest = rest.get(len..)?;
+            found = Some(start..start.checked_add(len)?);
+        } else {
+            skip_field(tag, &mut rest).ok()?;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+    use kvscatter_onnx::{Data, Tensor, write_tensor_pb};
+
+    use super::{NotInPlace, Problem, find, raw_data};
+
+    fn message() -> Vec<u8> {
+        let data = Data::Bytes((10..16).collect());
+        write_tensor_pb("k", &Tensor::new(ElementType::Int16, vec![3], data).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_range_is_where_the_values_are() {
+        let bytes = message();
+        let (tensor, range) = find(&bytes).unwrap();
+        assert_eq!(tensor.data(), &Data::Bytes(bytes[range].to_vec()));
+    }
+
+    #[test]
+    fn the_last_of_two_counts() {
+        let twice = [message(), message()].concat();
+        assert!(raw_data(&twice).unwrap().start > message().len());
+    }
+
+    #[test]
+    fn values_in_other_fields_are_refused() {
+        let typed = include_bytes!("../../../../testdata/files/typed.pb");
+        let strings = include_bytes!("../../../../testdata/files/strings.pb");
+        assert!(matches!(find(typed), Err(Problem::NotInPlace(NotInPlace::TypedData))));
+        assert!(matches!(find(strings), Err(Problem::NotInPlace(NotInPlace::Strings))));
+    }
+
+    #[test]
+    fn no_bytes_can_make_it_fail_otherwise_than_by_saying_so() {
+        let good = message();
+        for len in 0..good.len() {
+            let _ = find(&good[..len]);
+            for flip in 0..=255 {
+                let mut bad = good.clone();
+                bad[len] = flip;
+                if let Ok((tensor, range)) = find(&bad) {
+                    assert_eq!(tensor.data(), &Data::Bytes(bad[range].to_vec()));
+                }
+            }
+        }
+    }
+}

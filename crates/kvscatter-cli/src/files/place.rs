@@ -1,0 +1,159 @@
+//! A tensor where it lies in its file, to be updated there through a memory map.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::BufReader;
+
+use kvscatter::ElementType;
+use memmap2::{MmapMut, MmapOptions};
+
+use super::error::NotInPlace;
+use super::{Error, Format, Location, Problem, npy, pb, safetensors, source};
+
+/// How the bytes in the file stand for elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// As in a [`Tensor`](kvscatter_onnx::Tensor).
+    Packed,
+    /// One 4-bit element per byte, as `ml_dtypes` stores them.
+    BytePerElement,
+}
+
+/// A tensor's bytes in a file that is open for writing and locked against other commands.
+///
+/// Opening and mapping change nothing; what is stored into [`bytes_mut`](Self::bytes_mut) is stored into the
+/// file, and nothing else is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    name: String,
+    element: ElementType,
+    shape: Vec<usize>,
+    stored: Stored,
+    map: MmapMut,
+    // Keeps the lock for as long as the map lives.
+    _file: File,
+}
+
+/// What a format's header says about its tensor.
+struct Found {
+    element: ElementType,
+    shape: Vec<usize>,
+    stored: Stored,
+    offset: u64,
+    len: usize,
+}
+
+impl Place {
+    /// Opens the file, finds the tensor and maps its bytes.
+    ///
+    /// # Errors
+    /// [`Error`] if the file is not exactly that tensor, is being updated by another command, or keeps its
+    /// values in a form that cannot be updated in place.
+    pub(crate) fn open(location: &Location, ty: Option<ElementType>) -> Result<Self, Error> {
+        let open = || {
+            let (mut file, file_len) = open_locked(location)?;
+            let found = find(&mut file, file_len, location, ty)?;
+            super::agree(found.element, ty)?;
+            let map = map(&file, found.offset, found.len)?;
+            Ok(Self {
+                name: location.to_string(),
+                element: found.element,
+                shape: found.shape,
+                stored: found.stored,
+                map,
+                _file: file,
+            })
+        };
+        open().map_err(|problem| Error::new(location, problem))
+    }
+
+    pub(crate) fn element(&self) -> ElementType {
+        self.element
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub(crate) fn stored(&self) -> Stored {
+        self.stored
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+
+    /// Waits until the file holds what was stored.
+    ///
+    /// # Errors
+    /// [`Error`] if the file system could not write it back.
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        self.map.flush().map_err(|error| Error::at_name(self.name, error))
+    }
+}
+
+fn open_locked(location: &Location) -> Result<(File, u64), Problem> {
+    // Tells folders and devices from files before anything is opened for writing.
+    source::open(location.path())?;
+    let file = OpenOptions::new().read(true).write(true).open(location.path())?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(Problem::Locked),
+        Err(TryLockError::Error(error)) => return Err(error.into()),
+    }
+    let len = file.metadata()?.len();
+    Ok((file, len))
+}
+
+fn find(
+    file: &mut File,
+    file_len: u64,
+    location: &Location,
+    ty: Option<ElementType>,
+) -> Result<Found, Problem> {
+    match location.format() {
+        Format::Npy => {
+            let header = npy::read_header(&mut BufReader::new(&*file), ty)?;
+            npy::check_len(&header, file_len)?;
+            Ok(Found {
+                stored: if header.byte_per_element() { Stored::BytePerElement } else { Stored::Packed },
+                element: header.element,
+                shape: header.shape,
+                offset: header.data_offset,
+                len: header.data_len,
+            })
+        }
+        Format::Safetensors => {
+            let entry = safetensors::find(file, file_len, location.entry())?;
+            Ok(Found {
+                element: entry.element,
+                shape: entry.shape,
+                stored: Stored::Packed,
+                offset: entry.offset,
+                len: entry.len,
+            })
+        }
+        Format::Pb => {
+            let len = usize::try_from(file_len).map_err(|_| Problem::TooLarge { bytes: file_len })?;
+            let (tensor, range) = pb::find(&source::exactly(file, len)?)?;
+            Ok(Found {
+                element: tensor.element(),
+                shape: tensor.shape().to_vec(),
+                stored: Stored::Packed,
+                offset: u64::try_from(range.start).unwrap_or(u64::MAX),
+                len: range.len(),
+            })
+        }
+        Format::Npz => Err(Problem::NotInPlace(NotInPlace::Npz)),
+    }
+}
+
+/// Maps `len` bytes from `offset`, which lie inside the file.
+#[expect(unsafe_code, reason = "a memory map is how a file is updated in place")]
+fn map(file: &File, offset: u64, len: usize) -> Result<MmapMut, Problem> {
+    let mut options = MmapOptions::new();
+    options.offset(offset).len(len);
+    // SAFETY: the slice is valid while no one else changes or truncates the file. Every command of this
+    // program takes the lock that `file` holds; a foreign program that ignores locks is told off in the help.
+    let map = unsafe { options.map_mut(file) };
+    Ok(map?)
+}

@@ -1,0 +1,127 @@
+//! `.safetensors`: a JSON header and the tensors behind it.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use kvscatter::ElementType;
+use kvscatter_onnx::{Data, Tensor};
+use safetensors::tensor::{Metadata, TensorInfo, TensorView};
+use safetensors::{Dtype, SafeTensorError};
+
+use super::{Location, Problem, source};
+
+/// The header's limit in the format's own implementation.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// An entry and where its data lies in the file.
+pub(super) struct Entry {
+    pub(super) element: ElementType,
+    pub(super) shape: Vec<usize>,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+}
+
+pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
+    let (mut file, file_len) = source::open(location.path())?;
+    let entry = find(&mut file, file_len, location.entry())?;
+    file.seek(SeekFrom::Start(entry.offset))?;
+    let bytes = source::exactly(&mut file, entry.len)?;
+    Ok(Tensor::new(entry.element, entry.shape, Data::Bytes(bytes))?)
+}
+
+/// Reads the header and finds an entry: the one asked for, or the only one there is.
+pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<Entry, Problem> {
+    let (metadata, data_offset) = header(file, file_len)?;
+    let names = metadata.offset_keys();
+    let name = match (asked, names.as_slice()) {
+        (Some(asked), _) => asked,
+        (None, [only]) => only,
+        (None, _) => return Err(Problem::WhichEntry { have: names }),
+    };
+    let Some(info) = metadata.info(name) else {
+        return Err(Problem::NoEntry { entry: name.to_owned(), have: names });
+    };
+    located(info, data_offset)
+}
+
+fn located(info: &TensorInfo, data_offset: u64) -> Result<Entry, Problem> {
+    let dtype = info.dtype.to_string();
+    let element = ElementType::from_safetensors_name(&dtype).ok_or(Problem::SafetensorsType { dtype })?;
+    let (begin, end) = info.data_offsets;
+    // `header` has compared the last end with the file's length, and the crate the offsets with each other.
+    Ok(Entry {
+        element,
+        shape: info.shape.clone(),
+        offset: data_offset.saturating_add(u64::try_from(begin).unwrap_or(u64::MAX)),
+        len: end.saturating_sub(begin),
+    })
+}
+
+/// The header, and where the data behind it begins.
+fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
+    let mut len = [0; 8];
+    file.read_exact(&mut len).map_err(|_| SafeTensorError::HeaderTooSmall)?;
+    let len = u64::from_le_bytes(len);
+    if len > MAX_HEADER {
+        return Err(Problem::TooLong { len, limit: MAX_HEADER });
+    }
+    let data_offset = len.saturating_add(8);
+    if data_offset > file_len {
+        return Err(SafeTensorError::InvalidHeaderLength.into());
+    }
+    let text = source::exactly(file, usize::try_from(len).unwrap_or(usize::MAX))?;
+    let metadata: Metadata =
+        serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let data_len = u64::try_from(metadata.data_len()).unwrap_or(u64::MAX);
+    if data_offset.saturating_add(data_len) != file_len {
+        return Err(SafeTensorError::MetadataIncompleteBuffer.into());
+    }
+    Ok((metadata, data_offset))
+}
+
+/// The bytes of a file of these tensors.
+pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
+    let views = entries
+        .iter()
+        .map(|(name, tensor)| Ok((*name, view(tensor)?)))
+        .collect::<Result<Vec<_>, Problem>>()?;
+    Ok(safetensors::serialize(views, None)?)
+}
+
+fn view(tensor: &Tensor) -> Result<TensorView<'_>, Problem> {
+    let element = tensor.element();
+    let dtype = dtype(element).ok_or(Problem::NoSafetensorsType { element })?;
+    let Data::Bytes(bytes) = tensor.data() else {
+        return Err(Problem::StringsOnlyInPb);
+    };
+    TensorView::new(dtype, tensor.shape().to_vec(), bytes).map_err(|error| match error {
+        SafeTensorError::MisalignedSlice => {
+            Problem::OddSafetensors { elements: tensor.shape().iter().product() }
+        }
+        error => error.into(),
+    })
+}
+
+/// The crate's type of this name; its names are its serialised form.
+fn dtype(element: ElementType) -> Option<Dtype> {
+    let name = serde_json::Value::from(element.safetensors_name()?);
+    serde_json::from_value(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    #[test]
+    fn the_crate_knows_every_name_and_width_of_the_table() {
+        for element in ElementType::ALL {
+            let Some(name) = element.safetensors_name() else {
+                assert!(super::dtype(element).is_none());
+                continue;
+            };
+            let dtype = super::dtype(element).unwrap();
+            assert_eq!(dtype.to_string(), name);
+            assert_eq!(Some(dtype.bitsize()), element.bits());
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The three operators as options: their attributes and index inputs by the specification's own names, in
+//! kebab-case, and our extensions.
+
+mod indices;
+mod operand;
+
+use clap::{Args, ValueEnum};
+use kvscatter::spec::{ascend, onnx, tensorrt};
+use kvscatter::{Argument, ElementType, Lengths, Mode, Starts, WritePlan};
+
+use crate::error::Error;
+pub(crate) use indices::Indices;
+use indices::{INT32, INT32_OR_INT64, INT64, Integers};
+pub(crate) use operand::{Described, Operand};
+
+/// An operator with everything but its tensors.
+pub(crate) enum Operator {
+    TensorScatter(TensorScatter),
+    KvCacheUpdate(KvCacheUpdate),
+    KvCacheOperation(KvCacheOperation),
+}
+
+/// Attributes and index inputs of ONNX TensorScatter.
+#[derive(Debug, Args)]
+pub(crate) struct TensorScatter {
+    /// First slot written, per sample: 3,0,5 or a file of int64 [default: all 0]
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
+    write_indices: Option<Indices>,
+
+    /// Sequence dimension of the cache; not 0, which is the batch
+    #[arg(long, default_value_t = -2, allow_negative_numbers = true)]
+    axis: i64,
+
+    /// `linear`, or `circular`: slots are taken modulo the capacity
+    #[arg(long, default_value = "linear")]
+    mode: Mode,
+
+    /// What a negative index means in circular mode
+    #[arg(long, value_name = "POLICY", default_value = "modulo", help_heading = "Extensions of ours")]
+    negative_index: NegativeIndex,
+
+    #[command(flatten)]
+    extensions: Extensions,
+}
+
+/// Attributes and index inputs of TensorRT KVCacheUpdate.
+#[derive(Debug, Args)]
+pub(crate) struct KvCacheUpdate {
+    /// First slot written, per sample: 3,0,5 or a file of int32 or int64
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
+    write_indices: Indices,
+
+    /// `linear` is the only mode
+    #[arg(long, value_name = "MODE", default_value = "linear")]
+    cache_mode: CacheMode,
+
+    /// Cumulative lengths of a packed update [tokens, heads, head size]: 0,3,4 or a file of int32
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
+    update_lengths: Option<Indices>,
+
+    #[command(flatten)]
+    extensions: Extensions,
+}
+
+/// Index inputs of Ascend ATB KVCacheOperation.
+#[derive(Debug, Args)]
+pub(crate) struct KvCacheOperation {
+    /// The layer written: 0 or a file of one int32
+    #[arg(long, value_name = "INDEX", allow_hyphen_values = true)]
+    layer_id: Indices,
+
+    /// Length of each sample AFTER the write (not its first slot): 5,2 or a file of int32
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
+    token_offset: Indices,
+
+    /// Tokens that each sample brings: 2,1 or a file of int32
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
+    seq_len: Indices,
+
+    #[command(flatten)]
+    extensions: Extensions,
+}
+
+/// What no specification has.
+#[derive(Debug, Args)]
+struct Extensions {
+    /// Rows of each sample that are real: the padding behind them is not written
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true, help_heading = "Extensions of ours")]
+    lengths: Option<Indices>,
+
+    /// What happens to a sample that does not fit
+    #[arg(long, value_name = "POLICY", default_value = "error", help_heading = "Extensions of ours")]
+    out_of_range: OutOfRange,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutOfRange {
+    /// Nothing at all is written
+    Error,
+    /// That sample is left as it is
+    SkipSample,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum NegativeIndex {
+    /// -1 is the last slot
+    Modulo,
+    /// It does not fit
+    Reject,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CacheMode {
+    Linear,
+}
+
+/// An element type by its ONNX or NumPy name.
+///
+/// # Errors
+/// The list of names, for the message on the command line.
+pub(crate) fn element_type(name: &str) -> Result<ElementType, String> {
+    ElementType::from_name(name).ok_or_else(|| {
+        let names: Vec<_> = ElementType::ALL.iter().map(|ty| ty.numpy_name()).collect();
+        format!("must be one of {}", names.join(", "))
+    })
+}
+
+impl Operator {
+    /// Loads the indices, plans the write of one tensor into another, `[cache, update]`, and hands over the plan.
+    ///
+    /// # Errors
+    /// Those of the operator's `prepare` and `plan`, of loading the indices, and of `then`.
+    pub(crate) fn with_plan<R>(
+        &self,
+        [cache, update]: &[Described; 2],
+        then: impl FnOnce(&WritePlan<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let element = cache.element;
+        if element != update.element {
+            let (argument, element) = (self.update_argument(), update.element);
+            let cache = cache.element;
+            return Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element }.into());
+        }
+        match self {
+            Self::TensorScatter(options) => {
+                let write = options.operator().prepare(element, &cache.shape, &update.shape)?;
+                let indices = load(&options.write_indices, "write_indices", INT64)?;
+                let lengths = options.extensions.lengths()?;
+                then(&write.plan_lengths(starts(&indices), these(&lengths))?)
+            }
+            Self::KvCacheUpdate(options) => {
+                let operator = options.operator();
+                let indices = options.write_indices.load("writeIndices", INT32_OR_INT64)?;
+                let packed = load(&options.update_lengths, "updateLengths", INT32)?;
+                let lengths = options.extensions.lengths()?;
+                match packed {
+                    None => {
+                        let write = operator.prepare(element, &cache.shape, &update.shape)?;
+                        then(&write.plan_lengths(&indices, these(&lengths))?)
+                    }
+                    Some(packed) => {
+                        let packed = narrow("updateLengths", &packed)?;
+                        let write = operator.prepare_packed(element, &cache.shape, &update.shape)?;
+                        then(&write.plan_lengths(&indices, &packed, these(&lengths))?)
+                    }
+                }
+            }
+            Self::KvCacheOperation(options) => {
+                let write = options.operator().prepare(element, &update.shape, &cache.shape)?;
+                let int32 = |indices: &Indices, argument| narrow(argument, &indices.load(argument, INT32)?);
+                let layer_id = int32(&options.layer_id, "layerId")?;
+                let token_offset = int32(&options.token_offset, "tokenOffset")?;
+                let seq_len = int32(&options.seq_len, "seqLen")?;
+                let lengths = options.extensions.lengths()?;
+                then(&write.plan_lengths(&layer_id, &token_offset, &seq_len, these(&lengths))?)
+            }
+        }
+    }
+
+    fn update_argument(&self) -> Argument {
+        match self {
+            Self::TensorScatter(_) | Self::KvCacheUpdate(_) => Argument::Update,
+            Self::KvCacheOperation(_) => Argument::NewKv,
+        }
+    }
+}
+
+impl TensorScatter {
+    fn operator(&self) -> onnx::TensorScatter {
+        onnx::TensorScatter::new()
+            .axis(self.axis)
+            .mode(self.mode)
+            .out_of_range(self.extensions.out_of_range.into())
+            .negative_index(match self.negative_index {
+                NegativeIndex::Modulo => kvscatter::NegativeIndex::Modulo,
+                NegativeIndex::Reject => kvscatter::NegativeIndex::Reject,
+            })
+    }
+}
+
+impl KvCacheUpdate {
+    fn operator(&self) -> tensorrt::KvCacheUpdate {
+        // There is one mode, and the parser takes no other.
+        let CacheMode::Linear = self.cache_mode;
+        tensorrt::KvCacheUpdate::new().out_of_range(self.extensions.out_of_range.into())
+    }
+}
+
+impl KvCacheOperation {
+    fn operator(&self) -> ascend::KvCacheOperation {
+        ascend::KvCacheOperation::new().out_of_range(self.extensions.out_of_range.into())
+    }
+}
+
+impl Extensions {
+    fn lengths(&self) -> Result<Option<Vec<i64>>, Error> {
+        load(&self.lengths, "lengths", INT32_OR_INT64)
+    }
+}
+
+impl From<OutOfRange> for kvscatter::OutOfRange {
+    fn from(policy: OutOfRange) -> Self {
+        match policy {
+            OutOfRange::Error => Self::Error,
+            OutOfRange::SkipSample => Self::SkipSample,
+        }
+    }
+}
+
+fn load(
+    indices: &Option<Indices>,
+    argument: &'static str,
+    integers: Integers,
+) -> Result<Option<Vec<i64>>, Error> {
+    indices.as_ref().map(|indices| indices.load(argument, integers)).transpose()
+}
+
+fn starts(indices: &Option<Vec<i64>>) -> Starts<'_> {
+    indices.as_ref().into()
+}
+
+fn these(lengths: &Option<Vec<i64>>) -> Lengths<'_> {
+    lengths.as_ref().into()
+}
+
+/// Lists that are typed may hold what the specification's int32 cannot.
+fn narrow(argument: &'static str, values: &[i64]) -> Result<Vec<i32>, Error> {
+    values
+        .iter()
+        .enumerate()
+        .map(|(index, &value)| i32::try_from(value).map_err(|_| Error::NotInt32 { argument, index, value }))
+        .collect()
+}

@@ -1,0 +1,118 @@
+//! One number per sample: typed on the command line or read from a file.
+
+use std::str::FromStr;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::{Data, Tensor};
+
+use crate::error::Error;
+use crate::files::{self, Location};
+
+/// `3,0,5`, or a file that holds a vector of integers. Empty text is the empty list, for an empty batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Indices {
+    Inline(Vec<i64>),
+    File(Location),
+}
+
+/// Text that is neither.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' is neither a list of 64-bit integers, such as 3,0,5, nor a .npy, .npz, .pb or .safetensors file"
+)]
+pub(crate) struct IndicesError {
+    text: String,
+}
+
+/// Which integers an input of a specification holds. Lists that are typed are of the right type by definition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Integers {
+    int32: bool,
+    int64: bool,
+}
+
+pub(crate) const INT32: Integers = Integers { int32: true, int64: false };
+pub(crate) const INT64: Integers = Integers { int32: false, int64: true };
+pub(crate) const INT32_OR_INT64: Integers = Integers { int32: true, int64: true };
+
+impl Indices {
+    /// The numbers of the input that the specification calls `argument`.
+    ///
+    /// # Errors
+    /// [`Error::NotIndices`] if the file holds no vector of the integers asked for, or cannot be read.
+    pub(crate) fn load(&self, argument: &'static str, integers: Integers) -> Result<Vec<i64>, Error> {
+        match self {
+            Self::Inline(values) => Ok(values.clone()),
+            Self::File(location) => {
+                let tensor = files::read(location, None)?;
+                integers.of(&tensor).ok_or_else(|| Error::NotIndices {
+                    argument,
+                    element: tensor.element(),
+                    shape: tensor.shape().to_vec(),
+                    want: integers.want(),
+                })
+            }
+        }
+    }
+}
+
+impl Integers {
+    /// The numbers of a vector of the right type.
+    fn of(self, tensor: &Tensor) -> Option<Vec<i64>> {
+        let (Data::Bytes(bytes), [_]) = (tensor.data(), tensor.shape()) else {
+            return None;
+        };
+        match tensor.element() {
+            ElementType::Int64 if self.int64 => {
+                Some(bytes.as_chunks().0.iter().copied().map(i64::from_le_bytes).collect())
+            }
+            ElementType::Int32 if self.int32 => {
+                let values = bytes.as_chunks().0.iter().copied();
+                Some(values.map(i32::from_le_bytes).map(i64::from).collect())
+            }
+            _ => None,
+        }
+    }
+
+    fn want(self) -> &'static str {
+        match (self.int32, self.int64) {
+            (true, true) => "int32 or int64",
+            (true, false) => "int32",
+            _ => "int64",
+        }
+    }
+}
+
+impl FromStr for Indices {
+    type Err = IndicesError;
+
+    fn from_str(text: &str) -> Result<Self, IndicesError> {
+        if text.is_empty() {
+            return Ok(Self::Inline(Vec::new()));
+        }
+        let numbers: Result<_, _> = text.split(',').map(|number| number.trim().parse()).collect();
+        match (numbers, text.parse()) {
+            (Ok(numbers), _) => Ok(Self::Inline(numbers)),
+            (Err(_), Ok(location)) => Ok(Self::File(location)),
+            (Err(_), Err(_)) => Err(IndicesError { text: text.to_owned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Indices;
+
+    #[test]
+    fn lists_and_files() {
+        let inline = |values: &[i64]| Ok(Indices::Inline(values.to_vec()));
+        assert_eq!("3,0,5".parse(), inline(&[3, 0, 5]));
+        assert_eq!("-1".parse(), inline(&[-1]));
+        assert_eq!(" 3, -4".parse(), inline(&[3, -4]));
+        assert_eq!("".parse(), inline(&[]));
+        assert!(matches!("indices.npy".parse(), Ok(Indices::File(_))));
+        for text in ["3,", "3;4", "9223372036854775808", "1.5", "indices.txt"] {
+            assert!(text.parse::<Indices>().is_err(), "{text}");
+        }
+    }
+}

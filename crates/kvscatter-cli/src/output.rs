@@ -1,0 +1,101 @@
+//! Standard output: text for people, one JSON document with `--json`.
+
+use std::io::{self, BufWriter, Write};
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+/// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
+pub(crate) struct Output {
+    stream: BufWriter<anstream::AutoStream<io::StdoutLock<'static>>>,
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        let stream = anstream::AutoStream::auto(io::stdout().lock());
+        Self { stream: BufWriter::new(stream), json }
+    }
+
+    /// Whether the command's result is to be one JSON document, and nothing else.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Columns for the slots of a picture: the terminal's, less the labels beside them.
+    pub(crate) fn picture_width(&self) -> usize {
+        const LABELS: usize = 32;
+        const UNKNOWN: usize = 80;
+        let columns = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+        columns.map_or(UNKNOWN, |columns| columns.saturating_sub(LABELS).clamp(16, UNKNOWN))
+    }
+
+    /// The JSON document.
+    pub(crate) fn json(&mut self, document: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut self.stream, document)?;
+        writeln!(self.stream)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// A table without frames: headers, then rows; columns in `numbers` are aligned to the right.
+pub(crate) fn table(
+    headers: &[&str],
+    numbers: &[usize],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(headers);
+    for row in rows {
+        table.add_row(row.into_iter().map(Cell::new));
+    }
+    for &column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Text from files and arguments, which may hold line breaks and terminal commands, made safe for one line.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// A number and its noun.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// A bar on standard error; indicatif draws it only where that is a terminal.
+pub(crate) fn progress(steps: usize) -> ProgressBar {
+    ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX))
+}
+
+/// A word in a colour, which [`Output`] drops where colours are not wanted.
+pub(crate) fn styled(word: &str, color: anstyle::AnsiColor) -> String {
+    let style = color.on_default();
+    format!("{style}{word}{style:#}")
+}

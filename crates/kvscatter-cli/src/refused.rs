@@ -1,0 +1,132 @@
+//! `refused.json`: what a test directory says when its inputs must be refused.
+
+use std::path::Path;
+
+use kvscatter_oracle::Refusal;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::files;
+
+const FILE: &str = "refused.json";
+
+/// Larger files are no such file.
+const MAX_BYTES: u64 = 1 << 16;
+
+/// Why a case must be refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refused {
+    /// The rule, for programs.
+    pub(crate) kind: Kind,
+    /// The rule and the numbers that break it, for people.
+    pub(crate) reason: String,
+}
+
+/// The rules of TensorScatter that inputs can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    TypesDiffer,
+    Mode,
+    Rank,
+    RankMismatch,
+    Axis,
+    Dimension,
+    UpdateTooLong,
+    IndexCount,
+    NegativeStart,
+    OutOfRange,
+}
+
+impl Refused {
+    /// The file in this folder, if there is one.
+    ///
+    /// # Errors
+    /// [`files::Error`] if it is there and is no such file.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
+        let path = folder.join(FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let bytes = files::read_bytes(&path, MAX_BYTES)?;
+        serde_json::from_slice(&bytes).map(Some).map_err(|cause| Error::Json { path, cause })
+    }
+
+    /// Writes the file into this folder.
+    ///
+    /// # Errors
+    /// [`files::Error`] if the file system says no.
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
+        let path = folder.join(FILE);
+        let text =
+            serde_json::to_string_pretty(self).map_err(|cause| Error::Json { path: path.clone(), cause })?;
+        Ok(files::write_bytes(&path, format!("{text}\n").as_bytes())?)
+    }
+
+    /// What the oracle says, in the words of this file.
+    pub(crate) fn from_oracle(refusal: &Refusal) -> Option<Self> {
+        let (kind, reason) = match *refusal {
+            Refusal::TypesDiffer { cache, update } => {
+                (Kind::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
+            }
+            Refusal::Mode { ref name } => {
+                (Kind::Mode, format!("mode {name:?} is neither linear nor circular"))
+            }
+            Refusal::CacheRank { rank } => {
+                (Kind::Rank, format!("past_cache has {rank} dimensions, at least 2 are needed"))
+            }
+            Refusal::UpdateRank { rank } => {
+                (Kind::RankMismatch, format!("update has {rank} dimensions, past_cache another number"))
+            }
+            Refusal::Axis { axis, rank } => {
+                (Kind::Axis, format!("axis {axis} is no sequence dimension of a cache of rank {rank}"))
+            }
+            Refusal::Dimension { dimension, cache, update } => (
+                Kind::Dimension,
+                format!("dimension {dimension} is {update} in update, {cache} in past_cache"),
+            ),
+            Refusal::UpdateTooLong { capacity, rows } => {
+                (Kind::UpdateTooLong, format!("update has {rows} rows, past_cache has room for {capacity}"))
+            }
+            Refusal::IndexCount { argument, given, needed } => {
+                (Kind::IndexCount, format!("{argument} has {given} values, the batch is {needed}"))
+            }
+            Refusal::NegativeStart { sample, start } => {
+                (Kind::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
+            }
+            Refusal::OutOfRange { sample, start, rows, capacity } => (
+                Kind::OutOfRange,
+                format!("write_indices[{sample}] = {start}: {start} + {rows} rows exceed {capacity}"),
+            ),
+            _ => return None,
+        };
+        Some(Self { kind, reason })
+    }
+}
+
+impl Kind {
+    /// The rule that an evaluation found broken.
+    pub(crate) fn of(error: &kvscatter_onnx::Error) -> Option<Self> {
+        use kvscatter::Error as Rule;
+        use kvscatter_onnx::Error;
+        match error.root() {
+            Error::OperandTypes { .. } => Some(Self::TypesDiffer),
+            Error::Mode { .. } => Some(Self::Mode),
+            Error::IndicesShape { .. } => Some(Self::IndexCount),
+            Error::Operator(rule) => Some(match rule {
+                Rule::ElementTypeMismatch { .. } => Self::TypesDiffer,
+                Rule::UnknownMode => Self::Mode,
+                Rule::Rank { .. } => Self::Rank,
+                Rule::RankMismatch { .. } => Self::RankMismatch,
+                Rule::AxisOutOfRange { .. } | Rule::AxisIsBatch { .. } => Self::Axis,
+                Rule::DimensionMismatch { .. } => Self::Dimension,
+                Rule::UpdateLongerThanCache { .. } => Self::UpdateTooLong,
+                Rule::Count { .. } => Self::IndexCount,
+                Rule::NegativeStart { .. } => Self::NegativeStart,
+                Rule::StartOutOfRange { .. } => Self::OutOfRange,
+                _ => return None,
+            }),
+            _ => None,
+        }
+    }
+}

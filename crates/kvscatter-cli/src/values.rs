@@ -1,0 +1,236 @@
+//! Elements as numbers and text: what `verify` compares and prints.
+
+mod float;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::{Data, Tensor};
+
+/// How far two values may lie apart: `|got - want| <= atol + rtol * |want|`, as `numpy.allclose`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tolerance {
+    pub(crate) rtol: f64,
+    pub(crate) atol: f64,
+}
+
+/// The first element that differs, and how many do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) index: Vec<usize>,
+    pub(crate) got: String,
+    pub(crate) want: String,
+    pub(crate) count: usize,
+}
+
+/// Compares two tensors of one type and shape, which the caller has compared. Without a tolerance every bit
+/// counts, those of a NaN too.
+pub(crate) fn difference(got: &Tensor, want: &Tensor, tolerance: Option<Tolerance>) -> Option<Difference> {
+    if got.data() == want.data() {
+        return None;
+    }
+    let elements: usize = want.shape().iter().product();
+    let mut differing = (0..elements).filter(|&at| !agree(value(got, at), value(want, at), tolerance));
+    let first = differing.next()?;
+    Some(Difference {
+        index: unravel(first, want.shape()),
+        got: text(value(got, first)),
+        want: text(value(want, first)),
+        count: differing.count().saturating_add(1),
+    })
+}
+
+/// The elements of a short vector of integers, as a person would write them: `[3, 0, 5]`.
+pub(crate) fn short_integers(tensor: &Tensor) -> Option<String> {
+    const SHORT: usize = 16;
+    let integer = matches!(tensor.element(), ElementType::Int32 | ElementType::Int64);
+    match tensor.shape() {
+        [len] if integer && *len <= SHORT => {
+            let values: Vec<_> = (0..*len).map(|at| text(value(tensor, at))).collect();
+            Some(format!("[{}]", values.join(", ")))
+        }
+        _ => None,
+    }
+}
+
+/// One element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value<'a> {
+    /// The low [`ElementType::bits`] bits.
+    Bits(ElementType, u128),
+    String(&'a [u8]),
+}
+
+fn value(tensor: &Tensor, at: usize) -> Option<Value<'_>> {
+    let element = tensor.element();
+    match (tensor.data(), element.bits()) {
+        (Data::Strings(strings), _) => Some(Value::String(strings.get(at)?)),
+        (Data::Bytes(bytes), Some(4)) => {
+            let byte = bytes.get(at / 2)?;
+            let nibble = if at.is_multiple_of(2) { byte & 0x0f } else { byte >> 4 };
+            Some(Value::Bits(element, u128::from(nibble)))
+        }
+        (Data::Bytes(bytes), bits) => {
+            let bytes = bytes.chunks_exact(bits?.checked_div(8)?).nth(at)?;
+            let bits = bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u128::from(byte));
+            Some(Value::Bits(element, bits))
+        }
+    }
+}
+
+fn agree(got: Option<Value<'_>>, want: Option<Value<'_>>, tolerance: Option<Tolerance>) -> bool {
+    if got == want {
+        return true;
+    }
+    let (Some(tolerance), Some(Value::Bits(element, got)), Some(Value::Bits(_, want))) =
+        (tolerance, got, want)
+    else {
+        return false;
+    };
+    numbers(element, got).iter().zip(&numbers(element, want)).all(|(got, want)| match (got, want) {
+        (Some(got), Some(want)) => close(*got, *want, tolerance),
+        (None, None) => true,
+        _ => false,
+    })
+}
+
+fn close(got: f64, want: f64, tolerance: Tolerance) -> bool {
+    got == want
+        || (got.is_nan() && want.is_nan())
+        || (want.is_finite() && (got - want).abs() <= tolerance.atol + tolerance.rtol * want.abs())
+}
+
+/// The element as one number, or as two if it is complex.
+fn numbers(element: ElementType, bits: u128) -> [Option<f64>; 2] {
+    match element {
+        ElementType::Complex64 => [bits, bits >> 32].map(|part| float::value(ElementType::Float32, part)),
+        ElementType::Complex128 => [bits, bits >> 64].map(|part| float::value(ElementType::Float64, part)),
+        _ => [float::value(element, bits).or_else(|| Some(rounded(integer(element, bits)))), None],
+    }
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a tolerance is only asked for where rounding is allowed"
+)]
+fn rounded(integer: i128) -> f64 {
+    integer as f64
+}
+
+/// Two's complement of the type's width, or the plain number.
+fn integer(element: ElementType, bits: u128) -> i128 {
+    let width = element.bits().unwrap_or(128);
+    let signed = matches!(
+        element,
+        ElementType::Int4 | ElementType::Int8 | ElementType::Int16 | ElementType::Int32 | ElementType::Int64
+    );
+    let unused = u32::try_from(128_usize.saturating_sub(width)).unwrap_or(0);
+    let top = bits.checked_shl(unused).unwrap_or(0);
+    if signed { top.cast_signed() >> unused } else { (top >> unused).cast_signed() }
+}
+
+/// What a person would write, and the bits where two values could print alike.
+fn text(value: Option<Value<'_>>) -> String {
+    match value {
+        None => "nothing".to_owned(),
+        Some(Value::String(bytes)) => format!("{:?}", String::from_utf8_lossy(bytes)),
+        Some(Value::Bits(ElementType::Bool, bits)) if bits < 2 => (bits == 1).to_string(),
+        Some(Value::Bits(element, bits)) => {
+            let digits = element.bits().unwrap_or(0) / 4;
+            let number = match numbers(element, bits) {
+                [Some(re), Some(im)] => format!("{re}{im:+}i"),
+                [Some(number), None] if float::is_float(element) => number.to_string(),
+                _ => return integer(element, bits).to_string(),
+            };
+            format!("{number} (0x{bits:0digits$x})")
+        }
+    }
+}
+
+fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index: Vec<_> = shape
+        .iter()
+        .rev()
+        .map(|&dim| {
+            let position = at.checked_rem(dim).unwrap_or(0);
+            at = at.checked_div(dim).unwrap_or(0);
+            position
+        })
+        .collect();
+    index.reverse();
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+    use kvscatter_onnx::{Data, Tensor};
+
+    use super::{Tolerance, difference};
+
+    fn floats(shape: &[usize], values: &[f32]) -> Tensor {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Tensor::new(ElementType::Float32, shape.to_vec(), Data::Bytes(bytes)).unwrap()
+    }
+
+    #[test]
+    fn the_first_difference_is_named_and_all_are_counted() {
+        let want = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        let got = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.5, 6.0]);
+        let found = difference(&got, &want, None).unwrap();
+        assert_eq!(found.index, [1, 1]);
+        assert_eq!((found.got.as_str(), found.want.as_str()), ("4.5 (0x40900000)", "4 (0x40800000)"));
+        assert_eq!(found.count, 2);
+        assert_eq!(difference(&want, &want, None), None);
+    }
+
+    #[test]
+    fn nan_payloads_and_the_sign_of_zero_are_bits_too() {
+        let want = floats(&[2], &[f32::from_bits(0x7fc0_0001), 0.0]);
+        let got = floats(&[2], &[f32::from_bits(0x7fc0_0002), -0.0]);
+        assert_eq!(difference(&got, &want, None).unwrap().count, 2);
+        let tolerance = Tolerance { rtol: 0.0, atol: 0.0 };
+        assert_eq!(difference(&got, &want, Some(tolerance)), None);
+    }
+
+    #[test]
+    fn a_tolerance_is_relative_to_the_wanted_value() {
+        let want = floats(&[3], &[100.0, 0.0, f32::INFINITY]);
+        for (got, atol, differ) in [
+            ([101.0, 0.0, f32::INFINITY], 0.0, 0),
+            ([101.1, 0.0, f32::INFINITY], 0.0, 1),
+            ([100.0, 0.5, f32::INFINITY], 0.0, 1),
+            ([100.0, 0.5, f32::INFINITY], 0.5, 0),
+            ([100.0, 0.0, f32::MAX], 1e300, 1),
+            ([f32::NAN, 0.0, f32::INFINITY], 1e300, 1),
+        ] {
+            let tolerance = Tolerance { rtol: 0.01, atol };
+            let found = difference(&floats(&[3], &got), &want, Some(tolerance));
+            assert_eq!(found.map_or(0, |found| found.count), differ, "{got:?}");
+        }
+    }
+
+    #[test]
+    fn values_print_as_people_write_them() {
+        let tensor = |element, bytes: &[u8], shape: &[usize]| {
+            Tensor::new(element, shape.to_vec(), Data::Bytes(bytes.to_vec())).unwrap()
+        };
+        for (element, got, want, text) in [
+            (ElementType::Int4, &[0x8f_u8][..], &[0x0f_u8][..], ("-8", "0")),
+            (ElementType::UInt4, &[0x8f], &[0x0f], ("8", "0")),
+        ] {
+            let found = difference(&tensor(element, got, &[2]), &tensor(element, want, &[2]), None).unwrap();
+            assert_eq!((found.got.as_str(), found.want.as_str()), text);
+            assert_eq!(found.index, [1]);
+        }
+        for (element, got, text) in [
+            (ElementType::Bool, &[1_u8][..], "true"),
+            (ElementType::Int8, &[0xff], "-1"),
+            (ElementType::UInt64, &[0xff; 8], "18446744073709551615"),
+            (ElementType::BFloat16, &[0x80, 0xbf], "-1 (0xbf80)"),
+            (ElementType::Complex64, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0], "1-2i (0xc00000003f800000)"),
+        ] {
+            let zero = tensor(element, &vec![0; got.len()], &[1]);
+            assert_eq!(difference(&tensor(element, got, &[1]), &zero, None).unwrap().got, text);
+        }
+    }
+}
