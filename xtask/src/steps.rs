@@ -49,7 +49,7 @@ pub(crate) fn lint() -> Step {
     Step::new("lint", vec![cargo("clippy --workspace --all-targets -- -Dwarnings")])
 }
 
-/// The core under the features that [`lint`] and [`unit`] do not already cover.
+/// The core under the features that [`lint()`] and [`unit()`] do not already cover.
 pub(crate) fn features() -> Step {
     let clippy = |features| {
         let mut command = cargo("clippy -p kvscatter --lib --no-default-features --features");
@@ -80,7 +80,7 @@ pub(crate) fn no_std() -> Step {
 }
 
 pub(crate) fn docs() -> Step {
-    let mut doc = cargo("doc --workspace --no-deps --all-features");
+    let mut doc = cargo("doc --workspace --lib --no-deps --all-features");
     doc.env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("docs", vec![doc])
 }
