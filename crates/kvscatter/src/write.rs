@@ -80,6 +80,16 @@ impl WritePlan<'_> {
     /// Writes every pair: keys and values, or all layers that share the positions. Every length is checked
     /// before the first byte moves.
     ///
+    /// No cache can be in the set twice:
+    ///
+    /// ```compile_fail,E0499
+    /// # let write = kvscatter::spec::onnx::TensorScatter::new();
+    /// # let write = write.prepare(kvscatter::ElementType::UInt8, &[1, 4, 1], &[1, 1, 1]).unwrap();
+    /// # let plan = write.plan(&[0_i64]).unwrap();
+    /// let mut cache = [0_u8; 4];
+    /// plan.write_many(&mut [(&mut cache, &[1]), (&mut cache, &[2])][..]).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As [`write`](Self::write); [`Error::BufferLength`] names the pair.
     pub fn write_many<T: NoUninit>(&self, pairs: &mut (impl Buffers<T> + ?Sized)) -> Result<Written, Error> {
