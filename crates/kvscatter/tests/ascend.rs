@@ -8,9 +8,7 @@ const HIDDEN: usize = 2;
 
 fn prepare(tokens: usize) -> Prepared {
     // layer 2, batch 2, maxSeqLen 4
-    KvCacheOperation::new()
-        .prepare(ElementType::Float16, &[tokens, HIDDEN], &[2, 2, 4, HIDDEN])
-        .unwrap()
+    KvCacheOperation::new().prepare(ElementType::Float16, &[tokens, HIDDEN], &[2, 2, 4, HIDDEN]).unwrap()
 }
 
 /// The document's scenario: a prompt of three tokens is cached at once, then each continuation token behind it.
@@ -20,29 +18,17 @@ fn the_documents_worked_example() {
     let mut past = [0_u16; 2 * 4 * HIDDEN];
     let operation = KvCacheOperation::new();
     let shape = [2, 1, 4, HIDDEN];
-    let prefill = operation
-        .prepare(ElementType::Float16, &[3, HIDDEN], &shape)
-        .unwrap();
-    let decode = operation
-        .prepare(ElementType::Float16, &[1, HIDDEN], &shape)
-        .unwrap();
-    prefill
-        .in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[1], &[3], &[3])
-        .unwrap();
+    let prefill = operation.prepare(ElementType::Float16, &[3, HIDDEN], &shape).unwrap();
+    let decode = operation.prepare(ElementType::Float16, &[1, HIDDEN], &shape).unwrap();
+    prefill.in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[1], &[3], &[3]).unwrap();
     decode.in_place(&mut past, &[7, 8], &[1], &[4], &[1]).unwrap();
-    assert_eq!(
-        past,
-        [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8],
-        "layer 0 is untouched"
-    );
+    assert_eq!(past, [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], "layer 0 is untouched");
 }
 
 #[test]
 fn tokens_are_packed_by_seq_len() {
     let mut past = [0_u16; 32];
-    prepare(3)
-        .in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[0], &[4, 1], &[2, 1])
-        .unwrap();
+    prepare(3).in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[0], &[4, 1], &[2, 1]).unwrap();
     let mut expected = [0_u16; 32];
     expected[4..8].copy_from_slice(&[1, 2, 3, 4]); // batch 0, rows 2 and 3: tokenOffset == maxSeqLen fills the last
     expected[8..10].copy_from_slice(&[5, 6]); // batch 1, row 0
@@ -51,12 +37,8 @@ fn tokens_are_packed_by_seq_len() {
 
 #[test]
 fn four_dimensional_new_kv_is_read_flat() {
-    let four = KvCacheOperation::new()
-        .prepare(ElementType::Int8, &[2, 2, 3, 2], &[1, 2, 4, 6])
-        .unwrap();
-    let flat = KvCacheOperation::new()
-        .prepare(ElementType::Int8, &[4, 6], &[1, 2, 4, 6])
-        .unwrap();
+    let four = KvCacheOperation::new().prepare(ElementType::Int8, &[2, 2, 3, 2], &[1, 2, 4, 6]).unwrap();
+    let flat = KvCacheOperation::new().prepare(ElementType::Int8, &[4, 6], &[1, 2, 4, 6]).unwrap();
     let new_kv: Vec<i8> = (1..=24).collect();
     let (mut a, mut b) = ([0_i8; 48], [0_i8; 48]);
     four.in_place(&mut a, &new_kv, &[0], &[3, 2], &[2, 2]).unwrap();
@@ -65,20 +47,9 @@ fn four_dimensional_new_kv_is_read_flat() {
 
     let argument = Argument::SeqLen;
     let ragged = four.plan(&[0], &[3, 2], &[2, 1]).unwrap_err();
-    assert_eq!(
-        ragged,
-        Error::LengthOutOfRange {
-            argument,
-            index: 1,
-            value: 1,
-            min: 2,
-            max: 2
-        }
-    );
+    assert_eq!(ragged, Error::LengthOutOfRange { argument, index: 1, value: 1, min: 2, max: 2 });
     let shape = |new_kv: &[usize; 4]| {
-        KvCacheOperation::new()
-            .prepare(ElementType::Int8, new_kv, &[1, 2, 4, 6])
-            .unwrap_err()
+        KvCacheOperation::new().prepare(ElementType::Int8, new_kv, &[1, 2, 4, 6]).unwrap_err()
     };
     let mismatch = |dimension, expected, got| Error::DimensionMismatch {
         argument: Argument::NewKv,
@@ -88,10 +59,7 @@ fn four_dimensional_new_kv_is_read_flat() {
     };
     assert_eq!(shape(&[2, 2, 2, 2]), mismatch(3, 6, 4));
     assert_eq!(shape(&[1, 2, 3, 2]), mismatch(0, 2, 1));
-    assert_eq!(
-        shape(&[2, 5, 3, 2]),
-        Error::UpdateLongerThanCache { rows: 5, capacity: 4 }
-    );
+    assert_eq!(shape(&[2, 5, 3, 2]), Error::UpdateLongerThanCache { rows: 5, capacity: 4 });
 }
 
 #[test]
@@ -106,30 +74,18 @@ fn values_are_refused_one_by_one() {
     for value in [2, -1, i32::MAX, i32::MIN] {
         assert_eq!(
             refused(&[value], &[2, 1], &[2, 1]),
-            Error::LayerOutOfRange {
-                value: value.into(),
-                layers: 2
-            }
+            Error::LayerOutOfRange { value: value.into(), layers: 2 }
         );
     }
-    let length = |index, value| Error::LengthOutOfRange {
-        argument: Argument::SeqLen,
-        index,
-        value,
-        min: 1,
-        max: 4,
-    };
+    let length =
+        |index, value| Error::LengthOutOfRange { argument: Argument::SeqLen, index, value, min: 1, max: 4 };
     assert_eq!(refused(&[0], &[3, 1], &[3, 0]), length(1, 0));
     assert_eq!(refused(&[0], &[3, 1], &[-1, 4]), length(0, -1));
     assert_eq!(refused(&[0], &[4, 1], &[5, 1]), length(0, 5));
     for (lens, got) in [([2, 2], 4), ([1, 1], 2)] {
         assert_eq!(
             refused(&[0], &[4, 4], &lens),
-            Error::TokenSum {
-                argument: Argument::SeqLen,
-                got,
-                tokens: 3
-            }
+            Error::TokenSum { argument: Argument::SeqLen, got, tokens: 3 }
         );
     }
     let end = |index, value, rows| Error::EndOutOfRange {
@@ -152,46 +108,19 @@ fn shapes_are_refused_one_by_one() {
         |element, new_kv: &[usize], past: &[usize]| operation.prepare(element, new_kv, past).unwrap_err();
     let past = [2, 2, 4, 6];
     for element in ElementType::ALL {
-        let allowed = matches!(
-            element,
-            ElementType::Float16 | ElementType::BFloat16 | ElementType::Int8
-        );
-        let expected = Err(Error::ElementType {
-            argument: Argument::Past,
-            element,
-        });
+        let allowed = matches!(element, ElementType::Float16 | ElementType::BFloat16 | ElementType::Int8);
+        let expected = Err(Error::ElementType { argument: Argument::Past, element });
         let got = operation.prepare(element, &[3, 6], &past).map(|_| ());
         assert_eq!(got, if allowed { Ok(()) } else { expected });
     }
-    let rank = |argument, rank, min, max| Error::Rank {
-        argument,
-        rank,
-        min,
-        max,
-    };
-    assert_eq!(
-        refused(ElementType::Int8, &[3, 6], &[2, 4, 6]),
-        rank(Argument::Past, 3, 4, 4)
-    );
-    assert_eq!(
-        refused(ElementType::Int8, &[3], &past),
-        rank(Argument::NewKv, 1, 2, 4)
-    );
-    assert_eq!(
-        refused(ElementType::Int8, &[1, 3, 6], &past),
-        rank(Argument::NewKv, 3, 2, 4)
-    );
+    let rank = |argument, rank, min, max| Error::Rank { argument, rank, min, max };
+    assert_eq!(refused(ElementType::Int8, &[3, 6], &[2, 4, 6]), rank(Argument::Past, 3, 4, 4));
+    assert_eq!(refused(ElementType::Int8, &[3], &past), rank(Argument::NewKv, 1, 2, 4));
+    assert_eq!(refused(ElementType::Int8, &[1, 3, 6], &past), rank(Argument::NewKv, 3, 2, 4));
     let argument = Argument::NewKv;
-    let mismatch = Error::DimensionMismatch {
-        argument,
-        dimension: 1,
-        expected: 6,
-        got: 5,
-    };
+    let mismatch = Error::DimensionMismatch { argument, dimension: 1, expected: 6, got: 5 };
     assert_eq!(refused(ElementType::Int8, &[3, 5], &past), mismatch);
-    let reserved = operation.param(KvCacheParam {
-        rsv: [0, 0, 3, 0, 0, 0, 0, 9],
-    });
+    let reserved = operation.param(KvCacheParam { rsv: [0, 0, 3, 0, 0, 0, 0, 9] });
     let refused = reserved.prepare(ElementType::Int8, &[3, 6], &past).unwrap_err();
     assert_eq!(refused, Error::Reserved { index: 2, value: 3 });
 }
@@ -219,9 +148,7 @@ fn extensions() {
         .prepare(ElementType::Float16, &[3, HIDDEN], &[2, 2, 4, HIDDEN])
         .unwrap();
     let mut past = [9_u16; 32];
-    let written = skipping
-        .in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[0], &[1, 4], &[2, 1])
-        .unwrap();
+    let written = skipping.in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[0], &[1, 4], &[2, 1]).unwrap();
     assert_eq!(written.skipped, 1);
     let mut expected = [9_u16; 32];
     expected[14..16].copy_from_slice(&[5, 6]); // the second batch still takes the third token

@@ -1,4 +1,4 @@
-//! Ascend ATB `KVCacheOperation`.
+//! Ascend ATB [`KVCacheOperation`](https://www.hiascend.com/doc_center/source/zh/canncommercial/80RC3/apiref/ascendtbapi/ascendtb_01_0068.html).
 //!
 //! Token `j` of batch `i` goes to row `tokenOffset[i] - seqLen[i] + j` of layer `layerId[0]`: **`tokenOffset` is
 //! the length after the write**, not its start. Tokens are packed: batch `i`'s first is the sum of the earlier

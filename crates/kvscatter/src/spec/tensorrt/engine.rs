@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::network::{LayerDefinition, Network, NetworkError, Tensor, TensorId, UpdateForm};
+use super::network::{AttentionIoForm, LayerDefinition, Network, NetworkError, Tensor, TensorId};
 use super::{KvCacheUpdate, Prepared, PreparedPacked};
 use crate::{ElementType, OutOfRange, Starts, WritePlan, Written};
 
@@ -174,8 +174,10 @@ impl<'a> ExecutionContext<'a> {
         let (update, _) = self.bound(&self.data, definition.update)?;
         let operation = KvCacheUpdate::new().out_of_range(self.engine.out_of_range);
         let shapes = match definition.form {
-            UpdateForm::Padded => operation.prepare(element, cache, update).map(Shapes::Padded),
-            UpdateForm::PackedNhd => operation.prepare_packed(element, cache, update).map(Shapes::Packed),
+            AttentionIoForm::PaddedBhnd => operation.prepare(element, cache, update).map(Shapes::Padded),
+            AttentionIoForm::PackedNhd => {
+                operation.prepare_packed(element, cache, update).map(Shapes::Packed)
+            }
         };
         shapes.map_err(|error| NetworkError::Layer { layer, error })
     }

@@ -12,7 +12,9 @@ mod network;
 mod rules;
 
 pub use engine::{Engine, ExecutionContext};
-pub use network::{DataType, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, TensorId, UpdateForm};
+pub use network::{
+    AttentionIoForm, DataType, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, TensorId,
+};
 
 use bytemuck::NoUninit;
 

@@ -120,13 +120,13 @@ impl TryFrom<i32> for KvCacheMode {
     }
 }
 
-/// How the update holds its samples.
+/// How the update holds its samples (`AttentionIOForm`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum UpdateForm {
-    /// `[b, d, s, h]`
+pub enum AttentionIoForm {
+    /// `kPADDED_BHND`: `[b, d, s, h]`.
     #[default]
-    Padded,
+    PaddedBhnd,
     /// `kPACKED_NHD`, since TensorRT 11.0: `[totalTokens, d, h]`, and `updateLengths` cumulative.
     PackedNhd,
 }
@@ -342,7 +342,7 @@ impl Network {
             update,
             write_indices,
             update_lengths: None,
-            form: UpdateForm::Padded,
+            form: AttentionIoForm::PaddedBhnd,
             output,
         });
         Ok(KvCacheUpdateLayer { index, output })
@@ -355,13 +355,13 @@ impl Network {
     pub fn set_update_form(
         &mut self,
         layer: KvCacheUpdateLayer,
-        form: UpdateForm,
+        form: AttentionIoForm,
     ) -> Result<(), NetworkError> {
         self.layers.get_mut(layer.index).ok_or(NetworkError::Foreign)?.form = form;
         Ok(())
     }
 
-    /// Gives a packed update its cumulative lengths (`setInput`).
+    /// Gives a packed update its cumulative lengths (`setUpdateLengths`).
     ///
     /// # Errors
     /// [`NetworkError::Foreign`].
@@ -456,6 +456,6 @@ pub(super) struct LayerDefinition {
     pub(super) update: TensorId,
     pub(super) write_indices: TensorId,
     pub(super) update_lengths: Option<TensorId>,
-    pub(super) form: UpdateForm,
+    pub(super) form: AttentionIoForm,
     pub(super) output: TensorId,
 }

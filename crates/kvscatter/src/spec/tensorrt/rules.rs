@@ -1,7 +1,7 @@
 //! What TensorRT's builder asks of a network, before any shape is certain. Rules about actual shapes are those
 //! of [`KvCacheUpdate`](super::KvCacheUpdate) and are checked there, when an engine is executed.
 
-use super::network::{LayerDefinition, Network, NetworkError, Source, Tensor, TensorId, UpdateForm};
+use super::network::{AttentionIoForm, LayerDefinition, Network, NetworkError, Source, Tensor, TensorId};
 use crate::{Argument, ElementType, Error};
 
 pub(super) fn check(network: &Network) -> Result<(), NetworkError> {
@@ -34,8 +34,8 @@ fn check_wiring(network: &Network, layer: usize, definition: &LayerDefinition) -
         }
     }
     match (form, update_lengths) {
-        (UpdateForm::PackedNhd, None) => return Err(NetworkError::PackedWithoutLengths { layer }),
-        (UpdateForm::Padded, Some(_)) => return Err(NetworkError::LengthsWhilePadded { layer }),
+        (AttentionIoForm::PackedNhd, None) => return Err(NetworkError::PackedWithoutLengths { layer }),
+        (AttentionIoForm::PaddedBhnd, Some(_)) => return Err(NetworkError::LengthsWhilePadded { layer }),
         _ => {}
     }
     if network.tensor(output)?.marked { Ok(()) } else { Err(NetworkError::OutputNotMarked { layer }) }
@@ -72,7 +72,7 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
         return Err(NetworkError::DynamicMaxSequenceLength { layer });
     };
     match (definition.form, update.dims.as_slice()) {
-        (UpdateForm::Padded, &[new_batch, new_heads, rows, new_head_size]) => {
+        (AttentionIoForm::PaddedBhnd, &[new_batch, new_heads, rows, new_head_size]) => {
             agree(1, heads, new_heads).and_then(|()| agree(3, head_size, new_head_size)).map_err(refuse)?;
             if let Some(rows) = rows.filter(|&rows| rows > capacity) {
                 return Err(refuse(Error::UpdateLongerThanCache { rows, capacity }));
@@ -84,7 +84,7 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
             }
             count(Argument::TensorRtWriteIndices, indices, new_batch).map_err(refuse)
         }
-        (UpdateForm::PackedNhd, &[_, new_heads, new_head_size]) => {
+        (AttentionIoForm::PackedNhd, &[_, new_heads, new_head_size]) => {
             agree(1, heads, new_heads).and_then(|()| agree(2, head_size, new_head_size)).map_err(refuse)?;
             let samples = indices.dims.first().copied().flatten();
             if let (Some(cache), Some(update)) = (batch, samples)
@@ -95,8 +95,8 @@ fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) 
             let want = samples.and_then(|samples| samples.checked_add(1));
             lengths.map_or(Ok(()), |lengths| count(Argument::UpdateLengths, lengths, want)).map_err(refuse)
         }
-        (UpdateForm::Padded, _) => rank(Argument::Update, update, 4).map_err(refuse),
-        (UpdateForm::PackedNhd, _) => rank(Argument::Update, update, 3).map_err(refuse),
+        (AttentionIoForm::PaddedBhnd, _) => rank(Argument::Update, update, 4).map_err(refuse),
+        (AttentionIoForm::PackedNhd, _) => rank(Argument::Update, update, 3).map_err(refuse),
     }
 }
 
