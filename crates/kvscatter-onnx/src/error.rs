@@ -214,7 +214,7 @@ pub enum Error {
     #[error("{name:?} has dimension {axis} = {got}, the graph declares {want}")]
     ValueDim { name: String, axis: usize, want: usize, got: usize },
     /// One symbolic dimension with two sizes.
-    #[error("{name:?} has dimension {axis} ({symbol}) = {got}, elsewhere {symbol} = {want}")]
+    #[error("{name:?} has dimension {axis} ({symbol:?}) = {got}, elsewhere {symbol:?} = {want}")]
     SymbolConflict { name: String, axis: usize, symbol: String, want: usize, got: usize },
 
     // Generated inputs.
@@ -222,7 +222,7 @@ pub enum Error {
     #[error("input {name:?} declares no shape: give its values")]
     ShapeUnknown { name: String },
     /// A dimension that nobody gave.
-    #[error("dimension {dim} of input {name:?} is not known: give it a size")]
+    #[error("dimension {dim:?} of input {name:?} is not known: give it a size")]
     DimMissing { name: String, dim: String },
     /// A dimension that no input has.
     #[error("no input has a dimension {dim:?} whose size is open")]

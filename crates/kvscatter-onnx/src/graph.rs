@@ -222,7 +222,7 @@ impl fmt::Display for NodeLabel {
         if !self.name.is_empty() {
             write!(f, " {:?}", self.name)?;
         }
-        write!(f, " ({}, domain {}", self.op_type, self.domain)?;
+        write!(f, " ({}, domain {}", self.op_type.escape_debug(), self.domain.escape_debug())?;
         match self.version {
             Some(version) => write!(f, ", version {version})"),
             None => f.write_str(")"),
@@ -309,14 +309,13 @@ fn producers<'m>(
 fn check_uses(nodes: &[Node<'_>], producers: &BTreeMap<&str, Producer>) -> Result<(), Error> {
     for node in nodes {
         for name in node.proto.input.iter().filter(|name| !name.is_empty()) {
-            let name = name.clone();
             match producers.get(name.as_str()) {
-                None => return Err(node.error(Error::ValueMissing { name })),
+                None => return Err(node.error(Error::ValueMissing { name: name.clone() })),
                 Some(&Producer::Node(producer)) if producer >= node.index => {
                     if let Some(node) = node_on_a_cycle(nodes, producers) {
                         return Err(node.error(Error::Cycle));
                     }
-                    let producer = nodes.get(producer).map(Node::label);
+                    let (name, producer) = (name.clone(), nodes.get(producer).map(Node::label));
                     return Err(node.error(match producer {
                         Some(producer) => Error::NodeOrder { name, producer: Box::new(producer) },
                         None => Error::ValueMissing { name },

@@ -44,7 +44,7 @@ pub fn discover(root: &Path) -> Result<Vec<TestCase>, Error> {
     let walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name();
     for entry in walk {
         match entry {
-            Ok(entry) if entry.file_name() == "model.onnx" => {
+            Ok(entry) if entry.file_name() == "model.onnx" && entry.file_type().is_file() => {
                 cases.push(TestCase::open(entry.path().parent().unwrap_or(root))?);
             }
             Ok(_) => {}

@@ -11,10 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = here.join("../src/proto");
     let descriptors = std::env::temp_dir().join(format!("onnx-{}.binpb", std::process::id()));
-    std::fs::write(
-        &descriptors,
-        protox::compile(["onnx.proto"], [here])?.encode_to_vec(),
-    )?;
+    std::fs::write(&descriptors, protox::compile(["onnx.proto"], [here])?.encode_to_vec())?;
     let generated = buffa_build::Config::new()
         .descriptor_set(&descriptors)
         .files(&["onnx.proto"])

@@ -1,23 +1,23 @@
 //! Which caches may be written in place: a walk over the graph that moves no bytes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{Evaluator, NotInPlace, Op, Placement, Use};
-use crate::Error;
+use crate::{Error, NodeLabel};
 
 /// A buffer during evaluation, under all the names that values in it have.
-struct Buffer<'m> {
-    owner: Owner<'m>,
+struct Buffer {
+    owner: Owner,
     /// The last node that reads a value in it, and the name of that value.
-    last_use: Option<(Reader, &'m str)>,
+    last_use: Option<(Reader, Arc<str>)>,
 }
 
 /// Who may change a buffer.
-#[derive(Clone, Copy)]
-enum Owner<'m> {
+enum Owner {
     Evaluation,
-    Caller(&'m str),
-    Model(&'m str),
+    Caller(Arc<str>),
+    Model(Arc<str>),
 }
 
 /// Nodes come before the outputs of the graph.
@@ -37,15 +37,16 @@ pub(super) fn place(
     placement: Placement,
 ) -> Result<Vec<Option<NotInPlace>>, Error> {
     let last_uses = last_uses(evaluator);
-    let last_use = |name| last_uses.get(name).map(|&reader| (reader, name));
+    let last_use = |name: &str| last_uses.get(name).map(|&reader| (reader, name.into()));
+    let mut labels = BTreeMap::new();
     let mut buffers = Vec::new();
     let mut buffer_of = BTreeMap::new();
-    let constants = evaluator.constants.keys().map(|&name| (name, Owner::Model(name)));
+    let constants = evaluator.constants.keys().map(|&name| (name, Owner::Model(name.into())));
     // A fed input hides the initializer that is its default.
     let inputs = evaluator.inputs.iter().filter_map(|input| {
         Some(match is_donated(input.name)? {
             true => (input.name, Owner::Evaluation),
-            false => (input.name, Owner::Caller(input.name)),
+            false => (input.name, Owner::Caller(input.name.into())),
         })
     });
     for (name, owner) in constants.chain(inputs) {
@@ -67,7 +68,7 @@ pub(super) fn place(
                 reason = match past.and_then(|past| buffers.get(past)) {
                     _ if placement == Placement::Functional => Some(NotInPlace::Asked),
                     _ if past == buffer_of.get(update).copied() => Some(NotInPlace::IsUpdate),
-                    Some(buffer) => obstacle(evaluator, buffer, index),
+                    Some(buffer) => obstacle(evaluator, buffer, index, &mut labels),
                     None => None,
                 };
                 past.filter(|_| reason.is_none())
@@ -80,7 +81,7 @@ pub(super) fn place(
         let last_use = last_use(op.output());
         let buffer = match source.and_then(|source| Some((source, buffers.get_mut(source)?))) {
             Some((source, buffer)) => {
-                buffer.last_use = buffer.last_use.max(last_use);
+                buffer.last_use = buffer.last_use.take().max(last_use);
                 source
             }
             None => {
@@ -96,25 +97,27 @@ pub(super) fn place(
 }
 
 /// Why the node at `index` may not change a buffer that it reads.
-fn obstacle(evaluator: &Evaluator<'_>, buffer: &Buffer<'_>, index: usize) -> Option<NotInPlace> {
-    match buffer.owner {
-        Owner::Caller(input) => {
-            return Some(NotInPlace::NotDonated { input: input.to_owned() });
-        }
-        Owner::Model(name) => {
-            return Some(NotInPlace::Constant { name: name.to_owned() });
-        }
+fn obstacle(
+    evaluator: &Evaluator<'_>,
+    buffer: &Buffer,
+    index: usize,
+    labels: &mut BTreeMap<usize, Arc<NodeLabel>>,
+) -> Option<NotInPlace> {
+    match &buffer.owner {
+        Owner::Caller(input) => return Some(NotInPlace::NotDonated { input: input.clone() }),
+        Owner::Model(name) => return Some(NotInPlace::Constant { name: name.clone() }),
         Owner::Evaluation => {}
     }
-    let (reader, value) = buffer.last_use.filter(|(reader, _)| *reader > Reader::Node(index))?;
-    let node = match reader {
-        Reader::Node(index) => evaluator.graph.nodes().get(index),
+    let (reader, value) = buffer.last_use.as_ref().filter(|(reader, _)| *reader > Reader::Node(index))?;
+    let node = match *reader {
+        Reader::Node(index) => evaluator.graph.nodes().get(index).map(|node| (index, node)),
         Reader::Output => None,
     };
-    Some(NotInPlace::UsedLater {
-        value: value.to_owned(),
-        by: node.map_or(Use::GraphOutput, |node| Use::Node(Box::new(node.label()))),
-    })
+    let by = node.map_or(Use::GraphOutput, |(index, node)| {
+        Use::Node(labels.entry(index).or_insert_with(|| Arc::new(node.label())).clone())
+    });
+    let value = value.clone();
+    Some(NotInPlace::UsedLater { value, by })
 }
 
 fn last_uses<'m>(evaluator: &Evaluator<'m>) -> BTreeMap<&'m str, Reader> {

@@ -1,6 +1,7 @@
 //! What an evaluation did, node by node.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::NodeLabel;
 
@@ -62,6 +63,8 @@ pub struct OutputCopy {
 }
 
 /// Why a cache was not, or cannot be, written in place.
+///
+/// Names are shared: one long name may be the reason of many nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotInPlace {
     /// [`Placement::Functional`](super::Placement::Functional) was asked for.
@@ -69,19 +72,19 @@ pub enum NotInPlace {
     /// The cache is a graph input that the caller did not donate.
     NotDonated {
         /// The input.
-        input: String,
+        input: Arc<str>,
     },
     /// The cache is an initializer or a `Constant`: the model keeps it.
     Constant {
         /// Its name.
-        name: String,
+        name: Arc<str>,
     },
     /// The node's update lies in the same buffer.
     IsUpdate,
     /// The old values are needed later.
     UsedLater {
         /// The name they are needed under.
-        value: String,
+        value: Arc<str>,
         /// What needs them.
         by: Use,
     },
@@ -91,7 +94,7 @@ pub enum NotInPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// A node.
-    Node(Box<NodeLabel>),
+    Node(Arc<NodeLabel>),
     /// It is an output of the graph.
     GraphOutput,
 }

@@ -92,6 +92,17 @@ fn feed_types<'m>(
     }
 }
 
+/// A `TensorScatter` whose positions are checked.
+struct Scatter<'p, 'a> {
+    plan: WritePlan<'p>,
+    past_cache: &'a str,
+    update: &'a str,
+    present_cache: &'a str,
+    /// Bytes of the update.
+    planned: usize,
+}
+
+/// What a node did.
 struct Moved {
     outcome: Outcome,
     planned: usize,
@@ -148,27 +159,27 @@ impl<'a> Values<'a> {
                 let starts = write_indices.map(|name| self.get(name).map(int64s)).transpose()?;
                 let starts = starts.as_ref().map_or(Starts::Zero, Starts::from);
                 let prepared = types.prepared(present_cache).ok_or_else(|| missing(present_cache))?;
-                let plan = prepared.plan(starts)?;
-                observe(&plan);
-                let planned = size(self.get(update)?);
+                let scatter = Scatter {
+                    plan: prepared.plan(starts)?,
+                    past_cache,
+                    update,
+                    present_cache,
+                    planned: size(self.get(update)?),
+                };
                 match reason {
-                    None => self.write_in_place(&plan, past_cache, update, present_cache, planned),
-                    Some(reason) => {
-                        self.write_copy(&plan, past_cache, update, present_cache, planned, reason)
-                    }
+                    None => self.write_in_place(&scatter),
+                    Some(reason) => self.write_copy(&scatter, reason),
                 }
             }
         }
     }
 
-    fn write_in_place(
-        &mut self,
-        plan: &WritePlan<'_>,
-        past_cache: &str,
-        update: &str,
-        present_cache: &'a str,
-        planned: usize,
-    ) -> Result<Moved, Error> {
+    fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<Moved, Error> {
+        let &Scatter { ref plan, past_cache, update, present_cache, planned } = scatter;
+        if plan.bytes().is_none() {
+            // Strings are cloned, and may be longer than those they replace.
+            self.memory.take(planned)?;
+        }
         let buffer = self.buffer_of.get(past_cache).copied();
         let slot = buffer.and_then(|buffer| self.buffers.get_mut(buffer));
         // Taken out while it is written, so that the update can be read from its neighbours.
@@ -194,15 +205,8 @@ impl<'a> Values<'a> {
         })
     }
 
-    fn write_copy(
-        &mut self,
-        plan: &WritePlan<'_>,
-        past_cache: &str,
-        update: &str,
-        present_cache: &'a str,
-        planned: usize,
-        reason: NotInPlace,
-    ) -> Result<Moved, Error> {
+    fn write_copy(&mut self, scatter: &Scatter<'_, 'a>, reason: NotInPlace) -> Result<Moved, Error> {
+        let &Scatter { ref plan, past_cache, update, present_cache, planned } = scatter;
         // A present cache is at most its past and its update together: strings may be longer than those they replace.
         self.memory.take(footprint(self.get(past_cache)?))?;
         self.memory.take(footprint(self.get(update)?))?;

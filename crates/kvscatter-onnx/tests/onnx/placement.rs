@@ -47,7 +47,7 @@ fn used_later_by(reasons: &[Option<NotInPlace>], value: &str, node: Option<usize
         Use::Node(label) => Some(label.index),
         Use::GraphOutput => None,
     };
-    got == value && by == node
+    &**got == value && by == node
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn the_caller_keeps_what_is_not_donated() {
     assert_eq!(kept, cache());
     assert!(matches!(
         &done.report.nodes[0].outcome,
-        Outcome::Copied { reason: NotInPlace::NotDonated { input } } if input == "x"
+        Outcome::Copied { reason: NotInPlace::NotDonated { input } } if &**input == "x"
     ));
     assert_refused!(
         run(&model, Feed::Borrowed(&kept), Placement::InPlace),
