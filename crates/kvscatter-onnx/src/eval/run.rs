@@ -166,6 +166,7 @@ impl<'a> Values<'a> {
                     present_cache,
                     planned: size(self.get(update)?),
                 };
+                observe(&scatter.plan);
                 match reason {
                     None => self.write_in_place(&scatter),
                     Some(reason) => self.write_copy(&scatter, reason),

@@ -200,6 +200,26 @@ fn indices_may_be_computed() {
     );
 }
 
+#[test]
+fn plans_are_shown_before_they_are_executed() {
+    let model = one_scatter(Int8);
+    let feeds = [
+        ("x", Feed::Donated(bytes(Int8, &[2, 4], &[0; 8]))),
+        ("u", Feed::Donated(bytes(Int8, &[2, 1], &[7, 9]))),
+        ("i", Feed::Donated(int64(&[2], &[3, 1]))),
+    ];
+    let mut slots = Vec::new();
+    let done =
+        Evaluator::new(&model).unwrap().run_observed(feeds.into(), Placement::Auto, &mut |node, plan| {
+            slots.extend(
+                plan.segments().map(|segment| (node.op_type().to_owned(), segment.sample, segment.slot)),
+            );
+        });
+    assert!(done.is_ok());
+    let scatter = || "TensorScatter".to_owned();
+    assert_eq!(slots, [(scatter(), 0, 3), (scatter(), 1, 1)]);
+}
+
 /// An initializer is an input's default.
 #[test]
 fn initializers_and_feeds() {
