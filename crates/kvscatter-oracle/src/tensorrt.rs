@@ -67,6 +67,7 @@ impl KvCacheUpdate {
                     return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
+                expect_lengths(lengths, batch)?;
                 vec![rows; batch]
             }
             (UpdateForm::Packed, Some(update_lengths)) => {
@@ -75,12 +76,12 @@ impl KvCacheUpdate {
                     return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
+                expect_lengths(lengths, batch)?;
                 packed_rows(update_lengths)?
             }
             (UpdateForm::Padded, Some(_)) => return Err(Refusal::UpdateLengthsUnexpected),
             (UpdateForm::Packed, None) => return Err(Refusal::UpdateLengthsMissing),
         };
-        expect_lengths(lengths, rows.len())?;
         let rule = Rule {
             capacity,
             circular: false,

@@ -48,7 +48,13 @@ impl View {
         Self::of_strides(shape, strides, guard, random)
     }
 
-    fn of_strides(shape: &[usize], strides: Vec<isize>, guard: usize, random: &mut Random) -> Self {
+    /// These strides, in a buffer that is large enough for them.
+    pub(crate) fn of_strides(
+        shape: &[usize],
+        strides: Vec<isize>,
+        guard: usize,
+        random: &mut Random,
+    ) -> Self {
         if shape.contains(&0) {
             return Self { shape: shape.to_vec(), strides: Some(strides), offset: 0, len: 0, guard };
         }
