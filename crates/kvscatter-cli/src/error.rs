@@ -16,7 +16,7 @@ pub(crate) enum Error {
     File(#[from] files::Error),
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
-    #[error(transparent)]
+    #[error("{}", files::plain(.0))]
     Onnx(#[from] kvscatter_onnx::Error),
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {want} of rank 1")]

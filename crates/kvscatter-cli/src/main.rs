@@ -24,6 +24,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use cli::Cli;
 use error::Error;
@@ -40,6 +41,11 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => return said(error.print()),
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Nothing was asked for: the help is the answer.
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
         Err(error) => return refused(&error::usage(&error)),
     };
     let mut output = Output::new(cli.json);

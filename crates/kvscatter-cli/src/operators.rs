@@ -36,7 +36,12 @@ pub(crate) struct TensorScatter {
     mode: Mode,
 
     /// What a negative index means in circular mode
-    #[arg(long, value_name = "POLICY", default_value = "modulo", help_heading = "Extensions of ours")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "modulo",
+        help_heading = "Extensions beyond the specification"
+    )]
     negative_index: NegativeIndex,
 
     #[command(flatten)]
@@ -85,11 +90,21 @@ pub(crate) struct KvCacheOperation {
 #[derive(Debug, Args)]
 struct Extensions {
     /// Rows of each sample that are real: the padding behind them is not written
-    #[arg(long, value_name = "INDICES", allow_hyphen_values = true, help_heading = "Extensions of ours")]
+    #[arg(
+        long,
+        value_name = "INDICES",
+        allow_hyphen_values = true,
+        help_heading = "Extensions beyond the specification"
+    )]
     lengths: Option<Indices>,
 
     /// What happens to a sample that does not fit
-    #[arg(long, value_name = "POLICY", default_value = "error", help_heading = "Extensions of ours")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "error",
+        help_heading = "Extensions beyond the specification"
+    )]
     out_of_range: OutOfRange,
 }
 
@@ -120,7 +135,8 @@ enum CacheMode {
 /// The list of names, for the message on the command line.
 pub(crate) fn element_type(name: &str) -> Result<ElementType, String> {
     ElementType::from_name(name).ok_or_else(|| {
-        let names: Vec<_> = ElementType::ALL.iter().map(|ty| ty.numpy_name()).collect();
+        let name = |ty: ElementType| if ty == ElementType::String { ty.onnx_name() } else { ty.numpy_name() };
+        let names = ElementType::ALL.map(name);
         format!("must be one of {}", names.join(", "))
     })
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -53,21 +53,19 @@ pub(crate) fn table(
     headers: &[&str],
     numbers: &[usize],
     rows: impl IntoIterator<Item = Vec<String>>,
-) -> Table {
+) -> String {
     let mut table = Table::new();
-    table
-        .load_style(comfy_table::presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(headers);
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(headers);
     for row in rows {
-        table.add_row(row.into_iter().map(Cell::new));
+        table.add_row(row.iter().map(|cell| one_line(cell)));
     }
-    for &column in numbers {
-        if let Some(column) = table.column_mut(column) {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+        if numbers.contains(&column.index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table
+    table.trim_fmt()
 }
 
 /// Text from files and arguments, which may hold line breaks and terminal commands, made safe for one line.

@@ -2,8 +2,11 @@
 
 mod float;
 
+use std::fmt;
+
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
+use serde::Serialize;
 
 /// How far two values may lie apart: `|got - want| <= atol + rtol * |want|`, as `numpy.allclose`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,16 +41,41 @@ pub(crate) fn difference(got: &Tensor, want: &Tensor, tolerance: Option<Toleranc
     })
 }
 
-/// The elements of a short vector of integers, as a person would write them: `[3, 0, 5]`.
-pub(crate) fn short_integers(tensor: &Tensor) -> Option<String> {
-    const SHORT: usize = 16;
-    let integer = matches!(tensor.element(), ElementType::Int32 | ElementType::Int64);
-    match tensor.shape() {
-        [len] if integer && *len <= SHORT => {
-            let values: Vec<_> = (0..*len).map(|at| text(value(tensor, at))).collect();
-            Some(format!("[{}]", values.join(", ")))
+/// What a line can say about a tensor: type, shape, and the values of a short list of indices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Summary {
+    #[serde(rename = "type")]
+    element: &'static str,
+    shape: Vec<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<Vec<i128>>,
+}
+
+impl Summary {
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        const SHORT: usize = 16;
+        let element = tensor.element();
+        let list = matches!(element, ElementType::Int32 | ElementType::Int64) && tensor.shape().len() == 1;
+        let values = (0..SHORT.saturating_add(1)).map_while(|at| match value(tensor, at) {
+            Some(Value::Bits(element, bits)) => Some(integer(element, bits)),
+            _ => None,
+        });
+        let values: Vec<_> = if list { values.collect() } else { Vec::new() };
+        Self {
+            element: element.onnx_name(),
+            shape: tensor.shape().to_vec(),
+            values: (list && values.len() <= SHORT).then_some(values),
         }
-        _ => None,
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.element, self.shape)?;
+        match &self.values {
+            Some(values) => write!(f, " = {values:?}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -21,12 +21,14 @@ use crate::output::{Output, count};
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy --write-indices 3,0 --present-cache out.npy
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy --write-indices 3,0 \\
+      --present-cache out.npy
   kvscatter apply tensor-scatter --past-cache model.safetensors#k --update new.npy --type bfloat16 \\
       --write-indices positions.npy --mode circular --in-place
-  kvscatter apply kv-cache-update --cache k.npy --update new.npy --write-indices 3,0 --output out.npy
-  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy --layer-id 0 --token-offset 5,2 --seq-len 2,1 \\
-      --present out.npy
+  kvscatter apply kv-cache-update --cache k.npy --update new.npy --write-indices 3,0 \\
+      --output out.npy
+  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy --layer-id 0 \\
+      --token-offset 5,2 --seq-len 2,1 --present out.npy
 
 --in-place takes .npy files, .pb files that keep their values in raw_data, and entries of .safetensors files.
 It locks the file against other kvscatter commands; no other program may write it meanwhile.")]
@@ -48,7 +50,7 @@ pub(crate) struct ApplyTensorScatter {
     update: Location,
 
     /// Where the result goes
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     present_cache: Option<Location>,
 
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub(crate) struct ApplyKvCacheUpdate {
     update: Location,
 
     /// Where the result goes
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     output: Option<Location>,
 
     #[command(flatten)]
@@ -92,7 +94,7 @@ pub(crate) struct ApplyKvCacheOperation {
     new_kv: Location,
 
     /// Where the result goes
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     present: Option<Location>,
 
     #[command(flatten)]
@@ -105,7 +107,7 @@ pub(crate) struct ApplyKvCacheOperation {
 #[derive(Debug, Args)]
 struct Common {
     /// Update the cache file itself, touching only the planned bytes
-    #[arg(long, conflicts_with_all = ["present_cache", "output", "present"])]
+    #[arg(long)]
     in_place: bool,
 
     /// Element type of .npy files that only tell its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …

@@ -26,7 +26,7 @@ use crate::refused::Refused;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  kvscatter cases -o cases                          # 240 cases: every idea ten times
+  kvscatter cases -o cases                          # every idea with every element type
   kvscatter cases -o cases --seed 7 --count 5000
   kvscatter verify cases                            # ours
   kvscatter verify cases --actual results           # yours
@@ -41,8 +41,8 @@ pub(crate) struct Cases {
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// How many
-    #[arg(long, default_value_t = 240)]
+    /// How many; from 624 on, every idea comes with every element type
+    #[arg(long, default_value_t = 624)]
     count: usize,
 }
 

@@ -24,10 +24,14 @@ const SHOWN: usize = 32;
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,3,64 --write-indices 3,0,14,7 --mode circular
-  kvscatter plan tensor-scatter --cache k.npy --update new.npy --write-indices positions.npy --svg write.svg
-  kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 --update-lengths 0,1,1,3 --write-indices 2,0,5
-  kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 --layer-id 1 --token-offset 5,2 --seq-len 2,1
+  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,3,64 --write-indices 3,0,14,7 \\
+      --mode circular
+  kvscatter plan tensor-scatter --cache k.npy --update new.npy --write-indices at.npy \\
+      --svg write.svg
+  kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 --write-indices 2,0,5 \\
+      --update-lengths 0,1,1,3
+  kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 --layer-id 1 \\
+      --token-offset 5,2 --seq-len 2,1
 
 Shapes and files may be mixed; of a file only the header is used.")]
 pub(crate) enum Plan {

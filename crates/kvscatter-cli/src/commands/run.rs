@@ -35,7 +35,8 @@ const LANES: usize = 32;
 Examples:
   kvscatter run testdata/onnx-node/test_tensorscatter_circular
   kvscatter run decoder.onnx --dim batch=4 --dim max_seq=4096 --seed 7
-  kvscatter run decoder.onnx -i past_cache=k.npy -i write_indices=positions.npy -o present_cache=out.safetensors#k
+  kvscatter run decoder.onnx -i past_cache=k.npy -i write_indices=positions.npy \\
+      -o present_cache=out.safetensors#k
   kvscatter run model.onnx --functional")]
 pub(crate) struct Run {
     /// An .onnx file, or a test directory

@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 use crate::Outcome;
 use crate::compare::Tolerance;
 use crate::error::Error;
+use crate::files;
 use crate::output::{Output, count, one_line, progress, styled};
 
 use judge::{Finding, Judge};
@@ -43,11 +44,11 @@ pub(crate) struct Verify {
     actual: Option<PathBuf>,
 
     /// Relative tolerance: |actual - expected| <= atol + rtol * |expected|
-    #[arg(long, value_name = "R", value_parser = tolerance)]
+    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = tolerance)]
     rtol: Option<f64>,
 
     /// Absolute tolerance
-    #[arg(long, value_name = "A", value_parser = tolerance)]
+    #[arg(long, value_name = "A", allow_negative_numbers = true, value_parser = tolerance)]
     atol: Option<f64>,
 }
 
@@ -84,6 +85,9 @@ struct Totals {
 
 pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
     let mut cases = Vec::new();
+    for dir in args.dirs.iter().chain(&args.actual) {
+        files::check_folder(dir)?;
+    }
     for dir in &args.dirs {
         let found = discover(dir)?;
         if found.is_empty() {
@@ -164,7 +168,7 @@ impl fmt::Display for Line {
             }
             Verdict::Unreadable(error) => {
                 let error = one_line(&error.to_string());
-                write!(f, "{}  {case}: {error}", styled("????", anstyle::AnsiColor::Yellow))
+                write!(f, "{}  {case}: {error}", styled("ERR ", anstyle::AnsiColor::Yellow))
             }
         }
     }

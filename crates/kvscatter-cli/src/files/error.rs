@@ -1,5 +1,6 @@
 //! What can be wrong with a tensor file.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -38,6 +39,8 @@ pub(crate) enum Problem {
     Io(#[from] io::Error),
     #[error("not a regular file")]
     NotAFile,
+    #[error("not a folder")]
+    NotAFolder,
     #[error("{bytes} bytes do not fit into memory")]
     TooLarge { bytes: u64 },
     #[error("{len} bytes, at most {limit} are possible")]
@@ -49,6 +52,8 @@ pub(crate) enum Problem {
     Tensor(#[from] TensorError),
     #[error("shape {shape:?} of {element} takes {want} bytes, the file has {got}")]
     DataLength { element: ElementType, shape: Vec<usize>, want: usize, got: u64 },
+    #[error("shape {shape:?} of {element} takes {want} bytes, the entry has more")]
+    MoreData { element: ElementType, shape: Vec<usize>, want: usize },
     #[error("holds {file}, not {asked}")]
     TypeDiffers { file: ElementType, asked: ElementType },
     #[error("element {index} is {value:#04x}, which is no {element}: 4 bits at most")]
@@ -56,6 +61,8 @@ pub(crate) enum Problem {
 
     #[error("the header {what}")]
     NpyHeader { what: &'static str },
+    #[error("dimension {axis} is {dim}: must lie between 0 and {}", usize::MAX)]
+    NpyDimension { axis: usize, dim: i128 },
     #[error("type '{descr}' is none of the 24 element types")]
     NpyType { descr: String },
     #[error("type '{descr}' is only a width: name the element type with --type, such as --type {}", if descr.ends_with('2') { "bfloat16" } else { "float8_e4m3fn" })]
@@ -87,7 +94,7 @@ pub(crate) enum Problem {
     OddSafetensors { elements: usize },
     #[error("has no entry '{entry}'; it has {}", list(.have))]
     NoEntry { entry: String, have: Vec<String> },
-    #[error("has {} entries: name one as FILE#NAME, of {}", .have.len(), list(.have))]
+    #[error("{}", if .have.is_empty() { "has no entries".to_owned() } else { format!("has {} entries: add #NAME, one of {}", .have.len(), list(.have)) })]
     WhichEntry { have: Vec<String> },
 
     #[error(transparent)]
@@ -97,7 +104,7 @@ pub(crate) enum Problem {
 
     #[error("holds one tensor, but several outputs name it: .npz and .safetensors hold several")]
     OneTensor,
-    #[error("already exists and is an input of this command: write somewhere else")]
+    #[error("is an input of this command, and no input is overwritten")]
     OverInput,
 }
 
@@ -118,13 +125,16 @@ fn plain_io(error: &io::Error) -> String {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         io::ErrorKind::UnexpectedEof => "the file ends early".to_owned(),
-        _ => {
-            let text = error.to_string();
-            match text.split_once(" (os error") {
-                Some((text, _)) => text.to_lowercase(),
-                None => text,
-            }
-        }
+        _ => plain(error).to_lowercase(),
+    }
+}
+
+/// A message without the number that Rust adds to the operating system's words.
+pub(crate) fn plain(error: &impl fmt::Display) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(at) => text.get(..at).unwrap_or_default().to_owned(),
+        None => text,
     }
 }
 

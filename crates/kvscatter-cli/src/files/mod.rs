@@ -19,7 +19,8 @@ use std::path::Path;
 use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
 
-pub(crate) use error::{Error, Problem};
+use error::Problem;
+pub(crate) use error::{Error, plain};
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
@@ -92,6 +93,18 @@ pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
         }
     };
     read().map_err(|problem| Error::at_path(path, problem))
+}
+
+/// Whether this is a folder.
+///
+/// # Errors
+/// [`Error`] if it is not there, or is something else.
+pub(crate) fn check_folder(path: &Path) -> Result<(), Error> {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(Error::at_path(path, Problem::NotAFolder)),
+        Err(error) => Err(Error::at_path(path, error)),
+    }
 }
 
 /// A file that names its type and a `--type` that names another is a mistake, not a cast.

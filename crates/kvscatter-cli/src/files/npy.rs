@@ -13,7 +13,7 @@ use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor, storage_len};
-use winnow::ascii::{dec_uint, multispace0};
+use winnow::ascii::{dec_int, multispace0};
 use winnow::combinator::{alt, delimited, eof, opt, separated, separated_pair, terminated};
 use winnow::error::ContextError;
 use winnow::prelude::*;
@@ -116,10 +116,8 @@ fn interpret(literal: Literal<'_>, ty: Option<ElementType>, data_offset: u64) ->
     if literal.fortran_order {
         return Err(Problem::FortranOrder);
     }
-    let shape =
-        literal.shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<Vec<_>, _>>().map_err(
-            |_| Problem::NpyHeader { what: "has a dimension beyond this machine's address space" },
-        )?;
+    let dim = |(axis, &dim)| usize::try_from(dim).map_err(|_| Problem::NpyDimension { axis, dim });
+    let shape = literal.shape.iter().enumerate().map(dim).collect::<Result<Vec<_>, _>>()?;
     // One byte per element, as the file stores them.
     let stored = if element.bits() == Some(4) { ElementType::UInt8 } else { element };
     let data_len = storage_len(stored, &shape)?;
@@ -253,14 +251,14 @@ fn descr(element: ElementType) -> Result<&'static str, Problem> {
 struct Literal<'a> {
     descr: &'a str,
     fortran_order: bool,
-    shape: Vec<u64>,
+    shape: Vec<i128>,
 }
 
 /// One entry of the dictionary.
 enum Entry<'a> {
     Descr(&'a str),
     FortranOrder(bool),
-    Shape(Vec<u64>),
+    Shape(Vec<i128>),
 }
 
 fn dictionary<'a>(input: &mut &'a str) -> Result<Literal<'a>, ContextError> {
@@ -313,9 +311,9 @@ fn boolean(input: &mut &str) -> Result<bool, ContextError> {
     spaced(alt(("True".value(true), "False".value(false)))).parse_next(input)
 }
 
-fn tuple(input: &mut &str) -> Result<Vec<u64>, ContextError> {
+fn tuple(input: &mut &str) -> Result<Vec<i128>, ContextError> {
     // Python 2 marked long integers with an `L`, and such files are still about.
-    let dim = spaced(terminated(dec_uint::<_, u64, _>, opt("L")));
+    let dim = spaced(terminated(dec_int::<_, i128, _>, opt("L")));
     delimited(spaced("("), terminated(separated(0.., dim, ","), opt(spaced(","))), spaced(")"))
         .parse_next(input)
 }
@@ -419,14 +417,18 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': False}",
             "{'descr': '<f4', 'descr': '<f4', 'shape': (2,)}",
             "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}",
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (2e9,)}",
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999,)}",
+            &format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({},)}}", "9".repeat(40)),
             "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} __import__('os')",
             &nested,
             &" ".repeat(MAX_HEADER + 1),
         ] {
             assert!(matches!(parse(literal, None), Err(Problem::NpyHeader { .. })), "{literal:.60}");
+        }
+        for dim in ["-2", "99999999999999999999999"] {
+            let literal = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (3, {dim})}}");
+            let problem = parse(&literal, None).unwrap_err();
+            assert!(matches!(problem, Problem::NpyDimension { axis: 1, .. }), "{dim}: {problem}");
         }
         let overflowing = "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 3)}";
         assert!(matches!(parse(overflowing, None), Err(Problem::Tensor(_))));

@@ -1,5 +1,6 @@
 //! `.npz`: a zip archive of `.npy` files, stored or deflated.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{BufReader, Cursor, Write};
 
@@ -25,15 +26,15 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     // One byte more than asked for tells data that is too long from data that fits. Reading to the end also
     // compares the checksum.
     let data = source::at_most(&mut entry, header.data_len.saturating_add(1))?;
-    if data.len() != header.data_len {
-        return Err(Problem::DataLength {
-            element: header.element,
-            shape: header.shape,
-            want: header.data_len,
-            got: u64::try_from(data.len()).unwrap_or(u64::MAX),
-        });
+    let (element, shape, want) = (header.element, header.shape.clone(), header.data_len);
+    match data.len().cmp(&want) {
+        Ordering::Equal => header.tensor(data),
+        Ordering::Greater => Err(Problem::MoreData { element, shape, want }),
+        Ordering::Less => {
+            let got = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            Err(Problem::DataLength { element, shape, want, got })
+        }
     }
-    header.tensor(data)
 }
 
 /// The bytes of an archive of these arrays.

@@ -90,10 +90,10 @@ pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
 
 fn view(tensor: &Tensor) -> Result<TensorView<'_>, Problem> {
     let element = tensor.element();
-    let dtype = dtype(element).ok_or(Problem::NoSafetensorsType { element })?;
     let Data::Bytes(bytes) = tensor.data() else {
         return Err(Problem::StringsOnlyInPb);
     };
+    let dtype = dtype(element).ok_or(Problem::NoSafetensorsType { element })?;
     TensorView::new(dtype, tensor.shape().to_vec(), bytes).map_err(|error| match error {
         SafeTensorError::MisalignedSlice => {
             Problem::OddSafetensors { elements: tensor.shape().iter().product() }

@@ -9,13 +9,12 @@ use kvscatter_onnx::{Dim, Tensor, generate};
 use super::{Run, unique};
 use crate::error::Error;
 use crate::files;
-use crate::values::short_integers;
+use crate::values::Summary;
 
 /// An input of the model.
 pub(super) struct Input {
     pub(super) name: String,
-    /// `float [2, 1, 4, 5]`, and the values of short lists of indices.
-    pub(super) description: String,
+    pub(super) summary: Summary,
     pub(super) origin: Origin,
     /// Until it is given to the evaluation.
     pub(super) tensor: Option<Tensor>,
@@ -110,16 +109,10 @@ impl Input {
     fn new(name: &str, tensor: Tensor, origin: Origin) -> Self {
         Self {
             name: name.to_owned(),
-            description: describe(&tensor),
+            summary: Summary::of(&tensor),
             origin,
             tensor: Some(tensor),
             address: None,
         }
     }
-}
-
-/// Type and shape, and the values of a short list of integers.
-pub(super) fn describe(tensor: &Tensor) -> String {
-    let values = short_integers(tensor).map(|values| format!(" = {values}"));
-    format!("{} {:?}{}", tensor.element(), tensor.shape(), values.unwrap_or_default())
 }

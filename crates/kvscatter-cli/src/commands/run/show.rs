@@ -6,9 +6,10 @@ use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{NodeReport, Outcome};
 use serde::Serialize;
 
-use super::inputs::{Origin, describe};
+use super::inputs::Origin;
 use super::{Done, Input};
 use crate::output::{Output, styled, table};
+use crate::values::Summary;
 
 pub(super) fn show(done: &[Done], output: &mut Output) -> io::Result<()> {
     if output.is_json() {
@@ -29,8 +30,8 @@ impl Done {
         let inputs = self
             .inputs
             .iter()
-            .map(|input| vec![input.name.clone(), input.description.clone(), input.origin.to_string()]);
-        writeln!(output, "{}\n", table(&["input", "", "from"], &[], inputs))?;
+            .map(|input| vec![input.name.clone(), input.summary.to_string(), input.origin.to_string()]);
+        writeln!(output, "{}\n", table(&["input", "type and shape", "from"], &[], inputs))?;
 
         let nodes = self.report.nodes.iter().map(|node| {
             vec![
@@ -42,7 +43,7 @@ impl Done {
                 how(node),
             ]
         });
-        let headers = ["node", "operator", "output", "planned bytes", "moved bytes", ""];
+        let headers = ["node", "operator", "output", "planned bytes", "moved bytes", "how"];
         writeln!(output, "{}\n", table(&headers, &[0, 3, 4], nodes))?;
 
         for (picture, nodes) in self.distinct_pictures() {
@@ -57,9 +58,9 @@ impl Done {
                 Some(input) => format!("at the address of {input}"),
                 None => "in memory of its own".to_owned(),
             };
-            vec![name.clone(), describe(tensor), place]
+            vec![name.clone(), Summary::of(tensor).to_string(), place]
         });
-        writeln!(output, "{}", table(&["output", "", ""], &[], outputs))?;
+        writeln!(output, "{}", table(&["output", "type and shape", "where"], &[], outputs))?;
         match &self.check {
             None => Ok(()),
             Some(Ok(())) => {
@@ -132,7 +133,8 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct InputDocument<'a> {
     name: &'a str,
-    value: &'a str,
+    #[serde(flatten)]
+    summary: &'a Summary,
     from: String,
 }
 
@@ -150,7 +152,8 @@ struct NodeDocument<'a> {
 #[derive(Serialize)]
 struct OutputDocument<'a> {
     name: &'a str,
-    value: String,
+    #[serde(flatten)]
+    summary: Summary,
     /// The input whose memory it is in.
     lies_in: Option<&'a str>,
 }
@@ -159,7 +162,7 @@ impl<'a> Document<'a> {
     fn new(done: &'a Done) -> Self {
         let input = |input: &'a Input| InputDocument {
             name: &input.name,
-            value: &input.description,
+            summary: &input.summary,
             from: input.origin.to_string(),
         };
         let node = |node: &'a NodeReport| NodeDocument {
@@ -179,7 +182,7 @@ impl<'a> Document<'a> {
             outputs: outputs
                 .map(|((name, tensor), lies_in)| OutputDocument {
                     name,
-                    value: describe(tensor),
+                    summary: Summary::of(tensor),
                     lies_in: lies_in.as_deref(),
                 })
                 .collect(),

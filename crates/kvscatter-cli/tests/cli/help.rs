@@ -1,0 +1,118 @@
+//! Help, completions and usage errors.
+
+use crate::support::Folder;
+
+#[test]
+fn every_page() {
+    let folder = Folder::new();
+    let pages = [
+        "",
+        "run",
+        "apply",
+        "apply tensor-scatter",
+        "apply kv-cache-update",
+        "apply kv-cache-operation",
+        "plan",
+        "plan tensor-scatter",
+        "plan kv-cache-update",
+        "plan kv-cache-operation",
+        "verify",
+        "cases",
+        "completions",
+    ];
+    for page in pages {
+        let name = format!("help {page}").trim().replace(' ', "_");
+        let help = folder.run(&format!("{page} --help")).passed();
+        insta::assert_snapshot!(name, help);
+    }
+}
+
+#[test]
+fn every_example_in_the_help_parses() {
+    let folder = Folder::new();
+    for page in ["", "run", "apply", "plan", "verify", "cases"] {
+        let help = folder.run(&format!("{page} --help")).passed().replace("\\\n", " ");
+        let mut examples = 0;
+        for line in help.lines().filter_map(|line| line.strip_prefix("  kvscatter ")) {
+            let command = line.split(" #").flat_map(|line| line.split("&&")).next().unwrap();
+            let error = folder.run(command).stderr;
+            assert!(!error.contains("--help says more"), "{command}: {error}");
+            examples += 1;
+        }
+        assert!(examples >= 3, "{page}");
+    }
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let folder = Folder::new();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = folder.run(&format!("completions {shell}")).passed();
+        assert!(script.contains("kv-cache-operation") && script.contains("write-indices"), "{shell}");
+    }
+}
+
+#[test]
+fn usage_errors_are_one_line() {
+    let folder = Folder::new();
+    let lines = [
+        "frobnicate",
+        "run",
+        "run a b",
+        "run m.onnx --seed -1",
+        "run m.onnx --in-place --functional",
+        "run m.onnx -i past_cache",
+        "run m.onnx -i past_cache=k.txt",
+        "run m.onnx --dim batch=x",
+        "plan tensor-scatter --cache 2,4,1",
+        "plan tensor-scatter --cache 2,-4,1 --update 2,1,1",
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --mode diagonal",
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --axs 1",
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --type float9",
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --write-indices 0;1",
+        "plan kv-cache-update --cache 2,1,4,1 --update 2,1,1,1 --write-indices 0,1 --cache-mode ring",
+        "apply tensor-scatter --past-cache a.npy --update b.npy",
+        "apply tensor-scatter --past-cache a.npy --update b.npy --in-place --present-cache c.npy",
+        "apply tensor-scatter --past-cache a.npy#k --update b.npy --in-place",
+        "apply tensor-scatter --past-cache a.npz# --update b.npy --in-place",
+        "verify",
+        "verify d --rtol nan",
+        "verify d --atol -1",
+        "cases",
+        "cases -o d --count x",
+        "completions tcsh",
+    ];
+    let answers: Vec<_> =
+        lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
+    insta::assert_snapshot!(answers.concat());
+}
+
+#[test]
+fn asking_for_nothing_shows_the_help() {
+    let folder = Folder::new();
+    for page in ["", "plan", "apply"] {
+        let answer = folder.run(page);
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{page}");
+        assert!(answer.stderr.contains("Usage: kvscatter"), "{page}: {}", answer.stderr);
+    }
+}
+
+/// `kvscatter … | head -1`: the reader leaves, and that is no error.
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    use std::process::{Command, Stdio};
+    for args in
+        ["completions bash", "--help", "plan tensor-scatter --cache 9999,4,1 --update 9999,1,1 --json"]
+    {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kvscatter"))
+            .args(args.split(' '))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{args}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Files that lie. Each is refused in one line, in bounded time and in bounded memory.
+#![cfg(unix)]
+
+use std::io::Write;
+
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use crate::support::{Answer, Folder, npy, testdata};
+
+/// Reads a file as the cache of an operator that takes any type.
+fn read(folder: &Folder, file: &str) -> Answer {
+    folder.write("nothing.npy", &npy("<f4", &[2, 0, 5], &[]));
+    folder.run_in_1_gib(&format!(
+        "apply tensor-scatter --past-cache {file} --update nothing.npy --present-cache out.pb"
+    ))
+}
+
+#[test]
+fn claims_are_compared_with_the_file() {
+    let folder = Folder::new();
+    let dims = |shape: &str| {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+        let len = u16::try_from(header.len()).unwrap().to_le_bytes();
+        [b"\x93NUMPY\x01\x00".as_slice(), &len, header.as_bytes(), &[0; 64]].concat()
+    };
+    folder.write("huge.npy", &dims("(1099511627776, 1)"));
+    folder.write("overflow.npy", &dims("(4611686018427387904, 4611686018427387904)"));
+    folder.write("beyond_u64.npy", &dims("(99999999999999999999999999,)"));
+    folder.write("negative.npy", &dims("(-1, 4)"));
+    folder.write("long.npy", &dims("(2, 4)"));
+    folder.write("header_4_gib.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{");
+    let nested = format!("{{'descr': {}", "[".repeat(9000));
+    let len = u16::try_from(nested.len()).unwrap().to_le_bytes();
+    folder.write("nested.npy", &[b"\x93NUMPY\x01\x00".as_slice(), &len, nested.as_bytes()].concat());
+    folder.write("empty.npy", b"");
+    folder.write("text.npy", b"hello");
+
+    let safetensors = |header: &str, data: usize| {
+        let len = u64::try_from(header.len()).unwrap().to_le_bytes();
+        [len.as_slice(), header.as_bytes(), &vec![0; data]].concat()
+    };
+    let entry = |shape: &str, begin: u64, end: u64| {
+        format!("{{\"k\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{begin},{end}]}}}}")
+    };
+    folder.write("huge.safetensors", &safetensors(&entry("[1099511627776]", 0, 4_398_046_511_104), 8));
+    folder.write("overflow.safetensors", &safetensors(&entry("[4611686018427387904,4]", 0, 8), 8));
+    folder.write("hole.safetensors", &safetensors(&entry("[2]", 8, 16), 16));
+    folder.write("short.safetensors", &safetensors(&entry("[4]", 0, 8), 8));
+    folder.write("backwards.safetensors", &safetensors(&entry("[2]", 8, 0), 8));
+    folder.write("long.safetensors", &safetensors(&entry("[2]", 0, 8), 9));
+    folder.write("header_16_eib.safetensors", &[0xff; 64]);
+    folder.write("header_90_mb.safetensors", &[90_000_000_u64.to_le_bytes().as_slice(), b"{"].concat());
+    folder.write("nested.safetensors", &safetensors(&"[".repeat(100_000), 0));
+    folder.write("six_bits.safetensors", &safetensors(&entry("[4]", 0, 3).replace("F32", "F6_E2M3"), 3));
+    folder.write("empty.safetensors", b"");
+    folder.write("none.safetensors", &safetensors("{}", 0));
+
+    folder.write("empty.npz", b"");
+    folder.write("text.npz", b"PK\x05\x06 not quite");
+    folder.write("empty.pb", b"");
+    // dims = 2^62, data_type = FLOAT, no data.
+    folder.write("huge.pb", b"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x40\x10\x01");
+    folder.write("text.pb", b"hello");
+
+    let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let answers: Vec<_> =
+        names.iter().map(|name| format!("{name}\n  {}\n", read(&folder, name).refused())).collect();
+    insta::assert_snapshot!(answers.concat());
+}
+
+fn zip(folder: &Folder, name: &str, header: &[u8], zeros: usize) {
+    let mut archive = ZipWriter::new(std::fs::File::create(folder.path(name)).unwrap());
+    let options =
+        SimpleFileOptions::default().compression_method(CompressionMethod::Deflated).large_file(true);
+    archive.start_file("k.npy", options).unwrap();
+    archive.write_all(header).unwrap();
+    let block = vec![0; 1 << 20];
+    for _ in 0..zeros >> 20 {
+        archive.write_all(&block).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+/// A few megabytes that expand to gigabytes.
+#[test]
+fn archives_that_expand() {
+    let folder = Folder::new();
+    let header = |bytes: usize| npy("|u1", &[bytes], &[]);
+    // 1.1 GiB behind a header that claims 4 bytes: reading stops after the fifth.
+    zip(&folder, "more.npz", &header(4), 1126 << 20);
+    // An honest claim of 5 GiB: refused before anything is expanded.
+    zip(&folder, "honest.npz", &header(5 << 30), 1 << 20);
+    // A claim of 3 GiB with a megabyte behind it: memory follows the data, not the claim.
+    zip(&folder, "less.npz", &header(3 << 30), 1 << 20);
+    let answers: Vec<_> = ["more.npz", "honest.npz", "less.npz"]
+        .iter()
+        .map(|name| format!("{name}\n  {}\n", read(&folder, name).refused()))
+        .collect();
+    insta::assert_snapshot!(answers.concat());
+}
+
+#[test]
+fn an_archive_with_a_wrong_checksum() {
+    let folder = Folder::new();
+    let mut file = std::fs::read(testdata("files/two.npz")).unwrap();
+    let data = file.windows(6).position(|bytes| bytes == b"\x93NUMPY").unwrap() + 128;
+    file[data] ^= 1;
+    folder.write("flipped.npz", &file);
+    assert!(read(&folder, "flipped.npz#k").refused().to_lowercase().contains("checksum"));
+}
+
+#[test]
+fn pipes_and_devices_are_no_files() {
+    let folder = Folder::new();
+    let made = std::process::Command::new("mkfifo").arg(folder.path("pipe.npy")).status().unwrap();
+    assert!(made.success());
+    std::os::unix::fs::symlink("/dev/zero", folder.path("zero.npy")).unwrap();
+    for name in ["pipe.npy", "zero.npy"] {
+        assert_eq!(read(&folder, name).refused(), format!("error: {name}: not a regular file"));
+        let line = format!("apply tensor-scatter --past-cache {name} --update nothing.npy --in-place");
+        assert_eq!(folder.run(&line).refused(), format!("error: {name}: not a regular file"));
+    }
+}
+
+#[test]
+fn names_cannot_speak_to_the_terminal() {
+    let folder = Folder::new();
+    let args = ["plan", "tensor-scatter", "--cache", "a\u{1b}[31m\nb.npy", "--update", "1,1,1"];
+    assert_eq!(folder.run_args(&args).refused(), "error: a\\u{1b}[31m\\nb.npy: no such file or directory");
+}
+
+/// Every fixture, cut at every length and with every eighth byte changed: an answer, never a crash.
+#[test]
+fn damaged_files_are_read_or_refused() {
+    let folder = Folder::new();
+    folder.write("nothing.npy", &npy("<f4", &[2, 0, 5], &[]));
+    for (name, entry) in [
+        ("float32.npy", ""),
+        ("two.npz", "#k"),
+        ("compressed.npz", ""),
+        ("two.safetensors", "#k"),
+        ("float16.pb", ""),
+        ("typed.pb", ""),
+    ] {
+        let whole = std::fs::read(testdata("files").join(name)).unwrap();
+        let cuts = (0..whole.len()).step_by(3).map(|len| whole[..len].to_vec());
+        let changes = (0..whole.len()).step_by(8).map(|at| {
+            let mut changed = whole.clone();
+            changed[at] = changed[at].wrapping_mul(31).wrapping_add(97);
+            changed
+        });
+        for damaged in cuts.chain(changes) {
+            folder.write(name, &damaged);
+            let line = format!("plan tensor-scatter --cache {name}{entry} --update 2,1,5 --type float");
+            let answer = folder.run(&line);
+            match answer.code {
+                Some(0) => {}
+                Some(2) => drop(answer.one_error_line()),
+                code => panic!("{name}: {code:?} {answer}\n{damaged:02x?}"),
+            }
+        }
+    }
+}

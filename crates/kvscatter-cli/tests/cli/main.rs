@@ -1,0 +1,13 @@
+//! The `kvscatter` command as a user meets it: the real binary, real files, exit codes and what it prints.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test they help")]
+
+mod apply;
+mod formats;
+mod help;
+mod hostile;
+mod in_place;
+mod plan;
+mod run;
+mod support;
+mod verify;

@@ -1,0 +1,135 @@
+//! `kvscatter plan`: pictures, tables, JSON and SVG.
+
+use crate::support::{Folder, npy, npy_i64};
+
+#[test]
+fn a_ring_with_every_kind_of_lane() {
+    let line = "plan tensor-scatter --cache 6,8,16,64 --update 6,8,3,64 --write-indices=-1,0,14,7,99,3 --mode circular \
+                --lengths 3,3,3,1,0,2 --svg ring.svg";
+    let folder = Folder::new();
+    insta::assert_snapshot!("ring", folder.run(line).passed());
+    insta::assert_snapshot!("ring_svg", String::from_utf8(folder.read("ring.svg")).unwrap());
+}
+
+#[test]
+fn skipped_samples() {
+    let line = "plan tensor-scatter --cache 3,2,8,4 --update 3,2,2,4 --write-indices 7,0,-1 --out-of-range skip-sample";
+    insta::assert_snapshot!(Folder::new().run(line).passed());
+}
+
+#[test]
+fn a_packed_kv_cache_update() {
+    let line = "plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 --update-lengths 0,1,1,3 --write-indices 2,0,5 \
+                --type bfloat16";
+    insta::assert_snapshot!(Folder::new().run(line).passed());
+}
+
+#[test]
+fn a_kv_cache_operation() {
+    let line =
+        "plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 --layer-id 1 --token-offset 5,2 --seq-len 2,1";
+    insta::assert_snapshot!(Folder::new().run(line).passed());
+}
+
+#[test]
+fn a_wide_cache_is_scaled_and_a_large_batch_is_cut() {
+    let line = "plan tensor-scatter --cache 40,8,4096,128 --update 40,8,1,128";
+    insta::assert_snapshot!(Folder::new().run(line).passed());
+}
+
+#[test]
+fn json() {
+    let line =
+        "plan tensor-scatter --cache 2,2,4,1 --update 2,2,2,1 --write-indices 3,1 --mode circular --json";
+    insta::assert_snapshot!(Folder::new().run(line).passed());
+}
+
+#[test]
+fn nothing_to_write() {
+    for update in ["0,2,1,4", "0,2,0,4"] {
+        let line = format!("plan tensor-scatter --cache 0,2,8,4 --update {update}");
+        assert!(Folder::new().run(&line).passed().contains("writes 0 elements"), "{update}");
+    }
+    let folder = Folder::new();
+    let args = ["plan", "tensor-scatter", "--cache", "0,8,4", "--update", "0,1,4", "--write-indices", ""];
+    assert!(folder.run_args(&args).passed().contains("writes 0 elements"));
+}
+
+#[test]
+fn strings_are_counted_not_measured() {
+    let line = "plan tensor-scatter --cache 1,4,2 --update 1,1,2 --type string";
+    let text = Folder::new().run(line).passed();
+    assert!(text.ends_with("writes 2 elements; nothing else changes\n"), "{text}");
+}
+
+#[test]
+fn of_files_only_the_header_counts() {
+    let folder = Folder::new();
+    folder.write("cache.npy", &npy("<V2", &[2, 8, 4], &[0; 128]));
+    folder.write("at.npy", &npy_i64(&[7, 0]));
+    let line = "plan tensor-scatter --cache cache.npy --type bfloat16 --update 2,1,4 --write-indices at.npy";
+    insta::assert_snapshot!(folder.run(line).passed());
+}
+
+#[test]
+fn a_colossal_batch_is_answered_at_once() {
+    let line = "plan tensor-scatter --cache 1000000000000,4,1 --update 1000000000000,1,1 --type uint8";
+    let text = Folder::new().run(line).passed();
+    assert!(text.contains("writes 1000000000000 elements"), "{text}");
+}
+
+#[test]
+fn refusals() {
+    let folder = Folder::new();
+    folder.write("int32.npy", &npy("<i4", &[2], &[0; 8]));
+    folder.write("matrix.npy", &npy("<i8", &[2, 1], &[0; 16]));
+    folder.write("floats.npy", &npy("<f4", &[2], &[0; 8]));
+    folder.write("f32.npy", &npy("<f4", &[2, 1, 4, 1], &[0; 32]));
+    folder.write("f16.npy", &npy("<f2", &[2, 1, 1, 1], &[0; 4]));
+    let onnx = "plan tensor-scatter --cache 2,1,4,1 --update 2,1,2,1";
+    let tensorrt = "plan kv-cache-update --cache 2,1,4,1 --update";
+    let ascend = "plan kv-cache-operation --past 2,2,8,6 --new-kv 3,6";
+    let lines = [
+        format!("{onnx} --write-indices 3,0"),
+        format!("{onnx} --write-indices 0,9223372036854775807"),
+        format!("{onnx} --write-indices -1,0"),
+        format!("{onnx} --write-indices -1,0 --mode circular --negative-index reject"),
+        format!("{onnx} --write-indices 0"),
+        format!("{onnx} --write-indices int32.npy"),
+        format!("{onnx} --write-indices matrix.npy"),
+        format!("{onnx} --write-indices floats.npy"),
+        format!("{onnx} --write-indices absent.npy"),
+        format!("{onnx} --axis 0"),
+        format!("{onnx} --axis -4"),
+        format!("{onnx} --axis 4"),
+        format!("{onnx} --lengths 3,0"),
+        format!("{onnx} --lengths 1"),
+        "plan tensor-scatter --cache 4 --update 4".to_owned(),
+        "plan tensor-scatter --cache 2,4,1 --update 2,4".to_owned(),
+        "plan tensor-scatter --cache 2,4,1 --update 3,4,1".to_owned(),
+        "plan tensor-scatter --cache 2,4,1 --update 2,5,1 --mode circular".to_owned(),
+        "plan tensor-scatter --cache 2,9223372036854775807,2 --update 2,1,2".to_owned(),
+        "plan tensor-scatter --cache f32.npy --update f16.npy".to_owned(),
+        "plan tensor-scatter --cache f32.npy --update f16.npy --type float16".to_owned(),
+        "plan kv-cache-operation --past f32.npy --new-kv f16.npy --layer-id 0 --token-offset 1,1 --seq-len 1,1"
+            .to_owned(),
+        format!("{tensorrt} 2,1,2,1 --write-indices 3,0"),
+        format!("{tensorrt} 2,1,2,1 --write-indices 0,0 --type int8"),
+        format!("{tensorrt} 2,1,2,1 --write-indices 0,0 --update-lengths 0,1,2"),
+        format!("{tensorrt} 2,1,1 --write-indices 0,0"),
+        format!("{tensorrt} 2,1,1 --write-indices 0,0 --update-lengths 1,1,2"),
+        format!("{tensorrt} 2,1,1 --write-indices 0,0 --update-lengths 0,3,2"),
+        format!("{tensorrt} 2,1,1 --write-indices 0,0 --update-lengths 0,1,3"),
+        format!("{tensorrt} 2,1,1 --write-indices 0,0 --update-lengths 0,1,2147483648"),
+        format!("{tensorrt} 3,1,2,1 --write-indices 0,0,0"),
+        format!("{ascend} --layer-id 2 --token-offset 2,1 --seq-len 2,1"),
+        format!("{ascend} --layer-id 0,1 --token-offset 2,1 --seq-len 2,1"),
+        format!("{ascend} --layer-id 0 --token-offset 1,1 --seq-len 2,1"),
+        format!("{ascend} --layer-id 0 --token-offset 9,1 --seq-len 2,1"),
+        format!("{ascend} --layer-id 0 --token-offset 3,1 --seq-len 3,0"),
+        format!("{ascend} --layer-id 0 --token-offset 2,2 --seq-len 2,2"),
+    ];
+    let answers: Vec<_> =
+        lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
+    insta::assert_snapshot!(answers.concat());
+}

@@ -1,0 +1,164 @@
+//! Running the binary in a folder of its own.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_kvscatter");
+
+/// A folder that a test's commands run in, so that no absolute path is ever printed.
+pub(crate) struct Folder(TempDir);
+
+/// What a command answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    /// A folder with a copy of the repository's test data as `testdata`.
+    pub(crate) fn with_testdata() -> Self {
+        let folder = Self::new();
+        copy(&testdata(""), &folder.path("testdata"));
+        folder
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// Runs a command line, split at spaces.
+    pub(crate) fn run(&self, line: &str) -> Answer {
+        self.run_args(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub(crate) fn run_args(&self, args: &[&str]) -> Answer {
+        self.answer(Command::new(BINARY).args(args))
+    }
+
+    /// As [`run`](Self::run), in 1 GiB of address space: who allocates what a file claims does not survive it.
+    #[cfg(unix)]
+    pub(crate) fn run_in_1_gib(&self, line: &str) -> Answer {
+        let script = "ulimit -v 1048576; exec \"$0\" \"$@\"";
+        self.answer(Command::new("sh").args(["-c", script, BINARY]).args(line.split_whitespace()))
+    }
+
+    fn answer(&self, command: &mut Command) -> Answer {
+        let output = command
+            .current_dir(self.0.path())
+            .env_remove("COLUMNS")
+            .env_remove("CLICOLOR_FORCE")
+            .output()
+            .unwrap();
+        Answer {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Answer {
+    /// The standard output of a command that went well.
+    #[track_caller]
+    pub(crate) fn passed(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{}", self.stdout);
+        self.stdout
+    }
+
+    /// The one line of a command that was refused.
+    #[track_caller]
+    pub(crate) fn refused(self) -> String {
+        assert_eq!((self.code, self.stdout.as_str()), (Some(2), ""), "{}", self.stderr);
+        self.one_error_line()
+    }
+
+    #[track_caller]
+    pub(crate) fn one_error_line(self) -> String {
+        let line = self.stderr.strip_suffix('\n').expect("a line").to_owned();
+        assert!(line.starts_with("error: ") && !line.contains('\n'), "{line}");
+        assert!(!line.contains("panicked"), "{line}");
+        line
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "exit code {}", self.code.unwrap_or(-1))?;
+        if !self.stdout.is_empty() {
+            write!(f, "--- standard output\n{}", self.stdout)?;
+        }
+        if !self.stderr.is_empty() {
+            write!(f, "--- standard error\n{}", self.stderr)?;
+        }
+        Ok(())
+    }
+}
+
+/// A file or folder of the repository's test data.
+pub(crate) fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+/// A `.npy` file as NumPy writes it.
+pub(crate) fn npy(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
+    let dims: String = shape.iter().map(|dim| format!("{dim},")).collect();
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let len = u16::try_from(header.len()).unwrap();
+    [b"\x93NUMPY\x01\x00".as_slice(), &len.to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// A `.npy` file of float32.
+pub(crate) fn npy_f32(shape: &[usize], values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    let data: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+    npy("<f4", shape, &data)
+}
+
+/// A `.npy` file of int64 or int32.
+pub(crate) fn npy_i64(values: &[i64]) -> Vec<u8> {
+    npy("<i8", &[values.len()], &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
+}
+
+pub(crate) fn npy_i32(values: &[i32]) -> Vec<u8> {
+    npy("<i4", &[values.len()], &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
+}
+
+/// The float32 values of a `.npy` file with a 128-byte header.
+pub(crate) fn f32s(file: &[u8]) -> Vec<f32> {
+    file[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `kvscatter cases` and `kvscatter verify`.
+
+use crate::support::{Answer, Folder};
+
+#[test]
+fn the_node_cases_pass() {
+    insta::assert_snapshot!(Folder::with_testdata().run("verify testdata/onnx-node"));
+}
+
+#[test]
+fn our_cases_pass_ours() {
+    let folder = Folder::new();
+    let made = folder.run("cases -o cases --seed 5 --count 480").passed();
+    insta::assert_snapshot!(made);
+    let text = folder.run("verify cases").passed();
+    assert!(text.ends_with("\n480 cases passed, 0 failed\n"), "{text}");
+    assert!(std::fs::read_dir(folder.path("cases")).unwrap().count() == 480);
+}
+
+/// The default number of cases is the number of ideas times the 24 types.
+#[test]
+fn the_default_covers_every_idea_with_every_type() {
+    let folder = Folder::new();
+    folder.run("cases -o cases").passed();
+    let mut ideas = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(folder.path("cases")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        *ideas.entry(name.split_once('_').unwrap().1.to_owned()).or_insert(0) += 1;
+    }
+    assert!(ideas.values().all(|&times| times == 24), "{ideas:?}");
+}
+
+#[test]
+fn a_seed_makes_the_same_files() {
+    let folder = Folder::new();
+    for out in ["a", "b"] {
+        folder.run(&format!("cases -o {out} --seed 9 --count 60")).passed();
+    }
+    for entry in std::fs::read_dir(folder.path("a")).unwrap() {
+        let case = entry.unwrap().file_name().into_string().unwrap();
+        for file in ["model.onnx", "test_data_set_0/input_0.pb", "refused.json"] {
+            let read = |root| std::fs::read(folder.path(&format!("{root}/{case}/{file}"))).ok();
+            assert!(read("a") == read("b"), "{case}/{file}");
+        }
+    }
+}
+
+#[test]
+fn cases_go_into_a_new_folder() {
+    let folder = Folder::new();
+    folder.run("cases -o cases --count 1").passed();
+    insta::assert_snapshot!(folder.run("cases -o cases --count 1").refused());
+}
+
+/// Two of three cases are made to fail, in a value and in a shape.
+#[test]
+fn failures_name_the_first_difference() {
+    let folder = Folder::with_testdata();
+    let circular = "testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/output_0.pb";
+    let mut message = folder.read(circular);
+    let last = message.len() - 2;
+    message[last] ^= 0x40;
+    message[last - 40] ^= 0x01;
+    folder.write(circular, &message);
+    let linear = folder.read("testdata/onnx-node/test_tensorscatter/test_data_set_0/output_0.pb");
+    folder.write("testdata/onnx-node/test_tensorscatter_3d/test_data_set_0/output_0.pb", &linear);
+    insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
+    insta::assert_snapshot!("failures_json", folder.run("verify testdata/onnx-node --json"));
+}
+
+#[test]
+fn a_tolerance_is_asked_for() {
+    let folder = Folder::with_testdata();
+    let circular = "testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/output_0.pb";
+    let mut message = folder.read(circular);
+    let last = message.len() - 4;
+    message[last] ^= 0x01;
+    folder.write(circular, &message);
+    assert_eq!(folder.run("verify testdata/onnx-node").code, Some(1));
+    for tolerance in ["--rtol 1e-6", "--atol 1e-5", "--rtol 1e-6 --atol 0"] {
+        folder.run(&format!("verify testdata/onnx-node {tolerance}")).passed();
+    }
+    assert_eq!(folder.run("verify testdata/onnx-node --rtol 1e-9").code, Some(1));
+}
+
+#[test]
+fn what_cannot_be_read_is_not_a_failure() {
+    let folder = Folder::with_testdata();
+    folder.write("testdata/onnx-node/test_tensorscatter/model.onnx", &[0xff; 50]);
+    folder.write("testdata/onnx-node/test_tensorscatter_3d/test_data_set_0/input_1.pb", b"\x08");
+    insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
+}
+
+#[test]
+fn folders_without_cases() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    let answers = ["empty", "absent", "empty --actual absent"]
+        .map(|dir| folder.run(&format!("verify {dir}")).refused() + "\n");
+    insta::assert_snapshot!(answers.concat());
+}
+
+/// Somebody who runs our cases: right, wrong, missing, of another type, and something where nothing may be.
+#[test]
+fn somebody_elses_outputs() {
+    let folder = Folder::new();
+    folder.run("cases -o cases --seed 1 --count 52").passed();
+    let mut cases: Vec<_> = std::fs::read_dir(folder.path("cases"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    cases.sort();
+    for case in &cases {
+        let expected = folder.path(&format!("cases/{case}/test_data_set_0/output_0.pb"));
+        if let Ok(bytes) = std::fs::read(expected) {
+            folder.write(&format!("theirs/{case}/test_data_set_0/output_0.pb"), &bytes);
+        }
+    }
+    let all_right = folder.run("verify cases --actual theirs").passed();
+    assert!(all_right.ends_with("\n52 cases passed, 0 failed\n"), "{all_right}");
+
+    let (refused, accepted): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.contains("_refused_"));
+    let output = |case: &str| format!("theirs/{case}/test_data_set_0/output_0.pb");
+    let right = folder.read(&output(accepted[0]));
+    folder.write(&output(refused[0]), &right);
+    std::fs::remove_file(folder.path(&output(accepted[1]))).unwrap();
+    folder.write(&output(accepted[2]), b"\xff");
+    folder.write(&output(accepted[3]), &right);
+    let answer = folder.run("verify cases --actual theirs");
+    insta::assert_snapshot!(without_passes(answer));
+}
+
+#[test]
+fn somebody_elses_npy() {
+    let folder = Folder::with_testdata();
+    let case = "testdata/onnx-node/test_tensorscatter_circular";
+    std::fs::create_dir_all(folder.path("theirs/test_tensorscatter_circular/test_data_set_0")).unwrap();
+    let out = "theirs/test_tensorscatter_circular/test_data_set_0/output_0.npy";
+    folder.run(&format!("run {case} -o present_cache={out}")).passed();
+    let answer = folder.run("verify testdata/onnx-node --actual theirs");
+    insta::assert_snapshot!(answer);
+    // A directory that is a case itself has its outputs right in OUT.
+    folder.run(&format!("verify {case} --actual theirs/test_tensorscatter_circular")).passed();
+}
+
+#[test]
+fn a_refusal_must_have_the_right_reason() {
+    let folder = Folder::new();
+    folder.run("cases -o cases --seed 1 --count 52").passed();
+    let mut refused: Vec<_> = std::fs::read_dir(folder.path("cases"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|case| case.contains("_refused_"))
+        .collect();
+    refused.sort();
+    let file = |case: &str| format!("cases/{case}/refused.json");
+    folder.write(&file(&refused[0]), br#"{"kind": "types-differ", "reason": "changed by this test"}"#);
+    folder.write(&file(&refused[1]), b"{");
+    std::fs::remove_file(folder.path(&file(&refused[2]))).unwrap();
+    let accepted = "cases/accepted";
+    std::fs::create_dir(folder.path(accepted)).unwrap();
+    let answer = folder.run("verify cases");
+    insta::assert_snapshot!(without_passes(answer));
+}
+
+fn without_passes(answer: Answer) -> String {
+    let lines: Vec<_> =
+        answer.to_string().lines().filter(|line| !line.starts_with("pass")).map(str::to_owned).collect();
+    lines.join("\n")
+}
