@@ -164,6 +164,13 @@ pub(crate) struct Rules {
     pub(crate) negative_index: NegativeIndex,
 }
 
+impl Rules {
+    /// Those of a specification that knows no ring: a negative position never fits.
+    pub(crate) fn linear(out_of_range: OutOfRange) -> Self {
+        Self { mode: Mode::Linear, out_of_range, negative_index: NegativeIndex::Reject }
+    }
+}
+
 /// How the update holds its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Samples {

@@ -1,6 +1,7 @@
 //! X1: after an error no byte of any cache has changed, in calls over many buffers too.
 
-use kvscatter::spec::onnx::{Prepared, TensorScatter};
+use kvscatter::Prepared;
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, Buffers, ElementType, Error};
 use proptest::prelude::*;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use kvscatter::ElementType;
-use kvscatter::spec::onnx::Prepared;
+use kvscatter::Prepared;
 
 use super::{MAX_RANK, Op};
 use crate::{Dim, Error, Tensor, ValueInfo, storage_len};

@@ -15,9 +15,7 @@ use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Rules, width};
 use crate::indices::Values;
 use crate::layout::{Dim, Layout};
-use crate::{
-    Argument, ElementType, Error, Lengths, Mode, NegativeIndex, OutOfRange, Starts, WritePlan, Written,
-};
+use crate::{Argument, ElementType, Error, Lengths, OutOfRange, Starts, WritePlan, Written};
 
 /// The operation: `past` is `[layer, batch, maxSeqLen, hiddenSize]`, written in place.
 ///
@@ -125,11 +123,7 @@ impl KvCacheOperation {
         let geometry = Geometry::new(&Normalised {
             words: &Words::ASCEND,
             element,
-            rules: Rules {
-                mode: Mode::Linear,
-                out_of_range: self.out_of_range,
-                negative_index: NegativeIndex::Reject,
-            },
+            rules: Rules::linear(self.out_of_range),
             cache: &old,
             update: &new,
             layers,

@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::network::{AttentionIoForm, LayerDefinition, Network, NetworkError, Tensor, TensorId};
-use super::{KvCacheUpdate, Prepared, PreparedPacked};
-use crate::{ElementType, OutOfRange, Starts, WritePlan, Written};
+use super::{KvCacheUpdate, PreparedPacked};
+use crate::{ElementType, OutOfRange, Prepared, Starts, WritePlan, Written};
 
 /// A network that TensorRT's rules allow.
 #[derive(Clone, Debug)]

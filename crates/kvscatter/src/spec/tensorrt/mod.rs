@@ -16,17 +16,12 @@ pub use network::{
     AttentionIoForm, DataType, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, TensorId,
 };
 
-use bytemuck::NoUninit;
-
 use crate::argument::Words;
 use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Roles, Rules, agree, width};
 use crate::indices::Values;
 use crate::layout::{Dim, View};
-use crate::{
-    Argument, ElementType, Error, Layout, Lengths, Mode, NegativeIndex, OutOfRange, Starts, WritePlan,
-    Written,
-};
+use crate::{Argument, ElementType, Error, Layout, Lengths, OutOfRange, Prepared, Starts, WritePlan};
 
 /// The layer: `cache` is `[b, d, s_max, h]`, written in place.
 ///
@@ -78,7 +73,7 @@ impl KvCacheUpdate {
         let geometry = Geometry::new(&Normalised {
             words: &Words::TENSORRT,
             element,
-            rules: self.rules(),
+            rules: Rules::linear(self.out_of_range),
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
@@ -87,7 +82,7 @@ impl KvCacheUpdate {
             outer: agree(Argument::Update, 1, old.outer, new.outer)?,
             inner: agree(Argument::Update, 3, old.inner, new.inner)?,
         })?;
-        Ok(Prepared { geometry })
+        Ok(Prepared::new(geometry))
     }
 
     /// A packed update of TensorRT 11 (`kPACKED_NHD`), `[totalTokens, d, h]`: the samples' rows one after the
@@ -109,7 +104,7 @@ impl KvCacheUpdate {
         let geometry = Geometry::new(&Normalised {
             words: &Words::TENSORRT,
             element,
-            rules: self.rules(),
+            rules: Rules::linear(self.out_of_range),
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
@@ -119,58 +114,6 @@ impl KvCacheUpdate {
             inner: agree(Argument::Update, 2, old.inner, &[*head_size])?,
         })?;
         Ok(PreparedPacked { geometry })
-    }
-
-    fn rules(&self) -> Rules {
-        Rules { mode: Mode::Linear, out_of_range: self.out_of_range, negative_index: NegativeIndex::Reject }
-    }
-}
-
-/// A padded `KVCacheUpdate` whose shapes are checked: build it once, run it every step.
-#[derive(Clone, Debug)]
-pub struct Prepared {
-    geometry: Geometry,
-}
-
-impl Prepared {
-    /// The shapes, normalised.
-    #[must_use]
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Checks this call's `writeIndices`, int32 or int64: one per sample of the *update*.
-    ///
-    /// # Errors
-    /// [`Error::Count`]; [`Error::NegativeStart`] and [`Error::StartOutOfRange`] for the first index that does
-    /// not fit.
-    pub fn plan<'a>(&'a self, write_indices: impl Into<Starts<'a>>) -> Result<WritePlan<'a>, Error> {
-        self.plan_lengths(write_indices, Lengths::Full)
-    }
-
-    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] outside `0..=s`.
-    pub fn plan_lengths<'a>(
-        &'a self,
-        write_indices: impl Into<Starts<'a>>,
-        lengths: impl Into<Lengths<'a>>,
-    ) -> Result<WritePlan<'a>, Error> {
-        plan(&self.geometry, write_indices.into(), Spans::Uniform, lengths.into())
-    }
-
-    /// Writes `update` into `cache`. See [`WritePlan::write`].
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::write`].
-    pub fn in_place<'a, T: NoUninit>(
-        &'a self,
-        cache: &mut [T],
-        update: &[T],
-        write_indices: impl Into<Starts<'a>>,
-    ) -> Result<Written, Error> {
-        self.plan(write_indices)?.write(cache, update)
     }
 }
 
@@ -211,18 +154,15 @@ impl PreparedPacked {
         update_lengths: &'a [i32],
         lengths: impl Into<Lengths<'a>>,
     ) -> Result<WritePlan<'a>, Error> {
-        let spans = Spans::Cumulative(Values::I32(update_lengths));
-        plan(&self.geometry, write_indices.into(), spans, lengths.into())
+        let call = Call {
+            layer: 0,
+            starts: write_indices.into(),
+            anchor: Anchor::First,
+            spans: Spans::Cumulative(Values::I32(update_lengths)),
+            lengths: lengths.into(),
+        };
+        WritePlan::new(&self.geometry, call)
     }
-}
-
-fn plan<'a>(
-    geometry: &'a Geometry,
-    starts: Starts<'a>,
-    spans: Spans<'a>,
-    lengths: Lengths<'a>,
-) -> Result<WritePlan<'a>, Error> {
-    WritePlan::new(geometry, Call { layer: 0, starts, anchor: Anchor::First, spans, lengths })
 }
 
 fn resolve(
