@@ -89,10 +89,12 @@ pub(crate) fn unit() -> Step {
     Step::new("unit", vec![cargo("test --workspace")])
 }
 
-/// The target is named so that the sanitizer reaches the tests and not the build scripts.
+/// Optimised, for the exhaustive tests' sake, with the checks of a debug build. The target is named so that the
+/// flags reach the tests and not the build scripts.
 pub(crate) fn asan() -> Step {
-    let mut test = cargo("+nightly test -p kvscatter --lib --tests --features=picture");
-    test.args(["--target", "x86_64-unknown-linux-gnu"]).env("RUSTFLAGS", "-Zsanitizer=address");
+    let mut test = cargo("+nightly test --release -p kvscatter --lib --tests --features=picture");
+    test.args(["--target", "x86_64-unknown-linux-gnu"])
+        .env("RUSTFLAGS", "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks");
     Step::new("asan", vec![test]).needs(&[NIGHTLY])
 }
 
