@@ -60,22 +60,46 @@ fn bytes_that_are_no_model() {
             let _ = model.graph();
         }
     }
-    // A graph in an attribute of a node of a graph …: deeper than anything would nest.
-    let deep = (0..2000).fold(Vec::new(), |inner: Vec<u8>, level: usize| {
-        let tag = [0x3A, 0x0A, 0x2A, 0x32][(level % 3 + 1).min(3)];
-        let mut len = Vec::new();
-        let mut rest = inner.len();
-        while rest >= 0x80 {
-            len.push(u8::try_from(rest & 0x7F).unwrap() | 0x80);
-            rest >>= 7;
-        }
-        len.push(u8::try_from(rest).unwrap());
-        [vec![tag], len, inner].concat()
-    });
-    let _ = Model::from_bytes(&deep);
     assert_refused!(Model::from_bytes(b"\x3A\x05abc"), Error::Decode { message: "ModelProto", .. });
     assert_refused!(Model::load(&testdata("absent.onnx")), Error::Io(_));
     assert_refused!(Model::load(&testdata("")), Error::NotRegularFile);
+}
+
+/// A sequence of sequences of …: `ModelProto.graph.input.type`, then `sequence_type` (4) and `elem_type` (1) in turn.
+#[test]
+fn nesting_is_limited() {
+    let nested = |levels: usize| {
+        let tags = [0x3A, 0x5A, 0x12].into_iter().chain([0x22, 0x0A].into_iter().cycle().take(levels));
+        let tags: Vec<u8> = tags.collect();
+        let mut bytes = Vec::new();
+        for tag in tags.into_iter().rev() {
+            let len = bytes.len();
+            let (low, high) = (u8::try_from(len % 128).unwrap(), u8::try_from(len / 128).unwrap());
+            bytes = [&[tag, low | 0x80, high], bytes.as_slice()].concat();
+        }
+        bytes
+    };
+    assert!(Model::from_bytes(&nested(90)).is_ok());
+    assert_refused!(
+        Model::from_bytes(&nested(200)),
+        Error::Decode { cause: buffa::DecodeError::RecursionLimitExceeded, .. }
+    );
+}
+
+/// A million empty attributes are two megabytes in the file and hundreds in memory.
+#[test]
+fn small_files_cannot_grow_large_in_memory() {
+    let attributes = [0x2A, 0x00].repeat(1_000_000);
+    let field = |tag: u8, inner: &[u8]| {
+        let len = (0..4).map(|byte| {
+            u8::try_from(inner.len() >> (7 * byte) & 0x7F).unwrap() | if byte < 3 { 0x80 } else { 0 }
+        });
+        [&[tag], len.collect::<Vec<_>>().as_slice(), inner].concat()
+    };
+    assert_refused!(
+        Model::from_bytes(&field(0x3A, &field(0x0A, &attributes))),
+        Error::Decode { cause: buffa::DecodeError::ElementMemoryLimitExceeded, .. }
+    );
 }
 
 fn float(name: &str) -> proto::ValueInfoProto {
