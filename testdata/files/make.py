@@ -59,6 +59,34 @@ pb("int4", numpy_helper.from_array(counted(ml_dtypes.int4, modulo=8), "k"))
 pb("typed", onnx.helper.make_tensor("k", TensorProto.FLOAT, SHAPE, counted("float32").ravel()))
 pb("strings", numpy_helper.from_array(np.array([["κ", ""], ["bb", "ccc"]], dtype=object), "s"))
 
+def kv_pair():
+    """Keys and values written at the same place, one slot behind a cursor, in a ring; every size has a name."""
+    make = onnx.helper.make_tensor_value_info
+    half, names = TensorProto.FLOAT16, ["k", "v"]
+    cache, update = ["batch", 2, "capacity", 4], ["batch", 2, "rows", 4]
+    nodes = [onnx.helper.make_node("Add", ["cursor", "one"], ["at"])] + [
+        onnx.helper.make_node(
+            "TensorScatter", [f"past_{name}", f"new_{name}", "at"], [f"present_{name}"], mode="circular"
+        )
+        for name in names
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "kv_pair",
+        [make(f"past_{name}", half, cache) for name in names]
+        + [make(f"new_{name}", half, update) for name in names]
+        + [make("cursor", TensorProto.INT64, ["batch"])],
+        [make(f"present_{name}", half, cache) for name in names],
+        initializer=[numpy_helper.from_array(np.array([1]), "one")],
+    )
+    opset = onnx.helper.make_opsetid("", 24)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=12, producer_name="make.py")
+    onnx.checker.check_model(model, full_check=True)
+    (HERE / "kv_pair.onnx").write_bytes(model.SerializeToString(deterministic=True))
+
+
+kv_pair()
+
 SMALL = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"]
 with open(HERE / "small_floats.csv", "w") as file:
     for name in SMALL:

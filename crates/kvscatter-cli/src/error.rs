@@ -37,6 +37,10 @@ pub(crate) enum Error {
     ElementName { name: &'static str },
     #[error("'{name}' is no output of the model; it has {}", .have.join(", "))]
     OutputUnknown { name: String, have: Vec<String> },
+    #[error(
+        "the size of dimension '{dim}' of input '{name}' is open: give --dim {dim}=N or --input {name}=FILE"
+    )]
+    OpenSize { name: String, dim: String },
     #[error("{option} names '{name}' twice")]
     Twice { option: &'static str, name: String },
     #[error("{}: a test directory brings its inputs: give {option} with the model file instead", .dir.display())]

@@ -8,14 +8,14 @@ use serde::Serialize;
 
 /// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
 pub(crate) struct Output {
-    stream: BufWriter<anstream::AutoStream<io::StdoutLock<'static>>>,
+    /// Passes every line on as it ends, so that long work is seen to go on.
+    stream: anstream::AutoStream<io::StdoutLock<'static>>,
     json: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        let stream = anstream::AutoStream::auto(io::stdout().lock());
-        Self { stream: BufWriter::new(stream), json }
+        Self { stream: anstream::AutoStream::auto(io::stdout().lock()), json }
     }
 
     /// Whether the command's result is to be one JSON document, and nothing else.
@@ -33,8 +33,10 @@ impl Output {
 
     /// The JSON document.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut self.stream, document)?;
-        writeln!(self.stream)
+        let mut buffered = BufWriter::new(&mut self.stream);
+        serde_json::to_writer_pretty(&mut buffered, document)?;
+        writeln!(buffered)?;
+        buffered.flush()
     }
 }
 

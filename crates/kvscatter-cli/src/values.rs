@@ -128,10 +128,18 @@ fn close(got: f64, want: f64, tolerance: Tolerance) -> bool {
 
 /// The element as one number, or as two if it is complex.
 fn numbers(element: ElementType, bits: u128) -> [Option<f64>; 2] {
+    match complex(element, bits) {
+        Some((part, parts)) => parts.map(|bits| float::value(part, bits)),
+        None => [float::value(element, bits).or_else(|| Some(rounded(integer(element, bits)))), None],
+    }
+}
+
+/// The type and the bits of the real and the imaginary part, if the element has them.
+fn complex(element: ElementType, bits: u128) -> Option<(ElementType, [u128; 2])> {
     match element {
-        ElementType::Complex64 => [bits, bits >> 32].map(|part| float::value(ElementType::Float32, part)),
-        ElementType::Complex128 => [bits, bits >> 64].map(|part| float::value(ElementType::Float64, part)),
-        _ => [float::value(element, bits).or_else(|| Some(rounded(integer(element, bits)))), None],
+        ElementType::Complex64 => Some((ElementType::Float32, [bits, bits >> 32])),
+        ElementType::Complex128 => Some((ElementType::Float64, [bits, bits >> 64])),
+        _ => None,
     }
 }
 
@@ -164,12 +172,18 @@ fn text(value: Option<Value<'_>>) -> String {
         Some(Value::Bits(ElementType::Bool, bits)) if bits < 2 => (bits == 1).to_string(),
         Some(Value::Bits(element, bits)) => {
             let digits = element.bits().unwrap_or(0) / 4;
-            let number = match numbers(element, bits) {
-                [Some(re), Some(im)] => format!("{re}{im:+}i"),
-                [Some(number), None] if float::is_float(element) => number.to_string(),
-                _ => return integer(element, bits).to_string(),
+            let number = match complex(element, bits) {
+                None => float::text(element, bits),
+                Some((part, parts)) => {
+                    let [re, im] = parts.map(|bits| float::text(part, bits).unwrap_or_default());
+                    let plus = if im.starts_with('-') { "" } else { "+" };
+                    Some(format!("{re}{plus}{im}i"))
+                }
             };
-            format!("{number} (0x{bits:0digits$x})")
+            match number {
+                Some(number) => format!("{number} (0x{bits:0digits$x})"),
+                None => integer(element, bits).to_string(),
+            }
         }
     }
 }
@@ -206,7 +220,7 @@ mod tests {
         let got = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.5, 6.0]);
         let found = difference(&got, &want, None).unwrap();
         assert_eq!(found.index, [1, 1]);
-        assert_eq!((found.got.as_str(), found.want.as_str()), ("4.5 (0x40900000)", "4 (0x40800000)"));
+        assert_eq!((found.got.as_str(), found.want.as_str()), ("4.5 (0x40900000)", "4.0 (0x40800000)"));
         assert_eq!(found.count, 2);
         assert_eq!(difference(&want, &want, None), None);
     }
@@ -254,8 +268,11 @@ mod tests {
             (ElementType::Bool, &[1_u8][..], "true"),
             (ElementType::Int8, &[0xff], "-1"),
             (ElementType::UInt64, &[0xff; 8], "18446744073709551615"),
-            (ElementType::BFloat16, &[0x80, 0xbf], "-1 (0xbf80)"),
-            (ElementType::Complex64, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0], "1-2i (0xc00000003f800000)"),
+            (ElementType::Float32, &[0xcd, 0xcc, 0xcc, 0x3d], "0.1 (0x3dcccccd)"),
+            (ElementType::Float16, &[0x00, 0x7e], "NaN (0x7e00)"),
+            (ElementType::Float64, &[0, 0, 0, 0, 0, 0, 0, 1], "7.291122019556398e-304 (0x0100000000000000)"),
+            (ElementType::BFloat16, &[0x80, 0xbf], "-1.0 (0xbf80)"),
+            (ElementType::Complex64, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0], "1.0-2.0i (0xc00000003f800000)"),
         ] {
             let zero = tensor(element, &vec![0; got.len()], &[1]);
             assert_eq!(difference(&tensor(element, got, &[1]), &zero, None).unwrap().got, text);

@@ -6,7 +6,8 @@
 //!
 //! NumPy has no names for the types of `ml_dtypes` and saves them by width: `<V2` for bfloat16, `<V1` for most
 //! 8-bit floats and for the 4-bit types, which `ml_dtypes` keeps **one value per byte**. Such a file says its
-//! shape but not its type, so the user does (`--type`). Only `float8_e5m2` goes by a name, `<f1`.
+//! shape but not its type, so the user does (`--type`). Only `float8_e5m2` is saved by a name, `<f1`, which NumPy itself
+//! does not load: it is read here, and written as the others are.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -233,7 +234,6 @@ fn descr(element: ElementType) -> Result<&'static str, Problem> {
         ElementType::UInt16 => "<u2",
         ElementType::UInt32 => "<u4",
         ElementType::UInt64 => "<u8",
-        ElementType::Float8E5M2 => "<f1",
         ElementType::Float16 => "<f2",
         ElementType::Float32 => "<f4",
         ElementType::Float64 => "<f8",

@@ -153,7 +153,7 @@ fn map(file: &File, offset: u64, len: usize) -> Result<MmapMut, Problem> {
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
     // SAFETY: the slice is valid while no one else changes or truncates the file. Every command of this
-    // program takes the lock that `file` holds; a foreign program that ignores locks is told off in the help.
+    // program takes the lock that `file` holds; the help asks foreign programs, which may ignore it, to stay away.
     let map = unsafe { options.map_mut(file) };
     Ok(map?)
 }

@@ -22,15 +22,12 @@ enum Specials {
     None,
 }
 
-pub(super) fn is_float(element: ElementType) -> bool {
-    matches!(
-        element,
-        ElementType::Float64
-            | ElementType::Float32
-            | ElementType::Float8E8M0
-            | ElementType::Complex64
-            | ElementType::Complex128
-    ) || format(element).is_some()
+/// The number in the fewest digits that its own format needs; `None` as for [`value`].
+pub(super) fn text(element: ElementType, bits: u128) -> Option<String> {
+    let value = value(element, bits)?;
+    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "it was an f32 before")]
+    let narrow = value as f32;
+    Some(if element == ElementType::Float32 { format!("{narrow:?}") } else { format!("{value:?}") })
 }
 
 /// The value of the low bits; `None` if the type is no float, or complex.

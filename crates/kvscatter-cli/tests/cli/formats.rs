@@ -21,7 +21,7 @@ fn npy_goes_through_every_format_and_back() {
         ("uint8", "|u1", ""),
         ("bool", "|b1", ""),
         ("complex64", "<c8", ""),
-        ("float8_e5m2", "<f1", ""),
+        ("float8_e5m2", "<f1", "float8_e5m2"),
         ("bfloat16", "<V2", "bfloat16"),
         ("float8_e4m3fn", "<V1", "float8_e4m3fn"),
     ] {

@@ -90,6 +90,30 @@ fn several_outputs_go_into_one_file() {
     assert!(folder.run(line).passed().starts_with("float cache [2, 1, 4, 5]"));
 }
 
+/// Keys and values that share their positions, behind an Add, in sizes that only the command line gives.
+#[test]
+fn a_model_with_named_sizes() {
+    let folder = Folder::with_testdata();
+    let model = "testdata/files/kv_pair.onnx";
+    let line = format!("run {model} --dim batch=3 --dim capacity=24 --dim rows=5 --seed 4 --in-place");
+    insta::assert_snapshot!(folder.run(&line).passed());
+
+    // Given inputs give their sizes.
+    folder.write("past.npy", &npy("<f2", &[3, 2, 24, 4], &[0; 1152]));
+    folder.write("cursor.npy", &npy_i64(&[-1, 21, 100]));
+    let line = format!("run {model} -i past_k=past.npy -i cursor=cursor.npy --dim rows=5");
+    let text = folder.run(&line).passed();
+    assert!(text.contains("int64 [3] = [-1, 21, 100]") && text.contains("22-23, 0-2"), "{text}");
+
+    let refused = [
+        format!("run {model} --dim batch=3"),
+        format!("run {model} --dim batch=3 --dim capacity=4 --dim rows=5"),
+        format!("run {model} -i past_k=past.npy --dim batch=2 --dim rows=5"),
+    ];
+    let answers: Vec<_> = refused.iter().map(|line| folder.run(line).refused() + "\n").collect();
+    insta::assert_snapshot!("named_sizes_refused", answers.concat());
+}
+
 #[test]
 fn refusals() {
     let folder = Folder::with_testdata();

@@ -33,12 +33,9 @@ pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>
     let mut given = read_given(args, evaluator)?;
     let missing = evaluator.required_inputs().any(|input| !given.contains_key(input.name));
     let mut generated = if missing {
-        generate::inputs_within(
-            evaluator,
-            &dims(args, evaluator, &given),
-            args.seed,
-            generate::DEFAULT_MEMORY_LIMIT,
-        )?
+        let dims = dims(args, evaluator, &given);
+        generate::inputs_within(evaluator, &dims, args.seed, generate::DEFAULT_MEMORY_LIMIT)
+            .map_err(open_size)?
     } else {
         BTreeMap::new()
     };
@@ -65,6 +62,14 @@ pub(super) fn of_data_set(set: &DataSet, evaluator: &Evaluator<'_>) -> Result<Ve
     Ok(named
         .map(|((input, tensor), file)| Input::new(input.name, tensor, Origin::File(file.into_owned())))
         .collect())
+}
+
+/// The library's complaint in the command's own words.
+fn open_size(error: kvscatter_onnx::Error) -> Error {
+    match error {
+        kvscatter_onnx::Error::DimMissing { name, dim } => Error::OpenSize { name, dim },
+        error => error.into(),
+    }
 }
 
 fn read_given(args: &Run, evaluator: &Evaluator<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
