@@ -23,7 +23,11 @@ pub(crate) enum Mismatch {
 }
 
 /// Compares outputs with the expected ones, in order. `None` if they agree; without a tolerance, in every bit.
-pub(crate) fn compare(got: &[Tensor], expected: &[Tensor], tolerance: Option<Tolerance>) -> Option<Mismatch> {
+pub(crate) fn compare(
+    got: &[&Tensor],
+    expected: &[Tensor],
+    tolerance: Option<Tolerance>,
+) -> Option<Mismatch> {
     if got.len() != expected.len() {
         return Some(Mismatch::OutputCount { got: got.len(), want: expected.len() });
     }

@@ -51,7 +51,7 @@ pub(crate) struct Run {
     #[arg(short, long = "output", value_name = "NAME=FILE")]
     outputs: Vec<Named>,
 
-    /// The size of a symbolic dimension of generated inputs, or of an unnamed one as INPUT[AXIS]
+    /// The size of a symbolic dimension of generated inputs, or of an unnamed one as `INPUT[AXIS]`
     #[arg(long = "dim", value_name = "NAME=N")]
     dims: Vec<Dim>,
 
@@ -208,7 +208,7 @@ impl Done {
     fn check(&mut self, set: &DataSet) -> Result<(), Error> {
         let expected = set.read_outputs()?;
         if !expected.is_empty() {
-            let got: Vec<_> = self.outputs.iter().map(|(_, tensor)| tensor.clone()).collect();
+            let got: Vec<_> = self.outputs.iter().map(|(_, tensor)| tensor).collect();
             self.check = Some(compare(&got, &expected, None).map_or(Ok(()), Err));
         }
         Ok(())

@@ -103,10 +103,14 @@ fn how(node: &NodeReport) -> String {
     }
 }
 
-/// Present lies where past lay, and no more bytes moved than planned.
+/// Present lies where past lay, and exactly the planned bytes moved.
 pub(super) fn is_in_place(node: &NodeReport) -> bool {
-    let moved_less = node.moved_bytes <= node.planned_bytes;
-    matches!(node.outcome, Outcome::InPlace { past_address, present_address } if past_address == present_address && moved_less)
+    match node.outcome {
+        Outcome::InPlace { past_address, present_address } => {
+            past_address == present_address && node.moved_bytes == node.planned_bytes
+        }
+        _ => false,
+    }
 }
 
 impl std::fmt::Display for Origin {

@@ -93,6 +93,7 @@ impl Judge<'_> {
                 },
             },
         };
+        let outputs: Vec<_> = outputs.iter().collect();
         Ok(compare(&outputs, &expected, self.tolerance).map(Finding::Mismatch))
     }
 }
