@@ -79,6 +79,23 @@ proptest! {
         }
     }
 
+    /// G2, whatever the strides.
+    #[test]
+    fn a_cache_whose_positions_meet_is_refused(
+        dimensions in vec((1_usize..=4, -12_isize..=12), 2..=4),
+        seed: u64,
+    ) {
+        let (shape, strides): (Vec<_>, Vec<_>) = dimensions.into_iter().unzip();
+        let cache = View::of_strides(&shape, strides, 0, &mut Random::new(seed, 0));
+        let write = kvscatter::spec::onnx::TensorScatter::new().axis(1);
+        let prepared = write.prepare(ElementType::UInt8, cache.layout(), &shape);
+        let mut places = cache.places();
+        places.sort_unstable();
+        if places.windows(2).any(|pair| pair[0] == pair[1]) {
+            prop_assert_eq!(prepared.map(|_| ()), Err(kvscatter::Error::CacheOverlapsItself));
+        }
+    }
+
     /// int32 indices mean what int64 indices mean.
     #[test]
     fn narrow_indices(starts in vec(-9_i32..9, 3), lengths in vec(-1_i32..4, 3)) {
