@@ -29,7 +29,7 @@ impl KvCacheOperation {
     /// is ours: the real rows among each sample's `seq_len`.
     ///
     /// # Errors
-    /// The first broken rule, in the order the [crate](crate) documents.
+    /// The first broken rule, in the order the [crate] documents.
     pub fn run<E: Clone>(
         &self,
         new_kv: Tensor<'_, E>,

@@ -44,7 +44,7 @@ impl TensorScatter {
     /// ```
     ///
     /// # Errors
-    /// The first broken rule, in the order the [crate](crate) documents.
+    /// The first broken rule, in the order the [crate] documents.
     pub fn run<E: Clone>(
         &self,
         past_cache: Tensor<'_, E>,

@@ -33,7 +33,7 @@ impl KvCacheUpdate {
     /// `lengths` is ours: the real rows of each sample of the update.
     ///
     /// # Errors
-    /// The first broken rule, in the order the [crate](crate) documents.
+    /// The first broken rule, in the order the [crate] documents.
     pub fn run<E: Clone>(
         &self,
         cache: Tensor<'_, E>,
