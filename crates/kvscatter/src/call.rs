@@ -117,13 +117,13 @@ impl<'a> Positions<'a> {
             let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
             length.ok_or(Error::LengthOutOfRange { argument, index: sample, value, min, max })
         };
+        let spans = self.geometry.words.spans;
         let span = match (self.call.spans.at(sample), self.geometry.samples) {
             (None, _) => self.most_rows(),
+            (Some((value, least)), Samples::Packed { .. }) => within(spans, value, least, capacity)?,
             (Some((value, least)), Samples::Padded { rows, .. }) => {
-                within(self.geometry.words.spans, value, rows.max(least), rows)?
-            }
-            (Some((value, least)), Samples::Packed { .. }) => {
-                within(self.geometry.words.spans, value, least, capacity)?
+                within(spans, value, least, capacity)?;
+                within(spans, value, rows, rows)?
             }
         };
         let length = match self.call.lengths.values().and_then(|lengths| lengths.at(sample)) {

@@ -135,12 +135,15 @@ impl Mapping {
         let mut loops = inner;
         let behind = loops.len();
         let contiguous = behind == 0 && Some(rows.dst) == step && Some(rows.src) == step;
-        let rows_in_run = rows.count <= 1 || contiguous;
+        // Whether a layout will do must not depend on how many rows come: one row needs no loop of its own, yet
+        // the prefill of the same layout would, and so would the functional form.
+        let needed = behind.saturating_add(usize::from(!contiguous));
+        if needed > 3 {
+            return Err(Error::Layout { loops: needed });
+        }
+        let rows_in_run = contiguous || rows.count <= 1;
         if !rows_in_run {
             loops.insert(0, *rows);
-        }
-        if loops.len() > 3 {
-            return Err(Error::Layout { loops: loops.len() });
         }
         let mut split = merge(outer);
         while loops.len() < 3 {
@@ -307,8 +310,11 @@ mod tests {
     #[test]
     fn more_than_three_loops_behind_the_heads_are_refused() {
         let inner = vec![around(2, 100, 1), around(2, 10, 7), around(2, 2, 50)];
-        let dimensions =
-            Dimensions { sample: Step { dst: 0, src: 0 }, outer: vec![], rows: around(2, 1000, 500), inner };
-        assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::Layout { loops: 4 });
+        for rows in [1, 2] {
+            let sample = Step { dst: 0, src: 0 };
+            let (rows, inner) = (around(rows, 1000, 500), inner.clone());
+            let dimensions = Dimensions { sample, outer: vec![], rows, inner };
+            assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::Layout { loops: 4 });
+        }
     }
 }

@@ -158,8 +158,9 @@ pub(crate) fn error(
         }
         Refusal::LayerId { layer_id, layers } => Error::LayerOutOfRange { value: layer_id.into(), layers },
         Refusal::SeqLen { sample, seq_len } => {
+            let fits_the_cache = (1..=cache_shape[2] as i64).contains(&seq_len.into());
             let (min, max) = match *update_shape {
-                [_, rows, _, _] => (rows.max(1), rows),
+                [_, rows, _, _] if fits_the_cache => (rows, rows),
                 _ => (1, cache_shape[2]),
             };
             Error::LengthOutOfRange { argument: words.rows, index: sample, value: seq_len.into(), min, max }
