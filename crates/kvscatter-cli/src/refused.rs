@@ -116,7 +116,7 @@ impl Kind {
             Error::Operator(rule) => Some(match rule {
                 Rule::ElementTypeMismatch { .. } => Self::TypesDiffer,
                 Rule::UnknownMode => Self::Mode,
-                Rule::Rank { .. } => Self::Rank,
+                Rule::Rank { .. } | Rule::RankTooLow { .. } => Self::Rank,
                 Rule::RankMismatch { .. } => Self::RankMismatch,
                 Rule::AxisOutOfRange { .. } | Rule::AxisIsBatch { .. } => Self::Axis,
                 Rule::DimensionMismatch { .. } => Self::Dimension,

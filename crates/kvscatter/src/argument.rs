@@ -36,8 +36,6 @@ pub enum Argument {
     SeqLen,
     /// Ascend `present`.
     Present,
-    /// Ascend `KVCacheParam.rsv`.
-    Reserved,
     /// `lengths`, an extension of ours to all three.
     Lengths,
 }
@@ -59,7 +57,6 @@ impl fmt::Display for Argument {
             Self::TokenOffset => "tokenOffset",
             Self::SeqLen => "seqLen",
             Self::Present => "present",
-            Self::Reserved => "rsv",
             Self::Lengths => "lengths",
         })
     }

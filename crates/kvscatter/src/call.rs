@@ -112,23 +112,35 @@ impl<'a> Positions<'a> {
     /// The rows a sample brings, and how many of them are written.
     #[inline]
     pub(crate) fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
-        let capacity = self.geometry.capacity();
+        let Geometry { words, samples, .. } = self.geometry;
+        let (spans, capacity) = (words.spans, self.geometry.capacity());
         let within = |argument, value: i64, min: usize, max: usize| {
             let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
             length.ok_or(Error::LengthOutOfRange { argument, index: sample, value, min, max })
         };
-        let spans = self.geometry.words.spans;
-        let span = match (self.call.spans.at(sample), self.geometry.samples) {
-            (None, _) => self.most_rows(),
-            (Some((value, least)), Samples::Packed { .. }) => within(spans, value, least, capacity)?,
-            (Some((value, least)), Samples::Padded { rows, .. }) => {
+        let span = match (self.call.spans, samples) {
+            (Spans::Uniform, _) => self.most_rows(),
+            (Spans::Each { values, least }, Samples::Packed { .. }) => {
+                within(spans, self.read(spans, values, sample)?, least, capacity)?
+            }
+            (Spans::Each { values, least }, Samples::Padded { rows, .. }) => {
+                let value = self.read(spans, values, sample)?;
                 within(spans, value, least, capacity)?;
-                within(spans, value, rows, rows)?
+                within(spans, value, *rows, *rows)?
+            }
+            (Spans::Cumulative(values), _) => {
+                let next = self.read(spans, values, sample.wrapping_add(1))?;
+                // `check_order` has seen that they do not decrease from 0, so this does not overflow.
+                let rows = next.wrapping_sub(self.read(spans, values, sample)?);
+                let span = usize::try_from(rows).ok().filter(|&span| span <= capacity);
+                span.ok_or(Error::CumulativeLength { argument: spans, index: sample, rows, capacity })?
             }
         };
-        let length = match self.call.lengths.values().and_then(|lengths| lengths.at(sample)) {
+        let length = match self.call.lengths.values() {
             None => span,
-            Some(value) => within(Argument::Lengths, value, 0, span)?,
+            Some(values) => {
+                within(Argument::Lengths, self.read(Argument::Lengths, values, sample)?, 0, span)?
+            }
         };
         Ok((span, length))
     }
@@ -136,14 +148,19 @@ impl<'a> Positions<'a> {
     /// The first slot written.
     #[inline]
     pub(crate) fn slot(&self, sample: usize, span: usize, length: usize) -> Result<usize, Error> {
-        let Some(value) = self.call.starts.values().and_then(|starts| starts.at(sample)) else {
-            return Ok(0);
-        };
+        let Some(starts) = self.call.starts.values() else { return Ok(0) };
+        let value = self.read(self.geometry.words.starts, starts, sample)?;
         match (self.call.anchor, self.geometry.rules.mode) {
             (Anchor::First, Mode::Linear) => self.linear_slot(sample, value, length),
             (Anchor::First, Mode::Circular) => self.ring_slot(sample, value),
             (Anchor::End, _) => self.slot_before_end(sample, value, span, length),
         }
+    }
+
+    /// A value that `check_counts` has seen to be there.
+    #[inline]
+    fn read(&self, argument: Argument, values: Values<'_>, at: usize) -> Result<i64, Error> {
+        values.at(at).ok_or(Error::Count { argument, got: values.len(), want: self.batch() })
     }
 
     fn linear_slot(&self, index: usize, value: i64, rows: usize) -> Result<usize, Error> {
@@ -172,7 +189,9 @@ impl<'a> Positions<'a> {
         let slot = start.and_then(|start| usize::try_from(start).ok());
         // `length <= capacity`, as above.
         let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
-        fits.ok_or(Error::EndOutOfRange { argument, index, value, rows: span, capacity })
+        // Neither wraps: `length <= span`, and both a span and the capacity fit `isize`.
+        let max = capacity.wrapping_add(span.wrapping_sub(length));
+        fits.ok_or(Error::EndOutOfRange { argument, index, value, min: span, max })
     }
 
     /// Every sample from slot 0, in full.
@@ -191,8 +210,18 @@ impl<'a> Positions<'a> {
     }
 
     fn check_counts(&self) -> Result<(), Error> {
+        let Geometry { words, rules, .. } = self.geometry;
+        if let Spans::Cumulative(values) = self.call.spans
+            && values.len() == 0
+        {
+            let want = self.call.starts.values().map_or(0, Values::len).saturating_add(1);
+            return Err(Error::Count { argument: words.spans, got: 0, want });
+        }
         let want = self.batch();
         let cache = self.geometry.cache_batch();
+        if self.call.starts == Starts::Zero && !rules.optional_starts {
+            return Err(Error::Count { argument: words.starts, got: 0, want });
+        }
         if want > cache {
             return Err(Error::BatchTooLarge { cache, update: want });
         }
@@ -200,9 +229,9 @@ impl<'a> Positions<'a> {
             Some(values) if values.len() != want => Err(Error::Count { argument, got: values.len(), want }),
             _ => Ok(()),
         };
-        check(self.geometry.words.starts, self.call.starts.values())?;
+        check(words.starts, self.call.starts.values())?;
         if let Spans::Each { values, .. } = self.call.spans {
-            check(self.geometry.words.spans, Some(values))?;
+            check(words.spans, Some(values))?;
         }
         check(Argument::Lengths, self.call.lengths.values())
     }
@@ -218,19 +247,6 @@ impl<'a> Positions<'a> {
 }
 
 impl Spans<'_> {
-    /// The sample's number and the least it may be.
-    #[inline]
-    fn at(self, sample: usize) -> Option<(i64, usize)> {
-        match self {
-            Self::Uniform => None,
-            Self::Each { values, least } => Some((values.at(sample)?, least)),
-            Self::Cumulative(values) => {
-                // `check_order` has seen that they do not decrease from 0, so this does not overflow.
-                Some((values.at(sample.wrapping_add(1))?.wrapping_sub(values.at(sample)?), 0))
-            }
-        }
-    }
-
     fn check_order(self, argument: Argument) -> Result<(), Error> {
         let Self::Cumulative(values) = self else {
             return Ok(());

@@ -3,6 +3,8 @@
 //! Nothing in this crate is written per type: data moves by [width](ElementType::bits). The codes and names
 //! are here so that every surface reads the same table.
 
+use crate::size;
+
 /// One of the 24 element types that ONNX `TensorScatter-24` accepts (its type constraint `T`).
 ///
 /// `int2`, `uint2` and the 6-bit floats of later ONNX versions are not in the operator's list.
@@ -112,6 +114,15 @@ impl ElementType {
     #[must_use]
     pub const fn bits(self) -> Option<usize> {
         self.names().bits
+    }
+
+    /// What a dense tensor of this shape takes: bytes, 4-bit types packed two to a byte; for strings, how many
+    /// there are. `None` if the product of the non-zero dimensions exceeds `isize::MAX`, in elements or in
+    /// bytes (G1).
+    #[must_use]
+    pub fn storage_len(self, shape: &[usize]) -> Option<usize> {
+        let bits = self.bits().unwrap_or(8);
+        size::bytes(size::elements(shape, bits)?, bits)
     }
 
     /// The type's number in ONNX's `TensorProto.DataType`.

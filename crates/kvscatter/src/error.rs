@@ -31,10 +31,17 @@ pub enum Error {
         argument: Argument,
         /// Its rank.
         rank: usize,
+        /// The ranks it may have.
+        expected: &'static [usize],
+    },
+    /// A cache has too few dimensions to hold a batch and a sequence.
+    RankTooLow {
+        /// Which tensor.
+        argument: Argument,
+        /// Its rank.
+        rank: usize,
         /// The least it may be.
-        min: usize,
-        /// The most it may be.
-        max: usize,
+        least: usize,
     },
     /// The cache and the update have different ranks.
     RankMismatch {
@@ -70,6 +77,15 @@ pub enum Error {
         /// What the tensor has.
         got: usize,
     },
+    /// Ascend's 4-D newKv: `head_num * head_size` is not hiddenSize.
+    HiddenSize {
+        /// Heads of newKv.
+        heads: usize,
+        /// Their size.
+        head_size: usize,
+        /// hiddenSize of past.
+        hidden: usize,
+    },
     /// The update has more samples than the cache.
     BatchTooLarge {
         /// Samples of the cache.
@@ -84,7 +100,8 @@ pub enum Error {
         /// Rows of the cache.
         capacity: usize,
     },
-    /// G1: the product of the non-zero dimensions, in elements or in bytes, exceeds `isize::MAX`.
+    /// G1: the product of the non-zero dimensions, or what strides and offset reach, exceeds `isize::MAX` in
+    /// elements or in bytes.
     TooLarge {
         /// Which tensor.
         argument: Argument,
@@ -164,10 +181,10 @@ pub enum Error {
         index: usize,
         /// The value.
         value: i64,
-        /// Rows this sample brings.
-        rows: usize,
-        /// Rows of the cache.
-        capacity: usize,
+        /// The least it may be: the rows this sample brings.
+        min: usize,
+        /// The most it may be: the capacity, and the padding that is not written.
+        max: usize,
     },
     /// A per-sample length is below its minimum or above its maximum.
     LengthOutOfRange {
@@ -199,6 +216,17 @@ pub enum Error {
         value: i64,
         /// The value before it.
         previous: i64,
+    },
+    /// Two neighbours among cumulative lengths give one sample more rows than the cache has.
+    CumulativeLength {
+        /// Which argument.
+        argument: Argument,
+        /// Position of the first of the two: the sample.
+        index: usize,
+        /// Their difference.
+        rows: i64,
+        /// Rows of the cache.
+        capacity: usize,
     },
     /// The lengths do not add up to the tokens of a packed update.
     TokenSum {
@@ -255,14 +283,15 @@ impl fmt::Display for Error {
             Self::ElementTypeMismatch { cache, argument, element } => {
                 write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
             }
-            Self::Rank { argument, rank, min, max } if min == max => {
-                write!(f, "{argument} has {rank} dimensions, must have {min}")
+            Self::Rank { argument, rank, expected } => {
+                write!(f, "{argument} has {rank} dimensions, must have ")?;
+                for (place, expected) in expected.iter().enumerate() {
+                    write!(f, "{}{expected}", if place > 0 { " or " } else { "" })?;
+                }
+                Ok(())
             }
-            Self::Rank { argument, rank, min, max: usize::MAX } => {
-                write!(f, "{argument} has {rank} dimensions, must have at least {min}")
-            }
-            Self::Rank { argument, rank, min, max } => {
-                write!(f, "{argument} has {rank} dimensions, must have {min} to {max}")
+            Self::RankTooLow { argument, rank, least } => {
+                write!(f, "{argument} has {rank} dimensions, must have at least {least}")
             }
             Self::RankMismatch { cache, update } => {
                 write!(f, "update has {update} dimensions, the cache has {cache}: both must have the same")
@@ -278,6 +307,10 @@ impl fmt::Display for Error {
             Self::DimensionMismatch { argument, dimension, expected, got } => {
                 write!(f, "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache")
             }
+            Self::HiddenSize { heads, head_size, hidden } => write!(
+                f,
+                "newKv has {heads} heads of size {head_size}: their product must be past's hiddenSize of {hidden}"
+            ),
             Self::BatchTooLarge { cache, update } => {
                 write!(f, "update has {update} samples, more than the {cache} of the cache")
             }
@@ -285,11 +318,7 @@ impl fmt::Display for Error {
                 write!(f, "update has {rows} rows, more than the cache's capacity of {capacity}")
             }
             Self::TooLarge { argument } => {
-                write!(
-                    f,
-                    "the dimensions of {argument} multiply to more than any buffer holds ({} bytes)",
-                    isize::MAX
-                )
+                write!(f, "the extent of {argument} is beyond any buffer: at most {} bytes", isize::MAX)
             }
             Self::StrideCount { argument, strides, rank } => {
                 write!(f, "{argument} has {strides} strides for {rank} dimensions")
@@ -316,10 +345,13 @@ impl fmt::Display for Error {
                 f,
                 "{argument}[{index}] = {value}: {value} + {rows} rows exceed the cache's capacity of {capacity}"
             ),
-            Self::EndOutOfRange { argument, index, value, rows, capacity } => write!(
+            Self::EndOutOfRange { argument, index, value, min, max } => write!(
                 f,
-                "{argument}[{index}] = {value}: the length after the write must lie between the {rows} rows written and the cache's capacity of {capacity}"
+                "{argument}[{index}] = {value}: the length after the write must lie between {min} and {max}"
             ),
+            Self::LengthOutOfRange { argument, index, value, min, max } if min > max => {
+                write!(f, "{argument}[{index}] = {value}: must be at least {min}, but no more than {max} fit")
+            }
             Self::LengthOutOfRange { argument, index, value, min, max } => {
                 write!(f, "{argument}[{index}] = {value}: must lie between {min} and {max}")
             }
@@ -329,6 +361,11 @@ impl fmt::Display for Error {
             Self::CumulativeOrder { argument, index, value, previous } => write!(
                 f,
                 "{argument}[{index}] = {value}: cumulative lengths must not fall below the previous {previous}"
+            ),
+            Self::CumulativeLength { argument, index, rows, capacity } => write!(
+                f,
+                "{argument}[{}] - {argument}[{index}] = {rows}: a sample has at most {capacity} rows, the cache's capacity",
+                index.saturating_add(1)
             ),
             Self::TokenSum { argument, got, tokens } => {
                 write!(f, "{argument} adds up to {got} tokens, the update has {tokens}")

@@ -13,7 +13,8 @@ use crate::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange, size}
 ///
 /// * **G1** every product of sizes, in elements and in bytes, fits `isize`;
 /// * **G2** no two positions of the cache share a bit;
-/// * the update is no longer than the cache, in rows and in samples, and every other dimension agrees.
+/// * a padded update is no longer than the cache, in rows and in samples, and every other dimension agrees.
+///   (How many rows each sample of a packed update has, its plan checks.)
 #[derive(Clone, Debug)]
 pub struct Geometry {
     pub(crate) words: &'static Words,
@@ -56,6 +57,11 @@ impl Geometry {
     #[must_use]
     pub fn layers(&self) -> usize {
         self.layers.size
+    }
+
+    /// Whether elements lie two to a byte.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.element.bits().is_some_and(|bits| bits < 8)
     }
 
     /// Bytes of one element; 0 where elements are not whole bytes.
@@ -137,6 +143,39 @@ pub(crate) struct Normalised<'a> {
     pub(crate) inner: Vec<(Dim, Dim)>,
 }
 
+impl<'a> Normalised<'a> {
+    /// Two tensors of one rank that differ in the batch and in the sequence, the dimension at `axis`, alone.
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`]; [`Error::DimensionMismatch`] at the first other dimension that differs.
+    pub(crate) fn padded(
+        words: &'static Words,
+        element: ElementType,
+        rules: Rules,
+        cache: &'a View,
+        update: &'a View,
+        axis: usize,
+    ) -> Result<Self, Error> {
+        let mismatch = Error::RankMismatch { cache: cache.dims.len(), update: update.dims.len() };
+        if cache.dims.len() != update.dims.len() {
+            return Err(mismatch);
+        }
+        let (old, new) = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis)).ok_or(mismatch)?;
+        Ok(Self {
+            words,
+            element,
+            rules,
+            cache,
+            update,
+            layers: Dim::ONE,
+            batch: (old.sample, Some(new.sample)),
+            rows: (old.rows, new.rows),
+            outer: agree(words.update, 1, old.outer, new.outer)?,
+            inner: agree(words.update, axis.saturating_add(1), old.inner, new.inner)?,
+        })
+    }
+}
+
 /// The dimensions of a tensor by what they are for, the sequence being the one at `axis`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Roles<'a> {
@@ -162,12 +201,15 @@ pub(crate) struct Rules {
     pub(crate) mode: Mode,
     pub(crate) out_of_range: OutOfRange,
     pub(crate) negative_index: NegativeIndex,
+    /// Whether absent starts mean zero.
+    pub(crate) optional_starts: bool,
 }
 
 impl Rules {
     /// Those of a specification that knows no ring: a negative position never fits.
     pub(crate) fn linear(out_of_range: OutOfRange) -> Self {
-        Self { mode: Mode::Linear, out_of_range, negative_index: NegativeIndex::Reject }
+        let negative_index = NegativeIndex::Reject;
+        Self { mode: Mode::Linear, out_of_range, negative_index, optional_starts: false }
     }
 }
 

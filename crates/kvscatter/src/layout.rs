@@ -49,8 +49,8 @@ impl<'a> Layout<'a> {
         self.shape
     }
 
-    /// Checks the layout and fills in a dense one's strides. After it every offset of every element is known
-    /// to lie in `0..len`.
+    /// Checks the layout and fills in a dense one's strides. After it the offset of every element there is lies
+    /// in `0..len`.
     ///
     /// 1. There is one stride per dimension.
     /// 2. The product of the non-zero dimensions fits `isize`, in elements and in bytes (G1).
@@ -120,8 +120,8 @@ impl Dim {
     pub(crate) const ONE: Self = Self { size: 1, stride: 0 };
 }
 
-/// A [`Layout`] that was checked: for every index inside the dimensions, `offset` plus any sum of
-/// `index × stride` over any of them lies in `0..len`.
+/// A [`Layout`] that was checked: if it has elements, then for every index inside the dimensions `offset` plus
+/// any sum of `index × stride` over any of them lies in `0..len`.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) offset: usize,
@@ -153,7 +153,7 @@ impl View {
             if stride < covered {
                 return Err(Error::CacheOverlapsItself);
             }
-            // `resolve` has computed the sum of these products without overflow.
+            // Their sum is `below + above - offset` of `resolve`, and `below <= offset`: it fits.
             covered = covered.wrapping_add(size.wrapping_sub(1).wrapping_mul(stride));
         }
         Ok(())

@@ -23,7 +23,7 @@ impl Loop {
 /// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
 ///
 /// The run at loop indices `i`, `j`, `k` goes from `src + i·loops[0].src + j·loops[1].src + k·loops[2].src` to
-/// the same sum over `dst`. Loops that are not needed have a count of 1 and come first.
+/// the same sum over `dst`. Loops that are not needed have a count of 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Block {

@@ -83,7 +83,11 @@ pub enum Fate {
 }
 
 impl Picture {
-    /// The picture of a plan, with a lane for each of the cache's first samples, at most `lanes`.
+    /// The most lanes a picture has.
+    pub const MOST_LANES: usize = 4096;
+
+    /// The picture of a plan, with a lane for each of the cache's first samples, at most `lanes` and
+    /// [`MOST_LANES`](Self::MOST_LANES).
     #[must_use]
     pub fn new(plan: &WritePlan<'_>, lanes: usize) -> Self {
         let geometry = plan.geometry();
@@ -104,7 +108,7 @@ impl Picture {
             samples,
             skipped: plan.skipped(),
             positions: geometry.words.starts,
-            lanes: (0..samples.min(lanes)).map(&mut lane).collect(),
+            lanes: (0..samples.min(lanes).min(Self::MOST_LANES)).map(&mut lane).collect(),
         }
     }
 

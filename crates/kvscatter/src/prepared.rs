@@ -38,7 +38,7 @@ impl Prepared {
     }
 
     /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written, so that right padding
-    /// never reaches the cache, in a ring neither.
+    /// never reaches the cache, nor a ring's live slots.
     ///
     /// Linear mode asks for `write_indices[i] + lengths[i] <= max_sequence_length`. A length of 0 writes
     /// nothing, and its index is still checked.
@@ -126,7 +126,7 @@ impl Prepared {
         update: &[T],
         write_indices: impl Into<Starts<'a>>,
         present_cache: &'p mut [MaybeUninit<T>],
-    ) -> Result<&'p mut [T], Error> {
+    ) -> Result<(&'p mut [T], Written), Error> {
         self.plan(write_indices)?.into_present_uninit(past_cache, update, present_cache)
     }
 }

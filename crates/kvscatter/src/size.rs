@@ -1,4 +1,4 @@
-//! The arithmetic of sizes, checked here and nowhere else (G1).
+//! How many elements and bytes a shape takes, checked (G1).
 
 /// Elements of a tensor of these dimensions, or `None` if the product of the *non-zero* ones, in elements or
 /// in bytes, exceeds `isize::MAX`: a zero in one place does not excuse an absurd size in another, and strides

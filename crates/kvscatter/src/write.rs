@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use bytemuck::NoUninit;
 
-use crate::cpu::{self, Destination, Target, Told};
+use crate::cpu;
 use crate::mapping::Block;
 use crate::{Error, Geometry, WritePlan};
 
@@ -50,8 +50,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::ElementWidth`] or [`Error::BufferLength`].
     pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        self.check_width::<T>()?;
-        cpu::write(self, whole(cache), bytemuck::cast_slice(update), told::<T>(0))?;
+        cpu::write(self, 0, cache, update)?;
         Ok(self.written())
     }
 
@@ -60,8 +59,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`], or [`Error::ElementWidth`] for strings.
     pub fn write_bytes(&self, cache: &mut [u8], update: &[u8]) -> Result<Written, Error> {
-        let cache = self.as_bytes(cache)?;
-        cpu::write(self, cache, update, told::<u8>(0))?;
+        cpu::write_bytes(self, 0, cache, update)?;
         Ok(self.written())
     }
 
@@ -78,7 +76,7 @@ impl WritePlan<'_> {
     }
 
     /// Writes every pair: keys and values, or all layers that share the positions. Every length is checked
-    /// before the first byte moves.
+    /// before the first byte moves; the pairs must not change between that check and the write, see [`Buffers`].
     ///
     /// No cache can be in the set twice:
     ///
@@ -93,14 +91,13 @@ impl WritePlan<'_> {
     /// # Errors
     /// As [`write`](Self::write); [`Error::BufferLength`] names the pair.
     pub fn write_many<T: NoUninit>(&self, pairs: &mut (impl Buffers<T> + ?Sized)) -> Result<Written, Error> {
-        self.check_width::<T>()?;
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            cpu::check(self, size_of_val(cache), size_of_val(update), told::<T>(index))?;
+            cpu::check::<T>(self, index, cache.len(), update.len())?;
         }
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            cpu::write(self, whole(cache), bytemuck::cast_slice(update), told::<T>(index))?;
+            cpu::write(self, index, cache, update)?;
         }
         Ok(self.written())
     }
@@ -112,12 +109,11 @@ impl WritePlan<'_> {
     pub fn write_many_bytes(&self, pairs: &mut (impl Buffers<u8> + ?Sized)) -> Result<Written, Error> {
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            let (cache, update) = (cache.len(), update.len());
-            self.check_bytes(index, cache, update)?;
+            cpu::check_bytes(self, index, cache.len(), update.len())?;
         }
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            cpu::write(self, self.as_bytes(cache)?, update, told::<u8>(index))?;
+            cpu::write_bytes(self, index, cache, update)?;
         }
         Ok(self.written())
     }
@@ -133,9 +129,7 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        self.check_width::<T>()?;
-        let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
-        cpu::into_present(self, past, update, whole(present), told::<T>(0))?;
+        cpu::into_present(self, past, update, present)?;
         Ok(self.written())
     }
 
@@ -149,9 +143,8 @@ impl WritePlan<'_> {
         past: &[T],
         update: &[T],
         present: &'p mut [MaybeUninit<T>],
-    ) -> Result<&'p mut [T], Error> {
-        self.check_width::<T>()?;
-        cpu::into_present_uninit(self, past, update, present, told::<T>(0))
+    ) -> Result<(&'p mut [T], Written), Error> {
+        Ok((cpu::into_present_uninit(self, past, update, present)?, self.written()))
     }
 
     /// [`into_present`](Self::into_present) over raw bytes. The pad nibble of an odd number of 4-bit elements
@@ -165,8 +158,7 @@ impl WritePlan<'_> {
         update: &[u8],
         present: &mut [u8],
     ) -> Result<Written, Error> {
-        let present = self.as_bytes(present)?;
-        cpu::into_present(self, past, update, present, told::<u8>(0))?;
+        cpu::into_present_bytes(self, past, update, present)?;
         Ok(self.written())
     }
 
@@ -195,8 +187,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// As [`write_bytes`](Self::write_bytes).
     pub fn check_bytes(&self, buffer: usize, cache: usize, update: usize) -> Result<(), Error> {
-        self.fixed_width()?;
-        cpu::check(self, cache, update, Told { index: buffer, unit: 1 })
+        cpu::check_bytes(self, buffer, cache, update)
     }
 
     fn written(&self) -> Written {
@@ -208,29 +199,6 @@ impl WritePlan<'_> {
         dst.check(words.cache, 0, cache, dst.len)?;
         src.check(words.update, 0, update, src.len)
     }
-
-    fn check_width<T>(&self) -> Result<(), Error> {
-        let element = self.geometry().element();
-        let got = size_of::<T>().saturating_mul(8);
-        if element.bits() == Some(got) { Ok(()) } else { Err(Error::ElementWidth { got, element }) }
-    }
-
-    fn fixed_width(&self) -> Result<usize, Error> {
-        let element = self.geometry().element();
-        element.bits().ok_or(Error::ElementWidth { got: 8, element })
-    }
-
-    fn as_bytes<'c>(&self, bytes: &'c mut [u8]) -> Result<Target<'c>, Error> {
-        Ok(if self.fixed_width()? < 8 { Target::Packed(bytes) } else { whole(bytes) })
-    }
-}
-
-fn whole<T: NoUninit>(slice: &mut [T]) -> Target<'_> {
-    Target::Whole(Destination::new(slice))
-}
-
-fn told<T>(index: usize) -> Told {
-    Told { index, unit: size_of::<T>() }
 }
 
 #[expect(

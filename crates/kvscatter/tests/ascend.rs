@@ -57,7 +57,7 @@ fn four_dimensional_new_kv_is_read_flat() {
         expected,
         got,
     };
-    assert_eq!(shape(&[2, 2, 2, 2]), mismatch(3, 6, 4));
+    assert_eq!(shape(&[2, 2, 2, 2]), Error::HiddenSize { heads: 2, head_size: 2, hidden: 6 });
     assert_eq!(shape(&[1, 2, 3, 2]), mismatch(0, 2, 1));
     assert_eq!(shape(&[2, 5, 3, 2]), Error::UpdateLongerThanCache { rows: 5, capacity: 4 });
 }
@@ -88,12 +88,12 @@ fn values_are_refused_one_by_one() {
             Error::TokenSum { argument: Argument::SeqLen, got, tokens: 3 }
         );
     }
-    let end = |index, value, rows| Error::EndOutOfRange {
+    let end = |index, value, min| Error::EndOutOfRange {
         argument: Argument::TokenOffset,
         index,
         value,
-        rows,
-        capacity: 4,
+        min,
+        max: 4,
     };
     for value in [1, 0, -1, 5, i32::MAX, i32::MIN] {
         assert_eq!(refused(&[0], &[value, 1], &[2, 1]), end(0, value.into(), 2));
@@ -113,10 +113,10 @@ fn shapes_are_refused_one_by_one() {
         let got = operation.prepare(element, &[3, 6], &past).map(|_| ());
         assert_eq!(got, if allowed { Ok(()) } else { expected });
     }
-    let rank = |argument, rank, min, max| Error::Rank { argument, rank, min, max };
-    assert_eq!(refused(ElementType::Int8, &[3, 6], &[2, 4, 6]), rank(Argument::Past, 3, 4, 4));
-    assert_eq!(refused(ElementType::Int8, &[3], &past), rank(Argument::NewKv, 1, 2, 4));
-    assert_eq!(refused(ElementType::Int8, &[1, 3, 6], &past), rank(Argument::NewKv, 3, 2, 4));
+    let rank = |argument, rank, expected| Error::Rank { argument, rank, expected };
+    assert_eq!(refused(ElementType::Int8, &[3, 6], &[2, 4, 6]), rank(Argument::Past, 3, &[4]));
+    assert_eq!(refused(ElementType::Int8, &[3], &past), rank(Argument::NewKv, 1, &[2, 4]));
+    assert_eq!(refused(ElementType::Int8, &[1, 3, 6], &past), rank(Argument::NewKv, 3, &[2, 4]));
     let argument = Argument::NewKv;
     let mismatch = Error::DimensionMismatch { argument, dimension: 1, expected: 6, got: 5 };
     assert_eq!(refused(ElementType::Int8, &[3, 5], &past), mismatch);
@@ -142,6 +142,9 @@ fn extensions() {
     assert_eq!(past, expected);
     // It need not fit either.
     assert!(write.plan_lengths(&[0], &[5, 1], &[2, 1], &lengths).is_ok());
+    let refused = write.plan_lengths(&[0], &[6, 1], &[2, 1], &lengths).unwrap_err();
+    let argument = Argument::TokenOffset;
+    assert_eq!(refused, Error::EndOutOfRange { argument, index: 0, value: 6, min: 2, max: 5 });
 
     let skipping = KvCacheOperation::new()
         .out_of_range(OutOfRange::SkipSample)

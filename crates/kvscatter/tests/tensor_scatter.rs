@@ -100,7 +100,7 @@ fn axis_and_rank() {
         assert_eq!(at(axis), Err(Error::AxisOutOfRange { axis, rank: 3 }));
     }
     for shape in [&[][..], &[3]] {
-        let rank = Error::Rank { argument: Argument::PastCache, rank: shape.len(), min: 2, max: usize::MAX };
+        let rank = Error::RankTooLow { argument: Argument::PastCache, rank: shape.len(), least: 2 };
         assert_eq!(scatter(LINEAR, shape, shape, None), Err(rank));
     }
     assert_eq!(scatter(LINEAR, &[2, 2], &[2, 1], None).unwrap(), "a.b.");

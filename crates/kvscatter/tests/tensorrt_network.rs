@@ -158,12 +158,12 @@ fn shapes_are_refused_one_by_one() {
     let mismatch = |dimension, expected, got| {
         layer(Error::DimensionMismatch { argument: Argument::Update, dimension, expected, got })
     };
-    let rank = |argument, rank, want| layer(Error::Rank { argument, rank, min: want, max: want });
+    let rank = |argument, rank, expected| layer(Error::Rank { argument, rank, expected });
     let count = |argument, got, want| layer(Error::Count { argument, got, want });
     let cases = [
-        (Parts { cache: &[4, 2, 8], ..Parts::default() }, rank(Argument::Cache, 3, 4)),
-        (Parts { update: &[4, 2, 4], ..Parts::default() }, rank(Argument::Update, 3, 4)),
-        (Parts { indices: &[4, 1], ..Parts::default() }, rank(Argument::TensorRtWriteIndices, 2, 1)),
+        (Parts { cache: &[4, 2, 8], ..Parts::default() }, rank(Argument::Cache, 3, &[4])),
+        (Parts { update: &[4, 2, 4], ..Parts::default() }, rank(Argument::Update, 3, &[4])),
+        (Parts { indices: &[4, 1], ..Parts::default() }, rank(Argument::TensorRtWriteIndices, 2, &[1])),
         (Parts { update: &[4, 3, 4, 1], ..Parts::default() }, mismatch(1, 2, 3)),
         (Parts { update: &[4, 2, 4, 5], ..Parts::default() }, mismatch(3, 1, 5)),
         (
@@ -209,9 +209,9 @@ fn packed_and_lengths_belong_together() {
     let refused = Parts { lengths: Some((DataType::Int64, &[5])), ..packed() }.refused();
     assert_eq!(refused, layer(Error::ElementType { argument, element: ElementType::Int64 }));
     let refused = Parts { lengths: Some((DataType::Int32, &[5, 1])), ..packed() }.refused();
-    assert_eq!(refused, layer(Error::Rank { argument, rank: 2, min: 1, max: 1 }));
+    assert_eq!(refused, layer(Error::Rank { argument, rank: 2, expected: &[1] }));
     let refused = Parts { lengths, update: &[4, 2, 4, 1], ..packed() }.refused();
-    assert_eq!(refused, layer(Error::Rank { argument: Argument::Update, rank: 4, min: 3, max: 3 }));
+    assert_eq!(refused, layer(Error::Rank { argument: Argument::Update, rank: 4, expected: &[3] }));
     let refused = Parts { lengths: Some((DataType::Int32, &[6])), indices: &[5], ..packed() }.refused();
     assert_eq!(refused, layer(Error::BatchTooLarge { cache: 4, update: 5 }));
 }
@@ -244,6 +244,17 @@ fn wiring_is_refused_one_by_one() {
 
     let mut network = Network::new();
     let cache = network.add_input("cache", DataType::Float, &[4, 2, 8, 1]).unwrap();
+    let indices = network.add_input("write_indices", DataType::Int32, &[4]).unwrap();
+    let layer = network.add_kv_cache_update(cache, cache, indices, KvCacheMode::Linear).unwrap();
+    network.mark_output(layer.output()).unwrap();
+    let argument = Argument::Update;
+    assert_eq!(
+        network.build().unwrap_err(),
+        NetworkError::CacheReadByLayer { layer: 0, cache_of: 0, argument }
+    );
+
+    let mut network = Network::new();
+    let cache = network.add_input("cache", DataType::Float, &[4, 2, 8, 1]).unwrap();
     let update = network.add_input("update", DataType::Float, &[4, 2, 4, 1]).unwrap();
     let indices = network.add_input("write_indices", DataType::Int32, &[4]).unwrap();
     for _ in 0..2 {
@@ -267,7 +278,14 @@ fn definitions_are_refused_one_by_one() {
         assert_eq!(KvCacheMode::try_from(value), Err(NetworkError::CacheMode { value }));
     }
     let (other, layer) = Parts::default().network();
+    let foreign = other.clone().add_input("more", DataType::Float, &[1]).unwrap();
     drop(other);
+    assert_eq!(network.mark_output(foreign).unwrap_err(), NetworkError::Foreign, "its index is too large");
+    assert_eq!(network.set_name(layer.output(), "mine").unwrap_err(), NetworkError::Foreign);
+    assert_eq!(
+        Parts::default().network().0.set_name(layer.output(), "x").unwrap_err(),
+        NetworkError::Foreign
+    );
     assert_eq!(network.mark_output(layer.output()).unwrap_err(), NetworkError::Foreign);
     assert_eq!(
         network.set_update_form(layer, AttentionIoForm::PaddedBhnd).unwrap_err(),
@@ -283,9 +301,11 @@ fn bindings_are_refused_one_by_one() {
     let mut context = engine.create_execution_context();
     let unknown = NetworkError::UnknownInput("nothing".into());
     assert_eq!(context.bind_update("nothing", &UPDATE_SHAPE, &update).unwrap_err(), unknown);
-    let shape = |dimension| NetworkError::BoundShape { name: "update".into(), dimension };
-    assert_eq!(context.bind_update("update", &[4, 2, 5, 1], &update).unwrap_err(), shape(2));
-    assert_eq!(context.bind_update("update", &[4, 2], &update).unwrap_err(), shape(2));
+    let name = || "update".into();
+    let shape = NetworkError::BoundShape { name: name(), dimension: 2, expected: 4, got: 5 };
+    let rank = NetworkError::BoundRank { name: name(), expected: 4, got: 2 };
+    assert_eq!(context.bind_update("update", &[4, 2, 5, 1], &update).unwrap_err(), shape);
+    assert_eq!(context.bind_update("update", &[4, 2], &update).unwrap_err(), rank);
     let wrong_type = NetworkError::BoundType("write_indices".into());
     assert_eq!(context.bind_indices("write_indices", &[0_i64; 4]).unwrap_err(), wrong_type);
     assert_eq!(context.execute().unwrap_err(), NetworkError::Unbound("cache".into()));
@@ -298,6 +318,21 @@ fn bindings_are_refused_one_by_one() {
     assert_eq!(context.execute().unwrap_err(), NetworkError::OutputAddress("output".into()));
     drop(context);
     assert_eq!(cache, [0; 256]);
+
+    // A wrong address can be corrected.
+    let address = cache.as_ptr();
+    let mut context = engine.create_execution_context();
+    context.bind_update("update", &UPDATE_SHAPE, &update).unwrap();
+    context.bind_indices("write_indices", &[0_i32; 4]).unwrap();
+    context.bind_output_address("output", elsewhere.as_ptr()).unwrap();
+    assert_eq!(
+        context.execute().unwrap_err(),
+        NetworkError::Unbound("cache".into()),
+        "found before the address"
+    );
+    context.bind_cache("cache", &CACHE_SHAPE, &mut cache).unwrap();
+    context.bind_output_address("output", address).unwrap();
+    context.execute().unwrap();
 }
 
 /// X1 over layers: a bad index in the last layer leaves the caches of all layers as they were.
@@ -336,7 +371,7 @@ fn all_layers_or_none() {
     assert_eq!((k, v), ([0; 16], [0; 16]));
 
     let (result, k, v) = run(&engine, 3, 14);
-    let error = Error::BufferLength { argument: Argument::Cache, buffer: 1, got: 14, want: 16 };
+    let error = Error::BufferLength { argument: Argument::Cache, buffer: 0, got: 14, want: 16 };
     assert_eq!(result.unwrap_err(), NetworkError::Layer { layer: 1, error });
     assert_eq!((k, v), ([0; 16], [0; 16]));
 

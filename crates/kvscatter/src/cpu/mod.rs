@@ -1,99 +1,92 @@
 //! The CPU backend: a plan and buffers in, bytes moved. It sees no axis, no mode and no specification.
 //!
-//! Functions here are safe because they check, against the plan's geometry, the one thing a plan cannot know:
-//! how long the buffers are. P1 does the rest. One thread runs a plan, so P3 holds without further care.
+//! Functions here are safe because they check, against the plan's geometry, the two things a plan cannot know:
+//! how long the buffers are and how wide their elements. P1 does the rest. One thread runs a plan, so P3 holds
+//! without further care.
 
 mod bytes;
 mod destination;
 mod nibbles;
 
-pub(crate) use destination::Destination;
-
 use core::mem::MaybeUninit;
 
 use bytemuck::NoUninit;
 
+use self::destination::Destination;
 use crate::geometry::Buffer;
 use crate::{Argument, Error, Geometry, WritePlan};
 
-/// How an error tells the length of a buffer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    /// The buffer's place in a call over many.
-    pub(crate) index: usize,
-    /// Bytes of the unit that lengths are counted in.
-    pub(crate) unit: usize,
-}
-
-/// Memory to be written, by how elements lie in it.
-#[derive(Debug)]
-pub(crate) enum Target<'a> {
-    /// Elements of whole bytes.
-    Whole(Destination<'a>),
-    /// 4-bit elements, two to a byte.
-    Packed(&'a mut [u8]),
-}
-
-impl Target<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Whole(destination) => destination.len(),
-            Self::Packed(bytes) => bytes.len(),
-        }
+/// Checks that a plan moves elements as wide as `T`, and that buffers of these lengths hold its tensors.
+/// `buffer` is the place an error names.
+pub(crate) fn check<T>(
+    plan: &WritePlan<'_>,
+    buffer: usize,
+    cache: usize,
+    update: usize,
+) -> Result<(), Error> {
+    let element = plan.geometry().element();
+    let got = size_of::<T>().saturating_mul(8);
+    if element.bits() != Some(got) {
+        return Err(Error::ElementWidth { got, element });
     }
+    let Geometry { words, cache: dst, update: src, .. } = plan.geometry();
+    dst.check(words.cache, buffer, cache, dst.len)?;
+    src.check(words.update, buffer, update, src.len)
 }
 
-/// Checks that the buffers of a write in place are as long as the plan's geometry says. In bytes.
-pub(crate) fn check(plan: &WritePlan<'_>, cache: usize, update: usize, told: Told) -> Result<(), Error> {
+/// The same for raw bytes, which may be elements of any fixed width.
+pub(crate) fn check_bytes(
+    plan: &WritePlan<'_>,
+    buffer: usize,
+    cache: usize,
+    update: usize,
+) -> Result<(), Error> {
     let Geometry { words, cache: dst, update: src, .. } = plan.geometry();
-    check_bytes(dst, words.cache, cache, told)?;
-    check_bytes(src, words.update, update, told)
+    let element = plan.geometry().element();
+    element.bits().ok_or(Error::ElementWidth { got: 8, element })?;
+    dst.check(words.cache, buffer, cache, dst.bytes)?;
+    src.check(words.update, buffer, update, src.bytes)
 }
 
 /// Writes in place.
-pub(crate) fn write(
+pub(crate) fn write<T: NoUninit>(
     plan: &WritePlan<'_>,
-    mut cache: Target<'_>,
-    update: &[u8],
-    told: Told,
+    buffer: usize,
+    cache: &mut [T],
+    update: &[T],
 ) -> Result<(), Error> {
-    check(plan, cache.len(), update.len(), told)?;
-    match &mut cache {
-        Target::Whole(cache) => {
-            let width = plan.geometry().element_bytes();
-            // SAFETY: P1 for every block of the plan, over buffers whose lengths were just checked.
-            plan.for_each(|block| unsafe { bytes::copy(block, width, cache, update) });
-        }
-        Target::Packed(cache) => plan.for_each(|block| nibbles::copy(block, cache, update)),
+    check::<T>(plan, buffer, cache.len(), update.len())?;
+    copy_whole(plan, Destination::new(cache), bytemuck::cast_slice(update));
+    Ok(())
+}
+
+/// [`write`] over raw bytes.
+pub(crate) fn write_bytes(
+    plan: &WritePlan<'_>,
+    buffer: usize,
+    cache: &mut [u8],
+    update: &[u8],
+) -> Result<(), Error> {
+    check_bytes(plan, buffer, cache.len(), update.len())?;
+    if plan.geometry().is_packed() {
+        plan.for_each(|block| nibbles::copy(block, cache, update));
+    } else {
+        copy_whole(plan, Destination::new(cache), update);
     }
     Ok(())
 }
 
 /// Fills all of `present`: the update where the plan writes, the past everywhere else.
-pub(crate) fn into_present(
+pub(crate) fn into_present<T: NoUninit>(
     plan: &WritePlan<'_>,
-    past: &[u8],
-    update: &[u8],
-    mut present: Target<'_>,
-    told: Told,
+    past: &[T],
+    update: &[T],
+    present: &mut [T],
 ) -> Result<(), Error> {
-    let geometry = plan.geometry();
-    check(plan, past.len(), update.len(), told)?;
-    check_bytes(&geometry.present.buffer, geometry.words.present, present.len(), told)?;
-    match &mut present {
-        Target::Whole(present) => {
-            let width = geometry.element_bytes();
-            // SAFETY: P1 for the blocks from the past, over buffers whose lengths were just checked.
-            plan.for_each_kept(|block| unsafe { bytes::copy(block, width, present, past) });
-            // SAFETY: P1 for the blocks from the update, over the same buffers.
-            plan.for_each_present(|block| unsafe { bytes::copy(block, width, present, update) });
-        }
-        Target::Packed(present) => {
-            plan.for_each_kept(|block| nibbles::copy(block, present, past));
-            plan.for_each_present(|block| nibbles::copy(block, present, update));
-            nibbles::clear_padding(present, geometry.present.buffer.len);
-        }
-    }
+    check::<T>(plan, 0, past.len(), update.len())?;
+    check_present(plan, present.len(), |buffer| buffer.len)?;
+    let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
+    fill_whole(plan, past, update, Destination::new(present));
     Ok(())
 }
 
@@ -103,16 +96,54 @@ pub(crate) fn into_present_uninit<'p, T: NoUninit>(
     past: &[T],
     update: &[T],
     present: &'p mut [MaybeUninit<T>],
-    told: Told,
 ) -> Result<&'p mut [T], Error> {
+    check::<T>(plan, 0, past.len(), update.len())?;
+    check_present(plan, present.len(), |buffer| buffer.len)?;
     let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
-    into_present(plan, past, update, Target::Whole(Destination::uninit(present)), told)?;
-    // SAFETY: the blocks from the past and from the update partition the present, `into_present` has checked
-    // that it is exactly as long, and each element was copied whole from a valid `T`.
+    fill_whole(plan, past, update, Destination::uninit(present));
+    // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the plan's (both
+    // just checked), and the blocks from the past and from the update partition it: each element was copied
+    // whole from a valid `T`.
     Ok(unsafe { present.assume_init_mut() })
 }
 
-fn check_bytes(buffer: &Buffer, argument: Argument, got: usize, told: Told) -> Result<(), Error> {
-    let units = |bytes: usize| bytes.checked_div(told.unit).unwrap_or(bytes);
-    buffer.check(argument, told.index, units(got), units(buffer.bytes))
+/// [`into_present`] over raw bytes.
+pub(crate) fn into_present_bytes(
+    plan: &WritePlan<'_>,
+    past: &[u8],
+    update: &[u8],
+    present: &mut [u8],
+) -> Result<(), Error> {
+    check_bytes(plan, 0, past.len(), update.len())?;
+    check_present(plan, present.len(), |buffer| buffer.bytes)?;
+    if plan.geometry().is_packed() {
+        plan.for_each_kept(|block| nibbles::copy(block, present, past));
+        plan.for_each_present(|block| nibbles::copy(block, present, update));
+        nibbles::clear_padding(present, plan.geometry().present.buffer.len);
+    } else {
+        fill_whole(plan, past, update, Destination::new(present));
+    }
+    Ok(())
+}
+
+/// Executes the plan on elements of whole bytes. The callers have checked lengths and width.
+fn copy_whole(plan: &WritePlan<'_>, mut cache: Destination<'_>, update: &[u8]) {
+    let width = plan.geometry().element_bytes();
+    // SAFETY: P1 for every block of the plan; the callers have checked that the buffers hold its tensors.
+    plan.for_each(|block| unsafe { bytes::copy(block, width, &mut cache, update) });
+}
+
+/// The functional form of [`copy_whole`].
+fn fill_whole(plan: &WritePlan<'_>, past: &[u8], update: &[u8], mut present: Destination<'_>) {
+    let width = plan.geometry().element_bytes();
+    // SAFETY: P1 for the blocks from the past; the callers have checked the buffers.
+    plan.for_each_kept(|block| unsafe { bytes::copy(block, width, &mut present, past) });
+    // SAFETY: P1 for the blocks from the update, over the same buffers.
+    plan.for_each_present(|block| unsafe { bytes::copy(block, width, &mut present, update) });
+}
+
+fn check_present(plan: &WritePlan<'_>, got: usize, want: impl Fn(&Buffer) -> usize) -> Result<(), Error> {
+    let Geometry { words, present, .. } = plan.geometry();
+    let argument: Argument = words.present;
+    present.buffer.check(argument, 0, got, want(&present.buffer))
 }

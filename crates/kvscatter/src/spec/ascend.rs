@@ -71,9 +71,8 @@ impl KvCacheOperation {
     /// then be `seq_len`, since the kernel reads that form flat.
     ///
     /// # Errors
-    /// [`Error::Reserved`]; [`Error::ElementType`] unless float16, bfloat16 or int8; [`Error::Rank`];
-    /// [`Error::DimensionMismatch`] for hiddenSize or the batch; [`Error::UpdateLongerThanCache`]; then those of
-    /// the layouts.
+    /// [`Error::Reserved`]; [`Error::ElementType`] unless float16, bfloat16 or int8; those of the layouts;
+    /// [`Error::Rank`]; [`Error::DimensionMismatch`] or [`Error::HiddenSize`]; [`Error::UpdateLongerThanCache`].
     pub fn prepare<'a>(
         &self,
         element: ElementType,
@@ -90,7 +89,7 @@ impl KvCacheOperation {
         }
         let old = past.resolve(Argument::Past, width(element))?;
         let [layers, batch, rows, hidden] = *old.dims.as_slice() else {
-            return Err(Error::Rank { argument: Argument::Past, rank: old.dims.len(), min: 4, max: 4 });
+            return Err(Error::Rank { argument: Argument::Past, rank: old.dims.len(), expected: &[4] });
         };
         let new = new_kv.resolve(Argument::NewKv, width(element))?;
         let mismatch = |dimension, expected, got| {
@@ -109,7 +108,10 @@ impl KvCacheOperation {
             [sample, rows, heads, head] => {
                 mismatch(0, batch.size, sample.size)?;
                 // G1 has bounded the product.
-                mismatch(3, hidden.size, heads.size.wrapping_mul(head.size))?;
+                if heads.size.wrapping_mul(head.size) != hidden.size {
+                    let (heads, head_size, hidden) = (heads.size, head.size, hidden.size);
+                    return Err(Error::HiddenSize { heads, head_size, hidden });
+                }
                 let head_stride =
                     isize::try_from(head.size).ok().and_then(|size| hidden.stride.checked_mul(size));
                 let stride = head_stride.ok_or(Error::TooLarge { argument: Argument::Past })?;
@@ -117,7 +119,11 @@ impl KvCacheOperation {
                 (Some(sample), rows, vec![(old_heads, heads), (Dim { size: head.size, ..hidden }, head)])
             }
             _ => {
-                return Err(Error::Rank { argument: Argument::NewKv, rank: new.dims.len(), min: 2, max: 4 });
+                return Err(Error::Rank {
+                    argument: Argument::NewKv,
+                    rank: new.dims.len(),
+                    expected: &[2, 4],
+                });
             }
         };
         let geometry = Geometry::new(&Normalised {

@@ -86,17 +86,25 @@ pub(crate) fn error(
         Refusal::UnsupportedType { .. } => Error::ElementType { argument: words.cache, element },
         Refusal::Mode { .. } => Error::UnknownMode,
         Refusal::CacheRank { rank } => {
-            let (min, max) = words.cache_ranks;
-            Error::Rank { argument: words.cache, rank, min, max }
+            let argument = words.cache;
+            match words.cache_ranks {
+                None => Error::RankTooLow { argument, rank, least: 2 },
+                Some(expected) => Error::Rank { argument, rank, expected },
+            }
         }
         Refusal::UpdateRank { rank } => match words.update_ranks {
             None => Error::RankMismatch { cache: cache_shape.len(), update: rank },
-            Some((min, max)) => Error::Rank { argument: words.update, rank, min, max },
+            Some(expected) => Error::Rank { argument: words.update, rank, expected },
         },
         Refusal::Axis { axis, rank } if axis == 0 || axis == -(rank as i64) => {
             Error::AxisIsBatch { axis, rank }
         }
         Refusal::Axis { axis, rank } => Error::AxisOutOfRange { axis, rank },
+        Refusal::Dimension { dimension: 3, cache: hidden, .. }
+            if matches!(call, Call::KvCacheOperation { .. }) =>
+        {
+            Error::HiddenSize { heads: update_shape[2], head_size: update_shape[3], hidden }
+        }
         Refusal::Dimension { dimension, cache, update } => {
             Error::DimensionMismatch { argument: words.update, dimension, expected: cache, got: update }
         }
@@ -122,13 +130,15 @@ pub(crate) fn error(
         Refusal::NegativeStart { sample, .. } | Refusal::OutOfRange { sample, .. }
             if matches!(call, Call::KvCacheOperation { .. }) =>
         {
-            let Call::KvCacheOperation { token_offset, seq_len, .. } = call else { unreachable!() };
+            let Call::KvCacheOperation { token_offset, seq_len, lengths, .. } = call else { unreachable!() };
+            let rows = seq_len[sample] as usize;
+            let padding = lengths.as_ref().map_or(0, |lengths| rows - lengths[sample] as usize);
             Error::EndOutOfRange {
                 argument: words.starts,
                 index: sample,
                 value: token_offset[sample].into(),
-                rows: seq_len[sample] as usize,
-                capacity: cache_shape[2],
+                min: rows,
+                max: cache_shape[2] + padding,
             }
         }
         Refusal::NegativeStart { sample, start } => {
@@ -150,8 +160,8 @@ pub(crate) fn error(
             Error::CumulativeOrder { argument: words.rows, index: sample + 1, value, previous }
         }
         Refusal::UpdateLengthsTooLong { sample, rows, capacity } => {
-            let value = rows as i64;
-            Error::LengthOutOfRange { argument: words.rows, index: sample, value, min: 0, max: capacity }
+            let rows = rows as i64;
+            Error::CumulativeLength { argument: words.rows, index: sample, rows, capacity }
         }
         Refusal::UpdateLengthsTotal { total, tokens } | Refusal::SeqLenTotal { total, tokens } => {
             Error::TokenSum { argument: words.rows, got: total as i64, tokens }
@@ -168,14 +178,15 @@ pub(crate) fn error(
     }
 }
 
-/// What a document calls things, and the ranks it asks for; the update's may be the cache's.
+/// What a document calls things, and the ranks it asks for: ONNX's cache may have any from 2 on, and its update the
+/// cache's.
 struct Words {
     cache: Argument,
     update: Argument,
     starts: Argument,
     rows: Argument,
-    cache_ranks: (usize, usize),
-    update_ranks: Option<(usize, usize)>,
+    cache_ranks: Option<&'static [usize]>,
+    update_ranks: Option<&'static [usize]>,
 }
 
 impl Words {
@@ -186,7 +197,7 @@ impl Words {
                 update: Argument::Update,
                 starts: Argument::WriteIndices,
                 rows: Argument::Update,
-                cache_ranks: (2, usize::MAX),
+                cache_ranks: None,
                 update_ranks: None,
             },
             Call::KvCacheUpdate { operator, .. } => Self {
@@ -194,10 +205,10 @@ impl Words {
                 update: Argument::Update,
                 starts: Argument::TensorRtWriteIndices,
                 rows: Argument::UpdateLengths,
-                cache_ranks: (4, 4),
+                cache_ranks: Some(&[4]),
                 update_ranks: Some(match operator.update_form {
-                    UpdateForm::Padded => (4, 4),
-                    UpdateForm::Packed => (3, 3),
+                    UpdateForm::Padded => &[4],
+                    UpdateForm::Packed => &[3],
                 }),
             },
             Call::KvCacheOperation { .. } => Self {
@@ -205,8 +216,8 @@ impl Words {
                 update: Argument::NewKv,
                 starts: Argument::TokenOffset,
                 rows: Argument::SeqLen,
-                cache_ranks: (4, 4),
-                update_ranks: Some((2, 4)),
+                cache_ranks: Some(&[4]),
+                update_ranks: Some(&[2, 4]),
             },
         }
     }

@@ -158,7 +158,7 @@ impl Scene<'_> {
 
         let mut memory = vec![MaybeUninit::uninit(); present.len()];
         assert_eq!(
-            plan.into_present_uninit(past, update, &mut memory).unwrap(),
+            plan.into_present_uninit(past, update, &mut memory).unwrap().0,
             present,
             "functional, {self:?}"
         );

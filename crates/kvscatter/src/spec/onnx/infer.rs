@@ -1,5 +1,7 @@
 //! Shape inference: what is known about the output before any shape is certain.
 
+use alloc::vec::Vec;
+
 use crate::{Argument, ElementType, Error};
 
 use super::TensorScatter;
@@ -50,8 +52,9 @@ impl TensorScatter {
         }
         if let Some(cache) = past_cache.shape {
             let axis = self.resolve_axis(cache.len())?;
-            if let Some(update) = update.shape {
-                self.unify(axis, cache, update)?;
+            if let Some(shape) = update.shape {
+                let element = past_cache.element.or(update.element);
+                self.prepare_known(axis, element, cache, shape)?;
             }
         }
         if let Some(indices) = write_indices {
@@ -62,28 +65,22 @@ impl TensorScatter {
         Ok(past_cache)
     }
 
-    fn unify(&self, axis: usize, cache: &[Dimension<'_>], update: &[Dimension<'_>]) -> Result<(), Error> {
-        if cache.len() != update.len() {
-            return Err(Error::RankMismatch { cache: cache.len(), update: update.len() });
-        }
-        for (dimension, (expected, got)) in cache.iter().zip(update).enumerate() {
-            let (Some(expected), Some(got)) = (known(Some(expected)), known(Some(got))) else {
-                continue;
-            };
-            if dimension == axis {
-                if got > expected {
-                    return Err(Error::UpdateLongerThanCache { rows: got, capacity: expected });
-                }
-            } else if expected != got {
-                return Err(Error::DimensionMismatch {
-                    argument: Argument::Update,
-                    dimension,
-                    expected,
-                    got,
-                });
-            }
-        }
-        Ok(())
+    /// Asks [`prepare`](Self::prepare), with every unknown dimension set to what fits best: it then refuses what
+    /// no run could make right.
+    fn prepare_known(
+        &self,
+        axis: usize,
+        element: Option<ElementType>,
+        cache: &[Dimension<'_>],
+        update: &[Dimension<'_>],
+    ) -> Result<(), Error> {
+        let fill = |side: &[Dimension<'_>], other: &[Dimension<'_>], rows: Option<usize>| -> Vec<usize> {
+            let counterpart = |at: usize| known(other.get(at)).unwrap_or(1);
+            let make_up = |at: usize| rows.filter(|_| at == axis).unwrap_or_else(|| counterpart(at));
+            (0..side.len()).map(|at| known(side.get(at)).unwrap_or_else(|| make_up(at))).collect()
+        };
+        let (cache, update) = (fill(cache, update, None), fill(update, cache, Some(0)));
+        self.prepare(element.unwrap_or(ElementType::UInt4), &cache, &update).map(|_| ())
     }
 }
 
@@ -97,7 +94,7 @@ fn infer_indices(batch: Option<usize>, indices: Inferred<'_>) -> Result<(), Erro
             (Some(want), Some(got)) if got != want => Err(Error::Count { argument, got, want }),
             _ => Ok(()),
         },
-        Some(shape) => Err(Error::Rank { argument, rank: shape.len(), min: 1, max: 1 }),
+        Some(shape) => Err(Error::Rank { argument, rank: shape.len(), expected: &[1] }),
         None => Ok(()),
     }
 }
@@ -178,7 +175,7 @@ mod tests {
         );
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(2), Known(1)])),
-            Err(Error::Rank { argument, rank: 2, min: 1, max: 1 })
+            Err(Error::Rank { argument, rank: 2, expected: &[1] })
         );
         assert_eq!(
             infer(of(ElementType::Int32, &[Known(2)])),

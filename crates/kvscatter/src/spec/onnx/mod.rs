@@ -5,8 +5,7 @@ mod infer;
 pub use infer::{Dimension, Inferred};
 
 use crate::argument::Words;
-use crate::geometry::{Geometry, Normalised, Roles, Rules, agree, width};
-use crate::layout::Dim;
+use crate::geometry::{Geometry, Normalised, Rules, agree, width};
 use crate::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, Prepared};
 
 /// The operator and its attributes.
@@ -38,6 +37,7 @@ impl TensorScatter {
             mode: Mode::Linear,
             out_of_range: OutOfRange::Error,
             negative_index: NegativeIndex::Modulo,
+            optional_starts: true,
         };
         Self { axis: -2, rules }
     }
@@ -73,11 +73,11 @@ impl TensorScatter {
     /// The sequence dimension of a cache of this rank, counted from the front: `1..rank`.
     ///
     /// # Errors
-    /// [`Error::Rank`] below 2, [`Error::AxisOutOfRange`] outside `[-rank, rank)`, [`Error::AxisIsBatch`] for 0
+    /// [`Error::RankTooLow`] below 2, [`Error::AxisOutOfRange`] outside `[-rank, rank)`, [`Error::AxisIsBatch`] for 0
     /// and `-rank`.
     pub fn resolve_axis(&self, rank: usize) -> Result<usize, Error> {
         if rank < 2 {
-            return Err(Error::Rank { argument: Argument::PastCache, rank, min: 2, max: usize::MAX });
+            return Err(Error::RankTooLow { argument: Argument::PastCache, rank, least: 2 });
         }
         let out_of_range = Error::AxisOutOfRange { axis: self.axis, rank };
         let from_front = match usize::try_from(self.axis) {
@@ -97,8 +97,8 @@ impl TensorScatter {
     /// sequence dimension alone and is no longer there.
     ///
     /// # Errors
-    /// The first rule of the specification that the shapes break: rank, axis, dimensions that differ, an update
-    /// longer than the cache; then those of the layouts.
+    /// Rank and axis; then the layouts, each for itself; then the first rule that both break: dimensions that
+    /// differ, an update longer than the cache.
     pub fn prepare<'a>(
         &self,
         element: ElementType,
@@ -114,23 +114,10 @@ impl TensorScatter {
         let cache = past_cache.resolve(Argument::PastCache, width(element))?;
         let update = update.resolve(Argument::Update, width(element))?;
 
-        let misplaced = Error::AxisOutOfRange { axis: self.axis, rank };
-        let old = Roles::of(&cache.dims, axis).ok_or(misplaced)?;
-        let new = Roles::of(&update.dims, axis).ok_or(misplaced)?;
-        agree(Argument::Update, 0, &[old.sample], &[new.sample])?;
-        let geometry = Geometry::new(&Normalised {
-            words: &Words::ONNX,
-            element,
-            rules: self.rules,
-            cache: &cache,
-            update: &update,
-            layers: Dim::ONE,
-            batch: (old.sample, Some(new.sample)),
-            rows: (old.rows, new.rows),
-            outer: agree(Argument::Update, 1, old.outer, new.outer)?,
-            inner: agree(Argument::Update, axis.saturating_add(1), old.inner, new.inner)?,
-        })?;
-        Ok(Prepared::new(geometry))
+        let (old_batch, new_batch) = (cache.dims.get(..1), update.dims.get(..1));
+        agree(Argument::Update, 0, old_batch.unwrap_or_default(), new_batch.unwrap_or_default())?;
+        let sides = Normalised::padded(&Words::ONNX, element, self.rules, &cache, &update, axis)?;
+        Ok(Prepared::new(Geometry::new(&sides)?))
     }
 }
 

@@ -46,7 +46,7 @@ impl Engine {
             caches: BTreeMap::new(),
             data: BTreeMap::new(),
             indices: BTreeMap::new(),
-            outputs: Vec::new(),
+            outputs: BTreeMap::new(),
         }
     }
 }
@@ -58,7 +58,7 @@ pub struct ExecutionContext<'a> {
     caches: BTreeMap<TensorId, (Vec<usize>, &'a mut [u8])>,
     data: BTreeMap<TensorId, (Vec<usize>, &'a [u8])>,
     indices: BTreeMap<TensorId, Starts<'a>>,
-    outputs: Vec<(String, *const u8)>,
+    outputs: BTreeMap<String, *const u8>,
 }
 
 impl<'a> ExecutionContext<'a> {
@@ -115,7 +115,7 @@ impl<'a> ExecutionContext<'a> {
         if self.engine.aliased_input_tensor(name).is_none() {
             return Err(NetworkError::UnknownOutput(name.into()));
         }
-        self.outputs.push((name.into(), address));
+        self.outputs.insert(name.into(), address);
         Ok(())
     }
 
@@ -127,26 +127,25 @@ impl<'a> ExecutionContext<'a> {
     /// `KVCacheUpdate` that shapes, indices or buffers break.
     pub fn execute(&mut self) -> Result<Written, NetworkError> {
         let layers = &self.engine.network.layers;
-        self.check_outputs()?;
         let prepared: Vec<Shapes> = layers
             .iter()
             .enumerate()
             .map(|(layer, definition)| self.prepare(layer, definition))
             .collect::<Result<_, _>>()?;
+        self.check_outputs()?;
         let mut steps = Vec::with_capacity(layers.len());
         for (layer, (definition, shapes)) in layers.iter().zip(&prepared).enumerate() {
-            let refuse = |error| NetworkError::Layer { layer, error };
             let plan = self.plan(layer, definition, shapes)?;
-            let (_, update) = self.bound(&self.data, definition.update)?;
+            let (_, update) = *self.bound(&self.data, definition.update)?;
             let (_, cache) = self.bound(&self.caches, definition.cache)?;
-            plan.check_bytes(layer, cache.len(), update.len()).map_err(refuse)?;
-            steps.push((layer, definition.cache, plan, *update));
+            let checked = plan.check_bytes(0, cache.len(), update.len());
+            checked.map_err(|error| NetworkError::Layer { layer, error })?;
+            steps.push((layer, definition.cache, plan, update));
         }
         let mut written = Written { skipped: 0 };
         for (layer, cache, plan, update) in steps {
-            let Some((_, cache)) = self.caches.get_mut(&cache) else {
-                continue;
-            };
+            // `bound` has seen it above; no two layers have one cache.
+            let (_, cache) = self.caches.get_mut(&cache).ok_or(NetworkError::Foreign)?;
             let one =
                 plan.write_bytes(cache, update).map_err(|error| NetworkError::Layer { layer, error })?;
             written.skipped = written.skipped.saturating_add(one.skipped);
@@ -207,16 +206,16 @@ impl<'a> ExecutionContext<'a> {
         let inputs = self.engine.network.inputs();
         let named = inputs.into_iter().find(|(_, tensor)| tensor.name == name);
         let (id, tensor) = named.ok_or_else(|| NetworkError::UnknownInput(name.into()))?;
-        let mismatch = |dimension| NetworkError::BoundShape { name: name.into(), dimension };
-        if tensor.dims.len() != shape.len() {
-            return Err(mismatch(shape.len()));
+        let (expected, got) = (tensor.dims.len(), shape.len());
+        if expected != got {
+            return Err(NetworkError::BoundRank { name: name.into(), expected, got });
         }
-        let differs =
-            |(expected, got): (&Option<usize>, &usize)| expected.is_some_and(|expected| expected != *got);
-        match tensor.dims.iter().zip(shape).position(differs) {
-            Some(dimension) => Err(mismatch(dimension)),
-            None => Ok((id, tensor)),
+        for (dimension, (expected, &got)) in tensor.dims.iter().zip(shape).enumerate() {
+            if let Some(expected) = expected.filter(|&expected| expected != got) {
+                return Err(NetworkError::BoundShape { name: name.into(), dimension, expected, got });
+            }
         }
+        Ok((id, tensor))
     }
 
     fn bound<'m, B>(&self, bindings: &'m BTreeMap<TensorId, B>, id: TensorId) -> Result<&'m B, NetworkError> {

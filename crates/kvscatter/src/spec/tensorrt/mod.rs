@@ -5,7 +5,7 @@
 //! [`OutOfRange::SkipSample`] leaves such samples as they are and says how many there were. Whether TensorRT
 //! skips rows or whole samples is not known, so this is a policy of ours, not a claim to match it.
 //!
-//! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index is always an error.
+//! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index never fits.
 
 mod engine;
 mod network;
@@ -58,30 +58,18 @@ impl KvCacheUpdate {
     ///
     /// # Errors
     /// [`Error::ElementType`] unless float32, float16 or bfloat16; [`Error::Rank`] unless both are 4-D;
-    /// [`Error::DimensionMismatch`] for heads or head size; [`Error::BatchTooLarge`];
-    /// [`Error::UpdateLongerThanCache`]; then those of the layouts.
+    /// those of the layouts; [`Error::DimensionMismatch`] for heads or head size;
+    /// [`Error::UpdateLongerThanCache`]; [`Error::BatchTooLarge`].
     pub fn prepare<'a>(
         &self,
         element: ElementType,
         cache: impl Into<Layout<'a>>,
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
-        let (cache, update) = resolve(element, cache.into(), update.into(), 4)?;
-        let rank = Error::Rank { argument: Argument::Update, rank: update.dims.len(), min: 4, max: 4 };
-        let old = Roles::of(&cache.dims, 2).ok_or(rank)?;
-        let new = Roles::of(&update.dims, 2).ok_or(rank)?;
-        let geometry = Geometry::new(&Normalised {
-            words: &Words::TENSORRT,
-            element,
-            rules: Rules::linear(self.out_of_range),
-            cache: &cache,
-            update: &update,
-            layers: Dim::ONE,
-            batch: (old.sample, Some(new.sample)),
-            rows: (old.rows, new.rows),
-            outer: agree(Argument::Update, 1, old.outer, new.outer)?,
-            inner: agree(Argument::Update, 3, old.inner, new.inner)?,
-        })?;
+        let (cache, update) = resolve(element, cache.into(), update.into(), &[4])?;
+        let rules = Rules::linear(self.out_of_range);
+        let geometry =
+            Geometry::new(&Normalised::padded(&Words::TENSORRT, element, rules, &cache, &update, 2)?)?;
         Ok(Prepared::new(geometry))
     }
 
@@ -96,10 +84,10 @@ impl KvCacheUpdate {
         cache: impl Into<Layout<'a>>,
         update: impl Into<Layout<'a>>,
     ) -> Result<PreparedPacked, Error> {
-        let (cache, update) = resolve(element, cache.into(), update.into(), 3)?;
+        let (cache, update) = resolve(element, cache.into(), update.into(), &[3])?;
         let old = Roles::of(&cache.dims, 2);
         let (Some(old), [tokens, heads, head_size]) = (old, update.dims.as_slice()) else {
-            return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), min: 3, max: 3 });
+            return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), expected: &[3] });
         };
         let geometry = Geometry::new(&Normalised {
             words: &Words::TENSORRT,
@@ -165,19 +153,26 @@ impl PreparedPacked {
     }
 }
 
+/// Whether the layer takes caches and updates of this type.
+fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
+    use ElementType::{BFloat16, Float16, Float32};
+    let taken = matches!(element, Float32 | Float16 | BFloat16);
+    if taken { Ok(()) } else { Err(Error::ElementType { argument, element }) }
+}
+
 fn resolve(
     element: ElementType,
     cache: Layout<'_>,
     update: Layout<'_>,
-    update_rank: usize,
+    update_rank: &'static [usize],
 ) -> Result<(View, View), Error> {
-    use ElementType::{BFloat16, Float16, Float32};
-    if !matches!(element, Float32 | Float16 | BFloat16) {
-        return Err(Error::ElementType { argument: Argument::Cache, element });
-    }
-    let rank = |argument, layout: Layout<'_>, want: usize| match layout.shape().len() {
-        rank if rank == want => layout.resolve(argument, width(element)),
-        rank => Err(Error::Rank { argument, rank, min: want, max: want }),
+    check_element(Argument::Cache, element)?;
+    let resolve = |argument, layout: Layout<'_>, expected: &'static [usize]| {
+        let rank = layout.shape().len();
+        if !expected.contains(&rank) {
+            return Err(Error::Rank { argument, rank, expected });
+        }
+        layout.resolve(argument, width(element))
     };
-    Ok((rank(Argument::Cache, cache, 4)?, rank(Argument::Update, update, update_rank)?))
+    Ok((resolve(Argument::Cache, cache, &[4])?, resolve(Argument::Update, update, update_rank)?))
 }

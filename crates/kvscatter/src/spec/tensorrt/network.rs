@@ -6,6 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::engine::Engine;
 use crate::{Argument, ElementType, Error};
@@ -26,21 +27,32 @@ use crate::{Argument, ElementType, Error};
 /// assert_eq!(engine.aliased_input_tensor("present"), Some("cache"));
 /// # Ok::<(), kvscatter::spec::tensorrt::NetworkError>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Network {
+    /// Which network's ids are valid here; a clone shares them.
+    id: usize,
     tensors: Vec<Tensor>,
     pub(super) layers: Vec<LayerDefinition>,
 }
 
 /// A tensor of a network (`ITensor`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TensorId(usize);
+pub struct TensorId {
+    network: usize,
+    index: usize,
+}
 
 /// A layer of a network (`IKVCacheUpdateLayer`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCacheUpdateLayer {
     index: usize,
     output: TensorId,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl KvCacheUpdateLayer {
@@ -191,6 +203,16 @@ pub enum NetworkError {
         /// The input.
         argument: Argument,
     },
+    /// An input of the layer is a cache, which is written while it would be read. A rule of ours: what TensorRT
+    /// makes of it is not known.
+    CacheReadByLayer {
+        /// Which layer.
+        layer: usize,
+        /// The layer whose cache it is.
+        cache_of: usize,
+        /// The input.
+        argument: Argument,
+    },
     /// A packed update without `updateLengths`.
     PackedWithoutLengths {
         /// Which layer.
@@ -209,12 +231,25 @@ pub enum NetworkError {
     UnknownOutput(String),
     /// An input has no buffer, or a cache or indices have the other kind of buffer.
     Unbound(String),
+    /// A buffer's rank is not the input's.
+    BoundRank {
+        /// The input.
+        name: String,
+        /// Dimensions of the input.
+        expected: usize,
+        /// Dimensions of the buffer.
+        got: usize,
+    },
     /// A buffer's shape contradicts the input's dimensions.
     BoundShape {
         /// The input.
         name: String,
-        /// Place of the first dimension that contradicts, or the rank if that is what differs.
+        /// Place of the first dimension that contradicts.
         dimension: usize,
+        /// What the input has.
+        expected: usize,
+        /// What the buffer has.
+        got: usize,
     },
     /// The type of bound indices is not the input's.
     BoundType(String),
@@ -250,6 +285,12 @@ impl fmt::Display for NetworkError {
                     "layer {layer}: {argument} is the output of layer {from}, must not come from a layer"
                 )
             }
+            Self::CacheReadByLayer { layer, cache_of, argument } => {
+                write!(
+                    f,
+                    "layer {layer}: {argument} is the cache of layer {cache_of}, which is being written"
+                )
+            }
             Self::PackedWithoutLengths { layer } => {
                 write!(f, "layer {layer}: a packed update needs updateLengths")
             }
@@ -260,8 +301,11 @@ impl fmt::Display for NetworkError {
             Self::UnknownInput(name) => write!(f, "the engine has no input {name}"),
             Self::UnknownOutput(name) => write!(f, "the engine has no output {name}"),
             Self::Unbound(name) => write!(f, "input {name} has no buffer of its kind"),
-            Self::BoundShape { name, dimension } => {
-                write!(f, "the buffer of {name} contradicts the input's dimensions at {dimension}")
+            Self::BoundRank { name, expected, got } => {
+                write!(f, "the buffer of {name} has {got} dimensions, the input has {expected}")
+            }
+            Self::BoundShape { name, dimension, expected, got } => {
+                write!(f, "dimension {dimension} of the buffer of {name} is {got}, the input's is {expected}")
             }
             Self::BoundType(name) => write!(f, "the indices bound to {name} are not of the input's type"),
             Self::OutputAddress(name) => {
@@ -284,7 +328,8 @@ impl Network {
     /// An empty network.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        static NETWORKS: AtomicUsize = AtomicUsize::new(0);
+        Self { id: NETWORKS.fetch_add(1, Ordering::Relaxed), tensors: Vec::new(), layers: Vec::new() }
     }
 
     /// Adds an input; -1 is a dynamic dimension.
@@ -318,10 +363,11 @@ impl Network {
     }
 
     /// Adds a `KVCacheUpdate` layer, its update padded until [`set_update_form`](Self::set_update_form) says
-    /// otherwise. What the inputs must be is checked by [`build`](Self::build).
+    /// otherwise. What the inputs must be is checked by [`build`](Self::build). Its output has a name of
+    /// TensorRT's making until [`set_name`](Self::set_name) gives it another.
     ///
     /// # Errors
-    /// [`NetworkError::Foreign`].
+    /// [`NetworkError::Foreign`]; [`NetworkError::NameTaken`] if a tensor already has that name.
     pub fn add_kv_cache_update(
         &mut self,
         cache: TensorId,
@@ -335,6 +381,7 @@ impl Network {
         let Tensor { data_type, dims, .. } = self.tensor(cache)?.clone();
         let index = self.layers.len();
         let name = alloc::format!("(Unnamed Layer* {index}) [KVCacheUpdate]_output");
+        self.check_name(&name)?;
         let output = self.add(Tensor { name, data_type, dims, source: Source::Layer(index), marked: false });
         let KvCacheMode::Linear = mode;
         self.layers.push(LayerDefinition {
@@ -357,7 +404,7 @@ impl Network {
         layer: KvCacheUpdateLayer,
         form: AttentionIoForm,
     ) -> Result<(), NetworkError> {
-        self.layers.get_mut(layer.index).ok_or(NetworkError::Foreign)?.form = form;
+        self.layer_mut(layer)?.form = form;
         Ok(())
     }
 
@@ -371,7 +418,7 @@ impl Network {
         lengths: TensorId,
     ) -> Result<(), NetworkError> {
         self.tensor(lengths)?;
-        self.layers.get_mut(layer.index).ok_or(NetworkError::Foreign)?.update_lengths = Some(lengths);
+        self.layer_mut(layer)?.update_lengths = Some(lengths);
         Ok(())
     }
 
@@ -410,21 +457,28 @@ impl Network {
     }
 
     pub(super) fn tensor(&self, id: TensorId) -> Result<&Tensor, NetworkError> {
-        self.tensors.get(id.0).ok_or(NetworkError::Foreign)
+        self.tensors.get(id.index).filter(|_| id.network == self.id).ok_or(NetworkError::Foreign)
     }
 
     pub(super) fn inputs(&self) -> impl Iterator<Item = (TensorId, &Tensor)> {
-        let numbered = self.tensors.iter().enumerate().map(|(index, tensor)| (TensorId(index), tensor));
+        let id = |index| TensorId { network: self.id, index };
+        let numbered = self.tensors.iter().enumerate().map(move |(index, tensor)| (id(index), tensor));
         numbered.filter(|(_, tensor)| tensor.source == Source::Input)
     }
 
     fn tensor_mut(&mut self, id: TensorId) -> Result<&mut Tensor, NetworkError> {
-        self.tensors.get_mut(id.0).ok_or(NetworkError::Foreign)
+        let known = id.network == self.id;
+        self.tensors.get_mut(id.index).filter(|_| known).ok_or(NetworkError::Foreign)
+    }
+
+    fn layer_mut(&mut self, layer: KvCacheUpdateLayer) -> Result<&mut LayerDefinition, NetworkError> {
+        self.tensor(layer.output)?;
+        self.layers.get_mut(layer.index).ok_or(NetworkError::Foreign)
     }
 
     fn add(&mut self, tensor: Tensor) -> TensorId {
         self.tensors.push(tensor);
-        TensorId(self.tensors.len().saturating_sub(1))
+        TensorId { network: self.id, index: self.tensors.len().saturating_sub(1) }
     }
 
     fn check_name(&self, name: &str) -> Result<(), NetworkError> {

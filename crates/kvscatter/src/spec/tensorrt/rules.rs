@@ -1,7 +1,9 @@
-//! What TensorRT's builder asks of a network, before any shape is certain. Rules about actual shapes are those
-//! of [`KvCacheUpdate`](super::KvCacheUpdate) and are checked there, when an engine is executed.
+//! What TensorRT's builder asks of a network, before any shape is certain.
+
+use alloc::vec::Vec;
 
 use super::network::{AttentionIoForm, LayerDefinition, Network, NetworkError, Source, Tensor, TensorId};
+use super::{KvCacheUpdate, check_element};
 use crate::{Argument, ElementType, Error};
 
 pub(super) fn check(network: &Network) -> Result<(), NetworkError> {
@@ -28,9 +30,12 @@ fn check_wiring(network: &Network, layer: usize, definition: &LayerDefinition) -
         (Argument::UpdateLengths, update_lengths),
     ];
     for (argument, tensor) in fed {
-        if let Some(Source::Layer(from)) = tensor.map(|id| network.tensor(id)).transpose()?.map(|t| t.source)
-        {
+        let Some(id) = tensor else { continue };
+        if let Source::Layer(from) = network.tensor(id)?.source {
             return Err(NetworkError::FedByLayer { layer, from, argument });
+        }
+        if let Some(cache_of) = network.layers.iter().position(|other| other.cache == id) {
+            return Err(NetworkError::CacheReadByLayer { layer, cache_of, argument });
         }
     }
     match (form, update_lengths) {
@@ -42,86 +47,86 @@ fn check_wiring(network: &Network, layer: usize, definition: &LayerDefinition) -
 }
 
 /// Types, ranks, and every dimension that is known.
+///
+/// What the shapes must be is asked of `prepare`, with every unknown dimension set to what fits best: it then
+/// refuses what no execution could make right.
 fn check_tensors(network: &Network, layer: usize, definition: &LayerDefinition) -> Result<(), NetworkError> {
-    use ElementType::{BFloat16, Float16, Float32, Int32, Int64};
     let refuse = |error| NetworkError::Layer { layer, error };
     let tensor = |id: TensorId| network.tensor(id);
     let (cache, update) = (tensor(definition.cache)?, tensor(definition.update)?);
+    let (element, update_element) = (cache.data_type.element(), update.data_type.element());
+    check_element(Argument::Cache, element).map_err(refuse)?;
+    check_element(Argument::Update, update_element).map_err(refuse)?;
+    if element != update_element {
+        let (argument, cache, element) = (Argument::Update, element, update_element);
+        return Err(refuse(Error::ElementTypeMismatch { cache, argument, element }));
+    }
     let indices = tensor(definition.write_indices)?;
-    let lengths = definition.update_lengths.map(tensor).transpose()?;
-
-    for (argument, tensor) in [(Argument::Cache, cache), (Argument::Update, update)] {
-        one_of(argument, tensor, &[Float32, Float16, BFloat16]).map_err(refuse)?;
-    }
-    if cache.data_type != update.data_type {
-        let element = update.data_type.element();
-        let cache = cache.data_type.element();
-        return Err(refuse(Error::ElementTypeMismatch { cache, argument: Argument::Update, element }));
-    }
-    one_of(Argument::TensorRtWriteIndices, indices, &[Int32, Int64]).map_err(refuse)?;
-    if let Some(lengths) = lengths {
-        one_of(Argument::UpdateLengths, lengths, &[Int32]).map_err(refuse)?;
-        rank(Argument::UpdateLengths, lengths, 1).map_err(refuse)?;
-    }
-    rank(Argument::TensorRtWriteIndices, indices, 1).map_err(refuse)?;
-    rank(Argument::Cache, cache, 4).map_err(refuse)?;
-    let &[batch, heads, capacity, head_size] = cache.dims.as_slice() else {
-        return Ok(());
-    };
-    let Some(capacity) = capacity else {
+    let index_types = &[ElementType::Int32, ElementType::Int64];
+    let samples = check_indices(Argument::TensorRtWriteIndices, indices, index_types).map_err(refuse)?;
+    if let &[_, _, None, _] = cache.dims.as_slice() {
         return Err(NetworkError::DynamicMaxSequenceLength { layer });
-    };
-    match (definition.form, update.dims.as_slice()) {
-        (AttentionIoForm::PaddedBhnd, &[new_batch, new_heads, rows, new_head_size]) => {
-            agree(1, heads, new_heads).and_then(|()| agree(3, head_size, new_head_size)).map_err(refuse)?;
-            if let Some(rows) = rows.filter(|&rows| rows > capacity) {
-                return Err(refuse(Error::UpdateLongerThanCache { rows, capacity }));
-            }
-            if let (Some(cache), Some(update)) = (batch, new_batch)
-                && update > cache
-            {
-                return Err(refuse(Error::BatchTooLarge { cache, update }));
-            }
-            count(Argument::TensorRtWriteIndices, indices, new_batch).map_err(refuse)
+    }
+    let place = |dims: &[Option<usize>], at: usize| dims.get(at).copied().flatten();
+    match definition.update_lengths.map(tensor).transpose()? {
+        None => {
+            let batch = place(&update.dims, 0);
+            let old = fill(&cache.dims, |at| place(&update.dims, at).unwrap_or(1));
+            let new =
+                fill(&update.dims, |at| if at % 2 == 0 { 0 } else { place(&cache.dims, at).unwrap_or(1) });
+            KvCacheUpdate::new().prepare(element, &old, &new).map_err(refuse)?;
+            check_count(Argument::TensorRtWriteIndices, samples, batch).map_err(refuse)
         }
-        (AttentionIoForm::PackedNhd, &[_, new_heads, new_head_size]) => {
-            agree(1, heads, new_heads).and_then(|()| agree(2, head_size, new_head_size)).map_err(refuse)?;
-            let samples = indices.dims.first().copied().flatten();
-            if let (Some(cache), Some(update)) = (batch, samples)
+        Some(lengths) => {
+            // [tokens, heads, head size] beside [batch, heads, sequence, head size]
+            let old = fill(&cache.dims, |at| match at {
+                0 => samples.unwrap_or(0),
+                1 => place(&update.dims, 1).unwrap_or(1),
+                _ => place(&update.dims, 2).unwrap_or(1),
+            });
+            let new = fill(&update.dims, |at| match at {
+                0 => 0,
+                1 => place(&cache.dims, 1).unwrap_or(1),
+                _ => place(&cache.dims, 3).unwrap_or(1),
+            });
+            KvCacheUpdate::new().prepare_packed(element, &old, &new).map_err(refuse)?;
+            if let (Some(cache), Some(update)) = (place(&cache.dims, 0), samples)
                 && update > cache
             {
                 return Err(refuse(Error::BatchTooLarge { cache, update }));
             }
+            let counts =
+                check_indices(Argument::UpdateLengths, lengths, &[ElementType::Int32]).map_err(refuse)?;
             let want = samples.and_then(|samples| samples.checked_add(1));
-            lengths.map_or(Ok(()), |lengths| count(Argument::UpdateLengths, lengths, want)).map_err(refuse)
+            check_count(Argument::UpdateLengths, counts, want).map_err(refuse)
         }
-        (AttentionIoForm::PaddedBhnd, _) => rank(Argument::Update, update, 4).map_err(refuse),
-        (AttentionIoForm::PackedNhd, _) => rank(Argument::Update, update, 3).map_err(refuse),
     }
 }
 
-fn one_of(argument: Argument, tensor: &Tensor, allowed: &[ElementType]) -> Result<(), Error> {
+/// The dimensions, unknown ones made up.
+fn fill(dims: &[Option<usize>], make_up: impl Fn(usize) -> usize) -> Vec<usize> {
+    dims.iter().enumerate().map(|(at, dim)| dim.unwrap_or_else(|| make_up(at))).collect()
+}
+
+/// How many values an index tensor has, if that is known.
+fn check_indices(
+    argument: Argument,
+    tensor: &Tensor,
+    allowed: &[ElementType],
+) -> Result<Option<usize>, Error> {
     let element = tensor.data_type.element();
-    if allowed.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element }) }
-}
-
-fn rank(argument: Argument, tensor: &Tensor, want: usize) -> Result<(), Error> {
-    let rank = tensor.dims.len();
-    if rank == want { Ok(()) } else { Err(Error::Rank { argument, rank, min: want, max: want }) }
-}
-
-fn agree(dimension: usize, cache: Option<usize>, update: Option<usize>) -> Result<(), Error> {
-    match (cache, update) {
-        (Some(expected), Some(got)) if expected != got => {
-            Err(Error::DimensionMismatch { argument: Argument::Update, dimension, expected, got })
-        }
-        _ => Ok(()),
+    if !allowed.contains(&element) {
+        return Err(Error::ElementType { argument, element });
+    }
+    match *tensor.dims.as_slice() {
+        [count] => Ok(count),
+        _ => Err(Error::Rank { argument, rank: tensor.dims.len(), expected: &[1] }),
     }
 }
 
-fn count(argument: Argument, tensor: &Tensor, want: Option<usize>) -> Result<(), Error> {
-    match (tensor.dims.as_slice(), want) {
-        (&[Some(got)], Some(want)) if got != want => Err(Error::Count { argument, got, want }),
+fn check_count(argument: Argument, got: Option<usize>, want: Option<usize>) -> Result<(), Error> {
+    match (got, want) {
+        (Some(got), Some(want)) if got != want => Err(Error::Count { argument, got, want }),
         _ => Ok(()),
     }
 }
