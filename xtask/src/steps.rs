@@ -124,10 +124,7 @@ pub(crate) fn codegen() -> Step {
 /// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.
 fn cargo(line: &str) -> Command {
     let mut command = Command::new("cargo");
-    command.args(line.split(' '));
-    if line.contains("test ") {
-        command.env("INSTA_UPDATE", "no");
-    }
+    command.args(line.split(' ')).env("INSTA_UPDATE", "no");
     // A relative folder is relative to where the user stands, and the commands run in the root.
     if env::var_os("CARGO_TARGET_DIR").is_some_and(|folder| Path::new(&folder).is_relative()) {
         command.env("CARGO_TARGET_DIR", target_dir());

@@ -10,10 +10,16 @@ use crate::{Argument, Error, size};
 /// view, such as a `[batch, sequence, heads, head_size]` update seen as `[batch, heads, sequence, head_size]`.
 ///
 /// ```
-/// use kvscatter::Layout;
-/// let dense = Layout::from(&[2, 8, 4096, 128]);
-/// let transposed = Layout::strided(&[2, 8, 1, 128], &[8 * 128, 128, 8 * 128, 1]);
-/// # let _ = (dense, transposed);
+/// use kvscatter::{ElementType, Layout, spec::onnx::TensorScatter};
+///
+/// // one token of two heads, as a projection leaves it: [batch, sequence, heads, head_size]
+/// let update = [1_i8, 2, 3, 4];
+/// let as_bhsd = Layout::strided(&[1, 2, 1, 2], &[4, 2, 4, 1]);
+/// let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 2, 3, 2], as_bhsd)?;
+/// let mut cache = [0_i8; 12];
+/// write.in_place(&mut cache, &update, &[1_i64])?;
+/// assert_eq!(cache, [0, 0, 1, 2, 0, 0, 0, 0, 3, 4, 0, 0]);
+/// # Ok::<(), kvscatter::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout<'a> {

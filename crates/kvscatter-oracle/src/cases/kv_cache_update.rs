@@ -124,15 +124,15 @@ pub(super) const THEMES: &[Theme] = &[
         draft
     }),
     ("kv_cache_update_refused_update_lengths_count", |r, e| {
-        packed(r).draft_with_update_lengths(e, |_, update_lengths| update_lengths.push(0))
+        packed(r).draft_with_update_lengths(e, |update_lengths| update_lengths.push(0))
     }),
     ("kv_cache_update_refused_first_update_length", |r, e| {
         let first = r.pick(&[1, -1, i32::MIN, i32::MAX]);
-        packed(r).draft_with_update_lengths(e, |_, update_lengths| update_lengths[0] = first)
+        packed(r).draft_with_update_lengths(e, |update_lengths| update_lengths[0] = first)
     }),
     ("kv_cache_update_refused_decreasing_update_lengths", |r, e| {
         let value = r.pick(&[-1, i32::MIN]);
-        packed(r).draft_with_update_lengths(e, |_, update_lengths| update_lengths[1] = value)
+        packed(r).draft_with_update_lengths(e, |update_lengths| update_lengths[1] = value)
     }),
     ("kv_cache_update_refused_update_lengths_total", |r, e| {
         let mut draft = packed(r).draft(e);
@@ -175,14 +175,14 @@ impl Write {
     }
 
     fn draft(self, element: &'static Element) -> Draft {
-        self.draft_with_update_lengths(element, |_, _| ())
+        self.draft_with_update_lengths(element, |_| ())
     }
 
     /// `spoil` changes `updateLengths` of a packed update.
     fn draft_with_update_lengths(
         self,
         element: &'static Element,
-        spoil: impl FnOnce(&[usize], &mut Vec<i32>),
+        spoil: impl FnOnce(&mut Vec<i32>),
     ) -> Draft {
         let [_, heads, _, head_size] = self.cache_shape;
         let (update_shape, update_lengths) = match self.operator.update_form {
@@ -196,7 +196,7 @@ impl Write {
                 for &rows in &self.rows {
                     update_lengths.push(update_lengths[update_lengths.len() - 1] + rows as i32);
                 }
-                spoil(&self.rows, &mut update_lengths);
+                spoil(&mut update_lengths);
                 (vec![tokens, heads, head_size], Some(update_lengths))
             }
         };
