@@ -239,3 +239,44 @@ impl Target {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::WritePlan;
+    use crate::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
+    use crate::{ElementType, Mode, OutOfRange};
+
+    /// Elements that the functional form takes from the past and from the update.
+    fn moved(plan: &WritePlan<'_>) -> [usize; 2] {
+        let mut moved = [0; 2];
+        plan.for_each_kept(|block| moved[0] += block.elements());
+        plan.for_each_present(|block| moved[1] += block.elements());
+        moved
+    }
+
+    /// One pass over memory: every element of the present is written once.
+    #[test]
+    fn the_functional_form_partitions_the_present() {
+        let int8 = ElementType::Int8;
+        let (cache, update) = ([3, 2, 5, 2], [3, 2, 3, 2]); // 20 elements a sample
+        let ring = TensorScatter::new().mode(Mode::Circular).prepare(int8, &cache, &update).unwrap();
+        for start in -6..=6 {
+            assert_eq!(moved(&ring.plan(&[start, 0, 4]).unwrap()), [24, 36], "{start}");
+        }
+        assert_eq!(moved(&ring.plan_lengths(&[4, 4, 4], &[0, 1, 2]).unwrap()), [60 - 12, 12]);
+
+        let skipping = TensorScatter::new().out_of_range(OutOfRange::SkipSample);
+        let skipping = skipping.prepare(int8, &cache, &update).unwrap();
+        assert_eq!(moved(&skipping.plan(&[0, 3, 2]).unwrap()), [60 - 24, 24]);
+        let empty = TensorScatter::new().prepare(int8, &cache, &[3, 2, 0, 2]).unwrap();
+        assert_eq!(moved(&empty.plan(&[0, 5, 2]).unwrap()), [60, 0]);
+
+        let half = ElementType::Float16;
+        let smaller = KvCacheUpdate::new().prepare(half, &cache, &[1, 2, 3, 2]).unwrap();
+        assert_eq!(moved(&smaller.plan(&[2]).unwrap()), [60 - 12, 12]);
+        let packed = KvCacheUpdate::new().prepare_packed(half, &cache, &[4, 2, 2]).unwrap();
+        assert_eq!(moved(&packed.plan(&[2, 0], &[0, 3, 4]).unwrap()), [60 - 16, 16]);
+        let layers = KvCacheOperation::new().prepare(half, &[4, 2], &[3, 2, 5, 2]).unwrap();
+        assert_eq!(moved(&layers.plan(&[1], &[5, 3], &[1, 3]).unwrap()), [60 - 8, 8]);
+    }
+}
