@@ -242,16 +242,18 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::WritePlan;
     use crate::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
     use crate::{ElementType, Mode, OutOfRange};
 
     /// Elements that the functional form takes from the past and from the update.
     fn moved(plan: &WritePlan<'_>) -> [usize; 2] {
-        let mut moved = [0; 2];
-        plan.for_each_kept(|block| moved[0] += block.elements());
-        plan.for_each_present(|block| moved[1] += block.elements());
-        moved
+        let (mut kept, mut written) = (Vec::new(), Vec::new());
+        plan.for_each_kept(|block| kept.push(block.elements()));
+        plan.for_each_present(|block| written.push(block.elements()));
+        [kept.iter().sum(), written.iter().sum()]
     }
 
     /// One pass over memory: every element of the present is written once.
