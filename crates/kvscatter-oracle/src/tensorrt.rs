@@ -71,7 +71,10 @@ impl KvCacheUpdate {
                 vec![rows; batch]
             }
             (UpdateForm::Packed, Some(update_lengths)) => {
-                let batch = update_lengths.len().saturating_sub(1);
+                if update_lengths.is_empty() {
+                    expect_count("updateLengths", 0, write_indices.len() + 1)?;
+                }
+                let batch = update_lengths.len() - 1;
                 if batch > cache_batch {
                     return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
                 }
@@ -128,10 +131,8 @@ impl KvCacheUpdate {
 
 /// The rows of each sample of a packed update.
 fn packed_rows(update_lengths: &[i32]) -> Result<Vec<usize>, Refusal> {
-    match update_lengths.first() {
-        Some(0) => {}
-        Some(&first) => return Err(Refusal::UpdateLengthsFirst { first }),
-        None => expect_count("updateLengths", 0, 1)?,
+    if let Some(&first) = update_lengths.first().filter(|&&first| first != 0) {
+        return Err(Refusal::UpdateLengthsFirst { first });
     }
     let mut rows = Vec::new();
     for (sample, pair) in update_lengths.windows(2).enumerate() {

@@ -248,18 +248,12 @@ impl<'a> Positions<'a> {
 
 impl Spans<'_> {
     fn check_order(self, argument: Argument) -> Result<(), Error> {
-        let Self::Cumulative(values) = self else {
-            return Ok(());
-        };
-        let mut previous = match values.at(0) {
-            Some(0) => 0,
-            Some(value) => return Err(Error::CumulativeStart { argument, value }),
-            None => {
-                return Err(Error::Count { argument, got: 0, want: 1 });
+        let Self::Cumulative(values) = self else { return Ok(()) };
+        let mut previous = 0;
+        for (index, value) in (0..values.len()).filter_map(|index| Some((index, values.at(index)?))) {
+            if index == 0 && value != 0 {
+                return Err(Error::CumulativeStart { argument, value });
             }
-        };
-        for index in 1..values.len() {
-            let Some(value) = values.at(index) else { break };
             if value < previous {
                 return Err(Error::CumulativeOrder { argument, index, value, previous });
             }
