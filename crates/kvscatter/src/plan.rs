@@ -129,7 +129,9 @@ impl<'a> WritePlan<'a> {
         let mut packed_row = 0;
         for sample in 0..self.walked() {
             if let Some(target) = self.target(sample, &mut packed_row) {
-                target.rows(self.geometry.capacity()).into_iter().flatten().for_each(&mut visit);
+                let [first, wrapped] = target.rows(self.geometry.capacity());
+                first.into_iter().for_each(&mut visit);
+                wrapped.into_iter().for_each(&mut visit);
             }
         }
     }
