@@ -19,7 +19,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Dim, Model, Tensor, generate, read_tensor_pb, tensor_proto};
+use kvscatter_onnx::{Model, Tensor, generate, read_tensor_pb, tensor_proto};
 use libfuzzer_sys::fuzz_target;
 
 /// What one evaluation, and one set of inputs, may allocate.
@@ -67,13 +67,11 @@ fn evaluated(model: &Model) {
     let evaluator = evaluator.memory_limit(MEMORY_LIMIT);
     let mut dims = BTreeMap::new();
     for input in evaluator.required_inputs() {
-        for (axis, dim) in input.shape.iter().flatten().enumerate() {
-            let (name, size) = match dim {
-                Dim::Known(_) => continue,
-                Dim::Symbolic(symbol) => ((*symbol).to_owned(), symbol.len() % 4),
-                Dim::Unknown => (format!("{}[{axis}]", input.name), axis + 1),
-            };
-            dims.insert(name, size);
+        for axis in 0..input.shape.iter().flatten().count() {
+            if let Some(key) = input.dim_key(axis) {
+                let size = key.len() % 4;
+                dims.insert(key, size);
+            }
         }
     }
     let Ok(inputs) = generate::inputs_within(&evaluator, &dims, 1, MEMORY_LIMIT) else {

@@ -60,7 +60,7 @@ impl Refused {
         let path = folder.join(FILE);
         let text =
             serde_json::to_string_pretty(self).map_err(|cause| Error::Json { path: path.clone(), cause })?;
-        Ok(files::write_bytes(&path, format!("{text}\n").as_bytes())?)
+        Ok(files::write_bytes(&path, format!("{text}\n").as_bytes(), &[])?)
     }
 
     /// What the oracle says, in the words of this file.
@@ -110,9 +110,7 @@ impl Kind {
         use kvscatter::Error as Rule;
         use kvscatter_onnx::Error;
         match error.root() {
-            Error::OperandTypes { .. } => Some(Self::TypesDiffer),
             Error::Mode { .. } => Some(Self::Mode),
-            Error::IndicesShape { .. } => Some(Self::IndexCount),
             Error::Operator(rule) => Some(match rule {
                 Rule::ElementTypeMismatch { .. } => Self::TypesDiffer,
                 Rule::UnknownMode => Self::Mode,

@@ -35,6 +35,9 @@ pub enum Error {
     /// The file is larger than what may be read.
     #[error("{size} bytes, at most {limit} are read")]
     FileTooLarge { size: u64, limit: u64 },
+    /// The file became shorter while it was read.
+    #[error("{got} bytes could be read, there were {want}: the file changed meanwhile")]
+    FileShrank { want: u64, got: u64 },
     /// The bytes are not such a protobuf message.
     #[error("not a {message}: {cause}")]
     Decode { message: &'static str, cause: buffa::DecodeError },
@@ -177,15 +180,12 @@ pub enum Error {
     /// The operator's own rules are broken.
     #[error(transparent)]
     Operator(#[from] kvscatter::Error),
-    /// An operand of a type that the operator does not take here.
-    #[error("input {index} is {element}, {want} is asked for")]
-    OperandType { index: usize, element: ElementType, want: &'static str },
-    /// Two operands of different types.
+    /// A sum of anything but integers of 8 to 64 bits.
+    #[error("a sum of {element}: only integers of 8 to 64 bits are added")]
+    AddType { element: ElementType },
+    /// A sum of two types.
     #[error("the operands are {left} and {right}: they must agree")]
-    OperandTypes { left: ElementType, right: ElementType },
-    /// `write_indices` of another shape than `[batch]`.
-    #[error("write_indices has shape {shape:?}, [{batch}] is asked for")]
-    IndicesShape { shape: Vec<usize>, batch: usize },
+    AddTypes { left: ElementType, right: ElementType },
     /// Shapes that do not broadcast.
     #[error("shapes {left:?} and {right:?} do not broadcast")]
     Broadcast { left: Vec<usize>, right: Vec<usize> },

@@ -136,9 +136,8 @@ impl<'m> Evaluator<'m> {
     /// # Errors
     /// About feeds: [`Error::InputMissing`], [`Error::InputUnknown`], [`Error::ValueType`], [`Error::ValueRank`],
     /// [`Error::ValueDim`], [`Error::SymbolConflict`], [`Error::RankTooLarge`]; the same for outputs that are not
-    /// what the graph declares. Within [`Error::InNode`]: [`Error::Operator`], [`Error::OperandType`],
-    /// [`Error::OperandTypes`], [`Error::IndicesShape`], [`Error::Broadcast`], [`Error::NotInPlace`]. And
-    /// [`Error::MemoryLimit`].
+    /// what the graph declares. Within [`Error::InNode`]: [`Error::Operator`], [`Error::AddType`],
+    /// [`Error::AddTypes`], [`Error::Broadcast`], [`Error::NotInPlace`]. And [`Error::MemoryLimit`].
     pub fn run(&self, feeds: BTreeMap<&str, Feed<'_>>, placement: Placement) -> Result<Evaluation, Error> {
         self.run_observed(feeds, placement, &mut |_, _| {})
     }

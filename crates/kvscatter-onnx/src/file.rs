@@ -37,23 +37,35 @@ pub(crate) fn regular_size(file: &File) -> Result<u64, Error> {
     if metadata.is_file() { Ok(metadata.len()) } else { Err(Error::NotRegularFile) }
 }
 
-/// `len` bytes from where the file stands; fewer only if the file shrank meanwhile.
+/// `len` bytes from where the file stands, whose size said that they are there.
+///
+/// Half a protobuf message can be a message, so fewer bytes are an error rather than a short answer.
 pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, Error> {
     let out_of_memory = || Error::Io(std::io::ErrorKind::OutOfMemory.into());
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(usize::try_from(len).map_err(|_| out_of_memory())?)
         .map_err(|_| out_of_memory())?;
-    file.take(len).read_to_end(&mut bytes).map_err(Error::Io)?;
-    Ok(bytes)
+    let got = file.take(len).read_to_end(&mut bytes).map_err(Error::Io)?;
+    match u64::try_from(got) {
+        Ok(got) if got < len => Err(Error::FileShrank { want: len, got }),
+        _ => Ok(bytes),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::read;
+    use super::{read, read_exactly};
     use crate::Error;
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read() {
+        assert_eq!(read_exactly([1, 2, 3].as_slice(), 3).unwrap(), [1, 2, 3]);
+        let error = read_exactly([1, 2].as_slice(), 3).unwrap_err();
+        assert!(matches!(error, Error::FileShrank { want: 3, got: 2 }), "{error}");
+    }
 
     #[test]
     fn only_regular_files_within_the_limit() {

@@ -7,7 +7,7 @@ use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use crate::eval::{Evaluator, Op, TensorType, Types};
-use crate::{Data, Dim, Error, Model, Tensor, ValueInfo, storage_len};
+use crate::{Data, Dimension, Error, Model, Tensor, ValueInfo, storage_len};
 
 mod indices;
 mod values;
@@ -94,14 +94,13 @@ fn resolve<'m>(
 fn size<'d>(
     input: &ValueInfo<'_>,
     axis: usize,
-    dim: &Dim<'_>,
+    dim: &Dimension<'_>,
     dims: &'d BTreeMap<String, usize>,
     unused: &mut std::collections::BTreeSet<&'d str>,
 ) -> Result<usize, Error> {
     let key = match *dim {
-        Dim::Known(size) => return Ok(size),
-        Dim::Symbolic(symbol) => symbol.to_owned(),
-        Dim::Unknown => format!("{}[{axis}]", input.name),
+        Dimension::Known(size) => return Ok(size),
+        Dimension::Symbolic(_) | Dimension::Unknown => input.dim_key(axis).unwrap_or_default(),
     };
     let Some((given, &size)) = dims.get_key_value(&key) else {
         return Err(Error::DimMissing { name: input.name.to_owned(), dim: key });

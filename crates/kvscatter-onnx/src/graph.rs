@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use kvscatter::ElementType;
+use kvscatter::spec::onnx::Dimension;
 use petgraph::algo::toposort;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::Error;
-use crate::proto::tensor_shape_proto::dimension::Value as DimValue;
+use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::{Error, tensor_proto};
 
 /// The full name of the domain that is usually written as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
@@ -58,18 +59,7 @@ pub struct ValueInfo<'m> {
     /// Its element type.
     pub element: ElementType,
     /// Its dimensions; `None` if the rank is not declared.
-    pub shape: Option<Vec<Dim<'m>>>,
-}
-
-/// A declared dimension.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dim<'m> {
-    /// A size.
-    Known(usize),
-    /// A name; the same size wherever the name stands.
-    Symbolic(&'m str),
-    /// Nothing is said.
-    Unknown,
+    pub shape: Option<Vec<Dimension<'m>>>,
 }
 
 /// Who makes a value.
@@ -186,6 +176,17 @@ impl<'m> Node<'m> {
 }
 
 impl<'m> ValueInfo<'m> {
+    /// What the size of an open dimension is given under: its symbol, or `name[axis]` where nothing is declared.
+    /// `None` for a dimension that is declared, and beyond the rank.
+    #[must_use]
+    pub fn dim_key(&self, axis: usize) -> Option<String> {
+        match self.shape.as_ref()?.get(axis)? {
+            Dimension::Known(_) => None,
+            Dimension::Symbolic(symbol) => Some((*symbol).to_owned()),
+            Dimension::Unknown => Some(format!("{}[{axis}]", self.name)),
+        }
+    }
+
     fn parse(proto: &'m ValueInfoProto) -> Result<Self, Error> {
         let name = proto.name.as_deref().unwrap_or_default();
         let missing = || Error::TypeMissing { name: name.to_owned() };
@@ -195,22 +196,19 @@ impl<'m> ValueInfo<'m> {
                 return Err(Error::NotATensor { name: name.to_owned(), kind: kind(other) });
             }
         };
-        let element = match tensor.elem_type {
-            None | Some(0) => Err(Error::UndefinedType),
-            Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code }),
+        let dimension = |(axis, dim): (usize, &'m tensor_shape_proto::Dimension)| match &dim.value {
+            Some(DimValue::DimValue(dim)) => tensor_proto::size(axis, *dim).map(Dimension::Known),
+            Some(DimValue::DimParam(symbol)) if !symbol.is_empty() => Ok(Dimension::Symbolic(symbol)),
+            _ => Ok(Dimension::Unknown),
         };
-        let dim = |(axis, dim): (usize, &'m crate::proto::tensor_shape_proto::Dimension)| match &dim.value {
-            Some(DimValue::DimValue(dim)) => {
-                usize::try_from(*dim).map(Dim::Known).map_err(|_| Error::NegativeDim { axis, dim: *dim })
-            }
-            Some(DimValue::DimParam(symbol)) if !symbol.is_empty() => Ok(Dim::Symbolic(symbol)),
-            _ => Ok(Dim::Unknown),
-        };
-        let shape =
-            tensor.shape.as_option().map(|shape| shape.dim.iter().enumerate().map(dim).collect()).transpose();
+        let shape = tensor
+            .shape
+            .as_option()
+            .map(|shape| shape.dim.iter().enumerate().map(dimension).collect())
+            .transpose();
         Ok(Self {
             name,
-            element: element.map_err(|error| error.in_tensor(name))?,
+            element: tensor_proto::element_type(tensor.elem_type).map_err(|error| error.in_tensor(name))?,
             shape: shape.map_err(|error: Error| error.in_tensor(name))?,
         })
     }

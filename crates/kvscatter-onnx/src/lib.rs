@@ -46,7 +46,8 @@ pub mod test_dir;
 
 pub use error::Error;
 pub use external::ExternalData;
-pub use graph::{Dim, Graph, Node, NodeLabel, ValueInfo};
+pub use graph::{Graph, Node, NodeLabel, ValueInfo};
+pub use kvscatter::spec::onnx::Dimension;
 pub use model::Model;
 pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
 pub use tensor_proto::{read_tensor_pb, write_tensor_pb};

@@ -59,7 +59,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError`] if the values do not fill the shape exactly.
-    pub fn new(element: ElementType, shape: Vec<usize>, mut data: Data) -> Result<Self, TensorError> {
+    pub fn new(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self, TensorError> {
         let want = storage_len(element, &shape)?;
         let got = match (&data, element.bits()) {
             (Data::Bytes(bytes), Some(_)) => bytes.len(),
@@ -69,13 +69,14 @@ impl Tensor {
         if got != want {
             return Err(TensorError::DataLength { element, shape, want, got });
         }
-        let is_odd = shape.iter().all(|dim| dim % 2 == 1);
-        if let (Some(4), true, Data::Bytes(bytes)) = (element.bits(), is_odd, &mut data)
+        let mut tensor = Self { element, shape, data };
+        let is_odd = !tensor.elements().is_multiple_of(2);
+        if let (Some(4), true, Data::Bytes(bytes)) = (element.bits(), is_odd, &mut tensor.data)
             && let Some(last) = bytes.last_mut()
         {
             *last &= 0x0F;
         }
-        Ok(Self { element, shape, data })
+        Ok(tensor)
     }
 
     /// The element type.
@@ -88,6 +89,39 @@ impl Tensor {
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    /// How many elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        // Nothing wraps: `new` has seen that the product of the dimensions other than 0 fits.
+        self.shape.iter().fold(1, |elements: usize, &dim| elements.wrapping_mul(dim))
+    }
+
+    /// The shape as ONNX writes it.
+    #[expect(clippy::as_conversions, reason = "`new` has seen that every dimension fits `isize`")]
+    pub fn dims_i64(&self) -> impl ExactSizeIterator<Item = i64> {
+        self.shape.iter().map(|&dim| dim as i64)
+    }
+
+    /// The values of an int64 tensor; `None` for any other type.
+    #[must_use]
+    pub fn int64s(&self) -> Option<impl ExactSizeIterator<Item = i64>> {
+        match &self.data {
+            Data::Bytes(bytes) if self.element == ElementType::Int64 => {
+                Some(bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The address of the first value; of nothing in particular if there are no values.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        match &self.data {
+            Data::Bytes(bytes) => bytes.as_ptr().addr(),
+            Data::Strings(strings) => strings.as_ptr().addr(),
+        }
     }
 
     /// The values.
@@ -126,14 +160,5 @@ pub enum DataMut<'a> {
 /// [`TensorError::TooLarge`] if the product of the non-zero dimensions, in elements or in bytes, exceeds
 /// `isize::MAX`.
 pub fn storage_len(element: ElementType, shape: &[usize]) -> Result<usize, TensorError> {
-    let too_large = || TensorError::TooLarge { element, shape: shape.to_vec() };
-    let fits = |n: usize| isize::try_from(n).is_ok();
-    let nonzero = shape.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |n, &dim| n.checked_mul(dim));
-    let elements = nonzero.filter(|&n| fits(n)).ok_or_else(too_large)?;
-    let units = match element.bits() {
-        None => elements,
-        Some(4) => elements.div_ceil(2),
-        Some(bits) => elements.checked_mul(bits / 8).filter(|&n| fits(n)).ok_or_else(too_large)?,
-    };
-    Ok(if shape.contains(&0) { 0 } else { units })
+    element.storage_len(shape).ok_or_else(|| TensorError::TooLarge { element, shape: shape.to_vec() })
 }

@@ -77,7 +77,7 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
                 _ => each(bytes, |[byte]| i32::from(byte)),
             };
         }
-        Field::String => {}
+        Field::Raw | Field::String => {}
     }
     message
 }
@@ -113,9 +113,23 @@ pub fn load(path: &Path) -> Result<Tensor, Error> {
     decode(message, external.as_ref()).map_err(|error| error.in_file(path))
 }
 
-/// The typed field of a type.
+/// The type that an ONNX `data_type` or `elem_type` stands for.
+pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, Error> {
+    match code {
+        None | Some(0) => Err(Error::UndefinedType),
+        Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code }),
+    }
+}
+
+/// The size that a dimension of a file stands for.
+pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, Error> {
+    usize::try_from(dim).map_err(|_| Error::NegativeDim { axis, dim })
+}
+
+/// A field that values are stored in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Field {
+    Raw,
     Float,
     Int32,
     String,
@@ -125,6 +139,10 @@ enum Field {
 }
 
 impl Field {
+    const ALL: [Self; 7] =
+        [Self::Raw, Self::Float, Self::Int32, Self::String, Self::Int64, Self::Double, Self::Uint64];
+
+    /// The typed field of a type.
     fn of(element: ElementType) -> Self {
         match element {
             ElementType::Float32 | ElementType::Complex64 => Self::Float,
@@ -136,8 +154,22 @@ impl Field {
         }
     }
 
+    /// How many entries it holds.
+    fn len(self, message: &TensorProto) -> usize {
+        match self {
+            Self::Raw => message.raw_data.as_ref().map_or(0, Vec::len),
+            Self::Float => message.float_data.len(),
+            Self::Int32 => message.int32_data.len(),
+            Self::String => message.string_data.len(),
+            Self::Int64 => message.int64_data.len(),
+            Self::Double => message.double_data.len(),
+            Self::Uint64 => message.uint64_data.len(),
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
+            Self::Raw => "raw_data",
             Self::Float => "float_data",
             Self::Int32 => "int32_data",
             Self::String => "string_data",
@@ -152,8 +184,7 @@ fn header(name: &str, tensor: &Tensor) -> TensorProto {
     TensorProto {
         name: Some(name.to_owned()),
         data_type: Some(tensor.element().onnx_code()),
-        // A dimension is at most isize::MAX unless another one is 0, and then no one counts it.
-        dims: tensor.shape().iter().map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX)).collect(),
+        dims: tensor.dims_i64().collect(),
         ..TensorProto::default()
     }
 }
@@ -162,11 +193,9 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     if message.segment.is_set() {
         return Err(Error::Segment);
     }
-    let element = match message.data_type {
-        None | Some(0) => return Err(Error::UndefinedType),
-        Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code })?,
-    };
-    let shape = shape(&message.dims)?;
+    let element = element_type(message.data_type)?;
+    let dims = message.dims.iter().enumerate();
+    let shape = dims.map(|(axis, &dim)| size(axis, dim)).collect::<Result<Vec<_>, _>>()?;
     let want = storage_len(element, &shape)?;
     let stored_in = only_field(&message)?;
     if message.data_location == Some(DataLocation::EXTERNAL) {
@@ -175,38 +204,22 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     }
     let field = Field::of(element);
     let data = match stored_in {
-        Some("raw_data") if field != Field::String => {
+        Some(Field::Raw) if field != Field::String => {
             Data::Bytes(message.raw_data.take().unwrap_or_default())
         }
-        Some(stored_in) if stored_in != field.name() => {
-            return Err(Error::WrongField { element, field: stored_in, want: field.name() });
+        Some(stored_in) if stored_in != field => {
+            return Err(Error::WrongField { element, field: stored_in.name(), want: field.name() });
         }
         _ => typed(message, element, &shape, want)?,
     };
     Ok(Tensor::new(element, shape, data)?)
 }
 
-fn shape(dims: &[i64]) -> Result<Vec<usize>, Error> {
-    dims.iter()
-        .enumerate()
-        .map(|(axis, &dim)| usize::try_from(dim).map_err(|_| Error::NegativeDim { axis, dim }))
-        .collect()
-}
-
 /// The one field that holds values, if any does.
-fn only_field(message: &TensorProto) -> Result<Option<&'static str>, Error> {
-    let fields = [
-        ("raw_data", message.raw_data.as_ref().is_none_or(|bytes| bytes.is_empty())),
-        ("float_data", message.float_data.is_empty()),
-        ("int32_data", message.int32_data.is_empty()),
-        ("string_data", message.string_data.is_empty()),
-        ("int64_data", message.int64_data.is_empty()),
-        ("double_data", message.double_data.is_empty()),
-        ("uint64_data", message.uint64_data.is_empty()),
-    ];
-    let mut present = fields.iter().filter(|(_, is_empty)| !is_empty).map(|&(name, _)| name);
+fn only_field(message: &TensorProto) -> Result<Option<Field>, Error> {
+    let mut present = Field::ALL.into_iter().filter(|field| field.len(message) > 0);
     match (present.next(), present.next()) {
-        (Some(first), Some(second)) => Err(Error::TwoFields { first, second }),
+        (Some(first), Some(second)) => Err(Error::TwoFields { first: first.name(), second: second.name() }),
         (only, _) => Ok(only),
     }
 }
@@ -215,14 +228,14 @@ fn read_external(
     message: &TensorProto,
     element: ElementType,
     want: usize,
-    stored_in: Option<&'static str>,
+    stored_in: Option<Field>,
     external: Option<&ExternalData>,
 ) -> Result<Vec<u8>, Error> {
     if element == ElementType::String {
         return Err(Error::ExternalStrings);
     }
     if let Some(second) = stored_in {
-        return Err(Error::TwoFields { first: "external_data", second });
+        return Err(Error::TwoFields { first: "external_data", second: second.name() });
     }
     let Some(external) = external else {
         return Err(Error::ExternalWithoutFolder {
@@ -242,18 +255,12 @@ fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usiz
         _ => element.bits().map_or(1, |bits| bits.div_ceil(8)),
     };
     let want = want.div_euclid(entry_bytes);
-    let got = match field {
-        Field::Float => message.float_data.len(),
-        Field::Int32 => message.int32_data.len(),
-        Field::String => message.string_data.len(),
-        Field::Int64 => message.int64_data.len(),
-        Field::Double => message.double_data.len(),
-        Field::Uint64 => message.uint64_data.len(),
-    };
+    let got = field.len(&message);
     if got != want {
         return Err(Error::EntryCount { element, shape: shape.to_vec(), field: field.name(), want, got });
     }
     let bytes = match field {
+        Field::Raw => message.raw_data.unwrap_or_default(),
         Field::String => return Ok(Data::Strings(message.string_data)),
         Field::Float => message.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         Field::Double => message.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),

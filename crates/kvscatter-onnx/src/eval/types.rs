@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kvscatter::ElementType;
-use kvscatter::Prepared;
+use kvscatter::spec::onnx::Inferred;
+use kvscatter::{ElementType, Prepared};
 
 use super::{MAX_RANK, Op};
-use crate::{Dim, Error, Tensor, ValueInfo, storage_len};
+use crate::{Dimension, Error, Tensor, ValueInfo, storage_len};
 
 /// A type and a shape whose size fits a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,14 @@ pub(crate) struct Bindings<'m>(BTreeMap<&'m str, usize>);
 impl TensorType {
     pub(crate) fn of(tensor: &Tensor) -> Self {
         Self { element: tensor.element(), shape: tensor.shape().into() }
+    }
+
+    fn dimensions(&self) -> Vec<Dimension<'static>> {
+        self.shape.iter().map(|&size| Dimension::Known(size)).collect()
+    }
+
+    fn inferred<'a>(&self, dimensions: &'a [Dimension<'a>]) -> Inferred<'a> {
+        Inferred { element: Some(self.element), shape: Some(dimensions) }
     }
 }
 
@@ -58,13 +66,15 @@ impl<'m> Types<'m> {
             Op::Add { left, right, .. } => sum(self.value(left)?, self.value(right)?)?,
             Op::TensorScatter { op, past_cache, update, write_indices, present_cache, .. } => {
                 let (past, update) = (self.value(past_cache)?, self.value(update)?);
-                if past.element != update.element {
-                    return Err(Error::OperandTypes { left: past.element, right: update.element });
-                }
+                let indices = write_indices.map(|name| self.value(name)).transpose()?;
+                let (past_dims, update_dims) = (past.dimensions(), update.dimensions());
+                let indices = indices.map(|ty| (ty, ty.dimensions()));
+                op.infer(
+                    past.inferred(&past_dims),
+                    update.inferred(&update_dims),
+                    indices.as_ref().map(|(ty, dims)| ty.inferred(dims)),
+                )?;
                 let prepared = op.prepare(past.element, &*past.shape, &*update.shape)?;
-                if let Some(name) = write_indices {
-                    check_indices(self.value(name)?, &past.shape)?;
-                }
                 let ty = past.clone();
                 self.prepared.insert(present_cache, prepared);
                 ty
@@ -94,10 +104,10 @@ impl<'m> Bindings<'m> {
         }
         for (axis, (dim, &got)) in dims.iter().zip(ty.shape.iter()).enumerate() {
             match *dim {
-                Dim::Known(want) if want != got => {
+                Dimension::Known(want) if want != got => {
                     return Err(Error::ValueDim { name: name(), axis, want, got });
                 }
-                Dim::Symbolic(symbol) => {
+                Dimension::Symbolic(symbol) => {
                     let want = *self.0.entry(symbol).or_insert(got);
                     if want != got {
                         return Err(Error::SymbolConflict {
@@ -109,37 +119,20 @@ impl<'m> Bindings<'m> {
                         });
                     }
                 }
-                Dim::Known(_) | Dim::Unknown => {}
+                Dimension::Known(_) | Dimension::Unknown => {}
             }
         }
         Ok(())
     }
 }
 
-/// `write_indices` are int64, exactly `[batch]`.
-fn check_indices(indices: &TensorType, past_cache: &[usize]) -> Result<(), Error> {
-    if indices.element != ElementType::Int64 {
-        return Err(Error::OperandType { index: 2, element: indices.element, want: "int64" });
-    }
-    match (&*indices.shape, past_cache.first()) {
-        (&[len], Some(&batch)) if len == batch => Ok(()),
-        (shape, batch) => {
-            Err(Error::IndicesShape { shape: shape.to_vec(), batch: batch.copied().unwrap_or_default() })
-        }
-    }
-}
-
 /// The type of a sum: integers of one type, shapes broadcast as NumPy does.
 fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, Error> {
     if left.element != right.element {
-        return Err(Error::OperandTypes { left: left.element, right: right.element });
+        return Err(Error::AddTypes { left: left.element, right: right.element });
     }
     if !is_integer(left.element) {
-        return Err(Error::OperandType {
-            index: 0,
-            element: left.element,
-            want: "an integer of 8 to 64 bits",
-        });
+        return Err(Error::AddType { element: left.element });
     }
     let rank = left.shape.len().max(right.shape.len());
     let dims = |shape: &Rc<[usize]>| {

@@ -64,7 +64,7 @@ fn indices_are_valid_by_construction() {
     // The sum has rank 2, so the model is wrong whatever the values are.
     assert_refused!(
         generate::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
-        Error::IndicesShape { .. }
+        Error::Operator(kvscatter::Error::Rank { rank: 2, .. })
     );
     let initializer = tensor_proto::encode("w", &int64(&[1], &[2]));
     offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];

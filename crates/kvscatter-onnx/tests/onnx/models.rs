@@ -3,7 +3,7 @@
 use kvscatter::ElementType::{Float32, Int64};
 use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};
 use kvscatter_onnx::proto::{self, ModelProto, SparseTensorProto, TensorProto};
-use kvscatter_onnx::{Dim, Error, Model};
+use kvscatter_onnx::{Dimension, Error, Model};
 
 use crate::support::{assert_refused, model, node, opset, testdata, value};
 
@@ -194,7 +194,7 @@ fn declared_types() {
     assert_eq!((declared[0].name, declared[0].element), ("x", Int64));
     assert_eq!(
         declared[0].shape.as_deref(),
-        Some([Dim::Known(3), Dim::Symbolic("n"), Dim::Unknown].as_slice())
+        Some([Dimension::Known(3), Dimension::Symbolic("n"), Dimension::Unknown].as_slice())
     );
 
     let mut refused = |change: &dyn Fn(&mut proto::ValueInfoProto), is_expected: fn(&Error) -> bool| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter_onnx::eval::Evaluator;
 use kvscatter_onnx::test_dir::DataSet;
-use kvscatter_onnx::{Dim, Tensor, generate};
+use kvscatter_onnx::{Tensor, generate};
 
 use super::{Run, unique};
 use crate::error::Error;
@@ -95,16 +95,11 @@ fn dims(
 ) -> BTreeMap<String, usize> {
     let mut dims: BTreeMap<_, _> = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
     for input in evaluator.required_inputs() {
-        let (Some((tensor, _)), Some(shape)) = (given.get(input.name), &input.shape) else {
-            continue;
-        };
-        for (axis, (dim, &size)) in shape.iter().zip(tensor.shape()).enumerate() {
-            let name = match dim {
-                Dim::Known(_) => continue,
-                Dim::Symbolic(symbol) => (*symbol).to_owned(),
-                Dim::Unknown => format!("{}[{axis}]", input.name),
-            };
-            dims.entry(name).or_insert(size);
+        let shape = given.get(input.name).map(|(tensor, _)| tensor.shape());
+        for (axis, &size) in shape.into_iter().flatten().enumerate() {
+            if let Some(key) = input.dim_key(axis) {
+                dims.entry(key).or_insert(size);
+            }
         }
     }
     dims
