@@ -27,7 +27,6 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use cli::Cli;
-use error::Error;
 use output::Output;
 
 /// How a command that was not refused went.
@@ -55,12 +54,11 @@ fn main() -> ExitCode {
     }) {
         Ok(Outcome::Passed) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
-        Err(Error::Output(error)) => said(Err(error)),
         Err(error) => refused(&error.to_string()),
     }
 }
 
-/// Help and other output: a reader that has seen enough (`| head`) is no error.
+/// Help: a reader that has seen enough (`| head`) is no error.
 fn said(result: io::Result<()>) -> ExitCode {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -4,6 +4,8 @@
 mod indices;
 mod operand;
 
+use std::path::Path;
+
 use clap::{Args, ValueEnum};
 use kvscatter::spec::{ascend, onnx, tensorrt};
 use kvscatter::{Argument, ElementType, Lengths, Mode, Starts, WritePlan};
@@ -191,6 +193,28 @@ impl Operator {
                 then(&write.plan_lengths(&layer_id, &token_offset, &seq_len, these(&lengths))?)
             }
         }
+    }
+
+    /// The files that the indices are read from.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        let indices = match self {
+            Self::TensorScatter(options) => {
+                [options.write_indices.as_ref(), options.extensions.lengths.as_ref(), None, None]
+            }
+            Self::KvCacheUpdate(options) => [
+                Some(&options.write_indices),
+                options.update_lengths.as_ref(),
+                options.extensions.lengths.as_ref(),
+                None,
+            ],
+            Self::KvCacheOperation(options) => [
+                Some(&options.layer_id),
+                Some(&options.token_offset),
+                Some(&options.seq_len),
+                options.extensions.lengths.as_ref(),
+            ],
+        };
+        indices.into_iter().flatten().filter_map(Indices::path)
     }
 
     fn update_argument(&self) -> Argument {

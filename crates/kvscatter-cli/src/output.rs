@@ -11,11 +11,13 @@ pub(crate) struct Output {
     /// Passes every line on as it ends, so that long work is seen to go on.
     stream: anstream::AutoStream<io::StdoutLock<'static>>,
     json: bool,
+    /// The reader has seen enough (`| head`). That is no error, and the work goes on: its exit code still counts.
+    unread: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { stream: anstream::AutoStream::auto(io::stdout().lock()), json }
+        Self { stream: anstream::AutoStream::auto(io::stdout().lock()), json, unread: false }
     }
 
     /// Whether the command's result is to be one JSON document, and nothing else.
@@ -33,7 +35,7 @@ impl Output {
 
     /// The JSON document.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> io::Result<()> {
-        let mut buffered = BufWriter::new(&mut self.stream);
+        let mut buffered = BufWriter::new(&mut *self);
         serde_json::to_writer_pretty(&mut buffered, document)?;
         writeln!(buffered)?;
         buffered.flush()
@@ -42,11 +44,26 @@ impl Output {
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        if self.unread {
+            return Ok(bytes.len());
+        }
+        match self.stream.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.unread = true;
+                Ok(bytes.len())
+            }
+            result => result,
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        match self.stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.unread = true;
+                Ok(())
+            }
+            result => result,
+        }
     }
 }
 

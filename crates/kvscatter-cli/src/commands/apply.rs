@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use kvscatter::{ElementType, WritePlan};
+use kvscatter::{Argument, ElementType, WritePlan};
 use kvscatter_onnx::{Data, DataMut, Tensor};
 use serde::Serialize;
 
@@ -163,20 +163,25 @@ fn functional(request: &Request, location: &Location) -> Result<Report, Error> {
         write(plan, &mut cache, &update)?;
         Ok(Report::new(plan, location, false))
     })?;
-    let inputs = [request.cache.path(), request.update.path()];
+    let inputs: Vec<_> =
+        [request.cache.path(), request.update.path()].into_iter().chain(request.operator.files()).collect();
     files::write_tensors(&[(location.clone(), request.output_name, &cache)], &inputs)?;
     Ok(report)
 }
 
 fn write(plan: &WritePlan<'_>, cache: &mut Tensor, update: &Tensor) -> Result<(), kvscatter::Error> {
+    let (cache_type, update_type) = (cache.element(), update.element());
     match (cache.data_mut(), update.data()) {
-        (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update),
-        (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update),
-        // A plan exists only for tensors of one type, so this is the plan's own complaint about a wrong buffer.
-        (DataMut::Bytes(cache), Data::Strings(_)) => plan.write_bytes(cache, &[]),
-        (DataMut::Strings(cache), Data::Bytes(_)) => plan.write_cloned(cache, &[]),
+        (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update).map(|_| ()),
+        (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update).map(|_| ()),
+        (DataMut::Bytes(_), Data::Strings(_)) | (DataMut::Strings(_), Data::Bytes(_)) => {
+            Err(types_differ(cache_type, update_type))
+        }
     }
-    .map(|_| ())
+}
+
+fn types_differ(cache: ElementType, element: ElementType) -> kvscatter::Error {
+    kvscatter::Error::ElementTypeMismatch { cache, argument: Argument::Update, element }
 }
 
 /// Maps the cache where it lies and writes the update into the map. Nothing is stored before every check has
@@ -189,8 +194,9 @@ fn in_place(request: &Request) -> Result<Report, Error> {
         Described { element: update.element(), shape: update.shape().to_vec() },
     ];
     let Data::Bytes(bytes) = update.data() else {
-        // Only strings are no bytes, and no file that can be mapped holds them: the types differ.
-        return request.operator.with_plan(&described, |plan| Ok(Report::new(plan, &request.cache, true)));
+        // Said by the operator in its own words first, if it takes no strings at all.
+        request.operator.with_plan(&described, |_| Ok(()))?;
+        return Err(types_differ(place.element(), update.element()).into());
     };
     let unpacked;
     let mut bytes = bytes;

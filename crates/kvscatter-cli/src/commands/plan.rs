@@ -1,7 +1,7 @@
 //! `kvscatter plan`: what a write would touch, as a picture and as blocks.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kvscatter::picture::Picture;
@@ -16,6 +16,9 @@ use crate::output::{Output, count, table};
 
 /// Lanes of the picture, and rows of the table. `--json` has no limit.
 const SHOWN: usize = 32;
+
+/// Lanes of the SVG.
+const SVG_LANES: usize = 256;
 
 /// Show what a write would touch, without touching it
 ///
@@ -61,7 +64,7 @@ pub(crate) struct Planned<O: Args> {
     #[arg(long = "type", value_name = "TYPE", value_parser = element_type)]
     ty: Option<ElementType>,
 
-    /// Also draw the picture into this file
+    /// Also draw the picture into this file; - draws it to standard output, and nothing else
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -116,11 +119,18 @@ pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, Error> {
 impl<O: Args> Planned<O> {
     fn show(self, operator: impl FnOnce(O) -> Operator, output: &mut Output) -> Result<Outcome, Error> {
         let described = Operand::describe_pair(&self.cache, &self.update, self.ty)?;
-        operator(self.operator).with_plan(&described, |plan| {
-            let picture = Picture::new(plan, SHOWN);
+        let operator = operator(self.operator);
+        operator.with_plan(&described, |plan| {
             if let Some(path) = &self.svg {
-                files::write_bytes(path, picture.svg().to_string().as_bytes())?;
+                let svg = Picture::new(plan, SVG_LANES).svg().to_string();
+                if path == Path::new("-") {
+                    return Ok(output.write_all(svg.as_bytes()).map(|()| Outcome::Passed)?);
+                }
+                let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
+                let inputs: Vec<_> = operands.chain(operator.files()).collect();
+                files::write_bytes(path, svg.as_bytes(), &inputs)?;
             }
+            let picture = Picture::new(plan, SHOWN);
             let [cache, update] = described.clone().map(|side| side.shape);
             if output.is_json() {
                 output.json(&Document::new(plan, cache, update))?;

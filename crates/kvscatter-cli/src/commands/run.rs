@@ -4,10 +4,12 @@ mod inputs;
 mod show;
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome as NodeOutcome, Placement, Report};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
@@ -73,6 +75,17 @@ pub(crate) struct Run {
 struct Named {
     name: String,
     location: Location,
+}
+
+/// Text that is no `NAME=FILE`.
+#[derive(Debug, thiserror::Error)]
+enum NamedError {
+    #[error("must be NAME=FILE")]
+    Form,
+    #[error("the name is not Unicode")]
+    NameNotUnicode,
+    #[error(transparent)]
+    File(#[from] files::LocationError),
 }
 
 /// `NAME=N`.
@@ -238,13 +251,22 @@ fn unique(option: &'static str, named: &[Named]) -> Result<(), Error> {
     }
 }
 
-impl FromStr for Named {
-    type Err = String;
+impl TryFrom<&OsStr> for Named {
+    type Error = NamedError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, file) = text.split_once('=').ok_or("must be NAME=FILE")?;
-        let location = file.parse().map_err(|error: files::LocationError| error.to_string())?;
-        Ok(Self { name: name.to_owned(), location })
+    fn try_from(text: &OsStr) -> Result<Self, NamedError> {
+        let mut equals = files::positions(text, b'=');
+        let (name, file) = equals.next().and_then(|at| files::split_at(text, at)).ok_or(NamedError::Form)?;
+        let name = name.into_string().map_err(|_| NamedError::NameNotUnicode)?;
+        Ok(Self { name, location: Location::try_from(file.as_os_str())? })
+    }
+}
+
+impl ValueParserFactory for Named {
+    type Parser = ValueParser;
+
+    fn value_parser() -> ValueParser {
+        OsStringValueParser::new().try_map(|text: OsString| Self::try_from(text.as_os_str())).into()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
 use kvscatter_onnx::TensorError;
@@ -106,6 +106,10 @@ pub(crate) enum Problem {
     OneTensor,
     #[error("is an input of this command, and no input is overwritten")]
     OverInput,
+    #[error("leads to the same file as {}", .other.display())]
+    SameOutput { other: PathBuf },
+    #[error("is there already, and other entries would be lost: {}; write a new file", list(.lost))]
+    LosesEntries { lost: Vec<String> },
 }
 
 /// Why a tensor cannot be updated where it lies in its file.

@@ -1,8 +1,12 @@
 //! Where a tensor is: a file, and the entry inside it for formats that hold several.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParserFactory};
+
+use super::os;
 
 /// A tensor file format, told by the file name's extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +36,10 @@ pub(crate) enum LocationError {
     Extension { text: String },
     #[error("'{text}' names an empty entry after '#'")]
     EmptyEntry { text: String },
+    #[error("'{text}' names an entry that is not Unicode")]
+    EntryNotUnicode { text: String },
+    #[error("'{text}': #NAME is for .npz and .safetensors files, which hold several tensors")]
+    NoEntries { text: String },
 }
 
 impl Location {
@@ -70,22 +78,41 @@ impl Format {
     }
 }
 
-impl FromStr for Location {
-    type Err = LocationError;
+impl TryFrom<&OsStr> for Location {
+    type Error = LocationError;
 
     /// The first `#` that follows a file with entries ends the path, so that both `a#b.npy` and
     /// `model.safetensors#layers.0#k` mean what they look like.
-    fn from_str(text: &str) -> Result<Self, LocationError> {
-        for (at, _) in text.match_indices('#') {
-            let (path, entry) = (&text[..at], text[at..].trim_start_matches('#'));
-            if let Some(format) = Format::of(Path::new(path)).filter(|format| format.has_entries()) {
-                if entry.is_empty() {
-                    return Err(LocationError::EmptyEntry { text: text.to_owned() });
-                }
-                return Ok(Self { path: path.into(), entry: Some(entry.to_owned()), format });
+    fn try_from(text: &OsStr) -> Result<Self, LocationError> {
+        let shown = || text.display().to_string();
+        for (path, entry) in os::positions(text, b'#').filter_map(|at| os::split_at(text, at)) {
+            let path = PathBuf::from(path);
+            if let Some(format) = Format::of(&path).filter(|format| format.has_entries()) {
+                return match entry.to_str() {
+                    None => Err(LocationError::EntryNotUnicode { text: shown() }),
+                    Some("") => Err(LocationError::EmptyEntry { text: shown() }),
+                    Some(entry) => Ok(Self { path, entry: Some(entry.to_owned()), format }),
+                };
             }
         }
-        Self::of_path(Path::new(text)).ok_or_else(|| LocationError::Extension { text: text.to_owned() })
+        let whole = Self::of_path(Path::new(text));
+        whole.ok_or_else(|| {
+            let mut paths = os::positions(text, b'#').filter_map(|at| os::split_at(text, at));
+            if paths.any(|(path, _)| Format::of(Path::new(&path)).is_some()) {
+                LocationError::NoEntries { text: shown() }
+            } else {
+                LocationError::Extension { text: shown() }
+            }
+        })
+    }
+}
+
+impl ValueParserFactory for Location {
+    type Parser = clap::builder::ValueParser;
+
+    fn value_parser() -> Self::Parser {
+        let parse = |text: OsString| Self::try_from(text.as_os_str());
+        OsStringValueParser::new().try_map(parse).into()
     }
 }
 
@@ -101,6 +128,8 @@ impl fmt::Display for Location {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::{Format, Location, LocationError};
 
     #[test]
@@ -113,7 +142,7 @@ mod tests {
             ("m.safetensors#l.0#k", "m.safetensors", Some("l.0#k"), Format::Safetensors),
             ("x/output_0.pb", "x/output_0.pb", None, Format::Pb),
         ] {
-            let location: Location = text.parse().unwrap();
+            let location = Location::try_from(OsStr::new(text)).unwrap();
             assert_eq!(location.path().to_str(), Some(path), "{text}");
             assert_eq!(location.entry(), entry, "{text}");
             assert_eq!(location.format(), format, "{text}");
@@ -123,10 +152,24 @@ mod tests {
 
     #[test]
     fn other_names_are_refused() {
-        for text in ["", "a", "a.onnx", "3,0,5", "a.npy#k"] {
-            assert!(matches!(text.parse::<Location>(), Err(LocationError::Extension { .. })), "{text}");
+        let refusal = |text: &str| Location::try_from(OsStr::new(text)).unwrap_err();
+        for text in ["", "a", "a.onnx", "3,0,5", "a#k"] {
+            assert!(matches!(refusal(text), LocationError::Extension { .. }), "{text}");
         }
-        let empty = "a.npz#".parse::<Location>();
-        assert!(matches!(empty, Err(LocationError::EmptyEntry { .. })));
+        for text in ["a.npy#k", "a.pb#", "a#b.npy#k"] {
+            assert!(matches!(refusal(text), LocationError::NoEntries { .. }), "{text}");
+        }
+        assert!(matches!(refusal("a.npz#"), LocationError::EmptyEntry { .. }));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn paths_are_bytes_and_entries_are_text() {
+        use std::os::unix::ffi::OsStrExt;
+        let location = Location::try_from(OsStr::from_bytes(b"\xff.npz#k")).unwrap();
+        assert_eq!(location.path().as_os_str().as_bytes(), b"\xff.npz");
+        assert_eq!(location.entry(), Some("k"));
+        let entry = Location::try_from(OsStr::from_bytes(b"a.npz#\xff"));
+        assert!(matches!(entry, Err(LocationError::EntryNotUnicode { .. })));
     }
 }

@@ -4,10 +4,12 @@
 //! are there.
 
 mod error;
+mod identity;
 mod location;
 mod nibbles;
 mod npy;
 mod npz;
+mod os;
 mod pb;
 mod place;
 mod safetensors;
@@ -24,6 +26,7 @@ pub(crate) use error::{Error, plain};
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
+pub(crate) use os::{positions, split_at};
 pub(crate) use place::{Place, Stored};
 pub(crate) use write::{write_bytes, write_tensors};
 

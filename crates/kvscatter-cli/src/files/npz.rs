@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{BufReader, Cursor, Write};
+use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
@@ -37,6 +38,13 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     }
 }
 
+/// The names of the arrays in an archive.
+pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
+    let (file, _) = source::open(path)?;
+    let archive = ZipArchive::new(BufReader::new(file))?;
+    archive.file_names().map(|name| Ok(array(&name?).to_owned())).collect()
+}
+
 /// The bytes of an archive of these arrays.
 pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
@@ -59,14 +67,19 @@ fn entry(archive: &ZipArchive<BufReader<File>>, asked: Option<&str>) -> Result<S
     for name in archive.file_names() {
         names.push(name?.into_owned());
     }
-    let array = |name: &String| name.strip_suffix(".npy").unwrap_or(name).to_owned();
+    let have = || names.iter().map(|name| array(name).to_owned()).collect();
     match (asked, names.as_slice()) {
         (None, [only]) => Ok(only.clone()),
-        (None, names) => Err(Problem::WhichEntry { have: names.iter().map(array).collect() }),
-        (Some(asked), names) => {
-            names.iter().find(|name| *name == asked || array(name) == asked).cloned().ok_or_else(|| {
-                Problem::NoEntry { entry: asked.to_owned(), have: names.iter().map(array).collect() }
-            })
-        }
+        (None, _) => Err(Problem::WhichEntry { have: have() }),
+        (Some(asked), names) => names
+            .iter()
+            .find(|name| *name == asked || array(name) == asked)
+            .cloned()
+            .ok_or_else(|| Problem::NoEntry { entry: asked.to_owned(), have: have() }),
     }
+}
+
+/// What NumPy calls the array in this file of the archive.
+fn array(name: &str) -> &str {
+    name.strip_suffix(".npy").unwrap_or(name)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
@@ -42,6 +43,13 @@ pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Resul
         return Err(Problem::NoEntry { entry: name.to_owned(), have: names });
     };
     located(info, data_offset)
+}
+
+/// The names of the tensors in a file.
+pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
+    let (mut file, file_len) = source::open(path)?;
+    let (metadata, _) = header(&mut file, file_len)?;
+    Ok(metadata.offset_keys())
 }
 
 fn located(info: &TensorInfo, data_offset: u64) -> Result<Entry, Problem> {

@@ -1,10 +1,12 @@
-//! Writing files whole or not at all.
+//! Writing files whole or not at all, and never over what was read.
 
-use std::io::Write;
-use std::path::Path;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::Tensor;
 
+use super::identity::Identity;
 use super::location::Format;
 use super::{Error, Location, Problem, npy, npz, safetensors};
 
@@ -14,43 +16,105 @@ use super::{Error, Location, Problem, npy, npz, safetensors};
 /// written.
 ///
 /// # Errors
-/// [`Error`] if a format cannot hold a tensor, a path is one of `inputs`, or the file system says no.
+/// [`Error`] if a format cannot hold a tensor, a path leads to one of `inputs`, two paths lead to one file, an
+/// entry that nobody asked to replace would be lost, or the file system says no.
 pub(crate) fn write_tensors(outputs: &[(Location, &str, &Tensor)], inputs: &[&Path]) -> Result<(), Error> {
     let mut paths: Vec<&Path> = outputs.iter().map(|(location, ..)| location.path()).collect();
     paths.sort_unstable();
     paths.dedup();
-    let mut files = Vec::with_capacity(paths.len());
+    let mut files: Vec<(&Path, Identity, Vec<u8>)> = Vec::with_capacity(paths.len());
     for path in paths {
-        if inputs.iter().any(|input| is_same_file(path, input)) {
-            return Err(Error::at_path(path, Problem::OverInput));
+        let identity = check_output(path, inputs)?;
+        if let Some((other, ..)) = files.iter().find(|(_, known, _)| *known == identity) {
+            return Err(Error::at_path(path, Problem::SameOutput { other: other.to_path_buf() }));
         }
         let entries: Vec<_> = outputs
             .iter()
             .filter(|(location, ..)| location.path() == path)
             .map(|(location, name, tensor)| (location.format(), location.entry().unwrap_or(name), *tensor))
             .collect();
-        let bytes = encode(&entries).map_err(|problem| Error::at_path(path, problem))?;
-        files.push((path, bytes));
+        let encoded = keep_entries(path, &entries).and_then(|()| encode(&entries));
+        files.push((path, identity, encoded.map_err(|problem| Error::at_path(path, problem))?));
     }
-    files.iter().try_for_each(|(path, bytes)| write_bytes(path, bytes))
+    files.iter().try_for_each(|(path, _, bytes)| put(path, bytes))
 }
 
-/// Replaces a file in one step: no reader sees half of it, and no failure leaves half of it.
+/// Writes one file that is no tensor.
 ///
 /// # Errors
-/// [`Error`] if the file system says no.
-pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let write = || {
-        let folder = match path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let mut file = new_file_in(folder)?;
-        file.write_all(bytes)?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
+/// [`Error`] if the path leads to one of `inputs`, or the file system says no.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result<(), Error> {
+    check_output(path, inputs)?;
+    put(path, bytes)
+}
+
+fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
+    let identity = Identity::of(path).map_err(|error| Error::at_path(path, error))?;
+    // An input that is gone by now cannot be overwritten.
+    if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {
+        return Err(Error::at_path(path, Problem::OverInput));
+    }
+    Ok(identity)
+}
+
+/// A file is replaced in one step: no reader sees half of it, and no failure leaves half of it. A symbolic link
+/// stays one, and its target is replaced; what is no regular file is written through.
+fn put(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    // Opening asks for the right to write: a rename alone would replace a write-protected file.
+    let put = || match OpenOptions::new().write(true).open(path) {
+        Ok(mut existing) => match existing.metadata()? {
+            meta if meta.is_file() => replace(&path.canonicalize()?, bytes, Some(meta.permissions())),
+            _ => write_through(&mut existing, bytes),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(&link_target(path)?, bytes, None),
+        Err(error) => Err(error),
     };
-    write().map_err(|error: std::io::Error| Error::at_path(path, error))
+    put().map_err(|error| Error::at_path(path, error))
+}
+
+fn write_through(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)?;
+    file.flush()
+}
+
+fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
+    let mut file = new_file_in(super::identity::folder_of(path))?;
+    file.write_all(bytes)?;
+    if let Some(permissions) = permissions {
+        file.as_file().set_permissions(permissions)?;
+    }
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Where a file that does not exist would be made: at the end of a chain of symbolic links, if it is one.
+fn link_target(path: &Path) -> io::Result<PathBuf> {
+    // As many as Linux follows.
+    const MOST_LINKS: usize = 40;
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match std::fs::read_link(&target) {
+            Ok(next) => target = super::identity::folder_of(&target).join(next),
+            Err(_) => return Ok(target),
+        }
+    }
+    Err(io::Error::other("too many symbolic links"))
+}
+
+/// Entries that no output replaces must not vanish with the file that holds them.
+fn keep_entries(path: &Path, outputs: &[(Format, &str, &Tensor)]) -> Result<(), Problem> {
+    let Some((format, ..)) = outputs.first() else { return Ok(()) };
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_file() && meta.len() > 0 => {}
+        _ => return Ok(()),
+    }
+    let mut lost = match format {
+        Format::Npz => npz::names(path)?,
+        Format::Safetensors => safetensors::names(path)?,
+        Format::Npy | Format::Pb => return Ok(()),
+    };
+    lost.retain(|name| outputs.iter().all(|(_, output, _)| output != name));
+    if lost.is_empty() { Ok(()) } else { Err(Problem::LosesEntries { lost }) }
 }
 
 fn encode(entries: &[(Format, &str, &Tensor)]) -> Result<Vec<u8>, Problem> {
@@ -64,20 +128,14 @@ fn encode(entries: &[(Format, &str, &Tensor)]) -> Result<Vec<u8>, Problem> {
     }
 }
 
-fn is_same_file(output: &Path, input: &Path) -> bool {
-    // An output that does not exist yet is no input.
-    same_file::is_same_file(output, input).unwrap_or(false)
-}
-
 #[cfg(unix)]
-fn new_file_in(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+fn new_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     use std::os::unix::fs::PermissionsExt;
     // As any new file, less the umask; a temporary file alone would be private.
-    let permissions = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().permissions(permissions).tempfile_in(folder)
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
 }
 
 #[cfg(not(unix))]
-fn new_file_in(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+fn new_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     tempfile::NamedTempFile::new_in(folder)
 }

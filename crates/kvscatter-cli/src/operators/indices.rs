@@ -1,7 +1,10 @@
 //! One number per sample: typed on the command line or read from a file.
 
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::str::FromStr;
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 
@@ -54,6 +57,14 @@ impl Indices {
             }
         }
     }
+
+    /// The file they are read from.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Inline(_) => None,
+            Self::File(location) => Some(location.path()),
+        }
+    }
 }
 
 impl Integers {
@@ -83,36 +94,52 @@ impl Integers {
     }
 }
 
-impl FromStr for Indices {
-    type Err = IndicesError;
+impl TryFrom<&OsStr> for Indices {
+    type Error = IndicesError;
 
-    fn from_str(text: &str) -> Result<Self, IndicesError> {
+    fn try_from(text: &OsStr) -> Result<Self, IndicesError> {
         if text.is_empty() {
             return Ok(Self::Inline(Vec::new()));
         }
-        let numbers: Result<_, _> = text.split(',').map(|number| number.trim().parse()).collect();
-        match (numbers, text.parse()) {
-            (Ok(numbers), _) => Ok(Self::Inline(numbers)),
-            (Err(_), Ok(location)) => Ok(Self::File(location)),
-            (Err(_), Err(_)) => Err(IndicesError { text: text.to_owned() }),
+        match list(text) {
+            Some(numbers) => Ok(Self::Inline(numbers)),
+            None => Location::try_from(text)
+                .map(Self::File)
+                .map_err(|_| IndicesError { text: text.display().to_string() }),
         }
     }
 }
 
+impl ValueParserFactory for Indices {
+    type Parser = ValueParser;
+
+    fn value_parser() -> ValueParser {
+        OsStringValueParser::new().try_map(|text: OsString| Self::try_from(text.as_os_str())).into()
+    }
+}
+
+/// Numbers between commas.
+pub(super) fn list<T: FromStr>(text: &OsStr) -> Option<Vec<T>> {
+    text.to_str()?.split(',').map(|number| number.trim().parse().ok()).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::Indices;
 
     #[test]
     fn lists_and_files() {
+        let parse = |text: &'static str| Indices::try_from(OsStr::new(text));
         let inline = |values: &[i64]| Ok(Indices::Inline(values.to_vec()));
-        assert_eq!("3,0,5".parse(), inline(&[3, 0, 5]));
-        assert_eq!("-1".parse(), inline(&[-1]));
-        assert_eq!(" 3, -4".parse(), inline(&[3, -4]));
-        assert_eq!("".parse(), inline(&[]));
-        assert!(matches!("indices.npy".parse(), Ok(Indices::File(_))));
+        assert_eq!(parse("3,0,5"), inline(&[3, 0, 5]));
+        assert_eq!(parse("-1"), inline(&[-1]));
+        assert_eq!(parse(" 3, -4"), inline(&[3, -4]));
+        assert_eq!(parse(""), inline(&[]));
+        assert!(matches!(parse("indices.npy"), Ok(Indices::File(_))));
         for text in ["3,", "3;4", "9223372036854775808", "1.5", "indices.txt"] {
-            assert!(text.parse::<Indices>().is_err(), "{text}");
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }

@@ -1,9 +1,12 @@
 //! A tensor of which only type and shape matter: typed on the command line or read from a file.
 
-use std::str::FromStr;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use kvscatter::ElementType;
 
+use super::indices::list;
 use crate::files::{self, Location};
 
 /// `2,8,4096,128`, or a file whose header says so.
@@ -38,34 +41,64 @@ impl Operand {
         update: &Self,
         ty: Option<ElementType>,
     ) -> Result<[Described; 2], files::Error> {
-        let from_file = |operand: &Self| match operand {
-            Self::File(location) => {
-                files::describe(location, ty).map(|(element, shape)| Some(Described { element, shape }))
-            }
-            Self::Shape(_) => Ok(None),
-        };
-        let files = [from_file(cache)?, from_file(update)?];
-        let of_a_file = files.iter().flatten().next().map(|described| described.element);
+        let [cache, update] = [cache.given(ty)?, update.given(ty)?];
+        let of_a_file = [&cache, &update].into_iter().find_map(|given| match given {
+            Given::File(described) => Some(described.element),
+            Given::Shape(_) => None,
+        });
         let element = ty.or(of_a_file).unwrap_or(ElementType::Float16);
-        let [cache_file, update_file] = files;
-        let described = |operand: &Self, file: Option<Described>| match (operand, file) {
-            (Self::Shape(shape), _) => Described { element, shape: shape.clone() },
-            (Self::File(_), Some(file)) => file,
-            (Self::File(_), None) => Described { element, shape: Vec::new() },
-        };
-        Ok([described(cache, cache_file), described(update, update_file)])
+        Ok([cache.described(element), update.described(element)])
+    }
+
+    fn given(&self, ty: Option<ElementType>) -> Result<Given, files::Error> {
+        match self {
+            Self::Shape(shape) => Ok(Given::Shape(shape.clone())),
+            Self::File(location) => files::describe(location, ty)
+                .map(|(element, shape)| Given::File(Described { element, shape })),
+        }
+    }
+
+    /// The file whose header is read.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Shape(_) => None,
+            Self::File(location) => Some(location.path()),
+        }
     }
 }
 
-impl FromStr for Operand {
-    type Err = OperandError;
+/// What an operand says about itself.
+enum Given {
+    Shape(Vec<usize>),
+    File(Described),
+}
 
-    fn from_str(text: &str) -> Result<Self, OperandError> {
-        let shape: Result<_, _> = text.split(',').map(|dim| dim.trim().parse()).collect();
-        match (shape, text.parse()) {
-            (Ok(shape), _) => Ok(Self::Shape(shape)),
-            (Err(_), Ok(location)) => Ok(Self::File(location)),
-            (Err(_), Err(_)) => Err(OperandError { text: text.to_owned() }),
+impl Given {
+    fn described(self, element: ElementType) -> Described {
+        match self {
+            Self::Shape(shape) => Described { element, shape },
+            Self::File(described) => described,
         }
+    }
+}
+
+impl TryFrom<&OsStr> for Operand {
+    type Error = OperandError;
+
+    fn try_from(text: &OsStr) -> Result<Self, OperandError> {
+        match list(text) {
+            Some(shape) => Ok(Self::Shape(shape)),
+            None => Location::try_from(text)
+                .map(Self::File)
+                .map_err(|_| OperandError { text: text.display().to_string() }),
+        }
+    }
+}
+
+impl ValueParserFactory for Operand {
+    type Parser = ValueParser;
+
+    fn value_parser() -> ValueParser {
+        OsStringValueParser::new().try_map(|text: OsString| Self::try_from(text.as_os_str())).into()
     }
 }

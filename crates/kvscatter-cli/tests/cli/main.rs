@@ -7,6 +7,7 @@ mod formats;
 mod help;
 mod hostile;
 mod in_place;
+mod outputs;
 mod plan;
 mod run;
 mod support;

@@ -1,12 +1,13 @@
 //! Running the binary in a folder of its own.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_kvscatter");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_kvscatter");
 
 /// A folder that a test's commands run in, so that no absolute path is ever printed.
 pub(crate) struct Folder(TempDir);
@@ -51,6 +52,10 @@ impl Folder {
     }
 
     pub(crate) fn run_args(&self, args: &[&str]) -> Answer {
+        self.answer(Command::new(BINARY).args(args))
+    }
+
+    pub(crate) fn run_os(&self, args: &[OsString]) -> Answer {
         self.answer(Command::new(BINARY).args(args))
     }
 

@@ -1,0 +1,72 @@
+//! Whether two paths lead to one file, however they are spelled.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What a path leads to. Nothing is opened: opening a pipe would wait for its other end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// Device and inode of something that exists, hard links included.
+    #[cfg(unix)]
+    Inode(u64, u64),
+    /// The path in full.
+    Path(PathBuf),
+}
+
+impl Identity {
+    /// What this path leads to, symbolic links followed.
+    ///
+    /// # Errors
+    /// Those of the file system; a file that does not exist is none if its folder does.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        match existing(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let folder = folder_of(path).canonicalize()?;
+                Ok(Self::Path(folder.join(path.file_name().unwrap_or_default())))
+            }
+            identity => identity,
+        }
+    }
+}
+
+/// The folder a file is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(unix)]
+fn existing(path: &Path) -> io::Result<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(path)?;
+    Ok(Identity::Inode(meta.dev(), meta.ino()))
+}
+
+#[cfg(not(unix))]
+fn existing(path: &Path) -> io::Result<Identity> {
+    path.canonicalize().map(Identity::Path)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::Identity;
+
+    #[test]
+    fn spellings_links_and_files_that_are_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| Identity::of(&folder.path().join(name)).unwrap();
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        std::fs::write(folder.path().join("a"), b"").unwrap();
+        std::fs::write(folder.path().join("b"), b"").unwrap();
+        std::fs::hard_link(folder.path().join("a"), folder.path().join("hard")).unwrap();
+        std::os::unix::fs::symlink("a", folder.path().join("soft")).unwrap();
+        for name in ["sub/../a", "hard", "soft"] {
+            assert_eq!(of(name), of("a"), "{name}");
+        }
+        assert_ne!(of("a"), of("b"));
+        assert_eq!(of("sub/../new"), of("new"));
+        assert_ne!(of("new"), of("newer"));
+    }
+}

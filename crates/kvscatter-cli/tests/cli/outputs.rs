@@ -1,0 +1,196 @@
+//! Where results go: links, pipes and devices stay what they are, and nothing that was read or that somebody else
+//! put there is lost.
+#![cfg(unix)]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+
+use crate::support::{BINARY, Folder, npy_f32, npy_i64};
+
+const APPLY: &str = "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1";
+const PLAN: &str = "plan tensor-scatter --cache 1,4,1 --update 1,1,1";
+
+/// Cache [1, 4] and update [1, 1].
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder
+}
+
+fn result() -> Vec<u8> {
+    npy_f32(&[1, 4], [1.0, 0.0, 0.0, 0.0])
+}
+
+#[test]
+fn a_link_stays_and_its_target_is_written() {
+    let folder = folder();
+    folder.write("sub/target.npy", b"old");
+    symlink("sub/target.npy", folder.path("link.npy")).unwrap();
+    symlink("sub/new.npy", folder.path("dangling.npy")).unwrap();
+    for (link, target) in [("link.npy", "sub/target.npy"), ("dangling.npy", "sub/new.npy")] {
+        folder.run(&format!("{APPLY} --present-cache {link}")).passed();
+        assert!(folder.path(link).is_symlink(), "{link}");
+        assert_eq!(f32s_of(&folder, target), [1.0, 0.0, 0.0, 0.0]);
+    }
+    symlink("loop.npy", folder.path("loop.npy")).unwrap();
+    folder.run(&format!("{APPLY} --present-cache loop.npy")).refused();
+}
+
+fn f32s_of(folder: &Folder, name: &str) -> Vec<f32> {
+    crate::support::f32s(&folder.read(name))
+}
+
+#[test]
+fn the_mode_of_an_existing_file_is_kept() {
+    let folder = folder();
+    folder.write("out.npy", b"old");
+    for mode in [0o600, 0o640, 0o755] {
+        std::fs::set_permissions(folder.path("out.npy"), PermissionsExt::from_mode(mode)).unwrap();
+        folder.run(&format!("{APPLY} --present-cache out.npy")).passed();
+        let meta = std::fs::metadata(folder.path("out.npy")).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o777, mode);
+    }
+}
+
+#[test]
+fn devices_and_pipes_are_written_through() {
+    let folder = folder();
+    symlink("/dev/full", folder.path("full.svg")).unwrap();
+    let refused = folder.run(&format!("{PLAN} --svg full.svg")).refused();
+    assert_eq!(refused, "error: full.svg: no space left on device");
+    assert!(std::fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+    symlink("/dev/null", folder.path("null.npy")).unwrap();
+    folder.run(&format!("{APPLY} --present-cache null.npy")).passed();
+    assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+
+    assert!(Command::new("mkfifo").arg(folder.path("pipe.npy")).status().unwrap().success());
+    let pipe = folder.path("pipe.npy");
+    let reader = std::thread::spawn(move || std::fs::read(pipe).unwrap());
+    folder.run(&format!("{APPLY} --present-cache pipe.npy")).passed();
+    assert_eq!(reader.join().unwrap().len(), result().len());
+    assert!(std::fs::metadata(folder.path("pipe.npy")).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn a_picture_on_standard_output_is_all_there_is_on_it() {
+    let svg = folder().run(&format!("{PLAN} --svg -")).passed();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+}
+
+/// Whatever the command read, under whatever name, no output replaces it.
+#[test]
+fn no_input_is_overwritten() {
+    let folder = folder();
+    folder.write("at.npy", &npy_i64(&[2]));
+    folder.write("lengths.npy", &npy_i64(&[1]));
+    symlink("at.npy", folder.path("soft.npy")).unwrap();
+    std::fs::hard_link(folder.path("at.npy"), folder.path("hard.npy")).unwrap();
+    std::fs::create_dir(folder.path("sub")).unwrap();
+    let reads = "--write-indices at.npy --lengths lengths.npy";
+    for out in ["at.npy", "soft.npy", "hard.npy", "sub/../at.npy", "lengths.npy", "cache.npy", "update.npy"] {
+        let lines = [
+            format!("{APPLY} {reads} --present-cache {out}"),
+            format!("plan tensor-scatter --cache cache.npy --update update.npy --axis 1 {reads} --svg {out}"),
+        ];
+        for line in lines {
+            let before = folder.read(out);
+            let refused = folder.run(&line).refused();
+            let expected = format!("error: {out}: is an input of this command, and no input is overwritten");
+            assert_eq!(refused, expected, "{line}");
+            assert_eq!(folder.read(out), before);
+        }
+    }
+    let line = "apply kv-cache-operation --past cache.npy --new-kv update.npy --layer-id at.npy --token-offset at.npy \
+                --seq-len lengths.npy --present lengths.npy";
+    folder.run(line).refused();
+    assert_eq!(folder.read("lengths.npy"), npy_i64(&[1]));
+}
+
+#[test]
+fn two_outputs_are_two_files() {
+    let folder = Folder::with_testdata();
+    std::fs::create_dir(folder.path("sub")).unwrap();
+    symlink("sub", folder.path("other")).unwrap();
+    let run = "run testdata/files/kv_pair.onnx --dim batch=1 --dim capacity=4 --dim rows=1";
+    for (first, second) in [("a.npy", "sub/../a.npy"), ("sub/new.npy", "other/new.npy")] {
+        let refused = folder.run(&format!("{run} -o present_k={first} -o present_v={second}")).refused();
+        assert!(refused.contains("leads to the same file as"), "{refused}");
+        assert!(!folder.path(first).exists());
+    }
+    folder.run(&format!("{run} -o present_k=a.npz#k -o present_v=a.npz#v")).passed();
+}
+
+#[test]
+fn the_other_entries_of_a_file_are_not_lost() {
+    let folder = Folder::with_testdata();
+    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    for (file, other) in [("two.npz", "write_indices"), ("two.safetensors", "v")] {
+        let out = format!("testdata/files/{file}");
+        let before = folder.read(&out);
+        for (name, lost) in [("#k", other.to_owned()), ("#new", format!("k, {other}"))] {
+            let refused = folder.run(&format!("{APPLY} --present-cache {out}{name}")).refused();
+            let expected = format!(
+                "error: {out}: is there already, and other entries would be lost: {lost}; write a new file"
+            );
+            assert_eq!(refused, expected);
+            assert_eq!(folder.read(&out), before);
+        }
+    }
+    for out in ["new.npz#a", "new.npz#a", "new.safetensors#a", "new.safetensors#a"] {
+        folder.run(&format!("{APPLY} --present-cache {out}")).passed();
+    }
+}
+
+#[test]
+fn file_names_need_not_be_unicode() {
+    let folder = folder();
+    let name = |before: &str, after: &str| {
+        OsStr::from_bytes(&[before.as_bytes(), b"\xff", after.as_bytes()].concat()).to_owned()
+    };
+    std::fs::rename(folder.path("cache.npy"), folder.path("").join(name("c", ".npy"))).unwrap();
+    let line = ["apply", "tensor-scatter", "--update", "update.npy", "--axis", "1", "--past-cache"];
+    let mut args: Vec<_> = line.iter().map(Into::into).collect();
+    args.extend([name("c", ".npy"), "--present-cache".into(), name("out", ".safetensors#k")]);
+    folder.run_os(&args).passed();
+    assert!(folder.path("").join(name("out", ".safetensors")).exists());
+    let mut args: Vec<_> = PLAN.split(' ').map(Into::into).collect();
+    args.extend(["--svg".into(), name("p", ".svg")]);
+    folder.run_os(&args).passed();
+    assert!(folder.path("").join(name("p", ".svg")).exists());
+}
+
+/// `verify … | head -1`: judging goes on, and the exit code is the verdict on all of it.
+#[test]
+fn a_reader_that_leaves_does_not_change_the_verdict() {
+    let folder = Folder::new();
+    folder.run("cases -o cases --seed 1 --count 400").passed();
+    let last = std::fs::read_dir(folder.path("cases"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|case| !case.contains("_refused_"))
+        .max()
+        .unwrap();
+    // A float32 of shape [1].
+    let other = [0x08, 1, 0x10, 1, 0x4a, 4, 0, 0, 0x80, 0x3f];
+    folder.write(&format!("cases/{last}/test_data_set_0/output_0.pb"), &other);
+    for json in [&[][..], &["--json"]] {
+        let mut child = Command::new(BINARY)
+            .args(["verify", "cases"])
+            .args(json)
+            .current_dir(folder.path(""))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = String::new();
+        BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(1), ""), "{first}");
+    }
+}
