@@ -2,44 +2,62 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
+use serde::{Serialize, Serializer};
 
 pub(crate) use crate::values::Tolerance;
 use crate::values::{Difference, difference};
 
 /// How outputs differ from the expected ones: the first thing that does.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub(crate) enum Mismatch {
-    #[error("{got} outputs, expected {want}")]
-    OutputCount { got: usize, want: usize },
-    #[error("output {output} is {got}, expected {want}")]
-    Type { output: usize, got: ElementType, want: ElementType },
-    #[error("output {output} has shape {got:?}, expected {want:?}")]
-    Shape { output: usize, got: Vec<usize>, want: Vec<usize> },
+    #[error("{actual} outputs, expected {expected}")]
+    OutputCount { actual: usize, expected: usize },
+    #[error("output {output} is {actual}, expected {expected}")]
+    Type {
+        output: usize,
+        #[serde(serialize_with = "name")]
+        actual: ElementType,
+        #[serde(serialize_with = "name")]
+        expected: ElementType,
+    },
+    #[error("output {output} has shape {actual:?}, expected {expected:?}")]
+    Shape { output: usize, actual: Vec<usize>, expected: Vec<usize> },
     #[error(
         "output {output}: element {:?} is {}, expected {}; {} of {elements} elements differ",
-        .first.index, .first.got, .first.want, .first.count
+        .first.index, .first.actual, .first.expected, .first.differing
     )]
-    Values { output: usize, first: Difference, elements: usize },
+    Values {
+        output: usize,
+        #[serde(flatten)]
+        first: Difference,
+        elements: usize,
+    },
 }
 
 /// Compares outputs with the expected ones, in order. `None` if they agree; without a tolerance, in every bit.
 pub(crate) fn compare(
-    got: &[&Tensor],
+    actual: &[&Tensor],
     expected: &[Tensor],
     tolerance: Option<Tolerance>,
 ) -> Option<Mismatch> {
-    if got.len() != expected.len() {
-        return Some(Mismatch::OutputCount { got: got.len(), want: expected.len() });
+    if actual.len() != expected.len() {
+        return Some(Mismatch::OutputCount { actual: actual.len(), expected: expected.len() });
     }
-    got.iter().zip(expected).enumerate().find_map(|(output, (got, want))| {
-        if got.element() != want.element() {
-            return Some(Mismatch::Type { output, got: got.element(), want: want.element() });
+    actual.iter().zip(expected).enumerate().find_map(|(output, (actual, expected))| {
+        if actual.element() != expected.element() {
+            let (actual, expected) = (actual.element(), expected.element());
+            return Some(Mismatch::Type { output, actual, expected });
         }
-        if got.shape() != want.shape() {
-            let (got, want) = (got.shape().to_vec(), want.shape().to_vec());
-            return Some(Mismatch::Shape { output, got, want });
+        if actual.shape() != expected.shape() {
+            let (actual, expected) = (actual.shape().to_vec(), expected.shape().to_vec());
+            return Some(Mismatch::Shape { output, actual, expected });
         }
-        let elements = want.shape().iter().product();
-        difference(got, want, tolerance).map(|first| Mismatch::Values { output, first, elements })
+        let elements = expected.shape().iter().product();
+        difference(actual, expected, tolerance).map(|first| Mismatch::Values { output, first, elements })
     })
+}
+
+fn name<S: Serializer>(element: &ElementType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(element.onnx_name())
 }

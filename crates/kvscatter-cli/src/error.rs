@@ -35,6 +35,8 @@ pub(crate) enum Error {
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("'{name}' is none of the 24 element types")]
     ElementName { name: &'static str },
+    #[error("not about TensorScatter: {what}")]
+    NotTensorScatter { what: String },
     #[error("'{name}' is no output of the model; it has {}", .have.join(", "))]
     OutputUnknown { name: String, have: Vec<String> },
     #[error(

@@ -195,6 +195,11 @@ impl Operator {
         }
     }
 
+    /// Whether a cache holds several layers.
+    pub(crate) fn has_layers(&self) -> bool {
+        matches!(self, Self::KvCacheOperation(_))
+    }
+
     /// The files that the indices are read from.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         let indices = match self {

@@ -64,7 +64,10 @@ impl Refused {
     }
 
     /// What the oracle says, in the words of this file.
-    pub(crate) fn from_oracle(refusal: &Refusal) -> Option<Self> {
+    ///
+    /// # Errors
+    /// [`Error::NotTensorScatter`] if the rule is another operator's.
+    pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, Error> {
         let (kind, reason) = match *refusal {
             Refusal::TypesDiffer { cache, update } => {
                 (Kind::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
@@ -98,9 +101,9 @@ impl Refused {
                 Kind::OutOfRange,
                 format!("write_indices[{sample}] = {start}: {start} + {rows} rows exceed {capacity}"),
             ),
-            _ => return None,
+            _ => return Err(Error::NotTensorScatter { what: format!("{refusal:?}") }),
         };
-        Some(Self { kind, reason })
+        Ok(Self { kind, reason })
     }
 }
 

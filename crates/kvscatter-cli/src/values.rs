@@ -16,12 +16,12 @@ pub(crate) struct Tolerance {
 }
 
 /// The first element that differs, and how many do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) index: Vec<usize>,
-    pub(crate) got: String,
-    pub(crate) want: String,
-    pub(crate) count: usize,
+    pub(crate) actual: String,
+    pub(crate) expected: String,
+    pub(crate) differing: usize,
 }
 
 /// Compares two tensors of one type and shape, which the caller has compared. Without a tolerance every bit
@@ -35,9 +35,9 @@ pub(crate) fn difference(got: &Tensor, want: &Tensor, tolerance: Option<Toleranc
     let first = differing.next()?;
     Some(Difference {
         index: unravel(first, want.shape()),
-        got: text(value(got, first)),
-        want: text(value(want, first)),
-        count: differing.count().saturating_add(1),
+        actual: text(value(got, first)),
+        expected: text(value(want, first)),
+        differing: differing.count().saturating_add(1),
     })
 }
 
@@ -220,8 +220,11 @@ mod tests {
         let got = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.5, 6.0]);
         let found = difference(&got, &want, None).unwrap();
         assert_eq!(found.index, [1, 1]);
-        assert_eq!((found.got.as_str(), found.want.as_str()), ("4.5 (0x40900000)", "4.0 (0x40800000)"));
-        assert_eq!(found.count, 2);
+        assert_eq!(
+            (found.actual.as_str(), found.expected.as_str()),
+            ("4.5 (0x40900000)", "4.0 (0x40800000)")
+        );
+        assert_eq!(found.differing, 2);
         assert_eq!(difference(&want, &want, None), None);
     }
 
@@ -229,7 +232,7 @@ mod tests {
     fn nan_payloads_and_the_sign_of_zero_are_bits_too() {
         let want = floats(&[2], &[f32::from_bits(0x7fc0_0001), 0.0]);
         let got = floats(&[2], &[f32::from_bits(0x7fc0_0002), -0.0]);
-        assert_eq!(difference(&got, &want, None).unwrap().count, 2);
+        assert_eq!(difference(&got, &want, None).unwrap().differing, 2);
         let tolerance = Tolerance { rtol: 0.0, atol: 0.0 };
         assert_eq!(difference(&got, &want, Some(tolerance)), None);
     }
@@ -247,7 +250,7 @@ mod tests {
         ] {
             let tolerance = Tolerance { rtol: 0.01, atol };
             let found = difference(&floats(&[3], &got), &want, Some(tolerance));
-            assert_eq!(found.map_or(0, |found| found.count), differ, "{got:?}");
+            assert_eq!(found.map_or(0, |found| found.differing), differ, "{got:?}");
         }
     }
 
@@ -261,7 +264,7 @@ mod tests {
             (ElementType::UInt4, &[0x8f], &[0x0f], ("8", "0")),
         ] {
             let found = difference(&tensor(element, got, &[2]), &tensor(element, want, &[2]), None).unwrap();
-            assert_eq!((found.got.as_str(), found.want.as_str()), text);
+            assert_eq!((found.actual.as_str(), found.expected.as_str()), text);
             assert_eq!(found.index, [1]);
         }
         for (element, got, text) in [
@@ -275,7 +278,7 @@ mod tests {
             (ElementType::Complex64, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0], "1.0-2.0i (0xc00000003f800000)"),
         ] {
             let zero = tensor(element, &vec![0; got.len()], &[1]);
-            assert_eq!(difference(&tensor(element, got, &[1]), &zero, None).unwrap().got, text);
+            assert_eq!(difference(&tensor(element, got, &[1]), &zero, None).unwrap().actual, text);
         }
     }
 }

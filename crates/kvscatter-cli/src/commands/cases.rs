@@ -82,7 +82,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
 /// Writes one case; whether it is to be refused.
 fn write(case: &Case, folder: &Path) -> Result<bool, Error> {
     let Call::TensorScatter { operator, write_indices, .. } = &case.call else {
-        return Ok(false);
+        return Err(Error::NotTensorScatter { what: case.name.clone() });
     };
     let [cache, update] = case.elements;
     let (cache, update) = (element(cache)?, element(update)?);
@@ -100,7 +100,7 @@ fn write(case: &Case, folder: &Path) -> Result<bool, Error> {
     let model = model::tensor_scatter(operator.axis, &operator.mode, &inputs);
     let (outputs, refused) = match &case.expected {
         Ok(expected) => (vec![tensor(cache, &case.cache_shape, &expected.present)?], None),
-        Err(refusal) => (Vec::new(), Refused::from_oracle(refusal)),
+        Err(refusal) => (Vec::new(), Some(Refused::from_oracle(refusal)?)),
     };
     TestCase::write(folder, &model, &[(inputs, outputs)])?;
     if let Some(refused) = &refused {

@@ -14,8 +14,11 @@ use crate::files;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
 use crate::output::{Output, count, table};
 
-/// Lanes of the picture, and rows of the table. `--json` has no limit.
+/// Lanes of the picture, and rows of the table.
 const SHOWN: usize = 32;
+
+/// Entries of each list of `--json`: shapes that are typed cost nothing and may claim any number of samples.
+const LISTED: usize = 10_000;
 
 /// Lanes of the SVG.
 const SVG_LANES: usize = 256;
@@ -78,11 +81,18 @@ struct Document {
     capacity: usize,
     samples: usize,
     skipped: usize,
-    layer: usize,
+    /// Their numbers, the first [`LISTED`].
+    skipped_samples: Vec<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<usize>,
     elements: usize,
     bytes: Option<usize>,
     segments: Vec<SegmentDocument>,
+    /// Samples behind the last one in `segments`, which is cut after [`LISTED`].
+    samples_left_out: usize,
     blocks: Vec<BlockDocument>,
+    /// Elements of the blocks that are not in `blocks`, which is cut after [`LISTED`].
+    elements_left_out: usize,
 }
 
 #[derive(Serialize)]
@@ -91,6 +101,8 @@ struct SegmentDocument {
     slot: usize,
     row: usize,
     rows: usize,
+    /// Whether it comes after the end of a ring.
+    wrapped: bool,
 }
 
 #[derive(Serialize)]
@@ -130,16 +142,21 @@ impl<O: Args> Planned<O> {
                 let inputs: Vec<_> = operands.chain(operator.files()).collect();
                 files::write_bytes(path, svg.as_bytes(), &inputs)?;
             }
+            let samples = plan.geometry().cache_batch();
+            let drawn_in_part = self.svg.is_some() && samples > SVG_LANES;
             let picture = Picture::new(plan, SHOWN);
             let [cache, update] = described.clone().map(|side| side.shape);
             if output.is_json() {
-                output.json(&Document::new(plan, cache, update))?;
+                output.json(&Document::new(plan, operator.has_layers(), cache, update))?;
             } else {
                 let element = plan.geometry().element();
                 writeln!(output, "{element} cache {cache:?}, update {update:?}\n")?;
                 write!(output, "{}", picture.text().width(output.picture_width()))?;
                 writeln!(output)?;
                 print_blocks(plan, output)?;
+                if let (Some(path), true) = (&self.svg, drawn_in_part) {
+                    writeln!(output, "{}: the first {SVG_LANES} of {samples} samples", path.display())?;
+                }
             }
             Ok(Outcome::Passed)
         })
@@ -162,7 +179,7 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Error> 
         writeln!(output, "{}", table(&headers, &[0, 1, 2, 3], rows))?;
     }
     if blocks.len() == SHOWN && plan.blocks().nth(SHOWN).is_some() {
-        writeln!(output, "… and more: --json lists every block")?;
+        writeln!(output, "… and more: --json lists {LISTED}")?;
     }
     let elements = count(plan.elements(), "element");
     let bytes = plan.bytes().map(|bytes| format!(" ({})", count(bytes, "byte"))).unwrap_or_default();
@@ -178,8 +195,17 @@ fn loops(block: &Block) -> String {
 }
 
 impl Document {
-    fn new(plan: &WritePlan<'_>, cache: Vec<usize>, update: Vec<usize>) -> Self {
+    fn new(plan: &WritePlan<'_>, has_layers: bool, cache: Vec<usize>, update: Vec<usize>) -> Self {
         let geometry = plan.geometry();
+        let segments: Vec<_> = plan.segments().take(LISTED).collect();
+        let all_segments = segments.len() < LISTED;
+        let last = segments.last().map_or(0, |segment| segment.sample.saturating_add(1));
+        let mut listed = 0_usize;
+        let block = |block: Block| {
+            listed = listed.saturating_add(elements(&block));
+            BlockDocument::from(block)
+        };
+        let blocks = plan.blocks().take(LISTED).map(block).collect();
         Self {
             element: geometry.element().onnx_name(),
             cache,
@@ -187,19 +213,31 @@ impl Document {
             capacity: geometry.capacity(),
             samples: plan.batch(),
             skipped: plan.skipped(),
-            layer: plan.layer(),
+            skipped_samples: (0..plan.batch())
+                .filter(|&sample| plan.skips(sample))
+                .take(plan.skipped().min(LISTED))
+                .collect(),
+            layer: has_layers.then(|| plan.layer()),
             elements: plan.elements(),
             bytes: plan.bytes(),
-            segments: plan.segments().map(SegmentDocument::from).collect(),
-            blocks: plan.blocks().map(BlockDocument::from).collect(),
+            segments: segments.into_iter().map(SegmentDocument::from).collect(),
+            samples_left_out: if all_segments { 0 } else { plan.batch().saturating_sub(last) },
+            blocks,
+            elements_left_out: plan.elements().saturating_sub(listed),
         }
     }
+}
+
+/// Elements that a block moves.
+fn elements(block: &Block) -> usize {
+    block.loops.iter().fold(block.len, |elements, around| elements.saturating_mul(around.count))
 }
 
 impl From<Segment> for SegmentDocument {
     fn from(segment: Segment) -> Self {
         let Segment { sample, slot, row, rows, .. } = segment;
-        Self { sample, slot, row, rows }
+        // A sample's first segment begins with its first row.
+        Self { sample, slot, row, rows, wrapped: row > 0 }
     }
 }
 

@@ -4,14 +4,14 @@ mod judge;
 
 use std::fmt;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter_onnx::test_dir::discover;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::Outcome;
-use crate::compare::Tolerance;
+use crate::compare::{Mismatch, Tolerance};
 use crate::error::Error;
 use crate::files;
 use crate::output::{Output, count, one_line, progress, styled};
@@ -23,6 +23,8 @@ use judge::{Finding, Judge};
 /// Every model.onnx at or below DIR is run on its test_data_set_* inputs, in place, and its outputs are compared with
 /// the expected ones: bit for bit, NaN payloads and negative zeros included, unless a tolerance is given. A directory
 /// with a refused.json passes if the model is refused for that reason.
+///
+/// The exit code is 1 if a case fails or cannot be read, and 2 if none can.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -40,6 +42,8 @@ pub(crate) struct Verify {
     dirs: Vec<PathBuf>,
 
     /// Judge the outputs in this folder instead: OUT/CASE/test_data_set_N/output_I.pb or .npy
+    ///
+    /// CASE is the case's path below DIR, or its folder's name where DIR is the case itself.
     #[arg(long, value_name = "OUT")]
     actual: Option<PathBuf>,
 
@@ -53,25 +57,46 @@ pub(crate) struct Verify {
 }
 
 /// What became of one data set.
-#[derive(Serialize)]
 struct Line {
     case: String,
-    #[serde(flatten)]
     verdict: Verdict,
 }
 
-#[derive(Serialize)]
-#[serde(tag = "verdict", content = "reason", rename_all = "kebab-case")]
 enum Verdict {
     Pass,
-    Fail(#[serde(serialize_with = "as_text")] Finding),
+    Fail(Finding),
     /// The case itself cannot be read.
-    Unreadable(#[serde(serialize_with = "as_text")] Error),
+    Unreadable(Error),
+}
+
+/// What kind of failure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Failure {
+    /// Another type, shape or value.
+    Wrong,
+    NoOutput,
+    NotRefused,
+    /// Without reason, or for another one.
+    WronglyRefused,
+}
+
+/// A line, as `--json` prints it.
+#[derive(Serialize)]
+struct LineDocument<'a> {
+    case: &'a str,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mismatch: Option<&'a Mismatch>,
 }
 
 #[derive(Serialize)]
-struct Document {
-    cases: Vec<Line>,
+struct Document<'a> {
+    cases: Vec<LineDocument<'a>>,
     #[serde(flatten)]
     totals: Totals,
 }
@@ -81,6 +106,16 @@ struct Totals {
     passed: usize,
     failed: usize,
     unreadable: usize,
+    failures: Failures,
+}
+
+/// The failed ones by kind.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Failures {
+    wrong: usize,
+    no_output: usize,
+    not_refused: usize,
+    wrongly_refused: usize,
 }
 
 pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
@@ -98,11 +133,10 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
     let bar = progress(cases.len());
     let mut lines = Vec::new();
     for (dir, case) in &cases {
-        // The same place below OUT as below DIR.
-        let below = case.folder.strip_prefix(dir).unwrap_or(&case.folder);
+        let below = place_below(dir, &case.folder)?;
         let judge = Judge {
             case,
-            actual: args.actual.as_ref().map(|out| out.join(below)),
+            actual: args.actual.as_ref().map(|out| out.join(&below)),
             tolerance: args.tolerance(),
         };
         for line in judge.verdicts() {
@@ -114,28 +148,80 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    conclude(lines, output)
+    conclude(&lines, output)
 }
 
-fn conclude(lines: Vec<Line>, output: &mut Output) -> Result<Outcome, Error> {
-    let mut totals = Totals::default();
-    for line in &lines {
-        let total = match line.verdict {
-            Verdict::Pass => &mut totals.passed,
-            Verdict::Fail(_) => &mut totals.failed,
-            Verdict::Unreadable(_) => &mut totals.unreadable,
-        };
-        *total = total.saturating_add(1);
+/// Where in OUT the outputs of a case are: in the same place as below DIR, and under its own name if it is DIR.
+fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, Error> {
+    match case.strip_prefix(dir) {
+        Ok(below) if below != Path::new("") => Ok(below.to_owned()),
+        _ => {
+            // `.` has a name, too.
+            let folder = case.canonicalize().map_err(|error| files::Error::at_path(case, error))?;
+            Ok(folder.file_name().unwrap_or_default().into())
+        }
     }
+}
+
+fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, Error> {
+    let totals = Totals::of(lines);
     if output.is_json() {
-        output.json(&Document { cases: lines, totals })?;
+        output.json(&Document { cases: lines.iter().map(LineDocument::from).collect(), totals })?;
     } else {
         writeln!(output, "\n{totals}")?;
     }
     match totals {
-        Totals { unreadable: 1.., .. } => Err(Error::Unreadable { cases: totals.unreadable }),
-        Totals { failed: 1.., .. } => Ok(Outcome::Failed),
-        Totals { .. } => Ok(Outcome::Passed),
+        Totals { passed: 0, failed: 0, unreadable, .. } => Err(Error::Unreadable { cases: unreadable }),
+        Totals { failed: 0, unreadable: 0, .. } => Ok(Outcome::Passed),
+        Totals { .. } => Ok(Outcome::Failed),
+    }
+}
+
+impl Totals {
+    fn of(lines: &[Line]) -> Self {
+        let mut totals = Self::default();
+        let failures = &mut totals.failures;
+        for line in lines {
+            let (total, kind) = match &line.verdict {
+                Verdict::Pass => (&mut totals.passed, None),
+                Verdict::Unreadable(_) => (&mut totals.unreadable, None),
+                Verdict::Fail(finding) => {
+                    let kind = match finding.failure() {
+                        Failure::Wrong => &mut failures.wrong,
+                        Failure::NoOutput => &mut failures.no_output,
+                        Failure::NotRefused => &mut failures.not_refused,
+                        Failure::WronglyRefused => &mut failures.wrongly_refused,
+                    };
+                    (&mut totals.failed, Some(kind))
+                }
+            };
+            for count in kind.into_iter().chain([total]) {
+                *count = count.saturating_add(1);
+            }
+        }
+        totals
+    }
+}
+
+impl<'a> From<&'a Line> for LineDocument<'a> {
+    fn from(line: &'a Line) -> Self {
+        let passed = Self { case: &line.case, verdict: "pass", failure: None, reason: None, mismatch: None };
+        match &line.verdict {
+            Verdict::Pass => passed,
+            Verdict::Fail(finding) => Self {
+                verdict: "fail",
+                failure: Some(finding.failure()),
+                reason: Some(finding.to_string()),
+                mismatch: match finding {
+                    Finding::Mismatch(mismatch) => Some(mismatch),
+                    _ => None,
+                },
+                ..passed
+            },
+            Verdict::Unreadable(error) => {
+                Self { verdict: "unreadable", reason: Some(error.to_string()), ..passed }
+            }
+        }
     }
 }
 
@@ -177,13 +263,21 @@ impl fmt::Display for Line {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed", count(self.passed, "case"), self.failed)?;
+        let Failures { wrong, no_output, not_refused, wrongly_refused } = self.failures;
+        let kinds = [
+            (wrong, "wrong"),
+            (no_output, "without a readable output"),
+            (not_refused, "not refused"),
+            (wrongly_refused, "wrongly refused"),
+        ];
+        let kinds: Vec<_> =
+            kinds.iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
+        if !kinds.is_empty() {
+            write!(f, " ({})", kinds.join(", "))?;
+        }
         match self.unreadable {
             0 => Ok(()),
             unreadable => write!(f, ", {unreadable} could not be read"),
         }
     }
-}
-
-fn as_text<S: Serializer>(reason: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(reason)
 }

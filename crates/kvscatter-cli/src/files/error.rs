@@ -59,8 +59,8 @@ pub(crate) enum Problem {
     #[error("element {index} is {value:#04x}, which is no {element}: 4 bits at most")]
     Nibble { element: ElementType, index: usize, value: u8 },
 
-    #[error("the header {what}")]
-    NpyHeader { what: &'static str },
+    #[error(transparent)]
+    NpyHeader(#[from] NpyHeader),
     #[error("dimension {axis} is {dim}: must lie between 0 and {}", usize::MAX)]
     NpyDimension { axis: usize, dim: i128 },
     #[error("type '{descr}' is none of the 24 element types")]
@@ -92,6 +92,8 @@ pub(crate) enum Problem {
     NoSafetensorsType { element: ElementType },
     #[error("safetensors stores 4-bit tensors in whole bytes: {elements} elements are an odd number")]
     OddSafetensors { elements: usize },
+    #[error("has two entries '{entry}'")]
+    DuplicateEntry { entry: String },
     #[error("has no entry '{entry}'; it has {}", list(.have))]
     NoEntry { entry: String, have: Vec<String> },
     #[error("{}", if .have.is_empty() { "has no entries".to_owned() } else { format!("has {} entries: add #NAME, one of {}", .have.len(), list(.have)) })]
@@ -99,6 +101,11 @@ pub(crate) enum Problem {
 
     #[error(transparent)]
     Pb(#[from] kvscatter_onnx::Error),
+    /// A file given on the command line may be anybody's, and so may be the files it names.
+    #[error(
+        "the values are external data in {location:?}, which is only read for models and test directories"
+    )]
+    ExternalData { location: String },
     #[error("{0}")]
     NotInPlace(NotInPlace),
 
@@ -110,6 +117,25 @@ pub(crate) enum Problem {
     SameOutput { other: PathBuf },
     #[error("is there already, and other entries would be lost: {}; write a new file", list(.lost))]
     LosesEntries { lost: Vec<String> },
+}
+
+/// What can be wrong with a `.npy` header.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NpyHeader {
+    #[error("the header ends early")]
+    EndsEarly,
+    #[error("the header does not begin with the bytes \\x93NUMPY")]
+    Magic,
+    #[error("the header has version {major}: must be 1, 2 or 3")]
+    Version { major: u8 },
+    #[error("the header takes {len} bytes: must be at most {limit}")]
+    TooLong { len: u32, limit: usize },
+    #[error("the header is not UTF-8")]
+    NotUtf8,
+    #[error("the header is not the dictionary of a plain array (fields and nested types are not supported)")]
+    NotPlain,
+    #[error("{rank} dimensions do not fit into a header of 65535 bytes")]
+    TooManyDimensions { rank: usize },
 }
 
 /// Why a tensor cannot be updated where it lies in its file.

@@ -38,15 +38,26 @@ pub(crate) use write::{write_bytes, write_tensors};
 /// # Errors
 /// [`Error`], naming the file, if it cannot be read or is not exactly one tensor.
 pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Error> {
-    let tensor = match location.format() {
+    load(location, ty)
+        .and_then(|tensor| agree(tensor.element(), ty).map(|()| tensor))
+        .map_err(|problem| Error::new(location, problem))
+}
+
+/// Reads a whole tensor of any type; `hint` names the type of a `.npy` array whose own is only a width.
+///
+/// # Errors
+/// As [`read`], but a file may name another type.
+pub(crate) fn read_hinted(location: &Location, hint: ElementType) -> Result<Tensor, Error> {
+    load(location, Some(hint)).map_err(|problem| Error::new(location, problem))
+}
+
+fn load(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem> {
+    match location.format() {
         Format::Npy => npy::read(location.path(), ty),
         Format::Npz => npz::read(location, ty),
         Format::Safetensors => safetensors::read(location),
         Format::Pb => pb::read(location),
-    };
-    tensor
-        .and_then(|tensor| agree(tensor.element(), ty).map(|()| tensor))
-        .map_err(|problem| Error::new(location, problem))
+    }
 }
 
 /// Type and shape of a tensor, from its header where the format has one.
@@ -57,30 +68,30 @@ pub(crate) fn describe(
     location: &Location,
     ty: Option<ElementType>,
 ) -> Result<(ElementType, Vec<usize>), Error> {
-    let header = || match location.format() {
+    let described = || match location.format() {
         Format::Npy => {
             let (mut file, file_len) = source::open(location.path())?;
             let header = npy::read_header(&mut file, ty)?;
             npy::check_len(&header, file_len)?;
-            Ok(Some((header.element, header.shape)))
+            Ok((header.element, header.shape))
+        }
+        Format::Npz => {
+            let header = npz::describe(location, ty)?;
+            Ok((header.element, header.shape))
         }
         Format::Safetensors => {
             let (mut file, file_len) = source::open(location.path())?;
             let entry = safetensors::find(&mut file, file_len, location.entry())?;
-            Ok(Some((entry.element, entry.shape)))
+            Ok((entry.element, entry.shape))
         }
-        Format::Npz | Format::Pb => Ok(None),
+        Format::Pb => {
+            let (element, shape, _) = pb::read(location)?.into_parts();
+            Ok((element, shape))
+        }
     };
-    match header().map_err(|problem| Error::new(location, problem))? {
-        Some((element, shape)) => {
-            agree(element, ty).map_err(|problem| Error::new(location, problem))?;
-            Ok((element, shape))
-        }
-        None => {
-            let (element, shape, _) = read(location, ty)?.into_parts();
-            Ok((element, shape))
-        }
-    }
+    described()
+        .and_then(|(element, shape)| agree(element, ty).map(|()| (element, shape)))
+        .map_err(|problem| Error::new(location, problem))
 }
 
 /// A small file of another kind.

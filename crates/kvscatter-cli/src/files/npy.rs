@@ -20,6 +20,7 @@ use winnow::error::ContextError;
 use winnow::prelude::*;
 use winnow::token::take_till;
 
+use super::error::NpyHeader;
 use super::{Problem, pack, source, unpack};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
@@ -76,12 +77,12 @@ pub(super) fn check_len(header: &Header, file_len: u64) -> Result<(), Problem> {
 
 /// Reads the header; the source is left at the first byte of data.
 pub(super) fn read_header(source: &mut impl Read, ty: Option<ElementType>) -> Result<Header, Problem> {
-    let truncated = |_| Problem::NpyHeader { what: "ends early" };
+    let truncated = |_| Problem::from(NpyHeader::EndsEarly);
     let mut start = [0; 8];
     source.read_exact(&mut start).map_err(truncated)?;
     let [magic @ .., major, _minor] = start;
     if &magic != MAGIC {
-        return Err(Problem::NpyHeader { what: "does not begin with the bytes \\x93NUMPY" });
+        return Err(NpyHeader::Magic.into());
     }
     let (len, prefix) = match major {
         1 => {
@@ -95,20 +96,17 @@ pub(super) fn read_header(source: &mut impl Read, ty: Option<ElementType>) -> Re
             (u32::from_le_bytes(len), 12)
         }
         _ => {
-            return Err(Problem::NpyHeader { what: "has a version other than 1, 2 or 3" });
+            return Err(NpyHeader::Version { major }.into());
         }
     };
     let text_len = usize::try_from(len)
         .ok()
         .filter(|&len| len <= MAX_HEADER)
-        .ok_or(Problem::NpyHeader { what: "is longer than 10000 bytes" })?;
+        .ok_or(NpyHeader::TooLong { len, limit: MAX_HEADER })?;
     let mut text = vec![0; text_len];
     source.read_exact(&mut text).map_err(truncated)?;
-    let literal = std::str::from_utf8(&text).ok().and_then(|text| dictionary.parse(text).ok()).ok_or(
-        Problem::NpyHeader {
-            what: "is not the dictionary of a plain array (fields and nested types are not supported)",
-        },
-    )?;
+    let literal = std::str::from_utf8(&text).map_err(|_| NpyHeader::NotUtf8)?;
+    let literal = dictionary.parse(literal).map_err(|_| NpyHeader::NotPlain)?;
     interpret(literal, ty, prefix.saturating_add(u64::from(len)))
 }
 
@@ -213,8 +211,7 @@ fn header(descr: &str, shape: &[usize]) -> Result<Vec<u8>, Problem> {
     let padding = unpadded.next_multiple_of(64).saturating_sub(unpadded);
     text.extend(std::iter::repeat_n(' ', padding));
     text.push('\n');
-    let len = u16::try_from(text.len())
-        .map_err(|_| Problem::NpyHeader { what: "would be longer than 65535 bytes" })?;
+    let len = u16::try_from(text.len()).map_err(|_| NpyHeader::TooManyDimensions { rank: shape.len() })?;
     let mut file = MAGIC.to_vec();
     file.extend_from_slice(&[1, 0]);
     file.extend_from_slice(&len.to_le_bytes());
@@ -423,7 +420,7 @@ mod tests {
             &nested,
             &" ".repeat(MAX_HEADER + 1),
         ] {
-            assert!(matches!(parse(literal, None), Err(Problem::NpyHeader { .. })), "{literal:.60}");
+            assert!(matches!(parse(literal, None), Err(Problem::NpyHeader(_))), "{literal:.60}");
         }
         for dim in ["-2", "99999999999999999999999"] {
             let literal = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (3, {dim})}}");
@@ -434,7 +431,7 @@ mod tests {
         assert!(matches!(parse(overflowing, None), Err(Problem::Tensor(_))));
         let mut claims_4_gib = b"\x93NUMPY\x02\x00".to_vec();
         claims_4_gib.extend(u32::MAX.to_le_bytes());
-        assert!(matches!(read_header(&mut claims_4_gib.as_slice(), None), Err(Problem::NpyHeader { .. })));
+        assert!(matches!(read_header(&mut claims_4_gib.as_slice(), None), Err(Problem::NpyHeader(_))));
     }
 
     #[test]

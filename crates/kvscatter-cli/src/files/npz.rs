@@ -38,6 +38,17 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     }
 }
 
+/// The header of an array, of which no more is expanded.
+pub(super) fn describe(location: &Location, ty: Option<ElementType>) -> Result<npy::Header, Problem> {
+    let (file, _) = source::open(location.path())?;
+    let mut archive = ZipArchive::new(BufReader::new(file))?;
+    let name = entry(&archive, location.entry())?;
+    let mut entry = archive.by_name(&name)?;
+    let header = npy::read_header(&mut entry, ty)?;
+    npy::check_len(&header, entry.size())?;
+    Ok(header)
+}
+
 /// The names of the arrays in an archive.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     let (file, _) = source::open(path)?;

@@ -12,13 +12,19 @@ use super::{Location, Problem, source};
 const RAW_DATA: u32 = 9;
 
 pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
-    let bytes = source::whole(location.path())?;
-    Ok(read_tensor_pb(&bytes)?)
+    decode(&source::whole(location.path())?)
+}
+
+fn decode(bytes: &[u8]) -> Result<Tensor, Problem> {
+    read_tensor_pb(bytes).map_err(|error| match error {
+        kvscatter_onnx::Error::ExternalWithoutFolder { location } => Problem::ExternalData { location },
+        error => error.into(),
+    })
 }
 
 /// The tensor, and where in the file its `raw_data` lies.
 pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
-    let tensor = read_tensor_pb(bytes)?;
+    let tensor = decode(bytes)?;
     let Data::Bytes(values) = tensor.data() else {
         return Err(Problem::NotInPlace(NotInPlace::Strings));
     };

@@ -1,8 +1,9 @@
 //! A tensor where it lies in its file, to be updated there through a memory map.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::BufReader;
 
+use cap_std::fs::OpenOptions;
 use kvscatter::ElementType;
 use memmap2::{MmapMut, MmapOptions};
 
@@ -92,14 +93,13 @@ impl Place {
 }
 
 fn open_locked(location: &Location) -> Result<(File, u64), Problem> {
-    // Tells folders and devices from files before anything is opened for writing.
-    source::open(location.path())?;
-    let file = OpenOptions::new().read(true).write(true).open(location.path())?;
+    let (file, _) = source::open_with(location.path(), OpenOptions::new().read(true).write(true))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(Problem::Locked),
         Err(TryLockError::Error(error)) => return Err(error.into()),
     }
+    // Only now: whoever held the lock may have changed it.
     let len = file.metadata()?.len();
     Ok((file, len))
 }

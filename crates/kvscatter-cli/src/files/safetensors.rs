@@ -1,5 +1,6 @@
 //! `.safetensors`: a JSON header and the tensors behind it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -8,6 +9,8 @@ use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 use safetensors::tensor::{Metadata, TensorInfo, TensorView};
 use safetensors::{Dtype, SafeTensorError};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::{Location, Problem, source};
 
@@ -78,6 +81,13 @@ fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
         return Err(SafeTensorError::InvalidHeaderLength.into());
     }
     let text = source::exactly(file, usize::try_from(len).unwrap_or(usize::MAX))?;
+    // The crate keeps the last of two tensors of one name, and says nothing.
+    let Names(mut names) =
+        serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[one, next]| one == next) {
+        return Err(Problem::DuplicateEntry { entry: name.clone() });
+    }
     let metadata: Metadata =
         serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
     let data_len = u64::try_from(metadata.data_len()).unwrap_or(u64::MAX);
@@ -85,6 +95,33 @@ fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
         return Err(SafeTensorError::MetadataIncompleteBuffer.into());
     }
     Ok((metadata, data_offset))
+}
+
+/// The keys of a JSON object, each as often as it is there.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, IgnoredAny)) = map.next_entry()? {
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+
+        deserializer.deserialize_map(Keys)
+    }
 }
 
 /// The bytes of a file of these tensors.

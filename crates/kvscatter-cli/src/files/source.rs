@@ -4,18 +4,25 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use cap_fs_ext::OpenOptionsSyncExt;
+use cap_std::ambient_authority;
+use cap_std::fs::OpenOptions;
+
 use super::Problem;
 
 /// An open file and its length.
 pub(super) fn open(path: &Path) -> Result<(File, u64), Problem> {
-    // Asked before opening: a pipe without a writer would wait for one. A device has no length to hold claims
-    // against.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(Problem::NotAFile);
-    }
-    let file = File::open(path)?;
-    let len = file.metadata()?.len();
-    Ok((file, len))
+    open_with(path, OpenOptions::new().read(true))
+}
+
+/// An open file and its length, both asked of the handle: what the path leads to may change meanwhile.
+pub(super) fn open_with(path: &Path, options: &mut OpenOptions) -> Result<(File, u64), Problem> {
+    // Otherwise opening a pipe waits for its other end.
+    options.nonblock(true);
+    let file = cap_std::fs::File::open_ambient_with(path, options, ambient_authority())?.into_std();
+    let meta = file.metadata()?;
+    // A device has no length to hold claims against.
+    if meta.is_file() { Ok((file, meta.len())) } else { Err(Problem::NotAFile) }
 }
 
 /// All bytes of a file.

@@ -56,6 +56,14 @@ fn claims_are_compared_with_the_file() {
     folder.write("empty.safetensors", b"");
     folder.write("none.safetensors", &safetensors("{}", 0));
 
+    let twice = |name: &str| {
+        let one =
+            |key, end| format!("\"{key}\":{{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,{end}]}}");
+        safetensors(&format!("{{{},{}}}", one("k", 8), one(name, 8)), 8)
+    };
+    folder.write("twice.safetensors", &twice("k"));
+    folder.write("twice_escaped.safetensors", &twice("\\u006b"));
+
     folder.write("empty.npz", b"");
     folder.write("text.npz", b"PK\x05\x06 not quite");
     folder.write("empty.pb", b"");
@@ -102,6 +110,19 @@ fn archives_that_expand() {
         .map(|name| format!("{name}\n  {}\n", read(&folder, name).refused()))
         .collect();
     insta::assert_snapshot!(answers.concat());
+}
+
+/// Of a file only the header is used: 256 MiB of zeros need not be expanded to know their shape.
+#[test]
+fn a_plan_expands_no_more_than_the_header() {
+    let folder = Folder::new();
+    let bytes = 256 << 20;
+    zip(&folder, "k.npz", &npy("|u1", &[2, bytes / 2], &[]), bytes);
+    let line = "plan tensor-scatter --cache k.npz --update 2,1 --type uint8 --axis 1";
+    let text = folder.run_with_limits("-v 131072", line).passed();
+    assert!(text.starts_with("uint8 cache [2, 134217728]"), "{text}");
+    zip(&folder, "less.npz", &npy("|u1", &[2, bytes / 2], &[]), 1 << 20);
+    folder.run(&line.replace("k.npz", "less.npz")).refused();
 }
 
 #[test]

@@ -78,6 +78,51 @@ fn a_colossal_batch_is_answered_at_once() {
     assert!(text.contains("writes 1000000000000 elements"), "{text}");
 }
 
+/// Shapes that are typed may claim any number of samples: lists end, and say what they left out.
+#[test]
+fn a_colossal_batch_is_answered_at_once_as_json_too() {
+    let folder = Folder::new();
+    let shapes = "--cache 1000000000000,4,1 --update 1000000000000,1,1 --type uint8";
+    let text = folder.run(&format!("plan tensor-scatter {shapes} --json --svg p.svg")).passed();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["segments"].as_array().unwrap().len(), 10_000);
+    assert_eq!(json["samples_left_out"], 999_999_990_000_u64);
+    let listed: u64 = json["blocks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| {
+            let counts = block["loops"].as_array().unwrap().iter().map(|l| l["count"].as_u64().unwrap());
+            block["len"].as_u64().unwrap() * counts.product::<u64>()
+        })
+        .sum();
+    assert_eq!(json["elements_left_out"], 1_000_000_000_000 - listed);
+    let text = folder.run(&format!("plan tensor-scatter {shapes} --svg p.svg")).passed();
+    assert!(text.ends_with("p.svg: the first 256 of 1000000000000 samples\n"), "{text}");
+
+    let indices: Vec<_> = (0..10_001).map(|sample| if sample % 2 == 0 { 3 } else { 0 }).collect();
+    folder.write("at.npy", &npy_i64(&indices));
+    let line = "plan tensor-scatter --cache 10001,4,1 --update 10001,2,1 --write-indices at.npy --json";
+    let text = folder.run(&format!("{line} --out-of-range skip-sample")).passed();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&json["skipped"], &json["skipped_samples"][2]), (&5001.into(), &4.into()));
+    assert_eq!((&json["samples_left_out"], &json["elements_left_out"]), (&0.into(), &0.into()));
+    let text = folder.run(&format!("{line} --mode circular")).passed();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["segments"][1]["wrapped"], true);
+    assert!(json["samples_left_out"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn every_lane_is_in_the_svg() {
+    let folder = Folder::new();
+    let line = "plan tensor-scatter --cache 200,4,1 --update 200,1,1 --svg p.svg";
+    let text = folder.run(line).passed();
+    assert!(!text.contains("p.svg"), "{text}");
+    let svg = String::from_utf8(folder.read("p.svg")).unwrap();
+    assert!(svg.contains(">sample 199<"));
+}
+
 #[test]
 fn refusals() {
     let folder = Folder::new();

@@ -62,8 +62,14 @@ impl Folder {
     /// As [`run`](Self::run), in 1 GiB of address space: who allocates what a file claims does not survive it.
     #[cfg(unix)]
     pub(crate) fn run_in_1_gib(&self, line: &str) -> Answer {
-        let script = "ulimit -v 1048576; exec \"$0\" \"$@\"";
-        self.answer(Command::new("sh").args(["-c", script, BINARY]).args(line.split_whitespace()))
+        self.run_with_limits("-v 1048576", line)
+    }
+
+    /// As [`run`](Self::run), under limits in the words of `ulimit`.
+    #[cfg(unix)]
+    pub(crate) fn run_with_limits(&self, limits: &str, line: &str) -> Answer {
+        let script = format!("ulimit {limits}; exec \"$0\" \"$@\"");
+        self.answer(Command::new("sh").args(["-c", &script, BINARY]).args(line.split_whitespace()))
     }
 
     fn answer(&self, command: &mut Command) -> Answer {

@@ -139,8 +139,24 @@ fn somebody_elses_npy() {
     folder.run(&format!("run {case} -o present_cache={out}")).passed();
     let answer = folder.run("verify testdata/onnx-node --actual theirs");
     insta::assert_snapshot!(answer);
-    // A directory that is a case itself has its outputs right in OUT.
-    folder.run(&format!("verify {case} --actual theirs/test_tensorscatter_circular")).passed();
+}
+
+/// `verify cases/* --actual OUT`: a directory that is a case itself has its outputs in OUT under its own name.
+#[test]
+fn cases_named_one_by_one_have_their_outputs_apart() {
+    let folder = Folder::with_testdata();
+    let cases = ["test_tensorscatter", "test_tensorscatter_circular"];
+    for case in cases {
+        let expected = folder.read(&format!("testdata/onnx-node/{case}/test_data_set_0/output_0.pb"));
+        folder.write(&format!("theirs/{case}/test_data_set_0/output_0.pb"), &expected);
+    }
+    let [one, other] = cases.map(|case| format!("testdata/onnx-node/{case}"));
+    folder.run(&format!("verify {one} {other} --actual theirs")).passed();
+    folder.run(&format!("verify {one}/. --actual theirs")).passed();
+    let answer = folder.run(&format!("verify {one}_3d --actual theirs"));
+    assert_eq!(answer.code, Some(1));
+    let missing = "no theirs/test_tensorscatter_3d/test_data_set_0/output_0.pb or .npy";
+    assert!(answer.stdout.contains(missing), "{}", answer.stdout);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
 
-use super::{Line, Verdict};
+use super::{Failure, Line, Verdict};
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::Error;
 use crate::files::{self, Location};
@@ -26,8 +26,8 @@ pub(super) struct Judge<'a> {
 pub(super) enum Finding {
     #[error(transparent)]
     Mismatch(Mismatch),
-    #[error("no output_{output}.pb or .npy")]
-    Missing { output: usize },
+    #[error("no {}.pb or .npy", .stem.display())]
+    Missing { stem: PathBuf },
     #[error("{0}")]
     TheirFile(files::Error),
     #[error("refused: {0}")]
@@ -36,6 +36,17 @@ pub(super) enum Finding {
     Accepted { reason: String },
     #[error("refused for another reason: {error}; expected: {reason}")]
     OtherReason { error: kvscatter_onnx::Error, reason: String },
+}
+
+impl Finding {
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Self::Mismatch(_) => Failure::Wrong,
+            Self::Missing { .. } | Self::TheirFile(_) => Failure::NoOutput,
+            Self::Accepted { .. } => Failure::NotRefused,
+            Self::Refused(_) | Self::OtherReason { .. } => Failure::WronglyRefused,
+        }
+    }
 }
 
 impl Judge<'_> {
@@ -84,7 +95,7 @@ impl Judge<'_> {
             },
             Some(actual) => match refused {
                 Some(refused) => {
-                    let written = find_output(actual, set, 0).is_some();
+                    let written = find_output(&output_stem(actual, set, 0)).is_some();
                     return Ok(written.then(|| refused.accepted()));
                 }
                 None => match read_actual(actual, set, &expected) {
@@ -127,18 +138,22 @@ fn evaluate(model: &Model, set: &DataSet) -> Result<Result<Vec<Tensor>, kvscatte
 /// Somebody else's outputs, as many as are expected.
 fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<Tensor>, Finding> {
     let read = |(output, expected): (usize, &Tensor)| {
-        let location = find_output(actual, set, output).ok_or(Finding::Missing { output })?;
-        // A .npy file may tell no more than the type's width.
-        files::read(&location, None)
-            .or_else(|_| files::read(&location, Some(expected.element())))
-            .map_err(Finding::TheirFile)
+        let stem = output_stem(actual, set, output);
+        let location = find_output(&stem).ok_or(Finding::Missing { stem })?;
+        files::read_hinted(&location, expected.element()).map_err(Finding::TheirFile)
     };
     expected.iter().enumerate().map(read).collect()
 }
 
-fn find_output(actual: &Path, set: &DataSet, output: usize) -> Option<Location> {
-    let folder = actual.join(set.folder.file_name()?);
-    let names = ["pb", "npy"].map(|extension| folder.join(format!("output_{output}.{extension}")));
-    let found = names.iter().find(|path| path.exists())?;
-    Location::of_path(found)
+/// Where somebody else's output is, without the extension.
+fn output_stem(actual: &Path, set: &DataSet, output: usize) -> PathBuf {
+    actual.join(set.folder.file_name().unwrap_or_default()).join(format!("output_{output}"))
+}
+
+fn find_output(stem: &Path) -> Option<Location> {
+    let path = ["pb", "npy"]
+        .map(|extension| stem.with_extension(extension))
+        .into_iter()
+        .find(|path| path.exists())?;
+    Location::of_path(&path)
 }
