@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::generate::OpenDim;
 
 use crate::files;
 use crate::output::count;
@@ -39,10 +40,8 @@ pub(crate) enum Error {
     NotTensorScatter { what: String },
     #[error("'{name}' is no output of the model; it has {}", .have.join(", "))]
     OutputUnknown { name: String, have: Vec<String> },
-    #[error(
-        "the size of dimension '{dim}' of input '{name}' is open: give --dim {dim}=N or --input {name}=FILE"
-    )]
-    OpenSize { name: String, dim: String },
+    #[error("the model leaves sizes open: give {} (or the inputs themselves with --input)", dim_options(.open))]
+    OpenSizes { open: Vec<OpenDim> },
     #[error("{option} names '{name}' twice")]
     Twice { option: &'static str, name: String },
     #[error("{}: a test directory brings its inputs: give {option} with the model file instead", .dir.display())]
@@ -52,6 +51,12 @@ pub(crate) enum Error {
     /// Standard output could not be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
+}
+
+/// What to add to the command line.
+fn dim_options(open: &[OpenDim]) -> String {
+    let options: Vec<_> = open.iter().map(|open| format!("--dim {}=N", open.dim)).collect();
+    options.join(" ")
 }
 
 /// clap's message as one line: what is wrong, what is possible, where to read on.

@@ -1,10 +1,12 @@
 //! Everything that can go wrong with an ONNX file or its evaluation.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
 
 use crate::eval::NotInPlace;
+use crate::generate::OpenDim;
 use crate::{NodeLabel, TensorError};
 
 /// Why a file, a model or its evaluation was refused.
@@ -189,9 +191,9 @@ pub enum Error {
     /// Shapes that do not broadcast.
     #[error("shapes {left:?} and {right:?} do not broadcast")]
     Broadcast { left: Vec<usize>, right: Vec<usize> },
-    /// Evaluation would need more memory than allowed.
-    #[error("evaluation allocates more than its limit of {limit} bytes")]
-    MemoryLimit { limit: usize },
+    /// More memory is needed than is allowed; nothing was computed.
+    #[error("{needed} bytes of values would be allocated, the limit is {limit}")]
+    MemoryLimit { needed: u64, limit: u64 },
     /// In place was demanded and is impossible.
     #[error("cannot write in place: {reason}")]
     NotInPlace { reason: Box<NotInPlace> },
@@ -221,9 +223,9 @@ pub enum Error {
     /// Inputs cannot be generated without a rank.
     #[error("input {name:?} declares no shape: give its values")]
     ShapeUnknown { name: String },
-    /// A dimension that nobody gave.
-    #[error("dimension {dim:?} of input {name:?} is not known: give it a size")]
-    DimMissing { name: String, dim: String },
+    /// Dimensions whose sizes nobody gave: all of them.
+    #[error("the size of {} is open: give it", OpenDims(open))]
+    DimsMissing { open: Vec<OpenDim> },
     /// A dimension that no input has.
     #[error("no input has a dimension {dim:?} whose size is open")]
     DimUnused { dim: String },
@@ -259,5 +261,18 @@ impl Error {
 
     pub(crate) fn in_tensor(self, name: &str) -> Self {
         Self::InTensor { name: name.to_owned(), cause: Box::new(self) }
+    }
+}
+
+/// `dimension "b" of input "x", dimension "h" of input "x"`.
+struct OpenDims<'a>(&'a [OpenDim]);
+
+impl fmt::Display for OpenDims<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, OpenDim { dim, input }) in self.0.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}dimension {dim:?} of input {input:?}")?;
+        }
+        Ok(())
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! The cache is written in place wherever the graph allows it: the buffer of `past_cache` belongs to the
 //! evaluation (the caller donated it, or a node made it) and nothing needs the old values afterwards. The
-//! [`Report`] says so per node, with addresses that prove it.
+//! [`Report`] says so per node, with the addresses before and after and the bytes that moved.
 
 mod add;
+mod memory;
 mod op;
 mod placement;
 mod report;
@@ -16,10 +17,11 @@ use std::collections::BTreeMap;
 
 use kvscatter::WritePlan;
 
-use crate::{Error, Graph, Model, Node, Tensor, ValueInfo, tensor_proto};
+use crate::{DEFAULT_MEMORY_LIMIT, Error, Graph, Model, Node, Tensor, ValueInfo, tensor_proto};
 
 pub use report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report, Use};
 
+pub(crate) use memory::bytes;
 pub(crate) use op::Op;
 pub(crate) use types::{Bindings, TensorType, Types};
 
@@ -35,7 +37,7 @@ pub struct Evaluator<'m> {
     ops: Vec<Op<'m>>,
     /// Initializers and the outputs of `Constant` nodes.
     constants: BTreeMap<&'m str, Tensor>,
-    memory_limit: usize,
+    memory_limit: u64,
 }
 
 /// A value for a graph input.
@@ -46,6 +48,15 @@ pub enum Feed<'a> {
     /// The caller gives it up: a cache in it may be written in place, and comes back as an output at the same
     /// address. After an error it is gone.
     Donated(Tensor),
+}
+
+impl Feed<'_> {
+    fn tensor(&self) -> &Tensor {
+        match self {
+            Self::Borrowed(tensor) => tensor,
+            Self::Donated(tensor) => tensor,
+        }
+    }
 }
 
 /// Where `present_cache` may lie.
@@ -70,10 +81,6 @@ pub struct Evaluation {
 }
 
 impl<'m> Evaluator<'m> {
-    /// How much an evaluation allocates at most unless [`memory_limit`](Self::memory_limit) says otherwise:
-    /// 16 GiB.
-    pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
-
     /// Checks that every node can be evaluated, and reads the constants.
     ///
     /// # Errors
@@ -102,16 +109,23 @@ impl<'m> Evaluator<'m> {
             graph,
             ops,
             constants,
-            memory_limit: Self::DEFAULT_MEMORY_LIMIT,
+            memory_limit: DEFAULT_MEMORY_LIMIT,
         })
     }
 
-    /// Sets how many bytes of values an evaluation may allocate: results of `Add`, caches that are not written in
-    /// place, and outputs that are copied.
+    /// Sets how many bytes of values an evaluation may allocate (results of `Add`, caches that are not written in
+    /// place, and outputs that are copied), and how many bytes of inputs may be generated for it:
+    /// [`DEFAULT_MEMORY_LIMIT`] otherwise. What is needed is known and compared before anything is computed.
     #[must_use]
-    pub fn memory_limit(mut self, bytes: usize) -> Self {
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = bytes;
         self
+    }
+
+    /// The graph.
+    #[must_use]
+    pub fn graph(&self) -> &Graph<'m> {
+        &self.graph
     }
 
     /// The graph's inputs that have no initializer, as declared: those that must be fed.
@@ -131,7 +145,8 @@ impl<'m> Evaluator<'m> {
         &self.outputs
     }
 
-    /// Evaluates the graph. Every type, shape and placement is checked before the first byte moves.
+    /// Evaluates the graph. Every type, shape and placement, and the memory needed, is checked before the first
+    /// byte moves.
     ///
     /// # Errors
     /// About feeds: [`Error::InputMissing`], [`Error::InputUnknown`], [`Error::ValueType`], [`Error::ValueRank`],
@@ -179,6 +194,10 @@ impl<'m> Evaluator<'m> {
             }
         }
         Ok(types)
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.memory_limit
     }
 
     pub(crate) fn ops(&self) -> &[Op<'m>] {

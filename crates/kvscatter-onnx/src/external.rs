@@ -2,14 +2,15 @@
 
 use std::cell::Cell;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 use sha1::{Digest, Sha1};
 
-use crate::proto::StringStringEntryProto;
-use crate::{Error, file};
+use crate::proto::tensor_proto::DataLocation;
+use crate::proto::{StringStringEntryProto, TensorProto};
+use crate::{DEFAULT_MEMORY_LIMIT, Error, file};
 
 /// The folder of a model, from which external data may be read and nothing else.
 ///
@@ -33,10 +34,8 @@ struct Entry<'a> {
 }
 
 impl ExternalData {
-    /// At most 16 GiB are read from one folder unless [`limit`](Self::limit) says otherwise.
-    pub const DEFAULT_LIMIT: u64 = 16 << 30;
-
-    /// Opens a model's folder.
+    /// Opens a model's folder. At most [`DEFAULT_MEMORY_LIMIT`] bytes are read from it unless
+    /// [`limit`](Self::limit) says otherwise.
     ///
     /// # Errors
     /// [`Error::Io`] within [`Error::InFile`] if it is not a folder that can be opened.
@@ -45,7 +44,7 @@ impl ExternalData {
         let path = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let folder = Dir::open_ambient_dir(path, ambient_authority())
             .map_err(|cause| Error::Io(cause).in_file(path))?;
-        Ok(Self { folder, left: Cell::new(Self::DEFAULT_LIMIT) })
+        Ok(Self { folder, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
     }
 
     /// Sets how many bytes may be read in all, those read for a checksum included.
@@ -138,6 +137,13 @@ impl<'a> Entry<'a> {
 /// Where external data would be, for the error that there is no folder.
 pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, Error> {
     Entry::parse(entries).map(|entry| entry.location)
+}
+
+/// Where a tensor's external data would be, below a folder; `None` if it has none, or does not say.
+pub(crate) fn path(message: &TensorProto, folder: &Path) -> Option<PathBuf> {
+    let is_external = message.data_location == Some(DataLocation::EXTERNAL);
+    let location = location(&message.external_data).ok().filter(|_| is_external)?;
+    Some(folder.join(location))
 }
 
 fn number(key: &'static str, value: &str) -> Result<u64, Error> {

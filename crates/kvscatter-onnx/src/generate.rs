@@ -1,64 +1,75 @@
 //! Inputs for a model that nobody gave values for: reproducible from a seed, and valid by construction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
-use crate::eval::{Evaluator, Op, TensorType, Types};
-use crate::{Data, Dimension, Error, Model, Tensor, ValueInfo, storage_len};
+use crate::eval::{Evaluator, Op, TensorType, Types, bytes};
+use crate::{Data, Dimension, Error, Model, Tensor, storage_len};
 
 mod indices;
 mod values;
 
-/// How much [`inputs`] allocates at most: 16 GiB.
-pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
+/// An open dimension without a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenDim {
+    /// What its size is given under; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
+    pub dim: String,
+    /// The first input that has it.
+    pub input: String,
+}
 
 /// Values for every graph input that has no initializer, by name.
 ///
-/// `dims` gives the size of every symbolic dimension, by its name, and of every dimension of which nothing is
-/// declared, as `input[axis]`. Equal arguments give equal values, on every machine and in every version of one
-/// major number.
+/// `dims` gives the size of every open dimension under its [key](crate::ValueInfo::dim_key): its symbol, or
+/// `input[axis]` where nothing is declared. Equal arguments give equal values, on every machine and in every
+/// version of one major number.
 ///
 /// Floats are finite, between 0.25 and 4 in magnitude, and short in decimal; integers are any bit pattern; strings
 /// are short words. Integers that reach a `write_indices`, directly, through `Identity` or through `Add`, are such
 /// that every write is valid: anywhere in a ring, anywhere the update fits otherwise.
 ///
 /// # Errors
-/// [`Error::ShapeUnknown`], [`Error::DimMissing`], [`Error::DimUnused`], [`Error::NoValidIndices`],
+/// [`Error::ShapeUnknown`], [`Error::DimsMissing`], [`Error::DimUnused`], [`Error::NoValidIndices`],
 /// [`Error::MemoryLimit`], and those of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
 pub fn inputs(
     model: &Model,
     dims: &BTreeMap<String, usize>,
     seed: u64,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    inputs_within(&Evaluator::new(model)?, dims, seed, DEFAULT_MEMORY_LIMIT)
+    missing_inputs(&Evaluator::new(model)?, &BTreeMap::new(), dims, seed)
 }
 
-/// [`inputs`] for an evaluator that is there already, allocating no more than `limit` bytes.
+/// [`inputs`] for those that are not given, for an evaluator that is there already, within its
+/// [memory limit](Evaluator::memory_limit).
+///
+/// Open dimensions have the sizes they have in the tensors given, and only the rest need be in `dims`. Indices are
+/// valid together with those given.
 ///
 /// # Errors
-/// As [`inputs`].
-pub fn inputs_within(
+/// As [`inputs`], and about the tensors given [`Error::InputUnknown`], and [`Error::SymbolConflict`] if one is of
+/// another size than `dims` says.
+pub fn missing_inputs(
     evaluator: &Evaluator<'_>,
+    given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
     seed: u64,
-    limit: usize,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    let fed = resolve(evaluator, dims)?;
+    let missing = missing_types(evaluator, given, dims)?;
+    let given_types = evaluator.inputs().iter().filter_map(|input| {
+        let tensor = given.get(input.name)?;
+        Some((input.name, TensorType::of(tensor)))
+    });
+    let fed = missing.iter().map(|(&name, ty)| (name, ty.clone())).chain(given_types).collect();
     let types = evaluator.infer(&fed)?;
-    let ranges = indices::ranges(evaluator, &types)?;
+    let ranges = indices::ranges(evaluator, &types, given)?;
+    check_memory(evaluator, &missing)?;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let mut left = limit;
     let mut inputs = BTreeMap::new();
-    for (name, ty) in fed {
+    for (name, ty) in missing {
         let len = storage_len(ty.element, &ty.shape)?;
-        let bytes = match ty.element {
-            ElementType::String => len.saturating_mul(values::STRING_FOOTPRINT),
-            _ => len,
-        };
-        left = left.checked_sub(bytes).ok_or(Error::MemoryLimit { limit })?;
         let data = match ranges.get(name) {
             Some(range) => Data::Bytes(values::int64s_within(range, len, &mut random)),
             None => values::any(ty.element, len, &mut random),
@@ -68,43 +79,78 @@ pub fn inputs_within(
     Ok(inputs)
 }
 
-/// The type of every input that must be fed.
-fn resolve<'m>(
+/// The type of every input that must be fed and is not given.
+fn missing_types<'m>(
     evaluator: &Evaluator<'m>,
+    given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
 ) -> Result<BTreeMap<&'m str, TensorType>, Error> {
-    let mut unused: std::collections::BTreeSet<&str> = dims.keys().map(String::as_str).collect();
-    let mut fed = BTreeMap::new();
-    for input in evaluator.required_inputs() {
+    let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
+    let sizes = sizes(evaluator, given, dims, &mut unused)?;
+    let mut open: Vec<OpenDim> = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut types = BTreeMap::new();
+    for input in evaluator.required_inputs().filter(|input| !given.contains_key(input.name)) {
         let shape =
             input.shape.as_ref().ok_or_else(|| Error::ShapeUnknown { name: input.name.to_owned() })?;
-        let mut sizes = Vec::with_capacity(shape.len());
+        let mut known = Vec::with_capacity(shape.len());
         for (axis, dim) in shape.iter().enumerate() {
-            sizes.push(size(input, axis, dim, dims, &mut unused)?);
+            match (*dim, input.dim_key(axis)) {
+                (Dimension::Known(size), _) => known.push(size),
+                (_, Some(dim)) => {
+                    unused.remove(dim.as_str());
+                    match sizes.get(&dim) {
+                        Some(&size) => known.push(size),
+                        None if seen.insert(dim.clone()) => {
+                            open.push(OpenDim { dim, input: input.name.to_owned() });
+                        }
+                        None => {}
+                    }
+                }
+                (_, None) => {}
+            }
         }
-        let ty = TensorType { element: input.element, shape: sizes.into() };
-        fed.insert(input.name, ty);
+        types.insert(input.name, TensorType { element: input.element, shape: known.into() });
+    }
+    if !open.is_empty() {
+        return Err(Error::DimsMissing { open });
     }
     match unused.first() {
         Some(&dim) => Err(Error::DimUnused { dim: dim.to_owned() }),
-        None => Ok(fed),
+        None => Ok(types),
     }
 }
 
-fn size<'d>(
-    input: &ValueInfo<'_>,
-    axis: usize,
-    dim: &Dimension<'_>,
-    dims: &'d BTreeMap<String, usize>,
-    unused: &mut std::collections::BTreeSet<&'d str>,
-) -> Result<usize, Error> {
-    let key = match *dim {
-        Dimension::Known(size) => return Ok(size),
-        Dimension::Symbolic(_) | Dimension::Unknown => input.dim_key(axis).unwrap_or_default(),
-    };
-    let Some((given, &size)) = dims.get_key_value(&key) else {
-        return Err(Error::DimMissing { name: input.name.to_owned(), dim: key });
-    };
-    unused.remove(given.as_str());
-    Ok(size)
+/// The sizes of open dimensions: those asked for, and those of the tensors given.
+fn sizes(
+    evaluator: &Evaluator<'_>,
+    given: &BTreeMap<&str, &Tensor>,
+    dims: &BTreeMap<String, usize>,
+    unused: &mut BTreeSet<&str>,
+) -> Result<BTreeMap<String, usize>, Error> {
+    let mut sizes = dims.clone();
+    for (&name, tensor) in given {
+        let input = evaluator.inputs().iter().find(|input| input.name == name);
+        let input = input.ok_or_else(|| Error::InputUnknown { name: name.to_owned() })?;
+        for (axis, &got) in tensor.shape().iter().enumerate() {
+            let Some(key) = input.dim_key(axis) else { continue };
+            unused.remove(key.as_str());
+            let want = *sizes.entry(key.clone()).or_insert(got);
+            if want != got {
+                return Err(Error::SymbolConflict { name: name.to_owned(), axis, symbol: key, want, got });
+            }
+        }
+    }
+    Ok(sizes)
+}
+
+fn check_memory(evaluator: &Evaluator<'_>, types: &BTreeMap<&str, TensorType>) -> Result<(), Error> {
+    let mut needed = 0_u64;
+    for ty in types.values() {
+        let len = bytes(storage_len(ty.element, &ty.shape)?);
+        let footprint = if ty.element == ElementType::String { values::STRING_FOOTPRINT } else { 1 };
+        needed = needed.saturating_add(len.saturating_mul(footprint));
+    }
+    let limit = evaluator.limit();
+    if needed > limit { Err(Error::MemoryLimit { needed, limit }) } else { Ok(()) }
 }

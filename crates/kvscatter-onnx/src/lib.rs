@@ -44,6 +44,10 @@ mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;
 
+/// How many bytes of values are allocated, or read from other files, at most where nobody sets another limit:
+/// 16 GiB.
+pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
+
 pub use error::Error;
 pub use external::ExternalData;
 pub use graph::{Graph, Node, NodeLabel, ValueInfo};

@@ -1,9 +1,10 @@
 //! Models: loaded and saved without losing what this crate does not know.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::proto::{self, ModelProto};
-use crate::{Error, ExternalData, Graph, file};
+use crate::proto::{self, GraphProto, ModelProto, NodeProto, TensorProto};
+use crate::{Error, ExternalData, Graph, external, file};
 
 /// A model, and the folder in which its external data lies.
 #[derive(Clone, Debug)]
@@ -75,11 +76,44 @@ impl Model {
         Graph::new(&self.proto)
     }
 
+    /// The files that the model's tensors keep their values in, as the model names them, each once: what must not
+    /// be overwritten while it is in use. None for a model that came from memory.
+    #[must_use]
+    pub fn external_files(&self) -> Vec<PathBuf> {
+        let Some(folder) = &self.folder else { return Vec::new() };
+        let mut files = BTreeSet::new();
+        let mut visit = |tensor: &TensorProto| files.extend(external::path(tensor, folder));
+        visit_graph(&self.proto.graph, &mut visit);
+        self.proto.functions.iter().for_each(|function| visit_nodes(&function.node, &mut visit));
+        files.into_iter().collect()
+    }
+
     /// The folder external data is read from; `None` for a model that came from memory.
     ///
     /// # Errors
     /// [`Error::Io`] within [`Error::InFile`] if it cannot be opened any more.
     pub fn external_data(&self) -> Result<Option<ExternalData>, Error> {
         self.folder.as_deref().map(ExternalData::open).transpose()
+    }
+}
+
+/// All tensors of a graph and its subgraphs. [`proto::decode`] has limited the depth.
+fn visit_graph(graph: &GraphProto, visit: &mut impl FnMut(&TensorProto)) {
+    graph.initializer.iter().for_each(&mut *visit);
+    for sparse in &graph.sparse_initializer {
+        visit(&sparse.values);
+        visit(&sparse.indices);
+    }
+    visit_nodes(&graph.node, visit);
+}
+
+fn visit_nodes(nodes: &[NodeProto], visit: &mut impl FnMut(&TensorProto)) {
+    for attribute in nodes.iter().flat_map(|node| &node.attribute) {
+        visit(&attribute.t);
+        attribute.tensors.iter().for_each(&mut *visit);
+        if let Some(graph) = attribute.g.as_option() {
+            visit_graph(graph, visit);
+        }
+        attribute.graphs.iter().for_each(|graph| visit_graph(graph, visit));
     }
 }

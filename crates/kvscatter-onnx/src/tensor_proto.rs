@@ -14,7 +14,7 @@
 //! `raw_data` holds any type but string, little-endian, as [`Data::Bytes`] does. The unused nibble after an odd
 //! number of 4-bit elements belongs to no element: it is read as 0 whatever the file says.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
 
@@ -104,13 +104,25 @@ pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, Error> {
 /// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] above protobuf's
 /// 2 GiB, and those of [`read_tensor_pb`].
 pub fn load(path: &Path) -> Result<Tensor, Error> {
-    let message: TensorProto = proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?)
-        .map_err(|error: Error| error.in_file(path))?;
+    let message = load_message(path)?;
     let external = match message.data_location {
         Some(DataLocation::EXTERNAL) => Some(ExternalData::open(path.parent().unwrap_or(path))?),
         _ => None,
     };
     decode(message, external.as_ref()).map_err(|error| error.in_file(path))
+}
+
+/// The file that a `.pb` file's tensor has its values in, if that is another one.
+///
+/// # Errors
+/// As [`load`] about the `.pb` file; nothing else is opened.
+pub fn external_file(path: &Path) -> Result<Option<PathBuf>, Error> {
+    let message = load_message(path)?;
+    Ok(external::path(&message, path.parent().unwrap_or(path)))
+}
+
+fn load_message(path: &Path) -> Result<TensorProto, Error> {
+    proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?).map_err(|error: Error| error.in_file(path))
 }
 
 /// The type that an ONNX `data_type` or `elem_type` stands for.

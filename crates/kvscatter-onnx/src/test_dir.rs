@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 
-use crate::{Error, Model, Tensor, tensor_proto};
+use crate::{Error, Graph, Model, Tensor, tensor_proto};
 
 /// How deep below its root a test directory is looked for.
 const MAX_DEPTH: usize = 32;
@@ -32,20 +32,20 @@ pub struct DataSet {
     pub outputs: Vec<PathBuf>,
 }
 
-/// Finds the test directories at and below a folder, in the order of their paths.
+/// Finds the test directories at and below a folder, in the order of their paths: the folders that hold a
+/// `model.onnx`, to be [opened](TestCase::open) one by one, so that a broken one does not hide the others.
 ///
 /// Symbolic links are followed, each loop once, and 32 levels deep at most.
 ///
 /// # Errors
-/// [`Error::Io`] within [`Error::InFile`] if a folder cannot be read; [`Error::TestFileMissing`] if the files of a
-/// data set are not numbered from 0 without a gap.
-pub fn discover(root: &Path) -> Result<Vec<TestCase>, Error> {
-    let mut cases = Vec::new();
+/// [`Error::Io`] within [`Error::InFile`] if a folder cannot be read.
+pub fn discover(root: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut folders = Vec::new();
     let walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name();
     for entry in walk {
         match entry {
             Ok(entry) if entry.file_name() == "model.onnx" && entry.file_type().is_file() => {
-                cases.push(TestCase::open(entry.path().parent().unwrap_or(root))?);
+                folders.push(entry.path().parent().unwrap_or(root).to_owned());
             }
             Ok(_) => {}
             // The link leads to a folder that is being walked already.
@@ -56,14 +56,15 @@ pub fn discover(root: &Path) -> Result<Vec<TestCase>, Error> {
             }
         }
     }
-    Ok(cases)
+    Ok(folders)
 }
 
 impl TestCase {
     /// Looks at one test directory.
     ///
     /// # Errors
-    /// As [`discover`].
+    /// [`Error::Io`] within [`Error::InFile`] if a folder cannot be read; [`Error::TestFileMissing`] if the files of
+    /// a data set are not numbered from 0 without a gap.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let mut data_sets = Vec::new();
         for (_, folder) in numbered(folder, "test_data_set_", "")? {
@@ -107,12 +108,23 @@ impl TestCase {
 }
 
 impl DataSet {
-    /// Reads the inputs, in the graph's order.
+    /// Reads the inputs, in the graph's order and under its names: a file for every input but, at the end, those
+    /// that have an initializer.
     ///
     /// # Errors
-    /// See [`tensor_proto::load`].
-    pub fn read_inputs(&self) -> Result<Vec<Tensor>, Error> {
-        self.inputs.iter().map(|path| tensor_proto::load(path)).collect()
+    /// [`Error::TestFileCount`] for more files than inputs, [`Error::TestFileMissing`] for too few; and see
+    /// [`tensor_proto::load`].
+    pub fn read_inputs(&self, graph: &Graph<'_>) -> Result<Vec<(String, Tensor)>, Error> {
+        let names = graph.input_names();
+        check_count("input", names.len(), self.inputs.len())?;
+        let without_file = names.enumerate().skip(self.inputs.len());
+        let mut missing = without_file.filter(|(_, name)| !graph.initializers().contains_key(name));
+        if let Some((index, _)) = missing.next() {
+            let folder = self.folder.clone();
+            return Err(Error::TestFileMissing { folder, missing: format!("input_{index}.pb") });
+        }
+        let named = graph.input_names().zip(&self.inputs);
+        named.map(|(name, path)| Ok((name.to_owned(), tensor_proto::load(path)?))).collect()
     }
 
     /// Reads the expected outputs, in the graph's order.
@@ -121,6 +133,16 @@ impl DataSet {
     /// See [`tensor_proto::load`].
     pub fn read_outputs(&self) -> Result<Vec<Tensor>, Error> {
         self.outputs.iter().map(|path| tensor_proto::load(path)).collect()
+    }
+
+    /// The files that this data set's tensors keep their values in beside its own: what must not be overwritten
+    /// while it is in use.
+    ///
+    /// # Errors
+    /// As [`tensor_proto::external_file`].
+    pub fn external_files(&self) -> Result<Vec<PathBuf>, Error> {
+        let files = self.inputs.iter().chain(&self.outputs);
+        files.filter_map(|path| tensor_proto::external_file(path).transpose()).collect()
     }
 }
 
@@ -157,6 +179,10 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, Pat
     Ok(found)
 }
 
+fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), Error> {
+    if got > want { Err(Error::TestFileCount { what, want, got }) } else { Ok(()) }
+}
+
 fn create(folder: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(|cause| Error::Io(cause).in_file(folder))
 }
@@ -167,9 +193,7 @@ fn write_files<'m>(
     tensors: &[Tensor],
     names: impl ExactSizeIterator<Item = &'m str>,
 ) -> Result<(), Error> {
-    if tensors.len() > names.len() {
-        return Err(Error::TestFileCount { what, want: names.len(), got: tensors.len() });
-    }
+    check_count(what, names.len(), tensors.len())?;
     for (index, (tensor, name)) in tensors.iter().zip(names).enumerate() {
         let path = folder.join(format!("{what}_{index}.pb"));
         tensor_proto::write_tensor_pb(name, tensor)

@@ -128,14 +128,14 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
         if found.is_empty() {
             return Err(Error::NoCases { dir: dir.clone() });
         }
-        cases.extend(found.into_iter().map(|case| (dir, case)));
+        cases.extend(found.into_iter().map(|folder| (dir, folder)));
     }
     let bar = progress(cases.len());
     let mut lines = Vec::new();
-    for (dir, case) in &cases {
-        let below = place_below(dir, &case.folder)?;
+    for (dir, folder) in &cases {
+        let below = place_below(dir, folder)?;
         let judge = Judge {
-            case,
+            folder,
             actual: args.actual.as_ref().map(|out| out.join(&below)),
             tolerance: args.tolerance(),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Evaluator, NotInPlace, Op, Placement, Use};
-use crate::{Error, NodeLabel};
+use crate::{Error, NodeLabel, ValueInfo};
 
 /// A buffer during evaluation, under all the names that values in it have.
 struct Buffer {
@@ -27,7 +27,16 @@ enum Reader {
     Output,
 }
 
-/// For every node, why it does not write in place; `None` if it does, or is no `TensorScatter`.
+/// Who writes where.
+pub(super) struct Placed {
+    /// For every node, why it does not write in place; `None` if it does, or is no `TensorScatter`.
+    pub(super) reasons: Vec<Option<NotInPlace>>,
+    /// For every output of the graph, whether it must be copied: its buffer belongs to the caller or the model, or
+    /// an earlier output has it.
+    pub(super) output_copies: Vec<bool>,
+}
+
+/// Decides for a graph whose values are all there.
 ///
 /// # Errors
 /// [`Error::NotInPlace`] within [`Error::InNode`] if [`Placement::InPlace`] is asked for and impossible.
@@ -35,7 +44,7 @@ pub(super) fn place(
     evaluator: &Evaluator<'_>,
     is_donated: impl Fn(&str) -> Option<bool>,
     placement: Placement,
-) -> Result<Vec<Option<NotInPlace>>, Error> {
+) -> Result<Placed, Error> {
     let last_uses = last_uses(evaluator);
     let last_use = |name: &str| last_uses.get(name).map(|&reader| (reader, name.into()));
     let mut labels = BTreeMap::new();
@@ -93,7 +102,14 @@ pub(super) fn place(
         buffer_of.insert(op.output(), buffer);
         reasons.push(reason);
     }
-    Ok(reasons)
+    let mut given_away = std::collections::BTreeSet::new();
+    let is_copy = |output: &ValueInfo<'_>| {
+        let index = buffer_of.get(output.name).copied();
+        let owner = index.and_then(|index| buffers.get(index)).map(|buffer| &buffer.owner);
+        !(matches!(owner, Some(Owner::Evaluation)) && given_away.insert(index))
+    };
+    let output_copies = evaluator.outputs.iter().map(is_copy).collect();
+    Ok(Placed { reasons, output_copies })
 }
 
 /// Why the node at `index` may not change a buffer that it reads.

@@ -23,21 +23,22 @@ pub struct NodeReport {
     pub output: String,
     /// How the output came to be.
     pub outcome: Outcome,
-    /// Bytes of the update: what a write in place moves, and no more; 0 for a node that is no `TensorScatter`.
-    /// Strings count their own bytes.
+    /// Bytes of the update: what a write in place must move, and no more; 0 for a node that is no
+    /// `TensorScatter`. Strings count their own bytes.
     pub planned_bytes: usize,
-    /// Bytes written.
+    /// Bytes written: those of the blocks that a write in place went through, or the whole output.
     pub moved_bytes: usize,
 }
 
 /// How a node's output came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// `present_cache` is the buffer of `past_cache`.
+    /// `present_cache` was written into the buffer of `past_cache`.
     InPlace {
-        /// Where `past_cache` lay before.
+        /// Where the buffer lay when it came to be: as the caller donated it, or as an earlier node made it.
         past_address: usize,
-        /// Where `present_cache` lies now.
+        /// Where `present_cache` lies: in the output of the graph that has its buffer, or, if none has, after the
+        /// write.
         present_address: usize,
     },
     /// `present_cache` is a buffer of its own.
@@ -103,8 +104,23 @@ impl Report {
     /// Whether every `TensorScatter` wrote in place and no output was copied.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
-        let copied = |node: &NodeReport| matches!(node.outcome, Outcome::Copied { .. });
-        self.output_copies.is_empty() && !self.nodes.iter().any(copied)
+        let is_write =
+            |node: &&NodeReport| matches!(node.outcome, Outcome::InPlace { .. } | Outcome::Copied { .. });
+        self.output_copies.is_empty() && self.nodes.iter().filter(is_write).all(NodeReport::is_in_place)
+    }
+}
+
+impl NodeReport {
+    /// Whether the node wrote in place, as measured: present lies where past came to be, and exactly the planned
+    /// bytes moved.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        match self.outcome {
+            Outcome::InPlace { past_address, present_address } => {
+                past_address == present_address && self.moved_bytes == self.planned_bytes
+            }
+            _ => false,
+        }
     }
 }
 

@@ -4,31 +4,28 @@ use std::collections::BTreeMap;
 
 use kvscatter::{Starts, WritePlan};
 
+use super::memory::size;
 use super::placement::place;
 use super::{
     Evaluation, Evaluator, Feed, NodeReport, NotInPlace, Op, Outcome, OutputCopy, Placement, Report,
-    TensorType, Types, add,
+    TensorType, Types, add, memory,
 };
-use crate::{Data, DataMut, Error, Node, Tensor, storage_len};
+use crate::{Data, DataMut, Error, Node, Tensor};
 
 /// Values during evaluation. Several names may stand for one buffer.
+#[derive(Default)]
 struct Values<'a> {
     buffers: Vec<Buffer<'a>>,
     buffer_of: BTreeMap<&'a str, usize>,
-    memory: Memory,
 }
 
 enum Buffer<'a> {
+    /// The caller's or the model's.
     Borrowed(&'a Tensor),
-    Owned(Tensor),
-    /// Now the output of this number.
-    Output(usize),
-}
-
-/// Bytes that may still be allocated.
-struct Memory {
-    limit: usize,
-    left: usize,
+    /// The evaluation's own, and where it lay when it came to be.
+    Owned { tensor: Tensor, entered: usize },
+    /// Being written, or an output by now.
+    Taken,
 }
 
 pub(super) fn run<'a, 'm>(
@@ -40,37 +37,34 @@ pub(super) fn run<'a, 'm>(
     let mut feeds = feeds;
     let types = evaluator.infer(&feed_types(evaluator, &feeds)?)?;
     let is_donated = |name: &str| feeds.get(name).map(|feed| matches!(feed, Feed::Donated(_)));
-    let reasons = place(evaluator, is_donated, placement)?;
+    let placed = place(evaluator, is_donated, placement)?;
+    memory::check(evaluator, &feeds, &types, &placed)?;
 
-    let mut values = Values {
-        buffers: Vec::new(),
-        buffer_of: BTreeMap::new(),
-        memory: Memory { limit: evaluator.memory_limit, left: evaluator.memory_limit },
-    };
+    let mut values = Values::default();
     for (&name, tensor) in &evaluator.constants {
         values.add(name, Buffer::Borrowed(tensor));
     }
     for input in &evaluator.inputs {
         match feeds.remove(input.name) {
             Some(Feed::Borrowed(tensor)) => values.add(input.name, Buffer::Borrowed(tensor)),
-            Some(Feed::Donated(tensor)) => values.add(input.name, Buffer::Owned(tensor)),
+            Some(Feed::Donated(tensor)) => values.add(input.name, Buffer::owned(tensor)),
             None => {}
         }
     }
     let mut report = Report::default();
-    for ((node, op), reason) in evaluator.graph.nodes().iter().zip(&evaluator.ops).zip(reasons) {
-        let moved = values
+    for ((node, op), reason) in evaluator.graph.nodes().iter().zip(&evaluator.ops).zip(placed.reasons) {
+        let did = values
             .run_node(op, &types, reason, &mut |plan| observe(node, plan))
             .map_err(|error| node.error(error))?;
         report.nodes.push(NodeReport {
             node: node.label(),
             output: op.output().to_owned(),
-            outcome: moved.outcome,
-            planned_bytes: moved.planned,
-            moved_bytes: moved.moved,
+            outcome: did.outcome,
+            planned_bytes: did.planned,
+            moved_bytes: did.moved,
         });
     }
-    let outputs = values.into_outputs(evaluator, &mut report)?;
+    let outputs = values.into_outputs(evaluator, &placed.output_copies, &mut report)?;
     Ok(Evaluation { outputs, report })
 }
 
@@ -80,11 +74,9 @@ fn feed_types<'m>(
 ) -> Result<BTreeMap<&'m str, TensorType>, Error> {
     let mut types = BTreeMap::new();
     for input in &evaluator.inputs {
-        match feeds.get(input.name) {
-            Some(Feed::Borrowed(tensor)) => types.insert(input.name, TensorType::of(tensor)),
-            Some(Feed::Donated(tensor)) => types.insert(input.name, TensorType::of(tensor)),
-            None => None,
-        };
+        if let Some(feed) = feeds.get(input.name) {
+            types.insert(input.name, TensorType::of(feed.tensor()));
+        }
     }
     match feeds.keys().find(|&&name| !types.contains_key(name)) {
         Some(&name) => Err(Error::InputUnknown { name: name.to_owned() }),
@@ -98,20 +90,24 @@ struct Scatter<'p, 'a> {
     past_cache: &'a str,
     update: &'a str,
     present_cache: &'a str,
-    /// Bytes of the update.
-    planned: usize,
 }
 
 /// What a node did.
-struct Moved {
+struct Did {
     outcome: Outcome,
     planned: usize,
     moved: usize,
 }
 
-impl Moved {
+impl Did {
     fn nothing(outcome: Outcome) -> Self {
         Self { outcome, planned: 0, moved: 0 }
+    }
+}
+
+impl Buffer<'_> {
+    fn owned(tensor: Tensor) -> Self {
+        Self::Owned { entered: tensor.address(), tensor }
     }
 }
 
@@ -121,12 +117,29 @@ impl<'a> Values<'a> {
         self.buffers.push(buffer);
     }
 
+    /// The buffer that a name stands for.
+    fn index(&self, name: &str) -> Result<usize, Error> {
+        self.buffer_of.get(name).copied().ok_or_else(|| missing(name))
+    }
+
     fn get(&self, name: &str) -> Result<&Tensor, Error> {
-        let buffer = self.buffer_of.get(name).and_then(|&buffer| self.buffers.get(buffer));
-        match buffer {
+        match self.buffers.get(self.index(name)?) {
             Some(Buffer::Borrowed(tensor)) => Ok(tensor),
-            Some(Buffer::Owned(tensor)) => Ok(tensor),
-            Some(Buffer::Output(_)) | None => Err(Error::ValueMissing { name: name.to_owned() }),
+            Some(Buffer::Owned { tensor, .. }) => Ok(tensor),
+            Some(Buffer::Taken) | None => Err(missing(name)),
+        }
+    }
+
+    /// Takes a value of the evaluation's own out of its buffer, and says where it lay when it came to be.
+    fn take(&mut self, name: &str) -> Result<(Tensor, usize), Error> {
+        let index = self.index(name)?;
+        let slot = self.buffers.get_mut(index).ok_or_else(|| missing(name))?;
+        match std::mem::replace(slot, Buffer::Taken) {
+            Buffer::Owned { tensor, entered } => Ok((tensor, entered)),
+            other => {
+                *slot = other;
+                Err(missing(name))
+            }
         }
     }
 
@@ -136,81 +149,75 @@ impl<'a> Values<'a> {
         types: &Types<'_>,
         reason: Option<NotInPlace>,
         observe: &mut dyn FnMut(&WritePlan<'_>),
-    ) -> Result<Moved, Error> {
+    ) -> Result<Did, Error> {
         match *op {
-            Op::Constant { .. } => Ok(Moved::nothing(Outcome::Constant)),
+            Op::Constant { .. } => Ok(Did::nothing(Outcome::Constant)),
             Op::Identity { input, output } => {
-                if let Some(&buffer) = self.buffer_of.get(input) {
-                    self.buffer_of.insert(output, buffer);
-                }
-                Ok(Moved::nothing(Outcome::Alias))
+                let buffer = self.index(input)?;
+                self.buffer_of.insert(output, buffer);
+                Ok(Did::nothing(Outcome::Alias))
             }
             Op::Add { left, right, output } => {
                 let ty = types.get(output).ok_or_else(|| missing(output))?;
-                let len = storage_len(ty.element, &ty.shape)?;
-                // The sum, and both operands at its size.
-                self.memory.take(len.saturating_mul(3))?;
                 let bytes = add::add(self.get(left)?, self.get(right)?, ty);
                 let sum = Tensor::new(ty.element, ty.shape.to_vec(), Data::Bytes(bytes))?;
-                self.add(output, Buffer::Owned(sum));
-                Ok(Moved { outcome: Outcome::Computed, planned: 0, moved: len })
+                let moved = size(&sum);
+                self.add(output, Buffer::owned(sum));
+                Ok(Did { outcome: Outcome::Computed, planned: 0, moved })
             }
             Op::TensorScatter { past_cache, update, write_indices, present_cache, .. } => {
-                let starts = write_indices.map(|name| self.get(name).map(int64s)).transpose()?;
+                let starts = write_indices.map(|name| self.int64s(name)).transpose()?;
                 let starts = starts.as_ref().map_or(Starts::Zero, Starts::from);
                 let prepared = types.prepared(present_cache).ok_or_else(|| missing(present_cache))?;
-                let scatter = Scatter {
-                    plan: prepared.plan(starts)?,
-                    past_cache,
-                    update,
-                    present_cache,
-                    planned: size(self.get(update)?),
-                };
+                let scatter = Scatter { plan: prepared.plan(starts)?, past_cache, update, present_cache };
                 observe(&scatter.plan);
-                match reason {
-                    None => self.write_in_place(&scatter),
-                    Some(reason) => self.write_copy(&scatter, reason),
-                }
+                let planned = size(self.get(update)?);
+                let (outcome, moved) = match reason {
+                    None => self.write_in_place(&scatter)?,
+                    Some(reason) => (Outcome::Copied { reason }, self.write_copy(&scatter)?),
+                };
+                Ok(Did { outcome, planned, moved })
             }
         }
     }
 
-    fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<Moved, Error> {
-        let &Scatter { ref plan, past_cache, update, present_cache, planned } = scatter;
-        if plan.bytes().is_none() {
-            // Strings are cloned, and may be longer than those they replace.
-            self.memory.take(planned)?;
-        }
-        let buffer = self.buffer_of.get(past_cache).copied();
-        let slot = buffer.and_then(|buffer| self.buffers.get_mut(buffer));
-        // Taken out while it is written, so that the update can be read from its neighbours.
-        let taken = slot.map(|slot| std::mem::replace(slot, Buffer::Output(0)));
-        let (Some(buffer), Some(Buffer::Owned(mut cache))) = (buffer, taken) else {
-            return Err(missing(past_cache));
-        };
-        let past_address = address(&cache);
-        match (cache.data_mut(), self.get(update)?.data()) {
-            (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update)?,
-            (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update)?,
-            _ => return Err(missing(update)),
-        };
-        let present_address = address(&cache);
-        if let Some(slot) = self.buffers.get_mut(buffer) {
-            *slot = Buffer::Owned(cache);
-        }
-        self.buffer_of.insert(present_cache, buffer);
-        Ok(Moved {
-            outcome: Outcome::InPlace { past_address, present_address },
-            planned,
-            moved: plan.bytes().unwrap_or(planned),
-        })
+    fn int64s(&self, name: &str) -> Result<Vec<i64>, Error> {
+        self.get(name)?.int64s().map(Iterator::collect).ok_or_else(|| missing(name))
     }
 
-    fn write_copy(&mut self, scatter: &Scatter<'_, 'a>, reason: NotInPlace) -> Result<Moved, Error> {
-        let &Scatter { ref plan, past_cache, update, present_cache, planned } = scatter;
-        // A present cache is at most its past and its update together: strings may be longer than those they replace.
-        self.memory.take(footprint(self.get(past_cache)?))?;
-        self.memory.take(footprint(self.get(update)?))?;
+    /// How it came out, and the bytes that moved.
+    fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<(Outcome, usize), Error> {
+        let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
+        let buffer = self.index(past_cache)?;
+        // Taken out while it is written, so that the update can be read from its neighbours.
+        let (mut cache, entered) = self.take(past_cache)?;
+        let new = self.get(update)?;
+        match (cache.data_mut(), new.data()) {
+            (DataMut::Bytes(cache), Data::Bytes(new)) => plan.write_bytes(cache, new)?,
+            (DataMut::Strings(cache), Data::Strings(new)) => plan.write_cloned(cache, new)?,
+            _ => return Err(missing(update)),
+        };
+        let moved = moved(plan, new);
+        if let Some(slot) = self.buffers.get_mut(buffer) {
+            *slot = Buffer::Owned { tensor: cache, entered };
+        }
+        self.buffer_of.insert(present_cache, buffer);
+        Ok((self.in_place(present_cache)?, moved))
+    }
+
+    /// Where a value that was written in place came to be, and where it lies.
+    fn in_place(&self, present_cache: &str) -> Result<Outcome, Error> {
+        match self.buffers.get(self.index(present_cache)?) {
+            Some(&Buffer::Owned { ref tensor, entered }) => {
+                Ok(Outcome::InPlace { past_address: entered, present_address: tensor.address() })
+            }
+            _ => Err(missing(present_cache)),
+        }
+    }
+
+    /// The bytes that moved.
+    fn write_copy(&mut self, scatter: &Scatter<'_, 'a>) -> Result<usize, Error> {
+        let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
         let past = self.get(past_cache)?;
         let data = match (past.data(), self.get(update)?.data()) {
             (Data::Bytes(past), Data::Bytes(update)) => {
@@ -227,49 +234,44 @@ impl<'a> Values<'a> {
         };
         let present = Tensor::new(past.element(), past.shape().to_vec(), data)?;
         let moved = size(&present);
-        self.add(present_cache, Buffer::Owned(present));
-        Ok(Moved { outcome: Outcome::Copied { reason }, planned, moved })
+        self.add(present_cache, Buffer::owned(present));
+        Ok(moved)
     }
 
-    /// Moves the buffers out; copies what does not belong to the evaluation, and what several outputs share.
+    /// Moves the buffers out, after copies are made of what must be copied.
     fn into_outputs(
         mut self,
         evaluator: &Evaluator<'_>,
+        output_copies: &[bool],
         report: &mut Report,
     ) -> Result<Vec<(String, Tensor)>, Error> {
-        let mut outputs: Vec<(String, Tensor)> = Vec::new();
-        for output in &evaluator.outputs {
-            let buffer = self.buffer_of.get(output.name).copied();
-            let slot = buffer.and_then(|buffer| self.buffers.get_mut(buffer));
-            let slot = slot.ok_or_else(|| missing(output.name))?;
-            let shared = match std::mem::replace(slot, Buffer::Output(outputs.len())) {
-                Buffer::Owned(tensor) => {
-                    outputs.push((output.name.to_owned(), tensor));
-                    continue;
-                }
-                Buffer::Borrowed(tensor) => {
-                    *slot = Buffer::Borrowed(tensor);
-                    Some(tensor)
-                }
-                Buffer::Output(earlier) => {
-                    *slot = Buffer::Output(earlier);
-                    outputs.get(earlier).map(|(_, tensor)| tensor)
+        let outputs = || evaluator.outputs.iter().map(|output| output.name).zip(output_copies);
+        let mut copies = BTreeMap::new();
+        for (name, _) in outputs().filter(|(_, is_copy)| **is_copy) {
+            let copy = self.get(name)?.clone();
+            report.output_copies.push(OutputCopy { output: name.to_owned(), bytes: size(&copy) });
+            copies.insert(name, copy);
+        }
+        let (mut moved_out, mut addresses) = (Vec::new(), BTreeMap::new());
+        for (name, _) in outputs() {
+            let tensor = match copies.remove(name) {
+                Some(copy) => copy,
+                None => {
+                    let buffer = self.index(name)?;
+                    let (tensor, _) = self.take(name)?;
+                    addresses.insert(buffer, tensor.address());
+                    tensor
                 }
             };
-            let shared = shared.ok_or_else(|| missing(output.name))?;
-            self.memory.take(footprint(shared))?;
-            report.output_copies.push(OutputCopy { output: output.name.to_owned(), bytes: size(shared) });
-            outputs.push((output.name.to_owned(), shared.clone()));
+            moved_out.push((name.to_owned(), tensor));
         }
-        Ok(outputs)
-    }
-}
-
-impl Memory {
-    fn take(&mut self, bytes: usize) -> Result<(), Error> {
-        let limit = self.limit;
-        self.left = self.left.checked_sub(bytes).ok_or(Error::MemoryLimit { limit })?;
-        Ok(())
+        for node in &mut report.nodes {
+            let left_at = self.buffer_of.get(node.output.as_str()).and_then(|buffer| addresses.get(buffer));
+            if let (Outcome::InPlace { present_address, .. }, Some(&address)) = (&mut node.outcome, left_at) {
+                *present_address = address;
+            }
+        }
+        Ok(moved_out)
     }
 }
 
@@ -277,33 +279,71 @@ fn missing(name: &str) -> Error {
     Error::ValueMissing { name: name.to_owned() }
 }
 
-fn int64s(tensor: &Tensor) -> Vec<i64> {
-    match tensor.data() {
-        Data::Bytes(bytes) => bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect(),
-        Data::Strings(_) => Vec::new(),
+/// Bytes of the update in the blocks that a plan is executed by.
+fn moved(plan: &WritePlan<'_>, update: &Tensor) -> usize {
+    let mut moved = 0_usize;
+    match update.data() {
+        Data::Bytes(_) => {
+            plan.for_each(|block| moved = moved.saturating_add(block.elements()));
+            update.element().storage_len(&[moved]).unwrap_or(usize::MAX)
+        }
+        Data::Strings(strings) => {
+            plan.for_each(|block| {
+                block.for_each_run(|_, from| {
+                    let run = strings.iter().skip(from).take(block.len);
+                    moved = run.map(Vec::len).fold(moved, usize::saturating_add);
+                });
+            });
+            moved
+        }
     }
 }
 
-/// Bytes of the values.
-fn size(tensor: &Tensor) -> usize {
-    match tensor.data() {
-        Data::Bytes(bytes) => bytes.len(),
-        Data::Strings(strings) => strings.iter().map(Vec::len).fold(0, usize::saturating_add),
+#[cfg(test)]
+mod tests {
+    use kvscatter::spec::onnx::TensorScatter;
+    use kvscatter::{ElementType, Starts};
+
+    use super::{Buffer, Outcome, Scatter, Values};
+    use crate::{Data, Tensor};
+
+    fn bytes(shape: &[usize], bytes: &[u8]) -> Tensor {
+        Tensor::new(ElementType::UInt8, shape.to_vec(), Data::Bytes(bytes.to_vec())).unwrap()
     }
-}
 
-/// Bytes of the values in memory.
-fn footprint(tensor: &Tensor) -> usize {
-    let strings = match tensor.data() {
-        Data::Bytes(_) => 0,
-        Data::Strings(strings) => strings.len().saturating_mul(size_of::<Vec<u8>>()),
-    };
-    size(tensor).saturating_add(strings)
-}
+    /// What the report of a write in place says when its buffer is treated like this before the write.
+    fn written_after(treat: impl Fn(Tensor) -> Tensor) -> (Outcome, usize) {
+        let prepared =
+            TensorScatter::new().axis(1).prepare(ElementType::UInt8, &[1, 4][..], &[1, 2][..]).unwrap();
+        let mut values = Values::default();
+        values.add("x", Buffer::owned(bytes(&[1, 4], &[0; 4])));
+        values.add("u", Buffer::owned(bytes(&[1, 2], &[7, 9])));
+        let (tensor, entered) = values.take("x").unwrap();
+        values.buffers[0] = Buffer::Owned { tensor: treat(tensor), entered };
+        let plan = prepared.plan(Starts::Zero).unwrap();
+        let scatter = Scatter { plan, past_cache: "x", update: "u", present_cache: "y" };
+        let did = values.write_in_place(&scatter).unwrap();
+        assert_eq!(values.get("y").unwrap(), &bytes(&[1, 4], &[7, 9, 0, 0]));
+        did
+    }
 
-fn address(tensor: &Tensor) -> usize {
-    match tensor.data() {
-        Data::Bytes(bytes) => bytes.as_ptr().addr(),
-        Data::Strings(strings) => strings.as_ptr().addr(),
+    #[test]
+    fn a_buffer_that_is_exchanged_shows_in_the_addresses() {
+        let address_pair = |outcome| match outcome {
+            Outcome::InPlace { past_address, present_address } => (past_address, present_address),
+            other => panic!("{other:?}"),
+        };
+        let (outcome, moved) = written_after(|tensor| tensor);
+        let (past, present) = address_pair(outcome);
+        assert_eq!((past, moved), (present, 2));
+        // The old buffer lives on, so the new one cannot take its address.
+        let kept = std::cell::RefCell::new(Vec::new());
+        let (outcome, _) = written_after(|tensor| {
+            let copy = tensor.clone();
+            kept.borrow_mut().push(tensor);
+            copy
+        });
+        let (past, present) = address_pair(outcome);
+        assert_ne!(past, present);
     }
 }

@@ -7,13 +7,16 @@ use kvscatter::Mode;
 use kvscatter::spec::onnx::TensorScatter;
 
 use super::{Evaluator, Op, Types};
-use crate::{Data, Error, Tensor};
+use crate::{Error, Tensor};
 
 /// The range that every element of a value must stay in, for the inputs that are constrained at all.
 pub(super) fn ranges<'m>(
     evaluator: &Evaluator<'m>,
     types: &Types<'m>,
+    given: &BTreeMap<&str, &Tensor>,
 ) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, Error> {
+    // What is fed to an input hides the initializer that is its default.
+    let known = |name| given.get(name).copied().or_else(|| evaluator.constants().get(name));
     let mut ranges = BTreeMap::new();
     // Later nodes first: when a node is reached, all that is asked of its output is known.
     for op in evaluator.ops().iter().rev() {
@@ -34,10 +37,9 @@ pub(super) fn ranges<'m>(
             }
             Op::Add { left, right, output } => {
                 if let Some(range) = ranges.get(output).cloned() {
-                    let constants = evaluator.constants();
-                    match (constants.get(left), constants.get(right)) {
-                        (Some(constant), None) => narrow(&mut ranges, right, minus(&range, constant)),
-                        (None, Some(constant)) => narrow(&mut ranges, left, minus(&range, constant)),
+                    match (known(left), known(right)) {
+                        (Some(known), None) => narrow(&mut ranges, right, minus(&range, known)),
+                        (None, Some(known)) => narrow(&mut ranges, left, minus(&range, known)),
                         // Two inputs share one range: the second adds nothing.
                         _ => {
                             narrow(&mut ranges, left, range);
@@ -49,7 +51,7 @@ pub(super) fn ranges<'m>(
             Op::TensorScatter { .. } | Op::Constant { .. } => {}
         }
     }
-    for input in evaluator.required_inputs() {
+    for input in evaluator.required_inputs().filter(|input| !given.contains_key(input.name)) {
         let is_empty = types.get(input.name).is_some_and(|ty| ty.shape.contains(&0));
         if !is_empty && ranges.get(input.name).is_some_and(RangeInclusive::is_empty) {
             return Err(Error::NoValidIndices { name: input.name.to_owned() });
@@ -77,13 +79,9 @@ fn narrow<'m>(
     ranges.insert(name, range);
 }
 
-/// Where `x` may lie when `x` plus any element of the constant must lie in the range.
-fn minus(range: &RangeInclusive<i64>, constant: &Tensor) -> RangeInclusive<i64> {
-    let Data::Bytes(bytes) = constant.data() else {
-        return range.clone();
-    };
-    let values = || bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk));
-    let least = values().min().unwrap_or_default();
-    let most = values().max().unwrap_or_default();
+/// Where `x` may lie when `x` plus any element of a known addend must lie in the range.
+fn minus(range: &RangeInclusive<i64>, addend: &Tensor) -> RangeInclusive<i64> {
+    let least = addend.int64s().and_then(Iterator::min).unwrap_or_default();
+    let most = addend.int64s().and_then(Iterator::max).unwrap_or_default();
     range.start().saturating_sub(least)..=range.end().saturating_sub(most)
 }

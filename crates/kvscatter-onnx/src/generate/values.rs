@@ -8,7 +8,7 @@ use rand_core::Rng;
 use crate::Data;
 
 /// What a generated string takes in memory, roundly.
-pub(super) const STRING_FOOTPRINT: usize = 64;
+pub(super) const STRING_FOOTPRINT: u64 = 64;
 
 /// Words for strings.
 const WORDS: [&str; 8] = ["amber", "birch", "cedar", "dune", "ember", "fjord", "gorse", "heath"];

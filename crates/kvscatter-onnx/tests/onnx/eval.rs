@@ -7,7 +7,7 @@ use kvscatter::ElementType::{self, Float16, Float32, Int8, Int32, Int64, UInt4, 
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::{AttributeProto, FunctionProto, NodeProto, StringStringEntryProto, TensorProto};
-use kvscatter_onnx::test_dir::discover;
+use kvscatter_onnx::test_dir::{TestCase, discover};
 use kvscatter_onnx::{Data, Error, Model, Tensor, tensor_proto};
 
 use crate::support::{
@@ -39,25 +39,26 @@ fn bytes_of(tensor: &Tensor) -> &[u8] {
 
 #[test]
 fn the_three_cases_of_onnx() {
-    let cases = discover(&testdata("onnx-node")).unwrap();
-    assert_eq!(cases.len(), 3);
-    for case in cases {
+    let folders = discover(&testdata("onnx-node")).unwrap();
+    assert_eq!(folders.len(), 3);
+    for folder in folders {
+        let case = TestCase::open(&folder).unwrap();
         let model = Model::load(&case.model_path()).unwrap();
         let evaluator = Evaluator::new(&model).unwrap();
         for data_set in case.data_sets {
             let expected = data_set.read_outputs().unwrap();
             for placement in [Placement::InPlace, Placement::Functional] {
-                let inputs = data_set.read_inputs().unwrap();
-                let past_address = bytes_of(&inputs[0]).as_ptr().addr();
-                let (past, update) = (bytes_of(&inputs[0]).len(), bytes_of(&inputs[1]).len());
-                let names = evaluator.inputs().iter().map(|input| input.name);
-                let feeds = names.zip(inputs.into_iter().map(Feed::Donated)).collect();
+                let inputs = data_set.read_inputs(evaluator.graph()).unwrap();
+                let past_address = inputs[0].1.address();
+                let (past, update) = (bytes_of(&inputs[0].1).len(), bytes_of(&inputs[1].1).len());
+                let names = evaluator.graph().input_names();
+                let feeds = names.zip(inputs.into_iter().map(|(_, tensor)| Feed::Donated(tensor))).collect();
                 let done = evaluator.run(feeds, placement).unwrap();
                 let [(_, present)] = done.outputs.as_slice() else { panic!("{done:?}") };
                 assert_eq!(present, &expected[0], "{}", case.folder.display());
 
                 let [node] = done.report.nodes.as_slice() else { panic!("{done:?}") };
-                let present_address = bytes_of(present).as_ptr().addr();
+                let present_address = present.address();
                 assert_eq!(node.planned_bytes, update);
                 if placement == Placement::InPlace {
                     assert_eq!(present_address, past_address);
@@ -429,5 +430,30 @@ fn memory_is_limited() {
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(1 << 20);
     let (x, v) = (int64(&[1000, 1], &[1; 1000]), int64(&[1000], &[1; 1000]));
     let feeds = [("x", Feed::Borrowed(&x)), ("v", Feed::Borrowed(&v))].into();
-    assert_refused!(evaluator.run(feeds, Placement::Auto), Error::MemoryLimit { limit } if *limit == 1 << 20);
+    // The sum, and both operands at its size.
+    assert_refused!(
+        evaluator.run(feeds, Placement::Auto),
+        Error::MemoryLimit { needed: 24_000_000, limit } if *limit == 1 << 20
+    );
+}
+
+/// Many small nodes, a large copy each: refused before the first is made.
+#[test]
+fn memory_is_added_up_before_anything_is_computed() {
+    let name = |index: usize| format!("y{index}");
+    let names: Vec<_> = (0..2000).map(name).collect();
+    let nodes = names.iter().map(|name| scatter(&["x", "u"], name)).collect();
+    let outputs = names[..2].iter().map(|name| value(name, Int8, &["1", "1024"])).collect();
+    let model = model(vec![value("x", Int8, &["1", "1024"]), value("u", Int8, &["1", "1"])], nodes, outputs);
+    let (x, u) = (bytes(Int8, &[1, 1024], &[0; 1024]), bytes(Int8, &[1, 1], &[7]));
+    let run = |limit| {
+        let mut executed = 0;
+        let feeds = [("x", Feed::Borrowed(&x)), ("u", Feed::Borrowed(&u))].into();
+        let evaluator = Evaluator::new(&model).unwrap().memory_limit(limit);
+        (evaluator.run_observed(feeds, Placement::Auto, &mut |_, _| executed += 1), executed)
+    };
+    let (refused, executed) = run(2_047_999);
+    assert_refused!(refused, Error::MemoryLimit { needed: 2_048_000, limit: 2_047_999 });
+    assert_eq!(executed, 0);
+    assert!(matches!(run(2_048_000), (Ok(_), 2000)));
 }

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
+use kvscatter_onnx::proto::{self, AttributeProto, NodeProto, StringStringEntryProto, TensorProto};
 use kvscatter_onnx::{Data, Error, ExternalData, Model, tensor_proto};
 use tempfile::TempDir;
 
@@ -68,6 +68,32 @@ fn as_the_onnx_package_writes_it() {
         tensor_proto::decode(message, None),
         Error::ExternalWithoutFolder { location } if location == "external.bin"
     );
+}
+
+#[test]
+fn files_that_are_in_use_are_named() {
+    let path = testdata("onnx-tensors/external.onnx");
+    let file = testdata("onnx-tensors/external.bin");
+    let mut model = Model::load(&path).unwrap();
+    assert_eq!(model.external_files(), [file]);
+    assert!(Model::from_proto(model.proto().clone()).external_files().is_empty());
+    // A tensor in a subgraph of a node counts as well, and a file twice counts once.
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let mut inner = graph.clone();
+    inner.initializer.push(message(&[("location", "sub/inner.bin")]));
+    let branch = AttributeProto { g: inner.into(), ..AttributeProto::default() };
+    graph.node.push(NodeProto { attribute: vec![branch], ..NodeProto::default() });
+    let files = ["external.bin", "sub/inner.bin"].map(|file| path.with_file_name(file));
+    assert_eq!(model.external_files(), files);
+
+    let scene = Scene::new().unwrap();
+    let pb = scene.folder().join("t.pb");
+    let external = message(&[("location", "data.bin"), ("length", "4")]);
+    std::fs::write(&pb, proto::encode(&external).unwrap()).unwrap();
+    assert_eq!(tensor_proto::external_file(&pb).unwrap(), Some(scene.folder().join("data.bin")));
+    assert!(tensor_proto::load(&pb).is_ok());
+    std::fs::write(&pb, proto::encode(&TensorProto::default()).unwrap()).unwrap();
+    assert_eq!(tensor_proto::external_file(&pb).unwrap(), None);
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType::{self, Int8, Int64};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::proto::NodeProto;
-use kvscatter_onnx::{Data, Error, Model, Tensor, generate, tensor_proto};
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Error, Model, Tensor, generate, tensor_proto};
 
-use crate::support::{assert_refused, int64, model, node, scatter, string, value};
+use crate::support::{assert_refused, bytes, int64, model, node, scatter, string, value};
 
 fn dims(dims: &[(&str, usize)]) -> BTreeMap<String, usize> {
     dims.iter().map(|&(name, size)| (name.to_owned(), size)).collect()
@@ -28,10 +29,7 @@ fn graph(nodes: Vec<NodeProto>) -> Model {
 }
 
 fn ints(tensor: &Tensor) -> Vec<i64> {
-    match tensor.data() {
-        Data::Bytes(bytes) => bytes.as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect(),
-        Data::Strings(_) => panic!("strings"),
-    }
+    tensor.int64s().unwrap().collect()
 }
 
 /// Generates inputs and checks that the model runs on them.
@@ -120,15 +118,69 @@ fn every_type_has_values() {
 fn dimensions_must_be_given() {
     let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
     let refused = |given: &[(&str, usize)]| generate::inputs(&model, &dims(given), 0).unwrap_err();
-    let error = refused(&[("u[1]", 3)]);
-    assert!(matches!(&error, Error::DimMissing { name, dim } if name == "x" && dim == "batch"), "{error}");
-    let error = refused(&[("batch", 2)]);
-    assert!(matches!(&error, Error::DimMissing { name, dim } if name == "u" && dim == "u[1]"), "{error}");
+    let open = |given: &[(&str, usize)]| match refused(given) {
+        Error::DimsMissing { open } => {
+            open.into_iter().map(|open| (open.dim, open.input)).collect::<Vec<_>>()
+        }
+        other => panic!("{other}"),
+    };
+    let of = |dim: &str, input: &str| (dim.to_owned(), input.to_owned());
+    assert_eq!(open(&[]), [of("batch", "x"), of("u[1]", "u")]);
+    assert_eq!(open(&[("u[1]", 3)]), [of("batch", "x")]);
+    assert_eq!(open(&[("batch", 2)]), [of("u[1]", "u")]);
     let error = refused(&[("batch", 2), ("u[1]", 3), ("x[1]", 3)]);
     assert!(matches!(&error, Error::DimUnused { dim } if dim == "x[1]"), "{error}");
     let error = refused(&[("batch", usize::MAX), ("u[1]", 3)]);
     assert!(matches!(error.root(), Error::Tensor(_) | Error::Operator(_)), "{error}");
     // As large as a buffer may be, and far beyond what is allocated.
     let error = refused(&[("batch", 1 << 40), ("u[1]", 3)]);
-    assert!(matches!(error, Error::MemoryLimit { .. }), "{error}");
+    assert!(
+        matches!(error, Error::MemoryLimit { needed, limit: DEFAULT_MEMORY_LIMIT } if needed == (8 + 3 + 8 + 8) << 40),
+        "{error}"
+    );
+}
+
+/// A cache that is given is neither generated nor in need of a shape, and its sizes are those of its neighbours.
+#[test]
+fn only_what_is_missing_is_generated() {
+    let mut model = graph(vec![node("Add", &["i", "j"], "a"), scatter(&["x", "u", "a"], "y")]);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let Some(TypeValue::TensorType(ty)) = &mut graph.input[0].r#type.get_or_insert_default().value else {
+        panic!("a tensor")
+    };
+    ty.shape = None.into();
+    assert_refused!(
+        generate::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0),
+        Error::ShapeUnknown { name } if name == "x"
+    );
+
+    let (x, u, i) = (bytes(Int8, &[2, 8], &[0; 16]), bytes(Int8, &[2, 3], &[1; 6]), int64(&[2], &[4, 5]));
+    let given = BTreeMap::from([("x", &x), ("u", &u), ("i", &i)]);
+    let evaluator = Evaluator::new(&model).unwrap().memory_limit(16);
+    let generated = generate::missing_inputs(&evaluator, &given, &dims(&[]), 0).unwrap();
+    assert_eq!(generated.keys().collect::<Vec<_>>(), ["j"]);
+    // 4 + j and 5 + j lie in 0..=5.
+    assert!(ints(&generated["j"]).iter().all(|j| (-4..=0).contains(j)), "{generated:?}");
+    let feeds = given.iter().map(|(&name, &tensor)| (name, Feed::Borrowed(tensor)));
+    let feeds = feeds.chain([("j", Feed::Borrowed(&generated["j"]))]).collect();
+    evaluator.memory_limit(1 << 20).run(feeds, Placement::Auto).unwrap();
+}
+
+#[test]
+fn given_tensors_that_do_not_fit() {
+    let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let evaluator = Evaluator::new(&model).unwrap().memory_limit(31);
+    let (i, int8) = (int64(&[2], &[0, 0]), bytes(Int8, &[2], &[0; 2]));
+    let refused = |name, tensor, given: &[(&str, usize)]| {
+        generate::missing_inputs(&evaluator, &BTreeMap::from([(name, tensor)]), &dims(given), 0).unwrap_err()
+    };
+    let error = refused("z", &i, &[]);
+    assert!(matches!(&error, Error::InputUnknown { name } if name == "z"), "{error}");
+    let error = refused("i", &i, &[("batch", 3), ("u[1]", 3)]);
+    assert!(matches!(&error, Error::SymbolConflict { name, want: 3, got: 2, .. } if name == "i"), "{error}");
+    let error = refused("i", &int8, &[("u[1]", 3)]);
+    assert!(matches!(&error, Error::ValueType { want: Int64, got: Int8, .. }), "{error}");
+    // Caches of 2 * 8, updates of 2 * 3 bytes and 2 indices of 8 bytes.
+    let error = refused("i", &i, &[("u[1]", 3)]);
+    assert!(matches!(&error, Error::MemoryLimit { needed: 38, limit: 31 }), "{error}");
 }

@@ -1,22 +1,26 @@
 //! ONNX test directories: found, read, written.
 
 use kvscatter::ElementType::Float32;
-use kvscatter_onnx::test_dir::{TestCase, discover};
-use kvscatter_onnx::{Error, Model};
+use kvscatter_onnx::test_dir::{DataSet, TestCase, discover};
+use kvscatter_onnx::{Error, Model, tensor_proto};
 
 use crate::support::{assert_refused, int64, testdata};
 
 #[test]
 fn the_three_cases_of_onnx() {
-    let cases = discover(&testdata("onnx-node")).unwrap();
-    let names: Vec<_> = cases.iter().map(|case| case.folder.file_name().unwrap().to_str().unwrap()).collect();
+    let folders = discover(&testdata("onnx-node")).unwrap();
+    let names: Vec<_> = folders.iter().map(|folder| folder.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"]);
-    for case in cases {
-        assert!(Model::load(&case.model_path()).unwrap().graph().is_ok());
+    for folder in folders {
+        let case = TestCase::open(&folder).unwrap();
+        let model = Model::load(&case.model_path()).unwrap();
         let [data_set] = case.data_sets.as_slice() else { panic!("{case:?}") };
-        let inputs = data_set.read_inputs().unwrap();
-        assert_eq!((inputs.len(), inputs[0].element()), (3, Float32));
-        assert_eq!(data_set.read_outputs().unwrap()[0].shape(), inputs[0].shape());
+        let inputs = data_set.read_inputs(&model.graph().unwrap()).unwrap();
+        let names: Vec<_> = inputs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["past_cache", "update", "write_indices"]);
+        assert_eq!(inputs[0].1.element(), Float32);
+        assert_eq!(data_set.read_outputs().unwrap()[0].shape(), inputs[0].1.shape());
+        assert!(data_set.external_files().unwrap().is_empty());
     }
 }
 
@@ -24,23 +28,53 @@ fn the_three_cases_of_onnx() {
 fn what_is_written_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::load(&testdata("onnx-node/test_tensorscatter/model.onnx")).unwrap();
-    let tensors = |first| vec![int64(&[1], &[first]), int64(&[1], &[first + 1])];
+    let graph = model.graph().unwrap();
+    let tensors = |first| vec![int64(&[1], &[first]), int64(&[1], &[first + 1]), int64(&[1], &[0])];
     // Eleven data sets: numbers are compared as numbers. The last has no outputs: it must be refused.
     let mut data_sets: Vec<_> = (0..11).map(|first| (tensors(first), vec![int64(&[], &[first])])).collect();
     data_sets[10].1.clear();
     TestCase::write(&folder.path().join("deep/er"), &model, &data_sets).unwrap();
-    let cases = discover(folder.path()).unwrap();
-    assert_eq!(cases.len(), 1);
-    let read: Vec<_> = cases[0]
+    assert_eq!(discover(folder.path()).unwrap(), [folder.path().join("deep/er")]);
+    let case = TestCase::open(&folder.path().join("deep/er")).unwrap();
+    let inputs =
+        |data_set: &DataSet| data_set.read_inputs(&graph).unwrap().into_iter().map(|(_, input)| input);
+    let read: Vec<_> = case
         .data_sets
         .iter()
-        .map(|data_set| (data_set.read_inputs().unwrap(), data_set.read_outputs().unwrap()))
+        .map(|data_set| (inputs(data_set).collect(), data_set.read_outputs().unwrap()))
         .collect();
     assert_eq!(read, data_sets);
 
-    let four = [tensors(0), tensors(0)].concat();
-    let written = TestCase::write(folder.path(), &model, &[(four, vec![])]);
-    assert_refused!(written, Error::TestFileCount { what: "input", want: 3, got: 4 });
+    let six = [tensors(0), tensors(0)].concat();
+    let written = TestCase::write(folder.path(), &model, &[(six, vec![])]);
+    assert_refused!(written, Error::TestFileCount { what: "input", want: 3, got: 6 });
+}
+
+#[test]
+fn as_many_input_files_as_the_graph_has_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = Model::load(&testdata("onnx-node/test_tensorscatter/model.onnx")).unwrap();
+    let tensor = || int64(&[1], &[0]);
+    TestCase::write(folder.path(), &model, &[(vec![tensor(), tensor(), tensor()], vec![])]).unwrap();
+    let set = || TestCase::open(folder.path()).unwrap().data_sets.remove(0);
+    assert_eq!(set().read_inputs(&model.graph().unwrap()).unwrap().len(), 3);
+
+    let (third, fourth) = (set().folder.join("input_2.pb"), set().folder.join("input_3.pb"));
+    std::fs::copy(&third, &fourth).unwrap();
+    assert_refused!(
+        set().read_inputs(&model.graph().unwrap()),
+        Error::TestFileCount { what: "input", want: 3, got: 4 }
+    );
+    std::fs::remove_file(fourth).unwrap();
+    std::fs::remove_file(third).unwrap();
+    assert_refused!(
+        set().read_inputs(&model.graph().unwrap()),
+        Error::TestFileMissing { missing, .. } if missing == "input_2.pb"
+    );
+    // Unless the graph has a default for it.
+    let default = tensor_proto::encode("write_indices", &tensor());
+    model.proto_mut().graph.get_or_insert_default().initializer = vec![default];
+    assert_eq!(set().read_inputs(&model.graph().unwrap()).unwrap().len(), 2);
 }
 
 #[test]
@@ -52,7 +86,9 @@ fn numbers_without_a_gap() {
     for file in ["input_0.pb", "input_2.pb", "input_x.pb", "input_1.txt"] {
         std::fs::write(set.join(file), b"").unwrap();
     }
-    assert_refused!(discover(folder.path()), Error::TestFileMissing { missing, .. } if missing == "input_1.pb");
+    // One broken directory does not hide its neighbours.
+    assert_eq!(discover(folder.path()).unwrap(), [folder.path()]);
+    assert_refused!(TestCase::open(folder.path()), Error::TestFileMissing { missing, .. } if missing == "input_1.pb");
     assert_refused!(discover(&folder.path().join("absent")), Error::Io(_));
 }
 
@@ -66,6 +102,6 @@ fn symbolic_links_that_lead_back() {
     std::os::unix::fs::symlink("..", case.join("loop")).unwrap();
     std::os::unix::fs::symlink("case", folder.path().join("link")).unwrap();
     let found = discover(folder.path()).unwrap();
-    let names: Vec<_> = found.iter().map(|case| case.folder.strip_prefix(folder.path()).unwrap()).collect();
+    let names: Vec<_> = found.iter().map(|found| found.strip_prefix(folder.path()).unwrap()).collect();
     assert_eq!(names, [std::path::Path::new("case"), std::path::Path::new("link")]);
 }

@@ -31,14 +31,10 @@ pub(super) enum Origin {
 /// The inputs given on the command line, and generated ones for the rest.
 pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>, Error> {
     let mut given = read_given(args, evaluator)?;
-    let missing = evaluator.required_inputs().any(|input| !given.contains_key(input.name));
-    let mut generated = if missing {
-        let dims = dims(args, evaluator, &given);
-        generate::inputs_within(evaluator, &dims, args.seed, generate::DEFAULT_MEMORY_LIMIT)
-            .map_err(open_size)?
-    } else {
-        BTreeMap::new()
-    };
+    let tensors = given.iter().map(|(name, (tensor, _))| (name.as_str(), tensor)).collect();
+    let dims = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
+    let mut generated =
+        generate::missing_inputs(evaluator, &tensors, &dims, args.seed).map_err(open_size)?;
     let mut inputs = Vec::new();
     for input in evaluator.inputs() {
         if let Some((tensor, origin)) = given.remove(input.name) {
@@ -52,22 +48,18 @@ pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>
 
 /// The inputs of a data set, in the graph's order.
 pub(super) fn of_data_set(set: &DataSet, evaluator: &Evaluator<'_>) -> Result<Vec<Input>, Error> {
-    let (want, got) = (evaluator.inputs().len(), set.inputs.len());
-    if got > want {
-        return Err(kvscatter_onnx::Error::TestFileCount { what: "input", want, got }.into());
-    }
-    let tensors = set.read_inputs()?;
+    let tensors = set.read_inputs(evaluator.graph())?;
     let files = set.inputs.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-    let named = evaluator.inputs().iter().zip(tensors).zip(files);
+    let named = tensors.into_iter().zip(files);
     Ok(named
-        .map(|((input, tensor), file)| Input::new(input.name, tensor, Origin::File(file.into_owned())))
+        .map(|((name, tensor), file)| Input::new(&name, tensor, Origin::File(file.into_owned())))
         .collect())
 }
 
 /// The library's complaint in the command's own words.
 fn open_size(error: kvscatter_onnx::Error) -> Error {
     match error {
-        kvscatter_onnx::Error::DimMissing { name, dim } => Error::OpenSize { name, dim },
+        kvscatter_onnx::Error::DimsMissing { open } => Error::OpenSizes { open },
         error => error.into(),
     }
 }
@@ -85,24 +77,6 @@ fn read_given(args: &Run, evaluator: &Evaluator<'_>) -> Result<BTreeMap<String, 
         given.insert(name, (tensor, Origin::File(asked.location.to_string())));
     }
     Ok(given)
-}
-
-/// The sizes of open dimensions: as asked for, and else as in the inputs that are given.
-fn dims(
-    args: &Run,
-    evaluator: &Evaluator<'_>,
-    given: &BTreeMap<String, (Tensor, Origin)>,
-) -> BTreeMap<String, usize> {
-    let mut dims: BTreeMap<_, _> = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
-    for input in evaluator.required_inputs() {
-        let shape = given.get(input.name).map(|(tensor, _)| tensor.shape());
-        for (axis, &size) in shape.into_iter().flatten().enumerate() {
-            if let Some(key) = input.dim_key(axis) {
-                dims.entry(key).or_insert(size);
-            }
-        }
-    }
-    dims
 }
 
 impl Input {

@@ -15,7 +15,7 @@ use crate::refused::{Kind, Refused};
 
 /// One test directory and how to judge it.
 pub(super) struct Judge<'a> {
-    pub(super) case: &'a TestCase,
+    pub(super) folder: &'a Path,
     /// Where somebody else's outputs for it are; `None` runs it here.
     pub(super) actual: Option<PathBuf>,
     pub(super) tolerance: Option<Tolerance>,
@@ -52,16 +52,13 @@ impl Finding {
 impl Judge<'_> {
     /// One line per data set; one for the whole directory if it has no usable one.
     pub(super) fn verdicts(&self) -> Vec<Line> {
-        let name = self.case.folder.display().to_string();
+        let name = self.folder.display().to_string();
         let unreadable = |error| Line { case: name.clone(), verdict: Verdict::Unreadable(error) };
-        let loaded = Model::load(&self.case.model_path())
-            .map_err(Error::from)
-            .and_then(|model| Ok((model, Refused::read(&self.case.folder)?)));
-        let (model, refused) = match loaded {
+        let (case, model, refused) = match self.load() {
             Ok(loaded) => loaded,
             Err(error) => return vec![unreadable(error)],
         };
-        let sets = &self.case.data_sets;
+        let sets = &case.data_sets;
         if sets.is_empty() {
             return vec![unreadable(Error::NoDataSet)];
         }
@@ -77,6 +74,12 @@ impl Judge<'_> {
             },
         };
         sets.iter().map(line).collect()
+    }
+
+    fn load(&self) -> Result<(TestCase, Model, Option<Refused>), Error> {
+        let case = TestCase::open(self.folder)?;
+        let model = Model::load(&case.model_path())?;
+        Ok((case, model, Refused::read(self.folder)?))
     }
 
     fn judge(
@@ -123,16 +126,16 @@ impl Refused {
 
 /// The outer error is about the files, the inner one is the evaluation's answer.
 fn evaluate(model: &Model, set: &DataSet) -> Result<Result<Vec<Tensor>, kvscatter_onnx::Error>, Error> {
-    let inputs = set.read_inputs()?;
-    let run = || {
-        let evaluator = Evaluator::new(model)?;
-        let names = evaluator.inputs().iter().map(|input| input.name);
-        let feeds: BTreeMap<_, _> =
-            names.zip(inputs).map(|(name, tensor)| (name, Feed::Donated(tensor))).collect();
-        let evaluation = evaluator.run(feeds, Placement::Auto)?;
-        Ok(evaluation.outputs.into_iter().map(|(_, tensor)| tensor).collect())
+    let evaluator = match Evaluator::new(model) {
+        Ok(evaluator) => evaluator,
+        Err(error) => return Ok(Err(error)),
     };
-    Ok(run())
+    let inputs = set.read_inputs(evaluator.graph())?;
+    let names = evaluator.graph().input_names();
+    let feeds: BTreeMap<_, _> =
+        names.zip(inputs).map(|(name, (_, tensor))| (name, Feed::Donated(tensor))).collect();
+    let evaluation = evaluator.run(feeds, Placement::Auto);
+    Ok(evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect()))
 }
 
 /// Somebody else's outputs, as many as are expected.

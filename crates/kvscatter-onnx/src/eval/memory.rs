@@ -1,0 +1,89 @@
+//! What an evaluation will allocate, added up before anything is computed.
+
+use std::collections::BTreeMap;
+
+use super::placement::Placed;
+use super::{Evaluator, Feed, Op, Types};
+use crate::{Data, Error, Tensor, storage_len};
+
+/// Refuses an evaluation that would allocate more than it may.
+///
+/// # Errors
+/// [`Error::MemoryLimit`].
+pub(super) fn check(
+    evaluator: &Evaluator<'_>,
+    feeds: &BTreeMap<&str, Feed<'_>>,
+    types: &Types<'_>,
+    placed: &Placed,
+) -> Result<(), Error> {
+    let limit = evaluator.memory_limit;
+    let needed = needed(evaluator, feeds, types, placed)?;
+    if needed > limit { Err(Error::MemoryLimit { needed, limit }) } else { Ok(()) }
+}
+
+/// Bytes for values that the evaluation makes itself: results of `Add`, caches that are not written in place, and
+/// outputs that are copied. Exact but for strings, whose lengths are known only afterwards: for them it is the most
+/// that is possible.
+fn needed(
+    evaluator: &Evaluator<'_>,
+    feeds: &BTreeMap<&str, Feed<'_>>,
+    types: &Types<'_>,
+    placed: &Placed,
+) -> Result<u64, Error> {
+    let missing = |name: &str| Error::ValueMissing { name: name.to_owned() };
+    let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
+    let constants = evaluator.constants.iter().map(|(&name, tensor)| (name, tensor));
+    let feeds = feeds.iter().map(|(&name, feed)| (name, feed.tensor()));
+    sizes.extend(constants.chain(feeds).map(|(name, tensor)| (name, footprint(tensor))));
+    let mut needed = 0_u64;
+    for (op, reason) in evaluator.ops.iter().zip(&placed.reasons) {
+        let size = |name: &str| sizes.get(name).copied().ok_or_else(|| missing(name));
+        let output = match *op {
+            Op::Constant { .. } => continue,
+            Op::Identity { input, .. } => size(input)?,
+            Op::Add { output, .. } => {
+                let ty = types.get(output).ok_or_else(|| missing(output))?;
+                let sum = bytes(storage_len(ty.element, &ty.shape)?);
+                // The sum, and both operands at its size.
+                needed = needed.saturating_add(sum.saturating_mul(3));
+                sum
+            }
+            Op::TensorScatter { past_cache, update, .. } => {
+                let is_strings = types.get(update).is_some_and(|ty| ty.element.bits().is_none());
+                // Strings are cloned, and may be longer than those they replace.
+                let cloned = if is_strings { size(update)? } else { 0 };
+                let present = size(past_cache)?.saturating_add(cloned);
+                needed = needed.saturating_add(if reason.is_some() { present } else { cloned });
+                present
+            }
+        };
+        sizes.insert(op.output(), output);
+    }
+    for (output, _) in evaluator.outputs.iter().zip(&placed.output_copies).filter(|(_, is_copy)| **is_copy) {
+        let size = sizes.get(output.name).ok_or_else(|| missing(output.name))?;
+        needed = needed.saturating_add(*size);
+    }
+    Ok(needed)
+}
+
+/// Bytes of the values; strings count their own bytes.
+pub(super) fn size(tensor: &Tensor) -> usize {
+    match tensor.data() {
+        Data::Bytes(bytes) => bytes.len(),
+        Data::Strings(strings) => strings.iter().map(Vec::len).fold(0, usize::saturating_add),
+    }
+}
+
+/// Bytes of the values in memory.
+fn footprint(tensor: &Tensor) -> u64 {
+    let strings = match tensor.data() {
+        Data::Bytes(_) => 0,
+        Data::Strings(strings) => strings.len().saturating_mul(size_of::<Vec<u8>>()),
+    };
+    bytes(size(tensor).saturating_add(strings))
+}
+
+/// A size in memory as the limits count it.
+pub(crate) fn bytes(size: usize) -> u64 {
+    u64::try_from(size).unwrap_or(u64::MAX)
+}
