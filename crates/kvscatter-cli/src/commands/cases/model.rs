@@ -58,12 +58,8 @@ pub(super) fn tensor_scatter(axis: i64, mode: &str, inputs: &[Tensor]) -> Model 
 }
 
 fn value(name: &str, tensor: &Tensor) -> ValueInfoProto {
-    let dim = |&size: &usize| Dimension {
-        // G1 of every tensor: a dimension fits `isize`.
-        value: Some(DimValue::DimValue(i64::try_from(size).unwrap_or(i64::MAX))),
-        ..Default::default()
-    };
-    let shape = TensorShapeProto { dim: tensor.shape().iter().map(dim).collect(), ..Default::default() };
+    let dim = |size| Dimension { value: Some(DimValue::DimValue(size)), ..Default::default() };
+    let shape = TensorShapeProto { dim: tensor.dims_i64().map(dim).collect(), ..Default::default() };
     let ty = type_proto::Tensor {
         elem_type: Some(tensor.element().onnx_code()),
         shape: shape.into(),
