@@ -9,16 +9,21 @@ use crate::commands::{apply, cases, plan, run, verify};
 #[command(
     name = "kvscatter",
     version,
+    max_term_width = 80,
     after_help = "\
 Start here:
   kvscatter run testdata/onnx-node/test_tensorscatter_circular
       run an ONNX model in place, check its output and show what was written where
-  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,2,64 --write-indices 3,0,7,14
+  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,2,64 \\
+      --write-indices 3,0,7,14
       what a write would touch, without any data
-  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy --write-indices 3,0 --in-place
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
+      --write-indices 3,0 --in-place
       one write into a cache file, touching only the planned bytes
 
-Tensor files are .npy, .npz, .pb (ONNX) and .safetensors; FILE#NAME names an entry of a .npz or .safetensors.
+Tensor files are .npy, .npz, .pb (ONNX) and .safetensors; FILE#NAME names an
+entry of a .npz or .safetensors. A new file replaces an old one, but never an
+input, and never one with other entries.
 Exit codes: 0 all is well, 1 a check failed, 2 bad input or usage."
 )]
 pub(crate) struct Cli {
@@ -46,7 +51,8 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  kvscatter completions bash > ~/.local/share/bash-completion/completions/kvscatter
+  kvscatter completions bash > \\
+      ~/.local/share/bash-completion/completions/kvscatter
   kvscatter completions zsh > ~/.zfunc/_kvscatter
   kvscatter completions fish > ~/.config/fish/completions/kvscatter.fish")]
 pub(crate) struct Completions {

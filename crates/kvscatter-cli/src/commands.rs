@@ -22,6 +22,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Erro
         Command::Plan(args) => plan::run(args, output),
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),
+        Command::Completions(_) if output.is_json() => Err(Error::NoJson),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "kvscatter", &mut script);

@@ -28,8 +28,15 @@ pub(crate) enum Error {
     NoCases { dir: PathBuf },
     #[error("{} cannot be read, as said above", count(*.cases, "case"))]
     Unreadable { cases: usize },
-    #[error("no test_data_set_0")]
-    NoDataSet,
+    #[error("{}: no test_data_set_0", .dir.display())]
+    NoDataSet { dir: PathBuf },
+    #[error("{0}: no model.onnx; a folder of test directories is for: kvscatter verify {0}", .dir.display())]
+    NoModel { dir: PathBuf },
+    #[error("--json: a completion script is no JSON document")]
+    NoJson,
+    /// One of the operator's rules, and the option that would keep it.
+    #[error("{rule}; {hint}")]
+    Hinted { rule: kvscatter::Error, hint: String },
     #[error("{}: not empty; cases go into a new folder", .dir.display())]
     NotEmpty { dir: PathBuf },
     #[error("{}: {cause}", .path.display())]

@@ -6,6 +6,7 @@ mod operand;
 
 use std::path::Path;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use kvscatter::spec::{ascend, onnx, tensorrt};
 use kvscatter::{Argument, ElementType, Lengths, Mode, Starts, WritePlan};
@@ -14,6 +15,9 @@ use crate::error::Error;
 pub(crate) use indices::Indices;
 use indices::{INT32, INT32_OR_INT64, INT64, Integers};
 pub(crate) use operand::{Described, Operand};
+
+/// ONNX's default of `axis`.
+const DEFAULT_AXIS: i64 = -2;
 
 /// An operator with everything but its tensors.
 pub(crate) enum Operator {
@@ -30,11 +34,11 @@ pub(crate) struct TensorScatter {
     write_indices: Option<Indices>,
 
     /// Sequence dimension of the cache; not 0, which is the batch
-    #[arg(long, default_value_t = -2, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = DEFAULT_AXIS, allow_negative_numbers = true)]
     axis: i64,
 
-    /// `linear`, or `circular`: slots are taken modulo the capacity
-    #[arg(long, default_value = "linear")]
+    /// In circular mode slots are taken modulo the capacity
+    #[arg(long, default_value = "linear", value_parser = mode())]
     mode: Mode,
 
     /// What a negative index means in circular mode
@@ -131,16 +135,27 @@ enum CacheMode {
     Linear,
 }
 
-/// An element type by its ONNX or NumPy name.
-///
-/// # Errors
-/// The list of names, for the message on the command line.
-pub(crate) fn element_type(name: &str) -> Result<ElementType, String> {
-    ElementType::from_name(name).ok_or_else(|| {
-        let name = |ty: ElementType| if ty == ElementType::String { ty.onnx_name() } else { ty.numpy_name() };
-        let names = ElementType::ALL.map(name);
-        format!("must be one of {}", names.join(", "))
+/// An element type by its name in NumPy, ONNX or safetensors, in any case.
+pub(crate) fn element_type() -> impl TypedValueParser<Value = ElementType> {
+    PossibleValuesParser::new(ElementType::ALL.map(|ty| {
+        let [name, aliases @ ..] = names(ty);
+        PossibleValue::new(name.unwrap_or_default()).aliases(aliases.into_iter().flatten())
+    }))
+    .try_map(|text| {
+        let named =
+            |ty: &ElementType| names(*ty).iter().flatten().any(|name| name.eq_ignore_ascii_case(&text));
+        ElementType::ALL.into_iter().find(named).ok_or("is no element type")
     })
+}
+
+/// NumPy has no name for strings of any length.
+fn names(ty: ElementType) -> [Option<&'static str>; 3] {
+    let numpy = if ty == ElementType::String { ty.onnx_name() } else { ty.numpy_name() };
+    [Some(numpy), Some(ty.onnx_name()), ty.safetensors_name()]
+}
+
+fn mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(["linear", "circular"]).try_map(|name| name.parse::<Mode>())
 }
 
 impl Operator {
@@ -159,9 +174,11 @@ impl Operator {
             let cache = cache.element;
             return Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element }.into());
         }
+        let hinted = |rule| self.hinted(rule, cache, update);
         match self {
             Self::TensorScatter(options) => {
-                let write = options.operator().prepare(element, &cache.shape, &update.shape)?;
+                let write =
+                    options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
                 let indices = load(&options.write_indices, "write_indices", INT64)?;
                 let lengths = options.extensions.lengths()?;
                 then(&write.plan_lengths(starts(&indices), these(&lengths))?)
@@ -173,18 +190,20 @@ impl Operator {
                 let lengths = options.extensions.lengths()?;
                 match packed {
                     None => {
-                        let write = operator.prepare(element, &cache.shape, &update.shape)?;
+                        let write = operator.prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
                         then(&write.plan_lengths(&indices, these(&lengths))?)
                     }
                     Some(packed) => {
                         let packed = narrow("updateLengths", &packed)?;
-                        let write = operator.prepare_packed(element, &cache.shape, &update.shape)?;
+                        let write =
+                            operator.prepare_packed(element, &cache.shape, &update.shape).map_err(hinted)?;
                         then(&write.plan_lengths(&indices, &packed, these(&lengths))?)
                     }
                 }
             }
             Self::KvCacheOperation(options) => {
-                let write = options.operator().prepare(element, &update.shape, &cache.shape)?;
+                let write =
+                    options.operator().prepare(element, &update.shape, &cache.shape).map_err(hinted)?;
                 let int32 = |indices: &Indices, argument| narrow(argument, &indices.load(argument, INT32)?);
                 let layer_id = int32(&options.layer_id, "layerId")?;
                 let token_offset = int32(&options.token_offset, "tokenOffset")?;
@@ -220,6 +239,38 @@ impl Operator {
             ],
         };
         indices.into_iter().flatten().filter_map(Indices::path)
+    }
+
+    /// The rule that a call breaks, with the option that its author has most likely forgotten.
+    fn hinted(&self, rule: kvscatter::Error, cache: &Described, update: &Described) -> Error {
+        let hint = match (self, &rule) {
+            (Self::TensorScatter(options), kvscatter::Error::AxisIsBatch { .. })
+                if cache.shape.len() == 2 && options.axis == DEFAULT_AXIS =>
+            {
+                "give --axis 1".to_owned()
+            }
+            (Self::KvCacheUpdate(options), kvscatter::Error::Rank { .. })
+                if update.shape.len() == 3 && options.update_lengths.is_none() =>
+            {
+                "a packed update [tokens, heads, head size] needs --update-lengths".to_owned()
+            }
+            (_, kvscatter::Error::ElementType { .. }) => {
+                let taken = ElementType::ALL.into_iter().filter(|&element| self.takes(element));
+                let names: Vec<_> = taken.map(ElementType::numpy_name).collect();
+                format!("it takes {}", names.join(", "))
+            }
+            _ => return rule.into(),
+        };
+        Error::Hinted { rule, hint }
+    }
+
+    fn takes(&self, element: ElementType) -> bool {
+        let refused = match self {
+            Self::TensorScatter(_) => None,
+            Self::KvCacheUpdate(options) => options.operator().prepare(element, &[1; 4], &[1; 4]).err(),
+            Self::KvCacheOperation(options) => options.operator().prepare(element, &[1; 2], &[1; 4]).err(),
+        };
+        !matches!(refused, Some(kvscatter::Error::ElementType { .. }))
     }
 
     fn update_argument(&self) -> Argument {

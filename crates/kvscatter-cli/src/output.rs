@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use indicatif::ProgressBar;
+use kvscatter::picture::Picture;
 use serde::Serialize;
 
 /// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
@@ -25,12 +26,10 @@ impl Output {
         self.json
     }
 
-    /// Columns for the slots of a picture: the terminal's, less the labels beside them.
-    pub(crate) fn picture_width(&self) -> usize {
-        const LABELS: usize = 32;
-        const UNKNOWN: usize = 80;
+    /// A picture that fits the terminal, with the labels on both sides of its lanes.
+    pub(crate) fn picture(&mut self, picture: &Picture) -> io::Result<()> {
         let columns = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-        columns.map_or(UNKNOWN, |columns| columns.saturating_sub(LABELS).clamp(16, UNKNOWN))
+        write!(self, "{}", fitted(picture, columns.unwrap_or(usize::MAX)))
     }
 
     /// The JSON document.
@@ -67,6 +66,16 @@ impl Write for Output {
     }
 }
 
+/// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it.
+fn fitted(picture: &Picture, columns: usize) -> String {
+    const MOST: usize = 80;
+    const LEAST: usize = 16;
+    let text = |width| picture.text().width(width).to_string();
+    // The legend, which is last, does not shrink with the lanes.
+    let fits = |text: &String| text.lines().rev().skip(1).all(|line| line.chars().count() <= columns);
+    (LEAST..=MOST).rev().map(text).find(fits).unwrap_or_else(|| text(LEAST))
+}
+
 /// A table without frames: headers, then rows; columns in `numbers` are aligned to the right.
 pub(crate) fn table(
     headers: &[&str],
@@ -91,13 +100,21 @@ pub(crate) fn table(
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if c.is_control() || reorders(c) {
             line.extend(c.escape_default());
         } else {
             line.push(c);
         }
     }
     line
+}
+
+/// Unicode's invisible characters for the direction of text and its line ends: with them a name reads as another.
+fn reorders(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// A number and its noun.
@@ -115,4 +132,37 @@ pub(crate) fn progress(steps: usize) -> ProgressBar {
 pub(crate) fn styled(word: &str, color: anstyle::AnsiColor) -> String {
     let style = color.on_default();
     format!("{style}{word}{style:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+    use kvscatter::picture::Picture;
+    use kvscatter::spec::onnx::TensorScatter;
+
+    use super::{fitted, one_line};
+
+    #[test]
+    fn pictures_fit_the_terminal() {
+        let write = TensorScatter::new().prepare(ElementType::Float16, &[2, 4096, 64], &[2, 3, 64]).unwrap();
+        let picture = Picture::new(&write.plan(&[1000, 4000]).unwrap(), 8);
+        let widest = |columns| {
+            let text = fitted(&picture, columns);
+            let lanes = text.lines().count() - 1;
+            text.lines().take(lanes).map(|line| line.chars().count()).max().unwrap()
+        };
+        assert!(widest(usize::MAX) > 100);
+        for columns in [60, 80, 100] {
+            assert!(widest(columns) <= columns, "{columns}: {}", widest(columns));
+        }
+    }
+
+    #[test]
+    fn nothing_in_a_name_can_move_the_cursor_or_the_text() {
+        assert_eq!(
+            one_line("k\u{202e}yp.n\u{2066}\u{200f}\n\x1b[2J"),
+            "k\\u{202e}yp.n\\u{2066}\\u{200f}\\n\\u{1b}[2J"
+        );
+        assert_eq!(one_line("κλειδί 键"), "κλειδί 键");
+    }
 }

@@ -12,26 +12,32 @@ use crate::Outcome;
 use crate::error::Error;
 use crate::files::{self, Location, Place, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
-use crate::output::{Output, count};
+use crate::output::{Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
 /// Options have the specification's names. The result goes to a new file, or with --in-place into the cache file
-/// itself, through a memory map that touches only the planned bytes; a command that fails has changed nothing.
+/// itself, through a memory map that touches only the planned bytes. A command that fails has changed no file, unless all
+/// that failed was to report a write that is done.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy --write-indices 3,0 \\
-      --present-cache out.npy
-  kvscatter apply tensor-scatter --past-cache model.safetensors#k --update new.npy --type bfloat16 \\
-      --write-indices positions.npy --mode circular --in-place
-  kvscatter apply kv-cache-update --cache k.npy --update new.npy --write-indices 3,0 \\
-      --output out.npy
-  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy --layer-id 0 \\
-      --token-offset 5,2 --seq-len 2,1 --present out.npy
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
+      --write-indices 3,0 --present-cache out.npy
+  kvscatter apply tensor-scatter --past-cache model.safetensors#k \\
+      --update new.npy --type bfloat16 --write-indices positions.npy \\
+      --mode circular --in-place
+  kvscatter apply kv-cache-update --cache k.npy --update new.npy \\
+      --write-indices 3,0 --output out.npy
+  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy \\
+      --layer-id 0 --token-offset 5,2 --seq-len 2,1 --present out.npy
 
---in-place takes .npy files, .pb files that keep their values in raw_data, and entries of .safetensors files.
-It locks the file against other kvscatter commands; no other program may write it meanwhile.")]
+--in-place takes .npy files, .pb files that keep their values in raw_data, and
+entries of .safetensors files. It locks the file against other kvscatter
+commands; no other program may write it meanwhile.
+
+A new file replaces an old one, but never an input, and never a .npz or
+.safetensors file with entries that are not written anew.")]
 pub(crate) enum Apply {
     TensorScatter(ApplyTensorScatter),
     KvCacheUpdate(ApplyKvCacheUpdate),
@@ -40,6 +46,16 @@ pub(crate) enum Apply {
 
 /// ONNX TensorScatter-24
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "kvscatter apply tensor-scatter [OPTIONS] --past-cache <FILE> \\
+           --update <FILE>",
+    after_help = "\
+Examples:
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
+      --write-indices 3,0 --present-cache out.npy
+  kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
+      --write-indices=-1,7 --mode circular --in-place"
+)]
 pub(crate) struct ApplyTensorScatter {
     /// The cache: (batch_size, D1, …, max_sequence_length, …, Dn)
     #[arg(long, value_name = "FILE")]
@@ -62,6 +78,16 @@ pub(crate) struct ApplyTensorScatter {
 
 /// TensorRT KVCacheUpdate
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "kvscatter apply kv-cache-update [OPTIONS] --cache <FILE> \\
+           --update <FILE> --write-indices <INDICES>",
+    after_help = "\
+Examples:
+  kvscatter apply kv-cache-update --cache k.npy --update new.npy \\
+      --write-indices 3,0 --output out.npy
+  kvscatter apply kv-cache-update --cache k.npy --update packed.npy \\
+      --write-indices 3,0 --update-lengths 0,1,3 --in-place"
+)]
 pub(crate) struct ApplyKvCacheUpdate {
     /// The cache: [b, d, s_max, h]
     #[arg(long, value_name = "FILE")]
@@ -84,6 +110,17 @@ pub(crate) struct ApplyKvCacheUpdate {
 
 /// Ascend ATB KVCacheOperation
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "kvscatter apply kv-cache-operation [OPTIONS] --past <FILE> \\
+           --new-kv <FILE> --layer-id <INDEX> \\
+           --token-offset <INDICES> --seq-len <INDICES>",
+    after_help = "\
+Examples:
+  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy \\
+      --layer-id 0 --token-offset 5,2 --seq-len 2,1 --present out.npy
+  kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy \\
+      --layer-id 0 --token-offset 5,2 --seq-len 2,1 --in-place"
+)]
 pub(crate) struct ApplyKvCacheOperation {
     /// The cache: [layer, batch, maxSeqLen, hiddenSize]
     #[arg(long, value_name = "FILE")]
@@ -111,7 +148,7 @@ struct Common {
     in_place: bool,
 
     /// Element type of .npy files that only tell its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
-    #[arg(long = "type", value_name = "TYPE", value_parser = element_type)]
+    #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 }
 
@@ -230,7 +267,7 @@ impl Report {
     }
 
     fn print(&self, output: &mut Output) -> std::io::Result<()> {
-        let path = self.output.display();
+        let path = one_line(&self.output.display().to_string());
         let what = match self.bytes {
             Some(bytes) => count(bytes, "byte"),
             None => "strings".to_owned(),

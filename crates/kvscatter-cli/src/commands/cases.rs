@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::Outcome;
 use crate::error::Error;
 use crate::files;
-use crate::output::{Output, count, progress};
+use crate::output::{Output, count, one_line, progress};
 use crate::refused::Refused;
 
 /// Write adversarial ONNX test directories for TensorScatter
@@ -26,10 +26,10 @@ use crate::refused::Refused;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  kvscatter cases -o cases                          # every idea with every element type
+  kvscatter cases -o cases                  # every idea with every type
   kvscatter cases -o cases --seed 7 --count 5000
-  kvscatter verify cases                            # ours
-  kvscatter verify cases --actual results           # yours
+  kvscatter verify cases                    # ours
+  kvscatter verify cases --actual results   # yours
 
 The same seed gives the same cases on every machine, however many are asked for.")]
 pub(crate) struct Cases {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
     if output.is_json() {
         output.json(&Document { folder: args.output, seed: args.seed, cases: args.count, refused })?;
     } else {
-        let folder = args.output.display();
+        let folder = one_line(&args.output.display().to_string());
         writeln!(
             output,
             "{folder}: {}, {refused} of them to be refused; check them with: kvscatter verify {folder}",

@@ -12,7 +12,7 @@ use crate::Outcome;
 use crate::error::Error;
 use crate::files;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
-use crate::output::{Output, count, table};
+use crate::output::{Output, count, one_line, table};
 
 /// Lanes of the picture, and rows of the table.
 const SHOWN: usize = 32;
@@ -30,22 +30,29 @@ const SVG_LANES: usize = 256;
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,3,64 --write-indices 3,0,14,7 \\
-      --mode circular
-  kvscatter plan tensor-scatter --cache k.npy --update new.npy --write-indices at.npy \\
-      --svg write.svg
-  kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 --write-indices 2,0,5 \\
-      --update-lengths 0,1,1,3
-  kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 --layer-id 1 \\
-      --token-offset 5,2 --seq-len 2,1
+  kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,3,64 \\
+      --write-indices 3,0,14,7 --mode circular
+  kvscatter plan tensor-scatter --cache k.npy --update new.npy \\
+      --write-indices at.npy --svg write.svg
+  kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 \\
+      --write-indices 2,0,5 --update-lengths 0,1,1,3
+  kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 \\
+      --layer-id 1 --token-offset 5,2 --seq-len 2,1
 
 Shapes and files may be mixed; of a file only the header is used.")]
 pub(crate) enum Plan {
     /// ONNX TensorScatter-24
+    #[command(override_usage = "kvscatter plan tensor-scatter [OPTIONS] --cache <SHAPE|FILE> \\
+           --update <SHAPE|FILE>")]
     TensorScatter(Planned<TensorScatter>),
     /// TensorRT KVCacheUpdate
+    #[command(override_usage = "kvscatter plan kv-cache-update [OPTIONS] --cache <SHAPE|FILE> \\
+           --update <SHAPE|FILE> --write-indices <INDICES>")]
     KvCacheUpdate(Planned<KvCacheUpdate>),
     /// Ascend ATB KVCacheOperation
+    #[command(override_usage = "kvscatter plan kv-cache-operation [OPTIONS] --past <SHAPE|FILE> \\
+           --new-kv <SHAPE|FILE> --layer-id <INDEX> \\
+           --token-offset <INDICES> --seq-len <INDICES>")]
     KvCacheOperation(Planned<KvCacheOperation>),
 }
 
@@ -64,7 +71,7 @@ pub(crate) struct Planned<O: Args> {
     operator: O,
 
     /// Element type of bare shapes, and of .npy files that only tell its width [default: float16]
-    #[arg(long = "type", value_name = "TYPE", value_parser = element_type)]
+    #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 
     /// Also draw the picture into this file; - draws it to standard output, and nothing else
@@ -151,11 +158,12 @@ impl<O: Args> Planned<O> {
             } else {
                 let element = plan.geometry().element();
                 writeln!(output, "{element} cache {cache:?}, update {update:?}\n")?;
-                write!(output, "{}", picture.text().width(output.picture_width()))?;
+                output.picture(&picture)?;
                 writeln!(output)?;
                 print_blocks(plan, output)?;
                 if let (Some(path), true) = (&self.svg, drawn_in_part) {
-                    writeln!(output, "{}: the first {SVG_LANES} of {samples} samples", path.display())?;
+                    let path = one_line(&path.display().to_string());
+                    writeln!(output, "{path}: the first {SVG_LANES} of {samples} samples")?;
                 }
             }
             Ok(Outcome::Passed)

@@ -3,7 +3,7 @@
 mod inputs;
 mod show;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -37,8 +37,8 @@ const LANES: usize = 32;
 Examples:
   kvscatter run testdata/onnx-node/test_tensorscatter_circular
   kvscatter run decoder.onnx --dim batch=4 --dim max_seq=4096 --seed 7
-  kvscatter run decoder.onnx -i past_cache=k.npy -i write_indices=positions.npy \\
-      -o present_cache=out.safetensors#k
+  kvscatter run decoder.onnx -i past_cache=k.npy \\
+      -i write_indices=positions.npy -o present_cache=out.safetensors#k
   kvscatter run model.onnx --functional")]
 pub(crate) struct Run {
     /// An .onnx file, or a test directory
@@ -122,14 +122,19 @@ fn run_model(args: &Run) -> Result<Done, Error> {
     args.check_output_names(&evaluator)?;
     let inputs = inputs::gather(args, &evaluator)?;
     let done = Done::evaluate(args, &evaluator, args.model.display().to_string(), inputs)?;
+    let external = model.external_files();
     let given = args.inputs.iter().map(|input| input.location.path());
-    args.write_outputs(&done, given.chain([args.model.as_path()]).collect())?;
+    let read = given.chain([args.model.as_path()]).chain(external.iter().map(PathBuf::as_path));
+    args.write_outputs(&done, read.collect())?;
     Ok(done)
 }
 
 fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
-    let case = TestCase::open(&args.model)?;
     let dir = || args.model.clone();
+    if !args.model.join("model.onnx").exists() {
+        return Err(Error::NoModel { dir: dir() });
+    }
+    let case = TestCase::open(&args.model)?;
     let given = [(!args.inputs.is_empty(), "--input"), (!args.dims.is_empty(), "--dim")];
     if let Some(&(_, option)) = given.iter().find(|(given, _)| *given) {
         return Err(Error::OwnInputs { dir: dir(), option });
@@ -138,7 +143,7 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
     let evaluator = Evaluator::new(&model)?;
     args.check_output_names(&evaluator)?;
     match case.data_sets.as_slice() {
-        [] => return Err(Error::NoDataSet),
+        [] => return Err(Error::NoDataSet { dir: dir() }),
         [_] => {}
         _ if args.outputs.is_empty() => {}
         sets => return Err(Error::SeveralDataSets { dir: dir(), sets: sets.len() }),
@@ -148,9 +153,13 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
         let inputs = inputs::of_data_set(set, &evaluator)?;
         let mut done = Done::evaluate(args, &evaluator, set.folder.display().to_string(), inputs)?;
         done.check(set)?;
-        let model_path = case.model_path();
-        let files = set.inputs.iter().chain(&set.outputs).map(PathBuf::as_path);
-        args.write_outputs(&done, files.chain([model_path.as_path()]).collect())?;
+        if !args.outputs.is_empty() {
+            let mut external = model.external_files();
+            external.extend(set.external_files()?);
+            external.push(case.model_path());
+            let read = set.inputs.iter().chain(&set.outputs).chain(&external);
+            args.write_outputs(&done, read.map(PathBuf::as_path).collect())?;
+        }
         all.push(done);
     }
     Ok(all)
@@ -167,7 +176,7 @@ impl Run {
 
     /// Before anything runs: a long run must not end in a misspelled name.
     fn check_output_names(&self, evaluator: &Evaluator<'_>) -> Result<(), Error> {
-        unique("--output", &self.outputs)?;
+        unique("--output", self.outputs.iter().map(|output| &output.name))?;
         let have = || evaluator.outputs().iter().map(|output| output.name);
         match self.outputs.iter().find(|asked| !have().any(|name| name == asked.name)) {
             None => Ok(()),
@@ -243,11 +252,11 @@ fn address(tensor: &Tensor) -> Option<usize> {
     }
 }
 
-fn unique(option: &'static str, named: &[Named]) -> Result<(), Error> {
-    let mut seen = std::collections::BTreeSet::new();
-    match named.iter().find(|named| !seen.insert(&named.name)) {
+fn unique<'a>(option: &'static str, mut names: impl Iterator<Item = &'a String>) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    match names.find(|name| !seen.insert(*name)) {
         None => Ok(()),
-        Some(named) => Err(Error::Twice { option, name: named.name.clone() }),
+        Some(name) => Err(Error::Twice { option, name: name.clone() }),
     }
 }
 
@@ -257,6 +266,9 @@ impl TryFrom<&OsStr> for Named {
     fn try_from(text: &OsStr) -> Result<Self, NamedError> {
         let mut equals = files::positions(text, b'=');
         let (name, file) = equals.next().and_then(|at| files::split_at(text, at)).ok_or(NamedError::Form)?;
+        if name.is_empty() {
+            return Err(NamedError::Form);
+        }
         let name = name.into_string().map_err(|_| NamedError::NameNotUnicode)?;
         Ok(Self { name, location: Location::try_from(file.as_os_str())? })
     }
@@ -274,7 +286,8 @@ impl FromStr for Dim {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, size) = text.rsplit_once('=').ok_or("must be NAME=N")?;
+        let named = text.rsplit_once('=').filter(|(name, _)| !name.is_empty());
+        let (name, size) = named.ok_or("must be NAME=N")?;
         let size = size.parse().map_err(|_| format!("'{size}' is no size"))?;
         Ok(Self { name: name.to_owned(), size })
     }

@@ -33,8 +33,9 @@ Examples:
 
 Test your own TensorScatter:
   kvscatter cases -o cases --seed 1 --count 500
-  # run each cases/NAME/model.onnx on cases/NAME/test_data_set_0/input_*.pb with your backend and write
-  # results/NAME/test_data_set_0/output_0.pb or .npy; write nothing for what your backend refuses
+  # run each cases/NAME/model.onnx on its test_data_set_0/input_*.pb with your
+  # backend and write results/NAME/test_data_set_0/output_0.pb or .npy; write
+  # nothing for what your backend refuses
   kvscatter verify cases --actual results")]
 pub(crate) struct Verify {
     /// Folders that are test directories or contain some

@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 
 use crate::error::Error;
-use crate::files::{self, Location};
+use crate::files::{self, Location, LocationError};
 
 /// `3,0,5`, or a file that holds a vector of integers. Empty text is the empty list, for an empty batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,11 +20,13 @@ pub(crate) enum Indices {
 
 /// Text that is neither.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' is neither a list of 64-bit integers, such as 3,0,5, nor a .npy, .npz, .pb or .safetensors file"
-)]
-pub(crate) struct IndicesError {
-    text: String,
+pub(crate) enum IndicesError {
+    #[error(
+        "'{text}' is neither a list of 64-bit integers, such as 3,0,5, nor a .npy, .npz, .pb or .safetensors file"
+    )]
+    Neither { text: String },
+    #[error(transparent)]
+    File(LocationError),
 }
 
 /// Which integers an input of a specification holds. Lists that are typed are of the right type by definition.
@@ -103,9 +105,10 @@ impl TryFrom<&OsStr> for Indices {
         }
         match list(text) {
             Some(numbers) => Ok(Self::Inline(numbers)),
-            None => Location::try_from(text)
-                .map(Self::File)
-                .map_err(|_| IndicesError { text: text.display().to_string() }),
+            None => Location::try_from(text).map(Self::File).map_err(|error| match error {
+                LocationError::Extension { text } => IndicesError::Neither { text },
+                error => IndicesError::File(error),
+            }),
         }
     }
 }

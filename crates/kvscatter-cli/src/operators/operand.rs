@@ -7,7 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValuePar
 use kvscatter::ElementType;
 
 use super::indices::list;
-use crate::files::{self, Location};
+use crate::files::{self, Location, LocationError};
 
 /// `2,8,4096,128`, or a file whose header says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,9 +18,11 @@ pub(crate) enum Operand {
 
 /// Text that is neither.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is neither a shape, such as 2,8,4096,128, nor a .npy, .npz, .pb or .safetensors file")]
-pub(crate) struct OperandError {
-    text: String,
+pub(crate) enum OperandError {
+    #[error("'{text}' is neither a shape, such as 2,8,4096,128, nor a .npy, .npz, .pb or .safetensors file")]
+    Neither { text: String },
+    #[error(transparent)]
+    File(LocationError),
 }
 
 /// An element type and a shape.
@@ -88,9 +90,10 @@ impl TryFrom<&OsStr> for Operand {
     fn try_from(text: &OsStr) -> Result<Self, OperandError> {
         match list(text) {
             Some(shape) => Ok(Self::Shape(shape)),
-            None => Location::try_from(text)
-                .map(Self::File)
-                .map_err(|_| OperandError { text: text.display().to_string() }),
+            None => Location::try_from(text).map(Self::File).map_err(|error| match error {
+                LocationError::Extension { text } => OperandError::Neither { text },
+                error => OperandError::File(error),
+            }),
         }
     }
 }

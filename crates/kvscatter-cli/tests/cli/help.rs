@@ -23,6 +23,9 @@ fn every_page() {
     for page in pages {
         let name = format!("help {page}").trim().replace(' ', "_");
         let help = folder.run(&format!("{page} --help")).passed();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{page}: {line}");
+        }
         insta::assert_snapshot!(name, help);
     }
 }
@@ -30,7 +33,17 @@ fn every_page() {
 #[test]
 fn every_example_in_the_help_parses() {
     let folder = Folder::new();
-    for page in ["", "run", "apply", "plan", "verify", "cases"] {
+    for page in [
+        "",
+        "run",
+        "apply",
+        "apply tensor-scatter",
+        "apply kv-cache-update",
+        "apply kv-cache-operation",
+        "plan",
+        "verify",
+        "cases",
+    ] {
         let help = folder.run(&format!("{page} --help")).passed().replace("\\\n", " ");
         let mut examples = 0;
         for line in help.lines().filter_map(|line| line.strip_prefix("  kvscatter ")) {
@@ -39,7 +52,7 @@ fn every_example_in_the_help_parses() {
             assert!(!error.contains("--help says more"), "{command}: {error}");
             examples += 1;
         }
-        assert!(examples >= 3, "{page}");
+        assert!(examples >= 2, "{page}");
     }
 }
 
@@ -49,6 +62,9 @@ fn completions_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = folder.run(&format!("completions {shell}")).passed();
         assert!(script.contains("kv-cache-operation") && script.contains("write-indices"), "{shell}");
+        if shell != "powershell" && shell != "elvish" {
+            assert!(script.contains("circular") && script.contains("float8_e4m3fn"), "{shell}");
+        }
     }
 }
 
@@ -81,6 +97,7 @@ fn usage_errors_are_one_line() {
         "cases",
         "cases -o d --count x",
         "completions tcsh",
+        "completions bash --json",
     ];
     let answers: Vec<_> =
         lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();

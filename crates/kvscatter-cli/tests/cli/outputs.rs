@@ -110,6 +110,33 @@ fn no_input_is_overwritten() {
     assert_eq!(folder.read("lengths.npy"), npy_i64(&[1]));
 }
 
+/// The values of a data set's tensor may lie in a file beside it, which is an input as well.
+#[test]
+fn external_data_is_not_overwritten() {
+    let folder = Folder::with_testdata();
+    let case = "testdata/onnx-node/test_tensorscatter_circular";
+    let values = format!("{case}/test_data_set_0/values.pb");
+    // dims, FLOAT, external_data { location: "values.pb" }, EXTERNAL.
+    let entry = [b"\x0a\x08location\x12\x09".as_slice(), b"values.pb"].concat();
+    let entry_len = u8::try_from(entry.len()).unwrap();
+    let past =
+        [b"\x08\x02\x08\x01\x08\x04\x08\x05\x10\x01\x6a".as_slice(), &[entry_len], &entry, b"\x70\x01"]
+            .concat();
+    folder.write(&format!("{case}/test_data_set_0/input_0.pb"), &past);
+    folder.write(&values, &[0; 160]);
+    let refused = folder.run(&format!("run {case} -o present_cache={values}")).refused();
+    assert!(refused.contains("is an input of this command"), "{refused}");
+    assert_eq!(folder.read(&values), [0; 160]);
+    // Named on the command line, it may lead anywhere.
+    let line = format!(
+        "apply tensor-scatter --past-cache {case}/test_data_set_0/input_0.pb --update {values} --in-place"
+    );
+    folder.run(&line).refused();
+    let line = format!("plan tensor-scatter --cache {case}/test_data_set_0/input_0.pb --update 2,1,1,5");
+    let refused = folder.run(&line).refused();
+    assert!(refused.contains("external data in \"values.pb\", which is only read for models"), "{refused}");
+}
+
 #[test]
 fn two_outputs_are_two_files() {
     let folder = Folder::with_testdata();

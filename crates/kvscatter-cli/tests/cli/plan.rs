@@ -114,6 +114,21 @@ fn a_colossal_batch_is_answered_at_once_as_json_too() {
 }
 
 #[test]
+fn types_go_by_every_name_in_any_case() {
+    let folder = Folder::new();
+    for name in ["bfloat16", "BFLOAT16", "BF16", "bf16"] {
+        let text =
+            folder.run(&format!("plan tensor-scatter --cache 1,4,1 --update 1,1,1 --type {name}")).passed();
+        assert!(text.starts_with("bfloat16 cache"), "{name}: {text}");
+    }
+    for (name, onnx) in [("F32", "float"), ("float32", "float"), ("Double", "double"), ("string", "string")] {
+        let text =
+            folder.run(&format!("plan tensor-scatter --cache 1,4,1 --update 1,1,1 --type {name}")).passed();
+        assert!(text.starts_with(&format!("{onnx} cache")), "{name}: {text}");
+    }
+}
+
+#[test]
 fn every_lane_is_in_the_svg() {
     let folder = Folder::new();
     let line = "plan tensor-scatter --cache 200,4,1 --update 200,1,1 --svg p.svg";
@@ -150,6 +165,11 @@ fn refusals() {
         format!("{onnx} --lengths 3,0"),
         format!("{onnx} --lengths 1"),
         "plan tensor-scatter --cache 4 --update 4".to_owned(),
+        "plan tensor-scatter --cache 2,4 --update 2,1".to_owned(),
+        "plan tensor-scatter --cache 2,4 --update 2,1 --axis 0".to_owned(),
+        "plan tensor-scatter --cache c.npy#x --update 2,1".to_owned(),
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --write-indices at.npy#x".to_owned(),
+        format!("{ascend} --layer-id 0 --token-offset 2,1 --seq-len 2,1 --type float"),
         "plan tensor-scatter --cache 2,4,1 --update 2,4".to_owned(),
         "plan tensor-scatter --cache 2,4,1 --update 3,4,1".to_owned(),
         "plan tensor-scatter --cache 2,4,1 --update 2,5,1 --mode circular".to_owned(),

@@ -159,6 +159,32 @@ fn cases_named_one_by_one_have_their_outputs_apart() {
     assert!(answer.stdout.contains(missing), "{}", answer.stdout);
 }
 
+/// A case that cannot be read is one line among the others; only where none can be read is there no verdict.
+#[test]
+fn broken_directories_do_not_stop_the_others() {
+    let folder = Folder::with_testdata();
+    let set = "testdata/onnx-node/test_tensorscatter_3d/test_data_set_0";
+    std::fs::remove_file(folder.path(&format!("{set}/input_1.pb"))).unwrap();
+    let answer = folder.run("verify testdata/onnx-node");
+    assert_eq!(answer.code, Some(1), "{answer}");
+    assert!(answer.stdout.contains("2 cases passed, 0 failed, 1 could not be read"), "{answer}");
+    let answer = folder.run("verify testdata/onnx-node/test_tensorscatter_3d");
+    assert_eq!(answer.code, Some(2), "{answer}");
+}
+
+/// An input too many is no input of the model, for `run` and for `verify`.
+#[test]
+fn surplus_inputs_are_refused_alike() {
+    let folder = Folder::with_testdata();
+    let case = "testdata/onnx-node/test_tensorscatter";
+    let input = folder.read(&format!("{case}/test_data_set_0/input_2.pb"));
+    folder.write(&format!("{case}/test_data_set_0/input_3.pb"), &input);
+    assert_eq!(folder.run(&format!("run {case}")).code, Some(2));
+    let answer = folder.run(&format!("verify {case}"));
+    assert_eq!(answer.code, Some(2), "{answer}");
+    assert!(answer.stdout.starts_with("ERR "), "{answer}");
+}
+
 #[test]
 fn a_refusal_must_have_the_right_reason() {
     let folder = Folder::new();

@@ -33,8 +33,7 @@ pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>
     let mut given = read_given(args, evaluator)?;
     let tensors = given.iter().map(|(name, (tensor, _))| (name.as_str(), tensor)).collect();
     let dims = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
-    let mut generated =
-        generate::missing_inputs(evaluator, &tensors, &dims, args.seed).map_err(open_size)?;
+    let mut generated = generate::missing_inputs(evaluator, &tensors, &dims, args.seed).map_err(open_size)?;
     let mut inputs = Vec::new();
     for input in evaluator.inputs() {
         if let Some((tensor, origin)) = given.remove(input.name) {
@@ -65,7 +64,8 @@ fn open_size(error: kvscatter_onnx::Error) -> Error {
 }
 
 fn read_given(args: &Run, evaluator: &Evaluator<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
-    unique("--input", &args.inputs)?;
+    unique("--input", args.inputs.iter().map(|input| &input.name))?;
+    unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
     let mut given = BTreeMap::new();
     for asked in &args.inputs {
         let name = asked.name.clone();

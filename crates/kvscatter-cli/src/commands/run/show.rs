@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::inputs::Origin;
 use super::{Done, Input};
-use crate::output::{Output, styled, table};
+use crate::output::{Output, one_line, styled, table};
 use crate::values::Summary;
 
 pub(super) fn show(done: &[Done], output: &mut Output) -> io::Result<()> {
@@ -26,7 +26,7 @@ pub(super) fn show(done: &[Done], output: &mut Output) -> io::Result<()> {
 
 impl Done {
     fn print(&self, output: &mut Output) -> io::Result<()> {
-        writeln!(output, "{}\n", self.title)?;
+        writeln!(output, "{}\n", one_line(&self.title))?;
         let inputs = self
             .inputs
             .iter()
@@ -48,9 +48,10 @@ impl Done {
 
         for (picture, nodes) in self.distinct_pictures() {
             if self.report.nodes.len() > 1 {
-                writeln!(output, "{}", nodes.join(", "))?;
+                writeln!(output, "{}", one_line(&nodes.join(", ")))?;
             }
-            writeln!(output, "{}", picture.text().width(output.picture_width()))?;
+            output.picture(picture)?;
+            writeln!(output)?;
         }
 
         let outputs = self.outputs.iter().zip(&self.lies_in).map(|((name, tensor), lies_in)| {

@@ -60,7 +60,7 @@ impl Judge<'_> {
         };
         let sets = &case.data_sets;
         if sets.is_empty() {
-            return vec![unreadable(Error::NoDataSet)];
+            return vec![unreadable(Error::NoDataSet { dir: self.folder.to_owned() })];
         }
         let line = |set: &DataSet| Line {
             case: match sets.len() {
