@@ -46,7 +46,7 @@ pub fn inputs(
 /// [memory limit](Evaluator::memory_limit).
 ///
 /// Open dimensions have the sizes they have in the tensors given, and only the rest need be in `dims`. Indices are
-/// valid together with those given.
+/// valid together with those they are added to, if these are given.
 ///
 /// # Errors
 /// As [`inputs`], and about the tensors given [`Error::InputUnknown`], and [`Error::SymbolConflict`] if one is of

@@ -15,15 +15,15 @@ pub(super) fn ranges<'m>(
     types: &Types<'m>,
     given: &BTreeMap<&str, &Tensor>,
 ) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, Error> {
-    // What is fed to an input hides the initializer that is its default.
-    let known = |name| given.get(name).copied().or_else(|| evaluator.constants().get(name));
+    let known = known(evaluator, given);
     let mut ranges = BTreeMap::new();
     // Later nodes first: when a node is reached, all that is asked of its output is known.
     for op in evaluator.ops().iter().rev() {
         match *op {
             Op::TensorScatter { op, mode, update, write_indices: Some(indices), present_cache, .. } => {
-                let capacity =
-                    types.prepared(present_cache).map_or(0, |prepared| prepared.geometry().capacity());
+                let prepared = types.prepared(present_cache);
+                let missing = || Error::ValueMissing { name: present_cache.to_owned() };
+                let capacity = prepared.ok_or_else(missing)?.geometry().capacity();
                 let last = match mode {
                     Mode::Circular => capacity.saturating_sub(1),
                     _ => capacity.saturating_sub(rows(op, types, update)),
@@ -37,7 +37,7 @@ pub(super) fn ranges<'m>(
             }
             Op::Add { left, right, output } => {
                 if let Some(range) = ranges.get(output).cloned() {
-                    match (known(left), known(right)) {
+                    match (known.get(left), known.get(right)) {
                         (Some(known), None) => narrow(&mut ranges, right, minus(&range, known)),
                         (None, Some(known)) => narrow(&mut ranges, left, minus(&range, known)),
                         // Two inputs share one range: the second adds nothing.
@@ -58,6 +58,25 @@ pub(super) fn ranges<'m>(
         }
     }
     Ok(ranges)
+}
+
+/// Values that are there before anything is computed, under all their names.
+fn known<'a>(
+    evaluator: &'a Evaluator<'_>,
+    given: &BTreeMap<&'a str, &'a Tensor>,
+) -> BTreeMap<&'a str, &'a Tensor> {
+    let mut known: BTreeMap<_, _> =
+        evaluator.constants().iter().map(|(&name, tensor)| (name, tensor)).collect();
+    // What is fed to an input hides the initializer that is its default.
+    known.extend(given);
+    for op in evaluator.ops() {
+        if let Op::Identity { input, output } = *op
+            && let Some(&tensor) = known.get(input)
+        {
+            known.insert(output, tensor);
+        }
+    }
+    known
 }
 
 /// Rows of the update along the sequence.

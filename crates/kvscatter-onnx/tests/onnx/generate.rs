@@ -143,7 +143,11 @@ fn dimensions_must_be_given() {
 /// A cache that is given is neither generated nor in need of a shape, and its sizes are those of its neighbours.
 #[test]
 fn only_what_is_missing_is_generated() {
-    let mut model = graph(vec![node("Add", &["i", "j"], "a"), scatter(&["x", "u", "a"], "y")]);
+    let mut model = graph(vec![
+        node("Identity", &["i"], "k"),
+        node("Add", &["k", "j"], "a"),
+        scatter(&["x", "u", "a"], "y"),
+    ]);
     let graph = model.proto_mut().graph.get_or_insert_default();
     let Some(TypeValue::TensorType(ty)) = &mut graph.input[0].r#type.get_or_insert_default().value else {
         panic!("a tensor")
