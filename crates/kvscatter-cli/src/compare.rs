@@ -53,7 +53,7 @@ pub(crate) fn compare(
             let (actual, expected) = (actual.shape().to_vec(), expected.shape().to_vec());
             return Some(Mismatch::Shape { output, actual, expected });
         }
-        let elements = expected.shape().iter().product();
+        let elements = expected.elements();
         difference(actual, expected, tolerance).map(|first| Mismatch::Values { output, first, elements })
     })
 }

@@ -56,7 +56,7 @@ pub(crate) enum Error {
     #[error("{}: --output asks for one data set, there are {sets}", .dir.display())]
     SeveralDataSets { dir: PathBuf, sets: usize },
     /// Standard output could not be written.
-    #[error("standard output: {0}")]
+    #[error("standard output: {}", files::plain(.0))]
     Output(#[from] io::Error),
 }
 

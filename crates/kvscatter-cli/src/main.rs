@@ -27,6 +27,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use cli::Cli;
+use error::Error;
 use output::Output;
 
 /// How a command that was not refused went.
@@ -61,9 +62,7 @@ fn main() -> ExitCode {
 /// Help: a reader that has seen enough (`| head`) is no error.
 fn said(result: io::Result<()>) -> ExitCode {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            refused(&format!("standard output: {error}"))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => refused(&Error::Output(error).to_string()),
         _ => ExitCode::SUCCESS,
     }
 }

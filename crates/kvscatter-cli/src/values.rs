@@ -30,8 +30,7 @@ pub(crate) fn difference(got: &Tensor, want: &Tensor, tolerance: Option<Toleranc
     if got.data() == want.data() {
         return None;
     }
-    let elements: usize = want.shape().iter().product();
-    let mut differing = (0..elements).filter(|&at| !agree(value(got, at), value(want, at), tolerance));
+    let mut differing = (0..want.elements()).filter(|&at| !agree(value(got, at), value(want, at), tolerance));
     let first = differing.next()?;
     Some(Difference {
         index: unravel(first, want.shape()),

@@ -243,7 +243,7 @@ fn in_place(request: &Request) -> Result<Report, Error> {
         for side in &mut described {
             side.element = ElementType::UInt8;
         }
-        unpacked = files::unpack(bytes, update.shape().iter().product());
+        unpacked = files::unpack(bytes, update.elements());
         bytes = &unpacked;
     }
     let report = request.operator.with_plan(&described, |plan| {

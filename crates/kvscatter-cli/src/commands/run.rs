@@ -13,7 +13,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValuePar
 use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome as NodeOutcome, Placement, Report};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
-use kvscatter_onnx::{Data, Model, Tensor};
+use kvscatter_onnx::{Model, Tensor};
 
 use crate::Outcome;
 use crate::compare::{Mismatch, compare};
@@ -30,8 +30,8 @@ const LANES: usize = 32;
 /// MODEL is an .onnx file; what is not given with --input is generated from the seed, indices valid by construction, and
 /// printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
 ///
-/// No input file is ever changed. "In place" means that present lies at past's address in memory and that no more bytes
-/// moved than the write was planned to move.
+/// No input file is ever changed. "In place" means that present lies at past's address in memory and that exactly the
+/// planned bytes moved.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -238,18 +238,14 @@ impl Done {
 
     fn is_right(&self) -> bool {
         let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
-        let proved = self.report.nodes.iter().filter(claimed).all(show::is_in_place);
+        let proved = self.report.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
         proved && !matches!(self.check, Some(Err(_)))
     }
 }
 
 /// Where the values lie in memory; `None` if there are none.
 fn address(tensor: &Tensor) -> Option<usize> {
-    match tensor.data() {
-        Data::Bytes(bytes) if !bytes.is_empty() => Some(bytes.as_ptr().addr()),
-        Data::Strings(strings) if !strings.is_empty() => Some(strings.as_ptr().addr()),
-        _ => None,
-    }
+    (tensor.elements() > 0).then(|| tensor.address())
 }
 
 fn unique<'a>(option: &'static str, mut names: impl Iterator<Item = &'a String>) -> Result<(), Error> {

@@ -188,7 +188,7 @@ pub(super) fn encode(tensor: &Tensor) -> Result<Vec<u8>, Problem> {
     let element = tensor.element();
     let unpacked;
     let data = if element.bits() == Some(4) {
-        unpacked = unpack(bytes, tensor.shape().iter().product());
+        unpacked = unpack(bytes, tensor.elements());
         &unpacked
     } else {
         bytes

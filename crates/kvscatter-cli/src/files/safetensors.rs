@@ -140,9 +140,7 @@ fn view(tensor: &Tensor) -> Result<TensorView<'_>, Problem> {
     };
     let dtype = dtype(element).ok_or(Problem::NoSafetensorsType { element })?;
     TensorView::new(dtype, tensor.shape().to_vec(), bytes).map_err(|error| match error {
-        SafeTensorError::MisalignedSlice => {
-            Problem::OddSafetensors { elements: tensor.shape().iter().product() }
-        }
+        SafeTensorError::MisalignedSlice => Problem::OddSafetensors { elements: tensor.elements() },
         error => error.into(),
     })
 }

@@ -76,9 +76,7 @@ impl Integers {
             return None;
         };
         match tensor.element() {
-            ElementType::Int64 if self.int64 => {
-                Some(bytes.as_chunks().0.iter().copied().map(i64::from_le_bytes).collect())
-            }
+            ElementType::Int64 if self.int64 => tensor.int64s().map(Iterator::collect),
             ElementType::Int32 if self.int32 => {
                 let values = bytes.as_chunks().0.iter().copied();
                 Some(values.map(i32::from_le_bytes).map(i64::from).collect())

@@ -76,6 +76,17 @@ fn devices_and_pipes_are_written_through() {
 }
 
 #[test]
+fn a_full_disk_under_standard_output_is_said() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = Command::new(BINARY).args(PLAN.split(' ')).stdout(full).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), error.as_str()),
+        (Some(2), "error: standard output: No space left on device\n")
+    );
+}
+
+#[test]
 fn a_picture_on_standard_output_is_all_there_is_on_it() {
     let svg = folder().run(&format!("{PLAN} --svg -")).passed();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");

@@ -95,22 +95,14 @@ impl Done {
 /// How a node's output came to be. In place is claimed only where the report proves it.
 fn how(node: &NodeReport) -> String {
     match &node.outcome {
-        Outcome::InPlace { .. } if is_in_place(node) => "in place: present lies at past's address".to_owned(),
+        Outcome::InPlace { .. } if node.is_in_place() => {
+            "in place: present lies at past's address".to_owned()
+        }
         Outcome::InPlace { .. } => "NOT in place: the address or the bytes differ".to_owned(),
         Outcome::Copied { reason } => format!("copied: {reason}"),
         Outcome::Alias => "the input under another name".to_owned(),
         Outcome::Constant => "part of the model".to_owned(),
         Outcome::Computed => "computed".to_owned(),
-    }
-}
-
-/// Present lies where past lay, and exactly the planned bytes moved.
-pub(super) fn is_in_place(node: &NodeReport) -> bool {
-    match node.outcome {
-        Outcome::InPlace { past_address, present_address } => {
-            past_address == present_address && node.moved_bytes == node.planned_bytes
-        }
-        _ => false,
     }
 }
 
@@ -174,7 +166,7 @@ impl<'a> Document<'a> {
             node: node.node.index,
             operator: &node.node.op_type,
             output: &node.output,
-            in_place: is_in_place(node),
+            in_place: node.is_in_place(),
             planned_bytes: node.planned_bytes,
             moved_bytes: node.moved_bytes,
             how: how(node),
