@@ -139,32 +139,31 @@ impl<O: Args> Planned<O> {
     fn show(self, operator: impl FnOnce(O) -> Operator, output: &mut Output) -> Result<Outcome, Error> {
         let described = Operand::describe_pair(&self.cache, &self.update, self.ty)?;
         let operator = operator(self.operator);
+        let [cache, update] = described.clone().map(|side| side.shape);
         operator.with_plan(&described, |plan| {
+            if self.svg.as_deref() == Some(Path::new("-")) {
+                write!(output, "{}", Picture::new(plan, SVG_LANES).svg())?;
+                return Ok(Outcome::Passed);
+            }
             if let Some(path) = &self.svg {
-                let svg = Picture::new(plan, SVG_LANES).svg().to_string();
-                if path == Path::new("-") {
-                    return Ok(output.write_all(svg.as_bytes()).map(|()| Outcome::Passed)?);
-                }
                 let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
                 let inputs: Vec<_> = operands.chain(operator.files()).collect();
+                let svg = Picture::new(plan, SVG_LANES).svg().to_string();
                 files::write_bytes(path, svg.as_bytes(), &inputs)?;
             }
-            let samples = plan.geometry().cache_batch();
-            let drawn_in_part = self.svg.is_some() && samples > SVG_LANES;
-            let picture = Picture::new(plan, SHOWN);
-            let [cache, update] = described.clone().map(|side| side.shape);
             if output.is_json() {
                 output.json(&Document::new(plan, operator.has_layers(), cache, update))?;
-            } else {
-                let element = plan.geometry().element();
-                writeln!(output, "{element} cache {cache:?}, update {update:?}\n")?;
-                output.picture(&picture)?;
-                writeln!(output)?;
-                print_blocks(plan, output)?;
-                if let (Some(path), true) = (&self.svg, drawn_in_part) {
-                    let path = one_line(&path.display().to_string());
-                    writeln!(output, "{path}: the first {SVG_LANES} of {samples} samples")?;
-                }
+                return Ok(Outcome::Passed);
+            }
+            let element = plan.geometry().element();
+            writeln!(output, "{element} cache {cache:?}, update {update:?}\n")?;
+            output.picture(&Picture::new(plan, SHOWN))?;
+            writeln!(output)?;
+            print_blocks(plan, output)?;
+            let samples = plan.geometry().cache_batch();
+            if let Some(path) = self.svg.as_ref().filter(|_| samples > SVG_LANES) {
+                let path = one_line(&path.display().to_string());
+                writeln!(output, "{path}: the first {SVG_LANES} of {samples} samples")?;
             }
             Ok(Outcome::Passed)
         })

@@ -113,6 +113,10 @@ pub(crate) enum Problem {
     OneTensor,
     #[error("is an input of this command, and no input is overwritten")]
     OverInput,
+    #[error("two outputs are called '{entry}'")]
+    DuplicateOutput { entry: String },
+    #[error("'{entry}' is the format's own key and names no tensor")]
+    ReservedEntry { entry: &'static str },
     #[error("leads to the same file as {}", .other.display())]
     SameOutput { other: PathBuf },
     #[error("is there already, and other entries would be lost: {}; write a new file", list(.lost))]

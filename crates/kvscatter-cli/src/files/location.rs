@@ -73,7 +73,7 @@ impl Format {
         }
     }
 
-    fn has_entries(self) -> bool {
+    pub(super) fn has_entries(self) -> bool {
         matches!(self, Self::Npz | Self::Safetensors)
     }
 }

@@ -17,6 +17,9 @@ use super::{Location, Problem, source};
 /// The header's limit in the format's own implementation.
 const MAX_HEADER: u64 = 100_000_000;
 
+/// The key of a header that is no tensor's.
+const METADATA: &str = "__metadata__";
+
 /// An entry and where its data lies in the file.
 pub(super) struct Entry {
     pub(super) element: ElementType,
@@ -126,6 +129,9 @@ impl<'de> Deserialize<'de> for Names {
 
 /// The bytes of a file of these tensors.
 pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
+    if entries.iter().any(|(name, _)| *name == METADATA) {
+        return Err(Problem::ReservedEntry { entry: METADATA });
+    }
     let views = entries
         .iter()
         .map(|(name, tensor)| Ok((*name, view(tensor)?)))

@@ -1,5 +1,6 @@
 //! Writing files whole or not at all, and never over what was read.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub(crate) fn write_tensors(outputs: &[(Location, &str, &Tensor)], inputs: &[&Pa
             .filter(|(location, ..)| location.path() == path)
             .map(|(location, name, tensor)| (location.format(), location.entry().unwrap_or(name), *tensor))
             .collect();
-        let encoded = keep_entries(path, &entries).and_then(|()| encode(&entries));
+        let encoded =
+            distinct(&entries).and_then(|()| keep_entries(path, &entries)).and_then(|()| encode(&entries));
         files.push((path, identity, encoded.map_err(|problem| Error::at_path(path, problem))?));
     }
     files.iter().try_for_each(|(path, _, bytes)| put(path, bytes))
@@ -99,6 +101,15 @@ fn link_target(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("too many symbolic links"))
+}
+
+/// Two tensors of one name: the crates that write these files take them for a mistake of the program.
+fn distinct(outputs: &[(Format, &str, &Tensor)]) -> Result<(), Problem> {
+    let mut seen = BTreeSet::new();
+    match outputs.iter().find(|(format, name, _)| format.has_entries() && !seen.insert(*name)) {
+        None => Ok(()),
+        Some((_, name, _)) => Err(Problem::DuplicateOutput { entry: (*name).to_owned() }),
+    }
 }
 
 /// Entries that no output replaces must not vanish with the file that holds them.

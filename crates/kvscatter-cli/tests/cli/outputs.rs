@@ -160,6 +160,12 @@ fn two_outputs_are_two_files() {
         assert!(!folder.path(first).exists());
     }
     folder.run(&format!("{run} -o present_k=a.npz#k -o present_v=a.npz#v")).passed();
+    for file in ["b.npz", "b.safetensors"] {
+        let refused = folder.run(&format!("{run} -o present_k={file}#k -o present_v={file}#k")).refused();
+        assert_eq!(refused, format!("error: {file}: two outputs are called 'k'"));
+        assert!(!folder.path(file).exists());
+    }
+    folder.run(&format!("{run} -o present_k=b.safetensors#__metadata__")).refused();
 }
 
 #[test]

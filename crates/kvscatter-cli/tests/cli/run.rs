@@ -38,6 +38,10 @@ fn a_wrong_expectation_is_a_failed_check() {
     message[last] ^= 0x40;
     folder.write(&output, &message);
     insta::assert_snapshot!(folder.run(&format!("run {CIRCULAR}")));
+    let answer = folder.run(&format!("run {CIRCULAR} --json"));
+    let json: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let mismatch = &json[0]["mismatch"];
+    assert_eq!((&mismatch["kind"], &mismatch["differing"]), (&"values".into(), &1.into()), "{answer}");
 }
 
 #[test]

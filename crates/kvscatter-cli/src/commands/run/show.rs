@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::inputs::Origin;
 use super::{Done, Input};
+use crate::compare::Mismatch;
 use crate::output::{Output, one_line, styled, table};
 use crate::values::Summary;
 
@@ -124,7 +125,7 @@ struct Document<'a> {
     outputs: Vec<OutputDocument<'a>>,
     /// `null` where nothing is expected.
     matches_expected: Option<bool>,
-    mismatch: Option<String>,
+    mismatch: Option<&'a Mismatch>,
 }
 
 #[derive(Serialize)]
@@ -184,7 +185,7 @@ impl<'a> Document<'a> {
                 })
                 .collect(),
             matches_expected: done.check.as_ref().map(Result::is_ok),
-            mismatch: done.check.as_ref().and_then(|check| check.as_ref().err()).map(ToString::to_string),
+            mismatch: done.check.as_ref().and_then(|check| check.as_ref().err()),
         }
     }
 }
