@@ -1,6 +1,6 @@
 //! A tensor in memory: an element type, a shape, and values that are known to fill it.
 
-use kvscatter::ElementType;
+use kvscatter::{Argument, ElementType, WritePlan, Written};
 
 /// The values of a [`Tensor`], in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +135,23 @@ impl Tensor {
         match &mut self.data {
             Data::Bytes(bytes) => DataMut::Bytes(bytes),
             Data::Strings(strings) => DataMut::Strings(strings),
+        }
+    }
+
+    /// Writes `update` into this cache, where the plan says.
+    ///
+    /// # Errors
+    /// Those of [`WritePlan::write_bytes`] and [`WritePlan::write_cloned`];
+    /// [`kvscatter::Error::ElementTypeMismatch`] if one holds strings and the other bytes.
+    pub fn write(&mut self, plan: &WritePlan<'_>, update: &Self) -> Result<Written, kvscatter::Error> {
+        let (cache, element) = (self.element, update.element);
+        match (self.data_mut(), &update.data) {
+            (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update),
+            (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update),
+            (DataMut::Bytes(_), Data::Strings(_)) | (DataMut::Strings(_), Data::Bytes(_)) => {
+                let argument = Argument::Update;
+                Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element })
+            }
         }
     }
 

@@ -55,6 +55,10 @@ impl<'a> Positions<'a> {
         Self { geometry, call }
     }
 
+    pub(crate) fn geometry(&self) -> &'a Geometry {
+        self.geometry
+    }
+
     /// Checks every index:
     ///
     /// 1. the layer exists;

@@ -121,8 +121,17 @@ impl ElementType {
     /// bytes (G1).
     #[must_use]
     pub fn storage_len(self, shape: &[usize]) -> Option<usize> {
-        let bits = self.bits().unwrap_or(8);
+        let bits = self.size_bits();
         size::bytes(size::elements(shape, bits)?, bits)
+    }
+
+    /// Bits that sizes are computed with: a string counts as one byte, which leaves its own size to the slice
+    /// that holds it.
+    pub(crate) const fn size_bits(self) -> usize {
+        match self.bits() {
+            Some(bits) => bits,
+            None => 8,
+        }
     }
 
     /// The type's number in ONNX's `TensorProto.DataType`.

@@ -69,6 +69,25 @@ impl Geometry {
         self.element.bits().unwrap_or(0).div_euclid(8)
     }
 
+    /// Holds the lengths of the buffers of a write in place against what the tensors need, both in `unit`.
+    /// `buffer` is the place an error names.
+    pub(crate) fn check_buffers(
+        &self,
+        buffer: usize,
+        cache: usize,
+        update: usize,
+        unit: impl Fn(&Buffer) -> usize,
+    ) -> Result<(), Error> {
+        self.cache.check(self.words.cache, buffer, cache, unit(&self.cache))?;
+        self.update.check(self.words.update, buffer, update, unit(&self.update))
+    }
+
+    /// The same for the present of the functional form.
+    pub(crate) fn check_present(&self, got: usize, unit: impl Fn(&Buffer) -> usize) -> Result<(), Error> {
+        let buffer = &self.present.buffer;
+        buffer.check(self.words.present, 0, got, unit(buffer))
+    }
+
     /// The one constructor: every front ends here.
     ///
     /// # Errors
@@ -242,7 +261,7 @@ impl Buffer {
         element: ElementType,
         argument: Argument,
     ) -> Result<Self, Error> {
-        let bytes = size::bytes(len, width(element)).ok_or(Error::TooLarge { argument })?;
+        let bytes = size::bytes(len, element.size_bits()).ok_or(Error::TooLarge { argument })?;
         Ok(Self { offset, len, bytes, exact })
     }
 
@@ -266,12 +285,6 @@ pub(crate) struct Present {
     pub(crate) layer_stride: isize,
     pub(crate) from_update: Mapping,
     pub(crate) from_past: Mapping,
-}
-
-/// Bits that sizes are computed with: strings count as one byte, which leaves their own size to the slice that
-/// holds them.
-pub(crate) fn width(element: ElementType) -> usize {
-    element.bits().unwrap_or(8)
 }
 
 /// One side of a mapping.

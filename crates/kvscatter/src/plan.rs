@@ -14,7 +14,6 @@ use crate::{Error, size};
 /// * **P2** the blocks of one plan are disjoint in the destination, so they may run in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct WritePlan<'a> {
-    geometry: &'a Geometry,
     positions: Positions<'a>,
     checked: Checked,
 }
@@ -40,13 +39,13 @@ impl<'a> WritePlan<'a> {
     pub(crate) fn new(geometry: &'a Geometry, call: Call<'a>) -> Result<Self, Error> {
         let positions = Positions::new(geometry, call);
         let checked = positions.check()?;
-        Ok(Self { geometry, positions, checked })
+        Ok(Self { positions, checked })
     }
 
     /// The shapes this plan writes.
     #[must_use]
     pub fn geometry(&self) -> &'a Geometry {
-        self.geometry
+        self.positions.geometry()
     }
 
     /// Samples of the update.
@@ -84,25 +83,25 @@ impl<'a> WritePlan<'a> {
     #[must_use]
     pub fn elements(&self) -> usize {
         // G1: a part of the update.
-        self.checked.rows.wrapping_mul(self.geometry.row_elements)
+        self.checked.rows.wrapping_mul(self.geometry().row_elements)
     }
 
     /// Bytes the write moves, rounded up where 4-bit elements end on half a byte; `None` for strings.
     #[must_use]
     pub fn bytes(&self) -> Option<usize> {
-        size::bytes(self.elements(), self.geometry.element().bits()?)
+        size::bytes(self.elements(), self.geometry().element().bits()?)
     }
 
     /// Visits every [`Block`]. This is how backends execute a plan.
     #[inline]
     pub fn for_each(&self, mut visit: impl FnMut(&Block)) {
         let (dst, src) = self.bases();
-        self.for_each_rows(|rows| self.geometry.write.for_each(dst, src, rows, &mut visit));
+        self.for_each_rows(|rows| self.geometry().write.for_each(dst, src, rows, &mut visit));
     }
 
     /// The blocks one by one, for pictures and tests; [`for_each`](Self::for_each) is faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
-        let (geometry, (dst, src)) = (self.geometry, self.bases());
+        let (geometry, (dst, src)) = (self.geometry(), self.bases());
         self.targets()
             .flat_map(move |target| target.rows(geometry.capacity()))
             .flatten()
@@ -111,7 +110,7 @@ impl<'a> WritePlan<'a> {
 
     /// Which slots of which sample are written: what a block is before layouts enter, for pictures.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
-        let capacity = self.geometry.capacity();
+        let capacity = self.geometry().capacity();
         self.targets().flat_map(move |target| {
             let segment = move |Rows { sample, dst, src, count }: Rows| Segment {
                 sample,
@@ -129,7 +128,7 @@ impl<'a> WritePlan<'a> {
         let mut packed_row = 0;
         for sample in 0..self.walked() {
             if let Some(target) = self.target(sample, &mut packed_row) {
-                let [first, wrapped] = target.rows(self.geometry.capacity());
+                let [first, wrapped] = target.rows(self.geometry().capacity());
                 first.into_iter().for_each(&mut visit);
                 wrapped.into_iter().for_each(&mut visit);
             }
@@ -138,15 +137,15 @@ impl<'a> WritePlan<'a> {
 
     /// The blocks of the functional form that come from the update: those of the plan, in the present's layout.
     pub(crate) fn for_each_present(&self, mut visit: impl FnMut(&Block)) {
-        let present = &self.geometry.present;
+        let present = &self.geometry().present;
         let dst = layer_base(0, present.layer_stride, self.checked.layer);
-        let src = self.geometry.update.offset;
+        let src = self.geometry().update.offset;
         self.for_each_rows(|rows| present.from_update.for_each(dst, src, rows, &mut visit));
     }
 
     /// The blocks of the functional form that come from the past: every slot that the plan leaves alone.
     pub(crate) fn for_each_kept(&self, mut visit: impl FnMut(&Block)) {
-        let Geometry { cache, layers, present, .. } = self.geometry;
+        let Geometry { cache, layers, present, .. } = self.geometry();
         if present.buffer.len == 0 {
             return;
         }
@@ -158,10 +157,10 @@ impl<'a> WritePlan<'a> {
     }
 
     fn for_each_kept_rows(&self, layer: usize, mut visit: impl FnMut(Rows)) {
-        let capacity = self.geometry.capacity();
+        let capacity = self.geometry().capacity();
         let written = if layer == self.checked.layer { self.walked() } else { 0 };
         let mut packed_row = 0;
-        for sample in 0..self.geometry.cache_batch() {
+        for sample in 0..self.geometry().cache_batch() {
             let target = if sample < written { self.target(sample, &mut packed_row) } else { None };
             let mut keep = |from: usize, to: usize| {
                 visit(Rows { sample, dst: from, src: from, count: to.saturating_sub(from) });
@@ -185,7 +184,7 @@ impl<'a> WritePlan<'a> {
 
     /// Where sample 0 of the written layer begins, in the cache and in the update.
     fn bases(&self) -> (usize, usize) {
-        let Geometry { cache, update, layers, .. } = self.geometry;
+        let Geometry { cache, update, layers, .. } = self.geometry();
         (layer_base(cache.offset, layers.stride, self.checked.layer), update.offset)
     }
 
@@ -204,7 +203,7 @@ impl<'a> WritePlan<'a> {
     fn target(&self, sample: usize, packed_row: &mut usize) -> Option<Target> {
         let (span, length) = self.positions.rows_of(sample).ok()?; // `new` has seen that this is `Ok`
         let row = *packed_row;
-        if let Samples::Packed { .. } = self.geometry.samples {
+        if let Samples::Packed { .. } = self.geometry().samples {
             *packed_row = row.wrapping_add(span); // at most the tokens of the update
         }
         let slot = self.positions.slot(sample, span, length).ok()?; // `Err` is a skipped sample

@@ -6,7 +6,7 @@ use bytemuck::NoUninit;
 
 use crate::cpu;
 use crate::mapping::Block;
-use crate::{Error, Geometry, WritePlan};
+use crate::{Error, WritePlan};
 
 /// What a write did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +70,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`].
     pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        self.check_elements(cache.len(), update.len())?;
+        self.geometry().check_buffers(0, cache.len(), update.len(), |buffer| buffer.len)?;
         self.for_each(|block| clone_block(block, cache, update));
         Ok(self.written())
     }
@@ -172,10 +172,8 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        let geometry = self.geometry();
-        let buffer = &geometry.present.buffer;
-        self.check_elements(past.len(), update.len())?;
-        buffer.check(geometry.words.present, 0, present.len(), buffer.len)?;
+        self.geometry().check_buffers(0, past.len(), update.len(), |buffer| buffer.len)?;
+        self.geometry().check_present(present.len(), |buffer| buffer.len)?;
         self.for_each_kept(|block| clone_block(block, present, past));
         self.for_each_present(|block| clone_block(block, present, update));
         Ok(self.written())
@@ -192,12 +190,6 @@ impl WritePlan<'_> {
 
     fn written(&self) -> Written {
         Written { skipped: self.skipped() }
-    }
-
-    fn check_elements(&self, cache: usize, update: usize) -> Result<(), Error> {
-        let Geometry { words, cache: dst, update: src, .. } = self.geometry();
-        dst.check(words.cache, 0, cache, dst.len)?;
-        src.check(words.update, 0, update, src.len)
     }
 }
 

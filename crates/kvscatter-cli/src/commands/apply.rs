@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use kvscatter::{Argument, ElementType, WritePlan};
-use kvscatter_onnx::{Data, DataMut, Tensor};
+use kvscatter_onnx::Data;
 use serde::Serialize;
 
 use crate::Outcome;
@@ -197,24 +197,13 @@ fn functional(request: &Request, location: &Location) -> Result<Report, Error> {
     let described = [&cache, &update]
         .map(|tensor| Described { element: tensor.element(), shape: tensor.shape().to_vec() });
     let report = request.operator.with_plan(&described, |plan| {
-        write(plan, &mut cache, &update)?;
+        cache.write(plan, &update)?;
         Ok(Report::new(plan, location, false))
     })?;
     let inputs: Vec<_> =
         [request.cache.path(), request.update.path()].into_iter().chain(request.operator.files()).collect();
     files::write_tensors(&[(location.clone(), request.output_name, &cache)], &inputs)?;
     Ok(report)
-}
-
-fn write(plan: &WritePlan<'_>, cache: &mut Tensor, update: &Tensor) -> Result<(), kvscatter::Error> {
-    let (cache_type, update_type) = (cache.element(), update.element());
-    match (cache.data_mut(), update.data()) {
-        (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update).map(|_| ()),
-        (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update).map(|_| ()),
-        (DataMut::Bytes(_), Data::Strings(_)) | (DataMut::Strings(_), Data::Bytes(_)) => {
-            Err(types_differ(cache_type, update_type))
-        }
-    }
 }
 
 fn types_differ(cache: ElementType, element: ElementType) -> kvscatter::Error {

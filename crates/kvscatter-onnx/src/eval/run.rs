@@ -10,7 +10,7 @@ use super::{
     Evaluation, Evaluator, Feed, NodeReport, NotInPlace, Op, Outcome, OutputCopy, Placement, Report,
     TensorType, Types, add, memory,
 };
-use crate::{Data, DataMut, Error, Node, Tensor};
+use crate::{Data, Error, Node, Tensor};
 
 /// Values during evaluation. Several names may stand for one buffer.
 #[derive(Default)]
@@ -192,11 +192,7 @@ impl<'a> Values<'a> {
         // Taken out while it is written, so that the update can be read from its neighbours.
         let (mut cache, entered) = self.take(past_cache)?;
         let new = self.get(update)?;
-        match (cache.data_mut(), new.data()) {
-            (DataMut::Bytes(cache), Data::Bytes(new)) => plan.write_bytes(cache, new)?,
-            (DataMut::Strings(cache), Data::Strings(new)) => plan.write_cloned(cache, new)?,
-            _ => return Err(missing(update)),
-        };
+        cache.write(plan, new)?;
         let moved = moved(plan, new);
         if let Some(slot) = self.buffers.get_mut(buffer) {
             *slot = Buffer::Owned { tensor: cache, entered };

@@ -13,8 +13,7 @@ use core::mem::MaybeUninit;
 use bytemuck::NoUninit;
 
 use self::destination::Destination;
-use crate::geometry::Buffer;
-use crate::{Argument, Error, Geometry, WritePlan};
+use crate::{Error, WritePlan};
 
 /// Checks that a plan moves elements as wide as `T`, and that buffers of these lengths hold its tensors.
 /// `buffer` is the place an error names.
@@ -29,9 +28,7 @@ pub(crate) fn check<T>(
     if element.bits() != Some(got) {
         return Err(Error::ElementWidth { got, element });
     }
-    let Geometry { words, cache: dst, update: src, .. } = plan.geometry();
-    dst.check(words.cache, buffer, cache, dst.len)?;
-    src.check(words.update, buffer, update, src.len)
+    plan.geometry().check_buffers(buffer, cache, update, |buffer| buffer.len)
 }
 
 /// The same for raw bytes, which may be elements of any fixed width.
@@ -41,11 +38,9 @@ pub(crate) fn check_bytes(
     cache: usize,
     update: usize,
 ) -> Result<(), Error> {
-    let Geometry { words, cache: dst, update: src, .. } = plan.geometry();
     let element = plan.geometry().element();
     element.bits().ok_or(Error::ElementWidth { got: 8, element })?;
-    dst.check(words.cache, buffer, cache, dst.bytes)?;
-    src.check(words.update, buffer, update, src.bytes)
+    plan.geometry().check_buffers(buffer, cache, update, |buffer| buffer.bytes)
 }
 
 /// Writes in place.
@@ -84,7 +79,7 @@ pub(crate) fn into_present<T: NoUninit>(
     present: &mut [T],
 ) -> Result<(), Error> {
     check::<T>(plan, 0, past.len(), update.len())?;
-    check_present(plan, present.len(), |buffer| buffer.len)?;
+    plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
     let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
     fill_whole(plan, past, update, Destination::new(present));
     Ok(())
@@ -98,7 +93,7 @@ pub(crate) fn into_present_uninit<'p, T: NoUninit>(
     present: &'p mut [MaybeUninit<T>],
 ) -> Result<&'p mut [T], Error> {
     check::<T>(plan, 0, past.len(), update.len())?;
-    check_present(plan, present.len(), |buffer| buffer.len)?;
+    plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
     let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
     fill_whole(plan, past, update, Destination::uninit(present));
     // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the plan's (both
@@ -115,7 +110,7 @@ pub(crate) fn into_present_bytes(
     present: &mut [u8],
 ) -> Result<(), Error> {
     check_bytes(plan, 0, past.len(), update.len())?;
-    check_present(plan, present.len(), |buffer| buffer.bytes)?;
+    plan.geometry().check_present(present.len(), |buffer| buffer.bytes)?;
     if plan.geometry().is_packed() {
         plan.for_each_kept(|block| nibbles::copy(block, present, past));
         plan.for_each_present(|block| nibbles::copy(block, present, update));
@@ -140,10 +135,4 @@ fn fill_whole(plan: &WritePlan<'_>, past: &[u8], update: &[u8], mut present: Des
     plan.for_each_kept(|block| unsafe { bytes::copy(block, width, &mut present, past) });
     // SAFETY: P1 for the blocks from the update, over the same buffers.
     plan.for_each_present(|block| unsafe { bytes::copy(block, width, &mut present, update) });
-}
-
-fn check_present(plan: &WritePlan<'_>, got: usize, want: impl Fn(&Buffer) -> usize) -> Result<(), Error> {
-    let Geometry { words, present, .. } = plan.geometry();
-    let argument: Argument = words.present;
-    present.buffer.check(argument, 0, got, want(&present.buffer))
 }

@@ -12,7 +12,7 @@ use bytemuck::NoUninit;
 
 use crate::argument::Words;
 use crate::call::{Anchor, Call, Spans};
-use crate::geometry::{Geometry, Normalised, Rules, width};
+use crate::geometry::{Geometry, Normalised, Rules, agree};
 use crate::indices::Values;
 use crate::layout::{Dim, Layout};
 use crate::{Argument, ElementType, Error, Lengths, OutOfRange, Starts, WritePlan, Written};
@@ -87,26 +87,15 @@ impl KvCacheOperation {
         if !matches!(element, Float16 | BFloat16 | Int8) {
             return Err(Error::ElementType { argument: Argument::Past, element });
         }
-        let old = past.resolve(Argument::Past, width(element))?;
+        let old = past.resolve(Argument::Past, element.size_bits())?;
         let [layers, batch, rows, hidden] = *old.dims.as_slice() else {
             return Err(Error::Rank { argument: Argument::Past, rank: old.dims.len(), expected: &[4] });
         };
-        let new = new_kv.resolve(Argument::NewKv, width(element))?;
-        let mismatch = |dimension, expected, got| {
-            let argument = Argument::NewKv;
-            if expected == got {
-                Ok(())
-            } else {
-                Err(Error::DimensionMismatch { argument, dimension, expected, got })
-            }
-        };
+        let new = new_kv.resolve(Argument::NewKv, element.size_bits())?;
         let (sample, tokens, inner) = match *new.dims.as_slice() {
-            [tokens, new_hidden] => {
-                mismatch(1, hidden.size, new_hidden.size)?;
-                (None, tokens, vec![(hidden, new_hidden)])
-            }
+            [tokens, new_hidden] => (None, tokens, agree(Argument::NewKv, 1, &[hidden], &[new_hidden])?),
             [sample, rows, heads, head] => {
-                mismatch(0, batch.size, sample.size)?;
+                agree(Argument::NewKv, 0, &[batch], &[sample])?;
                 // G1 has bounded the product.
                 if heads.size.wrapping_mul(head.size) != hidden.size {
                     let (heads, head_size, hidden) = (heads.size, head.size, hidden.size);

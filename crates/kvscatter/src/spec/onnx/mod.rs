@@ -5,7 +5,7 @@ mod infer;
 pub use infer::{Dimension, Inferred};
 
 use crate::argument::Words;
-use crate::geometry::{Geometry, Normalised, Rules, agree, width};
+use crate::geometry::{Geometry, Normalised, Rules, agree};
 use crate::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, Prepared};
 
 /// The operator and its attributes.
@@ -111,8 +111,8 @@ impl TensorScatter {
         if rank != update_rank {
             return Err(Error::RankMismatch { cache: rank, update: update_rank });
         }
-        let cache = past_cache.resolve(Argument::PastCache, width(element))?;
-        let update = update.resolve(Argument::Update, width(element))?;
+        let cache = past_cache.resolve(Argument::PastCache, element.size_bits())?;
+        let update = update.resolve(Argument::Update, element.size_bits())?;
 
         let (old_batch, new_batch) = (cache.dims.get(..1), update.dims.get(..1));
         agree(Argument::Update, 0, old_batch.unwrap_or_default(), new_batch.unwrap_or_default())?;

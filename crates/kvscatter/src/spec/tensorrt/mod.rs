@@ -18,7 +18,7 @@ pub use network::{
 
 use crate::argument::Words;
 use crate::call::{Anchor, Call, Spans};
-use crate::geometry::{Geometry, Normalised, Roles, Rules, agree, width};
+use crate::geometry::{Geometry, Normalised, Roles, Rules, agree};
 use crate::indices::Values;
 use crate::layout::{Dim, View};
 use crate::{Argument, ElementType, Error, Layout, Lengths, OutOfRange, Prepared, Starts, WritePlan};
@@ -172,7 +172,7 @@ fn resolve(
         if !expected.contains(&rank) {
             return Err(Error::Rank { argument, rank, expected });
         }
-        layout.resolve(argument, width(element))
+        layout.resolve(argument, element.size_bits())
     };
     Ok((resolve(Argument::Cache, cache, &[4])?, resolve(Argument::Update, update, update_rank)?))
 }
