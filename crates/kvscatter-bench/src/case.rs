@@ -1,0 +1,298 @@
+//! What is written: a case as data, checked once.
+
+mod names;
+mod starts;
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{ElementType, Mode};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+pub use starts::{StartRule, Starts};
+
+/// A case as it is written down; [`Case::new`] checks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// What the case is called.
+    #[serde(default)]
+    pub name: String,
+    /// The cache, typically `[batch, heads, capacity, head size]`.
+    pub shape: Vec<usize>,
+    /// The sequence dimension, negative from the end.
+    #[serde(default = "default_axis")]
+    pub axis: i64,
+    /// Rows written per sample.
+    pub rows: usize,
+    /// The element type, by its name in ONNX, NumPy or safetensors.
+    #[serde(rename = "type", with = "names::element", default = "default_element")]
+    pub element: ElementType,
+    /// Whether the cache is a ring.
+    #[serde(with = "names::mode", default)]
+    pub mode: Mode,
+    /// Where each sample is written.
+    #[serde(default)]
+    pub starts: Starts,
+    /// In place, or past and update into a new cache.
+    #[serde(default)]
+    pub form: Form,
+    /// How warm the memory is when it is written.
+    #[serde(default)]
+    pub temperature: Temperature,
+    /// Pairs of a key and a value cache. Hot cases have one cache and no pair.
+    #[serde(default = "one")]
+    pub layers: usize,
+    /// The pages behind the buffers.
+    #[serde(default)]
+    pub pages: Pages,
+    /// How the update lies in memory.
+    #[serde(default)]
+    pub update: UpdateLayout,
+    /// Threads that share one write.
+    #[serde(default = "one")]
+    pub threads: usize,
+}
+
+/// Which of the operator's two forms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// The update is written into the cache.
+    #[default]
+    InPlace,
+    /// A present cache is made of the past one and the update.
+    Functional,
+}
+
+/// How warm the memory is that a call finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Temperature {
+    /// The same call again and again.
+    #[default]
+    Hot,
+    /// Layer after layer, at new positions every step, as a decoder writes.
+    Unflushed,
+    /// As `unflushed`, with the last-level cache swept before each pair.
+    Flushed,
+}
+
+/// The size of the pages behind the buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pages {
+    /// 4 KiB: transparent huge pages are refused.
+    #[serde(rename = "4k")]
+    Small,
+    /// 2 MiB: transparent huge pages are asked for, and checked to have come.
+    #[default]
+    #[serde(rename = "2m")]
+    Huge,
+}
+
+/// How the update lies in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateLayout {
+    /// In the cache's order of dimensions.
+    #[default]
+    Dense,
+    /// `[batch, rows, heads, head size]`, as a projection leaves it, for a cache of
+    /// `[batch, heads, capacity, head size]`.
+    Bshd,
+}
+
+/// [`Parameters`] that make sense.
+///
+/// 1. The shape, the axis, the rows and the element type are ones that `TensorScatter` takes, no dimension is 0, and
+///    elements have a width.
+/// 2. There is a start for every sample, and it fits.
+/// 3. Hot cases have one layer; cold ones are in place.
+/// 4. A `bshd` update belongs to a cache of rank 4 and axis 2 with elements of whole bytes.
+/// 5. There are as many cores as threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Parameters", into = "Parameters")]
+pub struct Case {
+    parameters: Parameters,
+    sides: Sides,
+}
+
+/// The cache as four nested loops, outermost first. Sizes are in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sides {
+    /// Samples, each at a position of its own.
+    pub batch: usize,
+    /// Product of the dimensions between batch and sequence: the heads.
+    pub outer: usize,
+    /// Slots of the sequence dimension.
+    pub capacity: usize,
+    /// Product of the dimensions behind the sequence: one row of one head.
+    pub inner: usize,
+    /// Width of an element.
+    pub bits: usize,
+}
+
+impl Case {
+    /// Checks what is written down.
+    ///
+    /// # Errors
+    /// [`Error::Case`] for the first condition that does not hold.
+    pub fn new(parameters: Parameters) -> Result<Self, Error> {
+        let Parameters { ref shape, rows, element, .. } = parameters;
+        let say = |says: String| Err(Error::Case { name: parameters.name.clone(), says });
+        let axis = match TensorScatter::new().axis(parameters.axis).resolve_axis(shape.len()) {
+            Ok(axis) => axis,
+            Err(error) => return say(error.to_string()), // Condition 1, to the end of `sides`
+        };
+        let Some(bits) = element.bits() else {
+            return say(format!("type {element}: elements without a width cannot be timed"));
+        };
+        if shape.contains(&0) {
+            return say(format!("shape {shape:?} has a dimension of 0, must be at least 1"));
+        }
+        if element.storage_len(shape).is_none() {
+            return say(format!("shape {shape:?} of {element} takes more than the address space"));
+        }
+        let size = |dims: &[usize]| dims.iter().product();
+        let (before, behind) = (&shape[1..axis], &shape[axis + 1..]);
+        let sides =
+            Sides { batch: shape[0], outer: size(before), capacity: shape[axis], inner: size(behind), bits };
+        if rows == 0 || rows > sides.capacity {
+            return say(format!("rows = {rows}: must be 1 to {}, the cache's capacity", sides.capacity));
+        }
+        if let Err(says) = parameters.starts.check(&sides, rows, parameters.mode) {
+            return say(says); // Condition 2
+        }
+        if parameters.layers == 0 {
+            return say("layers = 0: must be at least 1".to_owned());
+        }
+        match parameters.temperature {
+            Temperature::Hot if parameters.layers > 1 => {
+                return say(format!("layers = {}: a hot case has 1", parameters.layers)); // Condition 3
+            }
+            Temperature::Unflushed | Temperature::Flushed if parameters.form == Form::Functional => {
+                return say("form functional: only hot cases have it".to_owned());
+            }
+            _ => {}
+        }
+        if parameters.update == UpdateLayout::Bshd && (shape.len() != 4 || axis != 2 || bits < 8) {
+            let rank = shape.len();
+            return say(format!(
+                "update bshd: rank {rank}, axis {axis}, {bits}-bit elements, must be rank 4, axis 2, whole bytes"
+            )); // Condition 4
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if parameters.threads == 0 || parameters.threads > cores {
+            let threads = parameters.threads;
+            return say(format!("threads = {threads}: must be 1 to {cores}, the cores of this machine")); // Condition 5
+        }
+        Ok(Self { parameters, sides })
+    }
+
+    /// What was written down.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// The cache as loops.
+    #[must_use]
+    pub fn sides(&self) -> Sides {
+        self.sides
+    }
+
+    /// The sequence dimension, from the front.
+    #[must_use]
+    pub fn axis(&self) -> usize {
+        // Condition 1: the axis is in range.
+        self.parameters.axis.rem_euclid(self.parameters.shape.len() as i64) as usize
+    }
+
+    /// The shape of the update, in the cache's order of dimensions.
+    #[must_use]
+    pub fn update_shape(&self) -> Vec<usize> {
+        let mut shape = self.parameters.shape.clone();
+        shape[self.axis()] = self.parameters.rows;
+        shape
+    }
+
+    /// Strides of the update in elements, in the cache's order of dimensions; `None` if it is dense.
+    #[must_use]
+    pub fn update_strides(&self) -> Option<[isize; 4]> {
+        let Sides { outer, inner, .. } = self.sides;
+        let [row, head, element] = [outer * inner, inner, 1].map(|stride| stride as isize);
+        match self.parameters.update {
+            UpdateLayout::Dense => None,
+            UpdateLayout::Bshd => Some([self.parameters.rows as isize * row, head, row, element]),
+        }
+    }
+
+    /// Bytes of one cache.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        let Sides { batch, outer, capacity, inner, bits } = self.sides;
+        (batch * outer * capacity * inner * bits).div_ceil(8)
+    }
+
+    /// Bytes of one update.
+    #[must_use]
+    pub fn update_bytes(&self) -> usize {
+        let Sides { batch, outer, inner, bits, .. } = self.sides;
+        (batch * outer * self.parameters.rows * inner * bits).div_ceil(8)
+    }
+
+    /// Bytes that one write moves: the update, or in functional form the whole cache; both caches of a pair.
+    #[must_use]
+    pub fn moved_bytes(&self) -> usize {
+        match self.parameters.form {
+            Form::InPlace => self.update_bytes() * self.caches_per_call(),
+            Form::Functional => self.cache_bytes(),
+        }
+    }
+
+    /// 2 where a call writes the keys and the values of a layer, 1 where it writes one cache.
+    #[must_use]
+    pub fn caches_per_call(&self) -> usize {
+        match self.parameters.temperature {
+            Temperature::Hot => 1,
+            Temperature::Unflushed | Temperature::Flushed => 2,
+        }
+    }
+
+    /// The first slot of every sample in a step; positions advance by one slot a step.
+    #[must_use]
+    pub fn starts_at(&self, step: usize) -> Vec<i64> {
+        let Parameters { ref starts, rows, mode, .. } = self.parameters;
+        let first = (0..self.sides.batch).map(|sample| starts.of(sample, &self.sides, rows));
+        let places = match mode {
+            Mode::Circular => self.sides.capacity,
+            _ => self.sides.capacity - rows + 1,
+        };
+        first.map(|start| ((start + step) % places) as i64).collect()
+    }
+}
+
+impl TryFrom<Parameters> for Case {
+    type Error = Error;
+
+    fn try_from(parameters: Parameters) -> Result<Self, Error> {
+        Self::new(parameters)
+    }
+}
+
+impl From<Case> for Parameters {
+    fn from(case: Case) -> Self {
+        case.parameters
+    }
+}
+
+fn default_axis() -> i64 {
+    -2
+}
+
+fn default_element() -> ElementType {
+    ElementType::Float16
+}
+
+fn one() -> usize {
+    1
+}

@@ -1,0 +1,38 @@
+//! Types and modes as the names people write.
+
+/// An element type by its ONNX, NumPy or safetensors name.
+pub(super) mod element {
+    use kvscatter::ElementType;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(element: &ElementType, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(element.numpy_name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ElementType, D::Error> {
+        let name = String::deserialize(from)?;
+        ElementType::from_name(&name)
+            .or_else(|| ElementType::from_safetensors_name(&name.to_ascii_uppercase()))
+            .ok_or_else(|| {
+                D::Error::custom(format!("type '{name}': must be an element type, such as float16"))
+            })
+    }
+}
+
+/// `linear` or `circular`.
+pub(super) mod mode {
+    use kvscatter::Mode;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(mode: &Mode, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match mode {
+            Mode::Circular => "circular",
+            _ => "linear",
+        })
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {
+        let name = String::deserialize(from)?;
+        name.parse().map_err(|_| D::Error::custom(format!("mode '{name}': must be linear or circular")))
+    }
+}

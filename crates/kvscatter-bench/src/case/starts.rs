@@ -1,0 +1,144 @@
+//! Where each sample is written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kvscatter::Mode;
+use serde::{Deserialize, Serialize};
+
+use super::Sides;
+
+/// The first slot of every sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum Starts {
+    /// By a rule.
+    Rule(StartRule),
+    /// One by one.
+    List(Vec<usize>),
+}
+
+/// A rule that places every sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartRule {
+    /// Sample `i` at `(i * 977 + 13) % (capacity - rows + 1)`, as requests of different ages lie.
+    Ragged,
+    /// Every sample at the same slot. At a power-of-two capacity all rows then compete for the same sets of a CPU
+    /// cache.
+    Equal,
+    /// Every sample across the end of the ring, at splits that differ.
+    Wrap,
+}
+
+/// Text that is neither a rule nor a list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("starts '{text}': must be ragged, equal, wrap or one slot per sample, such as 3,0")]
+pub struct NotStarts {
+    text: String,
+}
+
+/// As it stands in data: a word or a list.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Word(String),
+    List(Vec<usize>),
+}
+
+impl Starts {
+    /// Whether there is a start for every sample that fits, said in words if not.
+    pub(super) fn check(&self, sides: &Sides, rows: usize, mode: Mode) -> Result<(), String> {
+        let circular = mode == Mode::Circular;
+        match self {
+            Self::Rule(StartRule::Wrap) if !circular => {
+                Err("starts wrap: mode is linear, must be circular".to_owned())
+            }
+            Self::Rule(StartRule::Wrap) if rows < 2 => {
+                Err(format!("starts wrap: rows = {rows}, must be at least 2"))
+            }
+            Self::Rule(_) => Ok(()),
+            Self::List(starts) if starts.len() != sides.batch => {
+                Err(format!("starts: {} of them, the batch is {}", starts.len(), sides.batch))
+            }
+            Self::List(starts) => {
+                let last = if circular { sides.capacity - 1 } else { sides.capacity - rows };
+                match starts.iter().position(|&start| start > last) {
+                    Some(sample) => {
+                        Err(format!("starts[{sample}] = {}: must be 0 to {last}", starts[sample]))
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The first slot of a sample.
+    pub(super) fn of(&self, sample: usize, sides: &Sides, rows: usize) -> usize {
+        let places = sides.capacity - rows + 1;
+        match self {
+            Self::Rule(StartRule::Ragged) => (sample * 977 + 13) % places,
+            Self::Rule(StartRule::Equal) => 13 % places,
+            Self::Rule(StartRule::Wrap) => sides.capacity - 1 - (sample * 977 + 13) % (rows - 1),
+            Self::List(starts) => starts[sample],
+        }
+    }
+}
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self::Rule(StartRule::Ragged)
+    }
+}
+
+impl FromStr for Starts {
+    type Err = NotStarts;
+
+    fn from_str(text: &str) -> Result<Self, NotStarts> {
+        match text {
+            "ragged" => Ok(Self::Rule(StartRule::Ragged)),
+            "equal" => Ok(Self::Rule(StartRule::Equal)),
+            "wrap" => Ok(Self::Rule(StartRule::Wrap)),
+            list => {
+                let slots = list.split(',').map(|slot| slot.trim().parse());
+                slots
+                    .collect::<Result<_, _>>()
+                    .map(Self::List)
+                    .map_err(|_| NotStarts { text: text.to_owned() })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Starts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(StartRule::Ragged) => f.write_str("ragged"),
+            Self::Rule(StartRule::Equal) => f.write_str("equal"),
+            Self::Rule(StartRule::Wrap) => f.write_str("wrap"),
+            Self::List(starts) => {
+                let starts: Vec<_> = starts.iter().map(ToString::to_string).collect();
+                f.write_str(&starts.join(","))
+            }
+        }
+    }
+}
+
+impl TryFrom<Written> for Starts {
+    type Error = NotStarts;
+
+    fn try_from(written: Written) -> Result<Self, NotStarts> {
+        match written {
+            Written::Word(word) => word.parse(),
+            Written::List(list) => Ok(Self::List(list)),
+        }
+    }
+}
+
+impl From<Starts> for Written {
+    fn from(starts: Starts) -> Self {
+        match starts {
+            Starts::List(list) => Self::List(list),
+            rule => Self::Word(rule.to_string()),
+        }
+    }
+}

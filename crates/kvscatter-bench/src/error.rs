@@ -1,0 +1,50 @@
+//! Why a case cannot be measured.
+
+use std::io;
+
+/// Why a case cannot be measured, as one line that names the argument, the value and the limit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Parameters that make no sense.
+    #[error("{}{says}", prefix(.name))]
+    Case {
+        /// The case.
+        name: String,
+        /// The parameter, its value and its limit.
+        says: String,
+    },
+    /// The buffers do not fit.
+    #[error("{}needs {} MiB of memory, {} MiB are available", prefix(.name), .needed >> 20, .available >> 20)]
+    Memory {
+        /// The case.
+        name: String,
+        /// Bytes of all buffers.
+        needed: u64,
+        /// Bytes that the system can give.
+        available: u64,
+    },
+    /// The system did not back the buffers with the pages asked for.
+    #[error("{}pages 2m: the system gave {} of {} MiB, see /sys/kernel/mm/transparent_hugepage", prefix(.name), .given >> 20, .needed >> 20)]
+    Pages {
+        /// The case.
+        name: String,
+        /// Bytes on large pages.
+        given: u64,
+        /// Bytes asked for.
+        needed: u64,
+    },
+    /// A fact about the system could not be read.
+    #[error("{what}: {cause}")]
+    System {
+        /// What was read or asked for.
+        what: &'static str,
+        /// What the system says.
+        cause: io::Error,
+    },
+}
+
+/// Cases that a command line describes have no name.
+fn prefix(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!("case {name}: ") }
+}

@@ -1,0 +1,22 @@
+//! Times writes into a KV cache, and says how far from the machine's limit they are.
+//!
+//! 1. A [`Case`] says what is written: shape, rows, positions, how warm the memory is. It comes from data or from
+//!    a command line, and is valid once it exists.
+//! 2. A [`Scene`] is that case in memory: painted caches and updates on pages of a known size.
+//! 3. An [`Engine`] does the write: [`engines`] has ours and the two yardsticks, `memcpy` and a hand-written loop
+//!    of memcpys; others are adapters behind the same trait.
+//!
+//! Every engine's result is compared, whole buffer, with what the independent oracle expects before it is timed.
+#![deny(unsafe_code)]
+
+mod case;
+mod engine;
+mod error;
+mod memory;
+mod paint;
+mod scene;
+
+pub use case::{Case, Form, Pages, Parameters, Sides, StartRule, Starts, Temperature, UpdateLayout};
+pub use engine::{Call, Engine, Failed, Run, Task, Tensor, Unsupported};
+pub use error::Error;
+pub use scene::Scene;
