@@ -34,6 +34,14 @@ pub enum Error {
         /// Bytes asked for.
         needed: u64,
     },
+    /// An engine that had passed its check gave up while it was timed.
+    #[error("{engine}: {cause}")]
+    Engine {
+        /// The engine.
+        engine: String,
+        /// What it says.
+        cause: String,
+    },
     /// A fact about the system could not be read.
     #[error("{what}: {cause}")]
     System {

@@ -11,12 +11,30 @@
 
 mod case;
 mod engine;
+pub mod engines;
 mod error;
+mod expected;
+mod layout;
+mod machine;
+mod measure;
 mod memory;
 mod paint;
+#[expect(
+    unsafe_code,
+    reason = "copies without bounds checks and threads that borrow stand here and nowhere else"
+)]
+mod raw;
+mod report;
 mod scene;
+mod statistics;
 
 pub use case::{Case, Form, Pages, Parameters, Sides, StartRule, Starts, Temperature, UpdateLayout};
 pub use engine::{Call, Engine, Failed, Run, Task, Tensor, Unsupported};
 pub use error::Error;
+pub use expected::Reference;
+pub use machine::Machine;
+pub use measure::{Budget, Progress, measure};
+pub use raw::Pool;
+pub use report::{Entry, Noise, Outcome, Report, Times};
 pub use scene::Scene;
+pub use statistics::{Samples, Spread};

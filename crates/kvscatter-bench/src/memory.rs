@@ -62,26 +62,59 @@ fn advice(pages: Pages) -> Advice {
 
 /// Bytes that can be allocated without swapping.
 pub(crate) fn available() -> Result<u64, Error> {
-    counted("/proc/meminfo", "MemAvailable:")
+    let text = read("/proc/meminfo")?;
+    text.lines()
+        .find_map(|line| kib(line, "MemAvailable:"))
+        .ok_or_else(|| Error::System { what: "/proc/meminfo", cause: io::Error::other("no MemAvailable") })
 }
 
-/// Bytes of this process on large pages.
-pub(crate) fn on_huge_pages() -> Result<u64, Error> {
-    counted("/proc/self/smaps_rollup", "AnonHugePages:")
+/// Bytes of these regions that lie on 2 MiB pages.
+pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<u64, Error> {
+    let mappings = mappings(&read("/proc/self/smaps")?);
+    let of_region = |region: &Region| {
+        let (first, size) = (region.as_ptr().addr() as u64, Region::size(region.len));
+        let overlaps = |mapping: &&Mapping| mapping.first < first + size && first < mapping.end;
+        // A mapping may hold several regions, and then says what all of them have.
+        mappings.iter().filter(overlaps).map(|mapping| mapping.huge).sum::<u64>().min(size)
+    };
+    Ok(regions.into_iter().map(of_region).sum())
 }
 
-/// A line such as `MemAvailable:   24010032 kB`.
-fn counted(file: &'static str, key: &str) -> Result<u64, Error> {
-    let text = fs::read_to_string(file).map_err(|cause| Error::System { what: file, cause })?;
-    let kib =
-        text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse().ok());
-    let missing = || Error::System { what: file, cause: io::Error::other(format!("no {key}")) };
-    kib.map(|kib: u64| kib << 10).ok_or_else(missing)
+/// A range of addresses, and how many bytes of it are on 2 MiB pages.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping {
+    first: u64,
+    end: u64,
+    huge: u64,
+}
+
+fn mappings(smaps: &str) -> Vec<Mapping> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    for line in smaps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        if let Some((first, end)) = range.and_then(|(first, end)| hex(first).zip(hex(end))) {
+            mappings.push(Mapping { first, end, huge: 0 });
+        } else if let (Some(huge), Some(mapping)) = (kib(line, "AnonHugePages:"), mappings.last_mut()) {
+            mapping.huge = huge;
+        }
+    }
+    mappings
+}
+
+/// The number of a line such as `MemAvailable:   24010032 kB`, in bytes.
+fn kib(line: &str, key: &str) -> Option<u64> {
+    let kib: u64 = line.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1 << 10)
+}
+
+fn read(file: &'static str) -> Result<String, Error> {
+    fs::read_to_string(file).map_err(|cause| Error::System { what: file, cause })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIGN, Region, available, on_huge_pages};
+    use super::{ALIGN, Mapping, Region, available, mappings, on_huge_pages};
     use crate::Pages;
 
     #[test]
@@ -96,8 +129,21 @@ mod tests {
     }
 
     #[test]
-    fn the_system_counts() {
+    fn pages_are_those_that_were_asked_for() {
+        let region = |pages| Region::new(2 * ALIGN, pages).unwrap();
+        let (small, huge) = (region(Pages::Small), region(Pages::Huge));
+        assert_eq!(on_huge_pages([&small]).unwrap(), 0);
+        assert_eq!(on_huge_pages([&huge]).unwrap(), 2 * ALIGN as u64);
         assert!(available().unwrap() > 1 << 20);
-        on_huge_pages().unwrap();
+    }
+
+    #[test]
+    fn mappings_as_the_kernel_lists_them() {
+        let smaps = "\
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \nSize: 4096 kB\nAnonHugePages:      2048 kB\nVmFlags: rd wr mr
+7fff00000000-7fff00001000 r-xp 00000000 00:00 0                          [vdso]\nAnonHugePages:         0 kB\n";
+        let first = Mapping { first: 0x7f00_0000_0000, end: 0x7f00_0040_0000, huge: 2 << 20 };
+        let vdso = Mapping { first: 0x7fff_0000_0000, end: 0x7fff_0000_1000, huge: 0 };
+        assert_eq!(mappings(smaps), [first, vdso]);
     }
 }

@@ -1,9 +1,15 @@
 //! A case in memory.
 
+use std::fmt;
+use std::hint::black_box;
+
+use crate::case::{Case, Form, Pages, Temperature};
 use crate::engine::{Call, Tensor};
+use crate::error::Error;
+use crate::machine::Machine;
 use crate::memory::{Region, available, on_huge_pages};
 use crate::paint::paint;
-use crate::{Case, Error, Form, Pages};
+use crate::raw::checksum;
 
 /// The buffers of a case, painted, and the positions of the step they are at.
 ///
@@ -16,8 +22,22 @@ pub struct Scene {
     updates: Vec<Region>,
     /// In functional form.
     present: Option<Region>,
+    /// In flushed cases: as large as the last-level cache.
+    sweep: Option<Region>,
     starts: Vec<i64>,
 }
+
+/// One cache of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The keys, or the only cache there is.
+    Keys,
+    /// The values.
+    Values,
+}
+
+/// A larger last-level cache is swept in part.
+const MOST_SWEPT: usize = 512 << 20;
 
 impl Scene {
     /// Maps, touches and paints every buffer.
@@ -28,24 +48,40 @@ impl Scene {
         let (pages, name) = (case.parameters().pages, case.parameters().name.clone());
         let caches = case.parameters().layers * case.caches_per_call();
         let presents = usize::from(case.parameters().form == Form::Functional);
-        let needed = Region::size(case.cache_bytes()).saturating_mul((caches + presents) as u64);
-        let needed = needed.saturating_add(Region::size(case.update_bytes()) * case.caches_per_call() as u64);
+        let swept = match case.parameters().temperature {
+            Temperature::Flushed => Some(swept_bytes(&name)?),
+            Temperature::Hot | Temperature::Unflushed => None,
+        };
+        let of_caches = Region::size(case.cache_bytes()).saturating_mul((caches + presents) as u64);
+        let of_updates = Region::size(case.update_bytes()).saturating_mul(case.caches_per_call() as u64);
+        let painted = of_caches.saturating_add(of_updates);
+        // While an engine is checked, what it must leave behind is there as well.
+        let needed = painted
+            .saturating_add(Region::size(case.cache_bytes()))
+            .saturating_add(Region::size(case.update_bytes()))
+            .saturating_add(swept.map_or(0, Region::size));
         let available = available()?;
         if needed > available {
             return Err(Error::Memory { name, needed, available });
         }
-        let before = on_huge_pages()?;
+        let sweep = swept.map(|bytes| Region::new(bytes, Pages::Huge)).transpose()?;
         let some = |count, len| (0..count).map(|_| Region::new(len, pages)).collect::<Result<Vec<_>, _>>();
         let mut scene = Self {
             case: case.clone(),
             caches: some(caches, case.cache_bytes())?,
             updates: some(case.caches_per_call(), case.update_bytes())?,
             present: some(presents, case.cache_bytes())?.pop(),
+            sweep,
             starts: case.starts_at(0),
         };
-        let given = on_huge_pages()?.saturating_sub(before);
-        if pages == Pages::Huge && given < needed / 10 * 9 {
-            return Err(Error::Pages { name, given, needed });
+        if pages == Pages::Huge {
+            let given = on_huge_pages(scene.caches.iter().chain(&scene.updates).chain(&scene.present))?;
+            if given < painted / 10 * 9 {
+                return Err(Error::Pages { name, given, needed: painted });
+            }
+        }
+        for (index, region) in scene.caches.iter_mut().enumerate() {
+            paint(region, index as u64);
         }
         scene.repaint();
         Ok(scene)
@@ -84,13 +120,73 @@ impl Scene {
         Call { layer, starts: &self.starts, keys, values: tensors.next() }
     }
 
-    /// Paints everything as it was in the beginning.
-    fn repaint(&mut self) {
-        for (index, region) in self.caches.iter_mut().chain(&mut self.updates).enumerate() {
-            paint(region, index as u64);
+    /// Paints the first layer, the updates and the present as they were in the beginning.
+    pub(crate) fn repaint(&mut self) {
+        for side in Side::of(&self.case) {
+            paint(&mut self.caches[side as usize], side.cache_seed());
+            paint(&mut self.updates[side as usize], side.update_seed());
         }
         if let Some(present) = &mut self.present {
             present.fill(0);
         }
     }
+
+    /// What the cache and the update of a side of the first layer are painted with.
+    pub(crate) fn painted(&self, side: Side) -> [Vec<u8>; 2] {
+        let seeds =
+            [(self.case.cache_bytes(), side.cache_seed()), (self.case.update_bytes(), side.update_seed())];
+        seeds.map(|(len, seed)| {
+            let mut buffer = vec![0; len];
+            paint(&mut buffer, seed);
+            buffer
+        })
+    }
+
+    /// Drives what the caches of the CPU hold out of them, in flushed cases.
+    pub(crate) fn sweep(&self) {
+        if let Some(sweep) = &self.sweep {
+            black_box(checksum(sweep));
+        }
+    }
+
+    /// Reads the updates: a projection has just written them.
+    pub(crate) fn touch_updates(&self) {
+        for update in &self.updates {
+            black_box(checksum(update));
+        }
+    }
+}
+
+impl Side {
+    /// The sides that one call writes.
+    pub(crate) fn of(case: &Case) -> impl Iterator<Item = Self> + use<> {
+        [Self::Keys, Self::Values].into_iter().take(case.caches_per_call())
+    }
+
+    fn cache_seed(self) -> u64 {
+        self as u64
+    }
+
+    fn update_seed(self) -> u64 {
+        const BEHIND_ALL_CACHES: u64 = 1 << 19;
+        BEHIND_ALL_CACHES + self as u64
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keys => "keys",
+            Self::Values => "values",
+        })
+    }
+}
+
+/// Bytes that are read to sweep the last-level cache.
+fn swept_bytes(name: &str) -> Result<usize, Error> {
+    let bytes = Machine::read().last_level_cache().ok_or_else(|| Error::Case {
+        name: name.to_owned(),
+        says: "temperature flushed: the system does not tell the size of its last-level cache".to_owned(),
+    })?;
+    Ok(bytes.min(MOST_SWEPT))
 }

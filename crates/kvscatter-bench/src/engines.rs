@@ -1,0 +1,48 @@
+//! The engines that are always there: the two yardsticks and ours.
+
+mod hand_loop;
+mod kvscatter;
+mod memcpy;
+
+use std::sync::Arc;
+
+use ::kvscatter::Mode;
+
+use crate::case::Case;
+use crate::engine::{Engine, Task};
+use crate::layout::pieces;
+use crate::raw::Pool;
+
+pub use hand_loop::HandLoop;
+pub use kvscatter::Kvscatter;
+pub use memcpy::Memcpy;
+
+/// The name of [`Memcpy`] on one thread: the first yardstick.
+pub const MEMCPY: &str = "memcpy";
+/// The name of [`HandLoop`]: the second yardstick.
+pub const HAND_LOOP: &str = "hand loop";
+/// The name of [`Kvscatter`] as the case has it.
+pub const KVSCATTER: &str = "kvscatter";
+/// The name of [`Kvscatter::unwrapped`]: the same bytes in linear mode.
+pub const UNWRAPPED: &str = "kvscatter, unwrapped";
+/// The name of [`Kvscatter::single`]: one thread, where the case has more.
+pub const SINGLE: &str = "kvscatter, 1 thread";
+
+/// The engines of a case: both yardsticks, ours, and what ours is compared with where it wraps or has threads.
+#[must_use]
+pub fn built_in(case: &Case) -> Vec<Box<dyn Engine>> {
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Memcpy::new()), Box::new(HandLoop)];
+    if case.parameters().threads > 1 {
+        let pool = Arc::new(Pool::new(case.parameters().threads));
+        engines.push(Box::new(Memcpy::on(Arc::clone(&pool))));
+        engines.push(Box::new(Kvscatter::single()));
+        engines.push(Box::new(Kvscatter::on(pool)));
+    } else {
+        engines.push(Box::new(Kvscatter::new()));
+    }
+    let wraps = || pieces(case, Task::Write, &case.starts_at(0)).len() > case.sides().batch;
+    if case.parameters().mode == Mode::Circular && wraps() {
+        engines.push(Box::new(Kvscatter::unwrapped()));
+    }
+    engines
+}

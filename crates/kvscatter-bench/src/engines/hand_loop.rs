@@ -1,0 +1,50 @@
+//! The second yardstick: what one would write by hand for this very shape.
+
+use crate::case::{Case, Form};
+use crate::engine::{Call, Engine, Failed, Run, Task, Unsupported};
+use crate::engines::{HAND_LOOP, memcpy};
+use crate::layout::{runs, straddles};
+use crate::raw::Runs;
+use crate::scene::Scene;
+
+/// One libc memcpy per contiguous run, at offsets that were computed before; in functional form after one memcpy of the
+/// past.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HandLoop;
+
+struct Prepared {
+    case: Case,
+    runs: Runs,
+}
+
+impl Engine for HandLoop {
+    fn name(&self) -> &str {
+        HAND_LOOP
+    }
+
+    fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
+        if straddles(&case.sides()) {
+            return Err(Unsupported("memcpy moves no half bytes".to_owned()));
+        }
+        Ok(Box::new(Prepared { case: case.clone(), runs: runs(case, Task::Write, scene.starts()) }))
+    }
+}
+
+impl Run for Prepared {
+    fn aim(&mut self, starts: &[i64]) {
+        self.runs = runs(&self.case, Task::Write, starts);
+    }
+
+    fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
+        let functional = self.case.parameters().form == Form::Functional;
+        for tensor in call.tensors() {
+            if functional {
+                memcpy::copy(tensor.present, tensor.cache);
+                self.runs.copy(tensor.present, tensor.update);
+            } else {
+                self.runs.copy(tensor.cache, tensor.update);
+            }
+        }
+        Ok(())
+    }
+}

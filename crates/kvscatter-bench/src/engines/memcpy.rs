@@ -1,0 +1,103 @@
+//! The first yardstick: one memcpy of as many bytes as the write moves.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::case::{Case, Form};
+use crate::engine::{Call, Engine, Failed, Run, Task, Unsupported};
+use crate::engines::MEMCPY;
+use crate::layout::{runs, straddles};
+use crate::raw::{Pool, Runs};
+use crate::scene::Scene;
+
+/// libc's memcpy, of the update into the cache where its first row goes, or of the past into the present.
+///
+/// Rows of 4-bit elements that straddle bytes are moved one by one, rounded up to bytes.
+#[derive(Debug)]
+pub struct Memcpy {
+    name: String,
+    pool: Option<Arc<Pool>>,
+}
+
+struct Prepared {
+    case: Case,
+    runs: Runs,
+    pool: Option<Arc<Pool>>,
+}
+
+impl Memcpy {
+    /// On the calling thread.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { name: MEMCPY.to_owned(), pool: None }
+    }
+
+    /// One memcpy per thread of a pool, each of an equal share.
+    #[must_use]
+    pub fn on(pool: Arc<Pool>) -> Self {
+        Self { name: format!("{} × {MEMCPY}", pool.threads()), pool: Some(pool) }
+    }
+}
+
+impl Default for Memcpy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Engine for Memcpy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn task(&self) -> Task {
+        Task::Memcpy
+    }
+
+    fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
+        if self.pool.is_some() && straddles(&case.sides()) {
+            return Err(Unsupported("rows that straddle bytes are not shared out".to_owned()));
+        }
+        let runs = runs(case, Task::Memcpy, scene.starts());
+        Ok(Box::new(Prepared { case: case.clone(), runs, pool: self.pool.clone() }))
+    }
+}
+
+impl Run for Prepared {
+    fn aim(&mut self, starts: &[i64]) {
+        self.runs = runs(&self.case, Task::Memcpy, starts);
+    }
+
+    fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
+        let functional = self.case.parameters().form == Form::Functional;
+        for tensor in call.tensors() {
+            match (&self.pool, functional) {
+                (None, false) => self.runs.copy(tensor.cache, tensor.update),
+                (None, true) => copy(tensor.present, tensor.cache),
+                (Some(pool), false) => {
+                    for range in self.runs.destinations() {
+                        copy_on(pool, &mut tensor.cache[range], tensor.update);
+                    }
+                }
+                (Some(pool), true) => copy_on(pool, tensor.present, tensor.cache),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// libc's memcpy: the compiler does not know the length.
+pub(super) fn copy(to: &mut [u8], from: &[u8]) {
+    to.copy_from_slice(from);
+}
+
+/// Equal shares, one per thread.
+fn copy_on(pool: &Pool, to: &mut [u8], from: &[u8]) {
+    let share = to.len().div_ceil(pool.threads()).max(1);
+    let shares = Mutex::new(to.chunks_mut(share).zip(from.chunks(share)));
+    pool.broadcast(&|| {
+        let next = || shares.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some((to, from)) = next() {
+            copy(to, from);
+        }
+    });
+}

@@ -1,0 +1,151 @@
+//! What a call must leave behind, computed without the library.
+
+use kvscatter::Mode;
+use kvscatter_oracle::{Tensor, nibbles, onnx::TensorScatter};
+use serde::Serialize;
+
+use crate::case::{Case, Form, Sides, UpdateLayout};
+use crate::engine::Task;
+use crate::layout::{Piece, pieces, runs};
+
+/// Who says what is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reference {
+    /// The specification's pseudocode, element by element.
+    Oracle,
+    /// Where that would take too long: a loop over samples, heads and rows.
+    RowLoop,
+}
+
+/// Elements of an update, and bytes of a cache, that the oracle takes a moment for.
+const ORACLE_ELEMENTS: usize = 1 << 20;
+const ORACLE_BYTES: usize = 64 << 20;
+
+impl Reference {
+    /// The oracle where it is fast enough.
+    #[must_use]
+    pub fn of(case: &Case) -> Self {
+        let Sides { batch, outer, inner, .. } = case.sides();
+        let elements = batch * outer * case.parameters().rows * inner;
+        if elements <= ORACLE_ELEMENTS && case.cache_bytes() <= ORACLE_BYTES {
+            Self::Oracle
+        } else {
+            Self::RowLoop
+        }
+    }
+
+    /// The cache after the task, from the cache before it.
+    pub(crate) fn after(
+        self,
+        case: &Case,
+        task: Task,
+        starts: &[i64],
+        mut cache: Vec<u8>,
+        update: &[u8],
+    ) -> Vec<u8> {
+        match (task, self) {
+            (Task::Memcpy, _) if case.parameters().form == Form::Functional => (),
+            (Task::Memcpy, _) => flat(case, starts, &mut cache, update),
+            (Task::Write | Task::Unwrapped, Self::Oracle) => {
+                return oracle(case, task, starts, &cache, update);
+            }
+            (Task::Write | Task::Unwrapped, Self::RowLoop) => {
+                for piece in pieces(case, task, starts) {
+                    row_loop(case, &piece, &mut cache, update);
+                }
+            }
+        }
+        cache
+    }
+}
+
+/// A yardstick has no specification: its copies, byte by byte.
+fn flat(case: &Case, starts: &[i64], cache: &mut [u8], update: &[u8]) {
+    let runs = runs(case, Task::Memcpy, starts);
+    for (to, from) in runs.destinations().zip(runs.sources()) {
+        cache[to].iter_mut().zip(&update[from]).for_each(|(new, old)| *new = *old);
+    }
+}
+
+fn oracle(case: &Case, task: Task, starts: &[i64], cache: &[u8], update: &[u8]) -> Vec<u8> {
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
+    match case.sides().bits {
+        4 => {
+            let elements = nibbles::unpack(cache, count(&case.parameters().shape));
+            let update = nibbles::unpack(update, count(&case.update_shape()));
+            nibbles::pack(&by_oracle(case, task, starts, &elements, &update))
+        }
+        8 => by_oracle(case, task, starts, cache, update),
+        16 => by_oracle(case, task, starts, cache.as_chunks::<2>().0, update.as_chunks::<2>().0)
+            .into_flattened(),
+        32 => by_oracle(case, task, starts, cache.as_chunks::<4>().0, update.as_chunks::<4>().0)
+            .into_flattened(),
+        64 => by_oracle(case, task, starts, cache.as_chunks::<8>().0, update.as_chunks::<8>().0)
+            .into_flattened(),
+        _ => by_oracle(case, task, starts, cache.as_chunks::<16>().0, update.as_chunks::<16>().0)
+            .into_flattened(),
+    }
+}
+
+fn by_oracle<E: Copy>(case: &Case, task: Task, starts: &[i64], cache: &[E], update: &[E]) -> Vec<E> {
+    let parameters = case.parameters();
+    let circular = parameters.mode == Mode::Circular && task == Task::Write;
+    let last = (case.sides().capacity - parameters.rows) as i64;
+    let starts: Vec<_> = starts.iter().map(|&start| if circular { start } else { start.min(last) }).collect();
+    let operator = TensorScatter {
+        axis: parameters.axis,
+        mode: if circular { "circular" } else { "linear" }.to_owned(),
+        ..TensorScatter::default()
+    };
+    let update = in_order(case, update);
+    let (cache, shape) = (Tensor::new(cache, &parameters.shape), case.update_shape());
+    #[expect(clippy::expect_used, reason = "a case is valid, and the oracle agrees on what that is")]
+    let outcome =
+        operator.run(cache, Tensor::new(&update, &shape), Some(&starts), None).expect("a valid case");
+    outcome.present
+}
+
+/// The update in the cache's order of dimensions.
+fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
+    let (Sides { batch, outer, inner, .. }, rows) = (case.sides(), case.parameters().rows);
+    if case.parameters().update == UpdateLayout::Dense {
+        return update.to_vec();
+    }
+    let mut ordered = Vec::with_capacity(update.len());
+    for sample in 0..batch {
+        for head in 0..outer {
+            for row in 0..rows {
+                let first = ((sample * rows + row) * outer + head) * inner;
+                ordered.extend_from_slice(&update[first..first + inner]);
+            }
+        }
+    }
+    ordered
+}
+
+fn row_loop(case: &Case, piece: &Piece, cache: &mut [u8], update: &[u8]) {
+    let (Sides { outer, capacity, inner, bits, .. }, all) = (case.sides(), case.parameters().rows);
+    for head in 0..outer {
+        for i in 0..piece.rows {
+            let to = ((piece.sample * outer + head) * capacity + piece.slot + i) * inner;
+            let row = piece.row + i;
+            let from = match case.parameters().update {
+                UpdateLayout::Dense => ((piece.sample * outer + head) * all + row) * inner,
+                UpdateLayout::Bshd => ((piece.sample * all + row) * outer + head) * inner,
+            };
+            if bits == 4 {
+                (0..inner)
+                    .for_each(|k| set_nibble(cache, to + k, update[(from + k) / 2] >> ((from + k) % 2 * 4)));
+            } else {
+                let bytes = |element: usize| element * bits / 8..(element + inner) * bits / 8;
+                cache[bytes(to)].copy_from_slice(&update[bytes(from)]);
+            }
+        }
+    }
+}
+
+fn set_nibble(cache: &mut [u8], element: usize, value: u8) {
+    let shift = element % 2 * 4;
+    cache[element / 2] = cache[element / 2] & !(0xF << shift) | (value & 0xF) << shift;
+}

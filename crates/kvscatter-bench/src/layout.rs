@@ -1,0 +1,116 @@
+//! Where the rows of a call go, as a hand-written loop has it: computed from the case alone, without the library.
+
+use kvscatter::Mode;
+
+use crate::case::{Case, Sides, UpdateLayout};
+use crate::engine::Task;
+use crate::raw::{Runs, Series};
+
+/// Consecutive slots that receive consecutive rows of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) sample: usize,
+    pub(crate) slot: usize,
+    pub(crate) row: usize,
+    pub(crate) rows: usize,
+}
+
+/// The pieces of a call: one per sample, two where a ring wraps.
+pub(crate) fn pieces(case: &Case, task: Task, starts: &[i64]) -> Vec<Piece> {
+    let (rows, capacity) = (case.parameters().rows, case.sides().capacity);
+    let wraps = case.parameters().mode == Mode::Circular && task != Task::Unwrapped;
+    let of_sample = |(sample, &start): (usize, &i64)| {
+        // The case's starts are 0 to capacity - 1.
+        let start = start as usize;
+        let slot = if wraps { start } else { start.min(capacity - rows) };
+        let first = rows.min(capacity - slot);
+        let wrapped = Piece { sample, slot: 0, row: first, rows: rows - first };
+        [Piece { sample, slot, row: 0, rows: first }, wrapped].into_iter().filter(|piece| piece.rows > 0)
+    };
+    starts.iter().enumerate().flat_map(of_sample).collect()
+}
+
+/// Whether some row of the cache begins or ends within a byte.
+pub(crate) fn straddles(sides: &Sides) -> bool {
+    !(sides.inner * sides.bits).is_multiple_of(8)
+}
+
+/// The copies of a task, from the update into the cache (or the present).
+///
+/// Of 4-bit rows that straddle bytes these are the bytes they would take on their own: what is read and timed, not
+/// what is written.
+pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
+    let sides = case.sides();
+    let pieces = pieces(case, task, starts);
+    let series: Vec<_> = match case.parameters().update {
+        UpdateLayout::Bshd => pieces.iter().flat_map(|piece| bshd(case, piece)).collect(),
+        UpdateLayout::Dense if straddles(&sides) => {
+            pieces.iter().flat_map(|piece| one_by_one(sides, dense(case, piece))).collect()
+        }
+        UpdateLayout::Dense => pieces.iter().map(|piece| in_bytes(&sides, dense(case, piece))).collect(),
+    };
+    let (cache, update) = (case.cache_bytes(), case.update_bytes());
+    if task == Task::Memcpy && !straddles(&sides) {
+        let first = series.first().map_or(0, |series| series.dst).min(cache - update);
+        let flat = Series { count: 1, len: update, dst: first, dst_step: 0, src: 0, src_step: 0 };
+        return Runs::new(vec![flat], cache, update);
+    }
+    Runs::new(series, cache, update)
+}
+
+/// A piece of every head, in elements: all its rows at once.
+fn dense(case: &Case, piece: &Piece) -> Series {
+    let Sides { outer, capacity, inner, .. } = case.sides();
+    let rows = case.parameters().rows;
+    Series {
+        count: outer,
+        len: piece.rows * inner,
+        dst: (piece.sample * outer * capacity + piece.slot) * inner,
+        dst_step: capacity * inner,
+        src: (piece.sample * outer * rows + piece.row) * inner,
+        src_step: rows * inner,
+    }
+}
+
+/// A piece of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
+fn bshd(case: &Case, piece: &Piece) -> impl Iterator<Item = Series> {
+    let sides @ Sides { outer, capacity, inner, .. } = case.sides();
+    let Piece { sample, slot, row, rows } = *piece;
+    let first_row = sample * case.parameters().rows + row;
+    (0..rows).map(move |i| {
+        let elements = Series {
+            count: outer,
+            len: inner,
+            dst: (sample * outer * capacity + slot + i) * inner,
+            dst_step: capacity * inner,
+            src: (first_row + i) * outer * inner,
+            src_step: inner,
+        };
+        in_bytes(&sides, elements)
+    })
+}
+
+fn in_bytes(sides: &Sides, elements: Series) -> Series {
+    let bytes = |elements: usize| elements * sides.bits / 8;
+    Series {
+        count: elements.count,
+        len: bytes(elements.len),
+        dst: bytes(elements.dst),
+        dst_step: bytes(elements.dst_step),
+        src: bytes(elements.src),
+        src_step: bytes(elements.src_step),
+    }
+}
+
+/// Steps that are no whole bytes: one series per copy.
+fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
+    let (bits, Series { count, len, dst, dst_step, src, src_step }) = (sides.bits, elements);
+    (0..count).map(move |i| Series {
+        count: 1,
+        len: (len * bits).div_ceil(8),
+        dst: (dst + i * dst_step) * bits / 8,
+        dst_step: 0,
+        src: (src + i * src_step) * bits / 8,
+        src_step: 0,
+    })
+}

@@ -1,0 +1,73 @@
+//! Whether an engine does what it should.
+
+use super::Lane;
+use crate::case::{Form, Temperature};
+use crate::expected::Reference;
+use crate::report::Outcome;
+use crate::scene::{Scene, Side};
+
+/// Runs an engine on freshly painted buffers and compares all of them, whole; cold cases, whose positions move, a few
+/// steps later too.
+pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference) -> Result<(), Outcome> {
+    let steps: &[usize] = match scene.case().parameters().temperature {
+        Temperature::Hot => &[0],
+        Temperature::Unflushed | Temperature::Flushed => &[0, 5],
+    };
+    for &step in steps {
+        scene.go_to(step);
+        scene.repaint();
+        lane.run.aim(scene.starts());
+        let mut call = scene.call(0);
+        let ran = lane.run.run(&mut call).and_then(|()| lane.run.publish(&mut call));
+        ran.map_err(|cause| Outcome::Failed(cause.to_string()))?;
+        compare(scene, lane, reference).map_err(|says| Outcome::Wrong(format!("step {step}: {says}")))?;
+    }
+    scene.go_to(0);
+    lane.run.aim(scene.starts());
+    Ok(())
+}
+
+/// Every buffer of the first layer, whole.
+fn compare(scene: &mut Scene, lane: &Lane<'_>, reference: Reference) -> Result<(), String> {
+    let (case, starts) = (scene.case().clone(), scene.starts().to_vec());
+    for side in Side::of(&case) {
+        let [cache, update] = scene.painted(side);
+        let call = scene.call(0);
+        let Some(tensor) = (match side {
+            Side::Keys => Some(call.keys),
+            Side::Values => call.values,
+        }) else {
+            continue;
+        };
+        same(tensor.update, &update).map_err(|says| format!("update of {side}: {says}"))?;
+        match case.parameters().form {
+            Form::InPlace => {
+                let after = reference.after(&case, lane.task, &starts, cache, &update);
+                same(tensor.cache, &after).map_err(|says| format!("cache of {side}: {says}"))?;
+            }
+            Form::Functional => {
+                same(tensor.cache, &cache).map_err(|says| format!("past: {says}"))?;
+                let after = reference.after(&case, lane.task, &starts, cache, &update);
+                same(tensor.present, &after).map_err(|says| format!("present: {says}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same(is: &[u8], must: &[u8]) -> Result<(), String> {
+    if is == must {
+        return Ok(());
+    }
+    let wrong = || (0..is.len().min(must.len())).filter(|&byte| is[byte] != must[byte]);
+    Err(match wrong().next() {
+        None => format!("{} bytes, must be {}", is.len(), must.len()),
+        Some(first) => format!(
+            "byte {first} of {} is {:#04x}, must be {:#04x}; {} bytes differ",
+            is.len(),
+            is[first],
+            must[first],
+            wrong().count()
+        ),
+    })
+}

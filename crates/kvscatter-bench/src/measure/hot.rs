@@ -1,0 +1,60 @@
+//! The same call again and again.
+
+use std::time::{Duration, Instant};
+
+use super::{Lane, Sample, Sampler};
+use crate::engine::{Call, Failed, Run};
+use crate::scene::Scene;
+
+/// The least a sample takes, so that reading the clock does not show.
+const SAMPLE: Duration = Duration::from_micros(10);
+
+/// Calls this long are not repeated to warm up what the engine before has cooled down.
+const LONG: Duration = Duration::from_millis(2);
+
+/// Samples of as many calls as it takes.
+pub(super) struct Hot {
+    /// Calls per sample, once they are known.
+    batches: Vec<Option<usize>>,
+}
+
+impl Hot {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self { batches: vec![None; lanes] }
+    }
+}
+
+impl Sampler for Hot {
+    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: usize) -> Result<Sample, Failed> {
+        let run = lanes[turn].run.as_mut();
+        let mut call = scene.call(0);
+        let batch = match self.batches[turn] {
+            Some(batch) => batch,
+            None => *self.batches[turn].insert(batch(run, &mut call)?),
+        };
+        let warm_up = time(run, &mut call, 1)?;
+        if warm_up < LONG {
+            time(run, &mut call, batch.div_ceil(8))?;
+        }
+        let write = time(run, &mut call, batch)?.as_secs_f64() * 1e9 / batch as f64;
+        Ok(Sample { write, write_and_read: None })
+    }
+}
+
+/// How many calls take as long as a sample should.
+fn batch(run: &mut dyn Run, call: &mut Call<'_>) -> Result<usize, Failed> {
+    let mut batch = 1;
+    // Caches, page tables and the branch predictor settle meanwhile.
+    while time(run, call, batch)? < SAMPLE {
+        batch *= 2;
+    }
+    Ok(batch)
+}
+
+fn time(run: &mut dyn Run, call: &mut Call<'_>, calls: usize) -> Result<Duration, Failed> {
+    let began = Instant::now();
+    for _ in 0..calls {
+        run.run(call)?;
+    }
+    Ok(began.elapsed())
+}

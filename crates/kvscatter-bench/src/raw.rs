@@ -1,0 +1,8 @@
+//! The unsafe code of this crate: copies without bounds checks, and a closure lent to waiting threads.
+
+mod pool;
+mod runs;
+
+pub use pool::Pool;
+
+pub(crate) use runs::{Runs, Series, checksum};

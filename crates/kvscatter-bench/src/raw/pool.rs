@@ -1,0 +1,171 @@
+//! A warm pool of threads, as the host of a model has one.
+
+use std::mem;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+type Work<'a> = &'a (dyn Fn() + Sync);
+
+/// Threads that wait in a loop for work: handing it to them takes a fraction of a microsecond.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// What the caller and the workers tell each other.
+///
+/// **W1** between a change of `round` and the moment `running` is 0 again the closure in `work` is alive; outside of
+/// it no worker calls it.
+struct Shared {
+    work: Mutex<Option<Work<'static>>>,
+    round: AtomicUsize,
+    running: AtomicUsize,
+    panicked: AtomicBool,
+    closing: AtomicBool,
+    /// One caller at a time.
+    caller: Mutex<()>,
+}
+
+impl Pool {
+    /// A pool of this many threads, the caller's included.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared {
+            work: Mutex::new(None),
+            round: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            caller: Mutex::new(()),
+        });
+        let worker = |_| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.serve())
+        };
+        let workers = (1..threads).map(worker).collect();
+        Self { shared, workers }
+    }
+
+    /// Threads, the caller's included.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `work` once on every thread and returns when all are back.
+    ///
+    /// # Panics
+    /// If `work` does, on any thread.
+    pub fn broadcast(&self, work: Work<'_>) {
+        let _caller = self.shared.caller.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: only the lifetime changes. The closure is called between here and the end of `finish` alone (W1),
+        // and this function returns, or unwinds, behind it.
+        let lent = unsafe { mem::transmute::<Work<'_>, Work<'static>>(work) };
+        *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(lent);
+        self.shared.running.store(self.workers.len(), Ordering::Relaxed);
+        self.shared.round.fetch_add(1, Ordering::Release);
+        let own = panic::catch_unwind(AssertUnwindSafe(work));
+        spin_while(|| self.shared.running.load(Ordering::Acquire) > 0);
+        *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let theirs = self.shared.panicked.swap(false, Ordering::Relaxed);
+        if let Err(cause) = own {
+            panic::resume_unwind(cause);
+        }
+        assert!(!theirs, "the work panicked on another thread");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Release);
+        self.shared.round.fetch_add(1, Ordering::Release);
+        for worker in self.workers.drain(..) {
+            // A worker catches what its work throws: it has nothing to report.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut done = 0;
+        loop {
+            spin_while(|| self.round.load(Ordering::Acquire) == done);
+            done = done.wrapping_add(1);
+            if self.closing.load(Ordering::Acquire) {
+                return;
+            }
+            let work = *self.work.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(work) = work
+                && panic::catch_unwind(AssertUnwindSafe(work)).is_err()
+            {
+                self.panicked.store(true, Ordering::Relaxed);
+            }
+            // Behind this the closure is not called: what it wrote is seen by who reads 0.
+            self.running.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// Waits in a loop, and lets others run now and then where there are more threads than cores.
+fn spin_while(waiting: impl Fn() -> bool) {
+    const TURNS: u32 = 1 << 14;
+    let mut turns = 0;
+    while waiting() {
+        turns = (turns + 1) % TURNS;
+        if turns == 0 {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("round", &self.round).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::Pool;
+
+    #[test]
+    fn every_thread_works_once_in_every_round() {
+        for threads in 1..4 {
+            let pool = Pool::new(threads);
+            for _ in 0..50 {
+                let seen = Mutex::new(Vec::new());
+                pool.broadcast(&|| seen.lock().unwrap().push(thread::current().id()));
+                let seen = seen.into_inner().unwrap();
+                assert_eq!((seen.len(), seen.into_iter().collect::<HashSet<_>>().len()), (threads, threads));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let pool = Pool::new(2);
+        for theirs in [true, false] {
+            let caller = thread::current().id();
+            let work = || assert_eq!(thread::current().id() == caller, theirs);
+            assert!(catch_unwind(AssertUnwindSafe(|| pool.broadcast(&work))).is_err());
+        }
+        let count = AtomicUsize::new(0);
+        pool.broadcast(&|| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.into_inner(), 2);
+    }
+}

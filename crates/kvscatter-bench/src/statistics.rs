@@ -1,0 +1,119 @@
+//! Medians, percentiles and paired ratios.
+
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+
+/// Times of one engine in nanoseconds per call, one per round; there is at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples(Vec<f64>);
+
+/// A distribution, by three of its percentiles.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The 10th percentile.
+    pub p10: f64,
+    /// The median.
+    pub median: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+}
+
+impl Samples {
+    /// Samples in the order of their rounds.
+    ///
+    /// # Panics
+    /// Without any: every measurement has a round.
+    #[must_use]
+    pub fn new(by_round: Vec<f64>) -> Self {
+        assert!(!by_round.is_empty(), "samples");
+        Self(by_round)
+    }
+
+    /// One sample per round.
+    #[must_use]
+    pub fn by_round(&self) -> &[f64] {
+        &self.0
+    }
+
+    /// Median and percentiles, in nanoseconds.
+    #[must_use]
+    pub fn spread(&self) -> Spread {
+        Spread::of(self.0.clone())
+    }
+
+    /// The ratios to a baseline's samples of the same rounds: slow moments of the machine fall on both.
+    #[must_use]
+    pub fn over(&self, baseline: &Self) -> Spread {
+        Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time / base).collect())
+    }
+
+    /// The differences to a baseline's samples of the same rounds, in nanoseconds.
+    #[must_use]
+    pub fn minus(&self, baseline: &Self) -> Spread {
+        Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time - base).collect())
+    }
+}
+
+/// Summed up: three percentiles and how many there are.
+impl Serialize for Samples {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Spread { p10, median, p90 } = self.spread();
+        let mut fields = to.serialize_struct("Samples", 4)?;
+        fields.serialize_field("median", &median)?;
+        fields.serialize_field("p10", &p10)?;
+        fields.serialize_field("p90", &p90)?;
+        fields.serialize_field("count", &self.0.len())?;
+        fields.end()
+    }
+}
+
+impl Spread {
+    /// Percentiles of values in any order, at least one, between neighbours by distance.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |part: f64| {
+            let place = part * (values.len() - 1) as f64;
+            let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
+            below + (above - below) * place.fract()
+        };
+        Self { p10: at(0.1), median: at(0.5), p90: at(0.9) }
+    }
+
+    /// Whether a ratio lies between the 10th and the 90th percentile: for an A/A spread, whether it cannot be told
+    /// from none.
+    #[must_use]
+    pub fn covers(&self, ratio: f64) -> bool {
+        (self.p10..=self.p90).contains(&ratio)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Samples, Spread};
+
+    fn samples(values: &[f64]) -> Samples {
+        Samples::new(values.to_vec())
+    }
+
+    #[test]
+    fn percentiles() {
+        let eleven: Vec<f64> = (0..11).rev().map(f64::from).collect();
+        assert_eq!(samples(&eleven).spread(), Spread { p10: 1.0, median: 5.0, p90: 9.0 });
+        assert_eq!(samples(&[7.0]).spread(), Spread { p10: 7.0, median: 7.0, p90: 7.0 });
+        assert_eq!(samples(&[4.0, 2.0]).spread(), Spread { p10: 2.2, median: 3.0, p90: 3.8 });
+    }
+
+    /// The machine halves its speed in every other round: the medians are apart, the ratio is not.
+    #[test]
+    fn ratios_are_paired_by_round() {
+        let (fast, slow) = (samples(&[1.0, 2.0, 1.0, 2.0]), samples(&[3.0, 6.0, 3.0, 6.0]));
+        assert_eq!(slow.over(&fast), Spread { p10: 3.0, median: 3.0, p90: 3.0 });
+        assert_eq!(slow.minus(&fast).median, 3.0);
+    }
+
+    #[test]
+    fn a_ratio_within_the_spread_is_covered() {
+        let spread = Spread { p10: 0.97, median: 1.0, p90: 1.04 };
+        assert!(spread.covers(0.97) && spread.covers(1.0) && spread.covers(1.04));
+        assert!(!spread.covers(0.96) && !spread.covers(1.05) && !spread.covers(f64::NAN));
+    }
+}

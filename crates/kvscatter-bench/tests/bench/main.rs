@@ -1,0 +1,7 @@
+//! Cases from data, measured and checked.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
+
+mod cases;
+mod engines;
+mod support;
