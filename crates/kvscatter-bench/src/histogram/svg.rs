@@ -1,0 +1,151 @@
+//! The histogram as a picture: a panel per engine over one axis.
+
+use std::io;
+
+use plotters::coord::Shift;
+use plotters::prelude::{
+    Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, PathElement, RGBColor, Rectangle,
+    SVGBackend, Text, WHITE,
+};
+use plotters::style::FontStyle;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::text::label;
+use super::{Histogram, Lane};
+use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
+use crate::units::time;
+
+const WIDTH: i32 = 760;
+/// Where the panels begin and end; engines are named to the left.
+const LEFT: i32 = 180;
+const RIGHT: i32 = WIDTH - 36;
+const TOP: i32 = 52;
+const PANEL: i32 = 52;
+const GAP: i32 = 14;
+const FOOT: i32 = 56;
+
+const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
+const GREY: RGBColor = RGBColor(0x59, 0x63, 0x6e);
+const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
+const OTHERS: RGBColor = RGBColor(0x8c, 0x95, 0x9f);
+const OURS: RGBColor = RGBColor(0x09, 0x69, 0xda);
+
+type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+
+impl Histogram {
+    /// An SVG document under a title: ours in blue, all others in grey, each with its median.
+    #[must_use]
+    pub fn svg(&self, title: &str) -> String {
+        let mut document = String::new();
+        #[expect(clippy::expect_used, reason = "nothing can go wrong with a picture drawn into memory")]
+        self.draw(&mut document, title).expect("a picture in memory");
+        document
+    }
+
+    fn draw(&self, document: &mut String, title: &str) -> Drawn {
+        let bottom = TOP + self.lanes.len() as i32 * (PANEL + GAP);
+        let area =
+            SVGBackend::with_string(document, (WIDTH as u32, (bottom + FOOT) as u32)).into_drawing_area();
+        area.fill(&WHITE)?;
+        write(&area, title, (16, 18), Look { size: 15, color: INK, bold: true, at: HPos::Left })?;
+        for tick in self.axis.ticks() {
+            let x = self.x(tick);
+            area.draw(&PathElement::new([(x, TOP), (x, bottom)], GRID.stroke_width(1)))?;
+        }
+        for (index, lane) in self.lanes.iter().enumerate() {
+            self.panel(&area, lane, TOP + index as i32 * (PANEL + GAP))?;
+        }
+        self.labels(&area, bottom)?;
+        let caption = match self.beyond() {
+            0 => "time per call".to_owned(),
+            beyond => format!("time per call; samples behind the end: {beyond}"),
+        };
+        write(
+            &area,
+            &caption,
+            ((LEFT + RIGHT) / 2, bottom + 32),
+            Look { size: 12, color: GREY, bold: false, at: HPos::Center },
+        )?;
+        area.present()
+    }
+
+    fn panel(&self, area: &Area<'_>, lane: &Lane, top: i32) -> Drawn {
+        let base = top + PANEL;
+        let color =
+            if [KVSCATTER, SINGLE, UNWRAPPED].contains(&lane.engine.as_str()) { OURS } else { OTHERS };
+        let most = lane.counts.iter().copied().max().unwrap_or_default().max(1);
+        let edge = |column: usize| LEFT + (RIGHT - LEFT) * column as i32 / self.axis.columns as i32;
+        for (column, &count) in lane.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            // Whatever is there is seen.
+            let height = ((count as f64 / most as f64 * f64::from(PANEL)) as i32).max(1);
+            let corners = [(edge(column), base - height), (edge(column + 1), base)];
+            area.draw(&Rectangle::new(corners, color.filled()))?;
+        }
+        area.draw(&PathElement::new([(LEFT, base), (RIGHT, base)], OTHERS.stroke_width(1)))?;
+        let median = self.x(lane.median);
+        area.draw(&PathElement::new([(median, top), (median, base)], INK.stroke_width(2)))?;
+        let name = Look { size: 13, color: INK, bold: false, at: HPos::Right };
+        write(area, &lane.engine, (LEFT - 12, top + 18), name)?;
+        let median = format!("median {}", time(lane.median));
+        write(area, &median, (LEFT - 12, top + 36), Look { size: 12, color: GREY, ..name })
+    }
+
+    /// The times under the axis, as many as there is room for.
+    fn labels(&self, area: &Area<'_>, bottom: i32) -> Drawn {
+        const ROOM: i32 = 56;
+        let mut free = i32::MIN;
+        for tick in self.axis.ticks() {
+            let x = self.x(tick);
+            if x - ROOM / 2 >= free {
+                write(
+                    area,
+                    &label(tick),
+                    (x, bottom + 12),
+                    Look { size: 12, color: GREY, bold: false, at: HPos::Center },
+                )?;
+                free = x + ROOM / 2;
+            }
+        }
+        Ok(())
+    }
+
+    fn x(&self, nanoseconds: f64) -> i32 {
+        let part = self.axis.part(nanoseconds).clamp(0.0, 1.0);
+        LEFT + (part * f64::from(RIGHT - LEFT)).round() as i32
+    }
+}
+
+/// How a text looks; its anchor is halfway up.
+#[derive(Clone, Copy)]
+struct Look {
+    size: i32,
+    color: RGBColor,
+    bold: bool,
+    at: HPos,
+}
+
+fn write(area: &Area<'_>, text: &str, at: (i32, i32), look: Look) -> Drawn {
+    let font = ("sans-serif", look.size).into_font();
+    let font = if look.bold { font.style(FontStyle::Bold) } else { font };
+    let style = font.color(&look.color).pos(Pos::new(look.at, VPos::Center));
+    area.draw(&Text::new(text.to_owned(), at, style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Axis, Histogram, Lane};
+
+    #[test]
+    fn every_engine_has_a_panel_and_text_is_escaped() {
+        let lane =
+            |engine: &str| Lane { engine: engine.to_owned(), median: 20.0, counts: vec![0, 3, 1], beyond: 2 };
+        let axis = Axis { from: 9.0, to: 120.0, columns: 3 };
+        let histogram = Histogram { axis, lanes: vec![lane("memcpy"), lane("<ours>")] };
+        let svg = histogram.svg("1 & 2");
+        for text in ["1 &amp; 2", "memcpy", "&lt;ours&gt;", "median 20.0 ns", "100 ns", "behind the end: 4"] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    }
+}
