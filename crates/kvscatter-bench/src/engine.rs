@@ -51,8 +51,8 @@ pub enum Task {
     Write,
     /// The same rows without a wrap: samples that would wrap end at the end of the cache.
     Unwrapped,
-    /// As many bytes as the write moves, in one piece, to where its first row goes; in functional form the past as it
-    /// is. Rows of 4-bit elements that straddle bytes are moved one by one instead, rounded up to bytes.
+    /// As many bytes as the write moves, in one piece, into the same cache; in functional form the past as it is. Rows
+    /// of 4-bit elements that straddle bytes go where the write has them instead, rounded up to bytes.
     Memcpy,
 }
 

@@ -34,6 +34,16 @@ pub enum Error {
         /// Bytes asked for.
         needed: u64,
     },
+    /// A cold case has fewer layers than turns.
+    #[error("{}layers = {layers}: must be at least {needed}, the engines and one again", prefix(.name))]
+    Layers {
+        /// The case.
+        name: String,
+        /// Its layers.
+        layers: usize,
+        /// Engines that were measured, and one of them again.
+        needed: usize,
+    },
     /// An engine that had passed its check gave up while it was timed.
     #[error("{engine}: {cause}")]
     Engine {

@@ -41,20 +41,21 @@ pub(crate) fn straddles(sides: &Sides) -> bool {
 /// what is written.
 pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     let sides = case.sides();
+    let (cache, update) = (case.cache_bytes(), case.update_bytes());
+    if task == Task::Memcpy && !straddles(&sides) {
+        // As if the cache were a row of updates: new positions are another place, as cold as that of the write.
+        let place = starts.first().map_or(0, |&start| start as usize) % (cache / update);
+        let flat = Series { count: 1, len: update, dst: place * update, dst_step: 0, src: 0, src_step: 0 };
+        return Runs::new(vec![flat], cache, update);
+    }
     let pieces = pieces(case, task, starts);
-    let series: Vec<_> = match case.parameters().update {
+    let series = match case.parameters().update {
         UpdateLayout::Bshd => pieces.iter().flat_map(|piece| bshd(case, piece)).collect(),
         UpdateLayout::Dense if straddles(&sides) => {
             pieces.iter().flat_map(|piece| one_by_one(sides, dense(case, piece))).collect()
         }
         UpdateLayout::Dense => pieces.iter().map(|piece| in_bytes(&sides, dense(case, piece))).collect(),
     };
-    let (cache, update) = (case.cache_bytes(), case.update_bytes());
-    if task == Task::Memcpy && !straddles(&sides) {
-        let first = series.first().map_or(0, |series| series.dst).min(cache - update);
-        let flat = Series { count: 1, len: update, dst: first, dst_step: 0, src: 0, src_step: 0 };
-        return Runs::new(vec![flat], cache, update);
-    }
     Runs::new(series, cache, update)
 }
 
@@ -113,4 +114,61 @@ fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
         src: (src + i * src_step) * bits / 8,
         src_step: 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::{Piece, pieces, runs};
+    use crate::case::{Case, Form, Pages, Parameters, Starts, Temperature, UpdateLayout};
+    use crate::engine::Task;
+
+    fn ring(element: ElementType, inner: usize) -> Case {
+        Case::new(Parameters {
+            name: String::new(),
+            shape: vec![2, 2, 8, inner],
+            axis: -2,
+            rows: 3,
+            element,
+            mode: kvscatter::Mode::Circular,
+            starts: Starts::List(vec![7, 1]),
+            form: Form::InPlace,
+            temperature: Temperature::Hot,
+            layers: 1,
+            pages: Pages::Small,
+            update: UpdateLayout::Dense,
+            threads: 1,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_ring_wraps_once() {
+        let case = ring(ElementType::UInt8, 4);
+        let piece = |sample, slot, row, rows| Piece { sample, slot, row, rows };
+        let wrapped = [piece(0, 7, 0, 1), piece(0, 0, 1, 2), piece(1, 1, 0, 3)];
+        assert_eq!(pieces(&case, Task::Write, &[7, 1]), wrapped);
+        assert_eq!(pieces(&case, Task::Unwrapped, &[7, 1]), [piece(0, 5, 0, 3), piece(1, 1, 0, 3)]);
+        let [to, from]: [Vec<_>; 2] = {
+            let runs = runs(&case, Task::Write, &[7, 1]);
+            [runs.destinations().collect(), runs.sources().collect()]
+        };
+        assert_eq!(to, [28..32, 60..64, 0..8, 32..40, 68..80, 100..112]);
+        assert_eq!(from, [0..4, 12..16, 4..12, 16..24, 24..36, 36..48]);
+    }
+
+    #[test]
+    fn memcpy_moves_as_much_in_one_piece_to_places_that_move_on() {
+        let case = ring(ElementType::UInt8, 4);
+        let place = |start| runs(&case, Task::Memcpy, &[start, 0]).destinations().collect::<Vec<_>>();
+        assert_eq!([place(0), place(1), place(2)].concat(), [0..48, 48..96, 0..48]);
+    }
+
+    #[test]
+    fn half_bytes_are_rounded_up_row_by_row() {
+        let case = ring(ElementType::Int4, 3);
+        let runs = runs(&case, Task::Memcpy, &[7, 1]);
+        assert_eq!(runs.destinations().collect::<Vec<_>>(), [10..12, 22..24, 0..3, 12..15, 25..30, 37..42]);
+    }
 }

@@ -4,6 +4,7 @@ mod check;
 mod cold;
 mod hot;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use crate::case::Temperature;
@@ -54,9 +55,19 @@ struct Sample {
     write_and_read: Option<f64>,
 }
 
+/// Whose sample is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    lane: usize,
+    /// Which of a round's turns it is: one for each lane, and a second one for the A/A spread.
+    seat: usize,
+    seats: usize,
+    round: usize,
+}
+
 /// How samples of a temperature are taken.
 trait Sampler {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: usize) -> Result<Sample, Failed>;
+    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed>;
 }
 
 impl Budget {
@@ -82,11 +93,13 @@ impl Budget {
 
 /// Checks every engine on the scene's case, and times those whose result is right.
 ///
-/// Each round samples every engine once, in an order that changes from round to round; the hand-written loop (or else
-/// the first engine) has two turns, which gives the A/A spread.
+/// Each round samples every engine once, in an order of its own; the hand-written loop (or else the first engine) has
+/// two turns, which gives the A/A spread. In cold cases every turn has layers of its own, so that what an engine finds
+/// in memory is what it has left there.
 ///
 /// # Errors
-/// [`Error::Engine`] if an engine fails after it has passed its check.
+/// [`Error::Layers`] if a cold case has too few for that; [`Error::Engine`] if an engine fails after it has passed its
+/// check.
 pub fn measure(
     scene: &mut Scene,
     engines: &[Box<dyn Engine>],
@@ -105,8 +118,8 @@ pub fn measure(
     }
 
     let again = lanes.iter().position(|lane| lane.name == HAND_LOOP).unwrap_or_default();
-    let turns: Vec<_> = (0..lanes.len()).chain((!lanes.is_empty()).then_some(again)).collect();
-    let samples = sample_in_turn(scene, &mut lanes, &turns, budget, progress)?;
+    let seats: Vec<_> = (0..lanes.len()).chain((!lanes.is_empty()).then_some(again)).collect();
+    let samples = sample_in_turn(scene, &mut lanes, &seats, budget, progress)?;
     let times: Vec<_> = samples.into_iter().map(Times::from_samples).collect();
 
     let noise = lanes.get(again).map(|lane| Noise {
@@ -131,29 +144,33 @@ fn lane<'e>(engine: &'e dyn Engine, scene: &mut Scene, reference: Reference) -> 
     Ok(lane)
 }
 
-/// The samples of every turn, one per round.
+/// The samples of every seat, given the lane that has it: one per round.
 fn sample_in_turn(
     scene: &mut Scene,
     lanes: &mut [Lane<'_>],
-    turns: &[usize],
+    seats: &[usize],
     budget: Budget,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Vec<Vec<Sample>>, Error> {
-    let mut samples = vec![Vec::new(); turns.len()];
-    if turns.is_empty() {
+    let mut samples = vec![Vec::new(); seats.len()];
+    if seats.is_empty() {
         return Ok(samples);
     }
-    let failed =
-        |engine: &str, cause: Failed| Error::Engine { engine: engine.to_owned(), cause: cause.to_string() };
     let mut sampler: Box<dyn Sampler> = match scene.case().parameters().temperature {
         Temperature::Hot => Box::new(hot::Hot::new(lanes.len())),
-        Temperature::Unflushed | Temperature::Flushed => Box::new(cold::Cold::new()),
+        Temperature::Unflushed | Temperature::Flushed => {
+            Box::new(cold::Cold::new(scene.case(), seats.len())?)
+        }
     };
     let began = Instant::now();
     for round in 0.. {
-        for turn in order(round, turns.len()) {
-            let sample = sampler.sample(scene, lanes, turns[turn]);
-            samples[turn].push(sample.map_err(|cause| failed(lanes[turns[turn]].name, cause))?);
+        for seat in order(round, seats.len()) {
+            let turn = Turn { lane: seats[seat], seat, seats: seats.len(), round };
+            let sample = sampler.sample(scene, lanes, turn).map_err(|cause| Error::Engine {
+                engine: lanes[turn.lane].name.to_owned(),
+                cause: cause.to_string(),
+            })?;
+            samples[seat].push(sample);
         }
         let done = budget.used(round + 1, began.elapsed());
         progress(Progress::Sampling { done });
@@ -164,12 +181,15 @@ fn sample_in_turn(
     Ok(samples)
 }
 
-/// Who comes when: everyone takes every place, and behind each neighbour, as often as the others.
-fn order(round: usize, turns: usize) -> impl Iterator<Item = usize> {
-    (0..turns).map(move |place| {
-        let place = if round.is_multiple_of(2) { place } else { turns - 1 - place };
-        (place + round / 2) % turns
-    })
+/// Who comes when: shuffled, so that nobody always follows the same neighbour, and the same on every machine.
+fn order(round: usize, seats: usize) -> Vec<usize> {
+    let mut order: Vec<_> = (0..seats).collect();
+    order.sort_by_cached_key(|&seat| {
+        let mut hasher = DefaultHasher::new();
+        (round, seat).hash(&mut hasher);
+        hasher.finish()
+    });
+    order
 }
 
 impl Times {
@@ -179,5 +199,40 @@ impl Times {
             write: Samples::new(samples.iter().map(|sample| sample.write).collect()),
             write_and_read: with_read.map(Samples::new),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Budget, order};
+
+    #[test]
+    fn everyone_follows_everyone() {
+        let mut followed = [[0; 4]; 4];
+        for round in 0..1000 {
+            let order = order(round, 4);
+            let mut seats = order.clone();
+            seats.sort_unstable();
+            assert_eq!(seats, [0, 1, 2, 3]);
+            order.windows(2).for_each(|pair| followed[pair[0]][pair[1]] += 1);
+        }
+        for (first, row) in followed.iter().enumerate() {
+            for (second, times) in row.iter().enumerate().filter(|(second, _)| *second != first) {
+                // 250 of 1000 rounds, give or take four standard deviations.
+                assert!((195..=305).contains(times), "{second} after {first}: {times}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_is_used_up_by_time_and_rounds() {
+        let budget = Budget { time: Duration::from_secs(2), least_rounds: 10 };
+        assert_eq!(budget.used(5, Duration::from_secs(60)), 0.5);
+        assert_eq!(budget.used(1000, Duration::from_secs(1)), 0.5);
+        assert_eq!(budget.used(10, Duration::from_secs(2)), 1.0);
+        let none = Budget { time: Duration::ZERO, least_rounds: 0 };
+        assert_eq!(none.used(1, Duration::from_nanos(1)), 1.0);
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-use memmap2::{Advice, MmapMut};
+use memmap2::MmapMut;
 
 use crate::{Error, Pages};
 
@@ -25,7 +25,7 @@ impl Region {
         // Whole large pages, and room to begin on a boundary.
         let room = len.next_multiple_of(ALIGN) + ALIGN;
         let mut map = MmapMut::map_anon(room).map_err(system("memory map"))?;
-        map.advise(advice(pages)).map_err(system("page size"))?;
+        advise(&map, pages).map_err(system("page size"))?;
         let start = map.as_ptr().align_offset(ALIGN);
         let end = start + len.next_multiple_of(ALIGN);
         map[start..end].iter_mut().step_by(4096).for_each(|byte| *byte = 1);
@@ -53,11 +53,18 @@ impl DerefMut for Region {
     }
 }
 
-fn advice(pages: Pages) -> Advice {
-    match pages {
-        Pages::Small => Advice::NoHugePage,
-        Pages::Huge => Advice::HugePage,
-    }
+#[cfg(target_os = "linux")]
+fn advise(map: &MmapMut, pages: Pages) -> io::Result<()> {
+    map.advise(match pages {
+        Pages::Small => memmap2::Advice::NoHugePage,
+        Pages::Huge => memmap2::Advice::HugePage,
+    })
+}
+
+/// Only Linux lets a program choose.
+#[cfg(not(target_os = "linux"))]
+fn advise(_map: &MmapMut, _pages: Pages) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Bytes that can be allocated without swapping.

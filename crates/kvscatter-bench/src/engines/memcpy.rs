@@ -9,9 +9,7 @@ use crate::layout::{runs, straddles};
 use crate::raw::{Pool, Runs};
 use crate::scene::Scene;
 
-/// libc's memcpy, of the update into the cache where its first row goes, or of the past into the present.
-///
-/// Rows of 4-bit elements that straddle bytes are moved one by one, rounded up to bytes.
+/// libc's memcpy: what [`Task::Memcpy`] says.
 #[derive(Debug)]
 pub struct Memcpy {
     name: String,

@@ -19,7 +19,9 @@ const WIDTH: i32 = 760;
 /// Where the panels begin and end; engines are named to the left.
 const LEFT: i32 = 180;
 const RIGHT: i32 = WIDTH - 36;
-const TOP: i32 = 52;
+const LINE: i32 = 20;
+/// Characters of the title that surely fit one line.
+const TITLE: usize = 88;
 const PANEL: i32 = 52;
 const GAP: i32 = 14;
 const FOOT: i32 = 56;
@@ -44,17 +46,22 @@ impl Histogram {
     }
 
     fn draw(&self, document: &mut String, title: &str) -> Drawn {
-        let bottom = TOP + self.lanes.len() as i32 * (PANEL + GAP);
+        let title = lines(title);
+        let top = 32 + LINE * title.len() as i32;
+        let bottom = top + self.lanes.len() as i32 * (PANEL + GAP);
         let area =
             SVGBackend::with_string(document, (WIDTH as u32, (bottom + FOOT) as u32)).into_drawing_area();
         area.fill(&WHITE)?;
-        write(&area, title, (16, 18), Look { size: 15, color: INK, bold: true, at: HPos::Left })?;
+        for (index, line) in title.iter().enumerate() {
+            let bold = Look { size: 14, color: INK, bold: true, at: HPos::Left };
+            write(&area, line, (16, 18 + LINE * index as i32), bold)?;
+        }
         for tick in self.axis.ticks() {
             let x = self.x(tick);
-            area.draw(&PathElement::new([(x, TOP), (x, bottom)], GRID.stroke_width(1)))?;
+            area.draw(&PathElement::new([(x, top), (x, bottom)], GRID.stroke_width(1)))?;
         }
         for (index, lane) in self.lanes.iter().enumerate() {
-            self.panel(&area, lane, TOP + index as i32 * (PANEL + GAP))?;
+            self.panel(&area, lane, top + index as i32 * (PANEL + GAP))?;
         }
         self.labels(&area, bottom)?;
         let caption = match self.beyond() {
@@ -116,6 +123,18 @@ impl Histogram {
     }
 }
 
+/// A title in lines, broken behind commas.
+fn lines(title: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in title.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + part.chars().count() <= TITLE => line.push_str(part),
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
 /// How a text looks; its anchor is halfway up.
 #[derive(Clone, Copy)]
 struct Look {
@@ -135,6 +154,14 @@ fn write(area: &Area<'_>, text: &str, at: (i32, i32), look: Look) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::super::{Axis, Histogram, Lane};
+    use super::lines;
+
+    #[test]
+    fn long_titles_are_broken_behind_commas() {
+        let title = format!("{}, b, c", "a".repeat(85));
+        assert_eq!(lines(&title), [format!("{}, ", "a".repeat(85)), "b, c".to_owned()]);
+        assert_eq!(lines("a, b"), ["a, b"]);
+    }
 
     #[test]
     fn every_engine_has_a_panel_and_text_is_escaped() {

@@ -3,36 +3,41 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::{Lane, Sample, Sampler};
+use super::{Lane, Sample, Sampler, Turn};
+use crate::case::{Case, Parameters};
 use crate::engine::Failed;
+use crate::error::Error;
 use crate::layout::runs;
 use crate::scene::Scene;
 
-/// One call per sample. Engines take turns from layer to layer, so that none finds what another has just warmed up.
+/// One call per sample, on layers that belong to the seat: it finds there what it has left in the step before, as a
+/// decoder does, and nothing that another engine has warmed up or cooled down.
 pub(super) struct Cold {
-    /// Calls so far: which layer and which step comes next.
-    calls: usize,
+    /// Rounds in a step: layers of every seat.
+    rounds: usize,
+    step: Option<usize>,
 }
 
 impl Cold {
-    pub(super) fn new() -> Self {
-        Self { calls: 0 }
+    pub(super) fn new(case: &Case, seats: usize) -> Result<Self, Error> {
+        let Parameters { layers, ref name, .. } = *case.parameters();
+        if layers < seats {
+            return Err(Error::Layers { name: name.clone(), layers, needed: seats });
+        }
+        Ok(Self { rounds: layers / seats, step: None })
     }
 }
 
 impl Sampler for Cold {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: usize) -> Result<Sample, Failed> {
-        let layers = scene.case().parameters().layers;
-        let (step, layer) = (self.calls / layers, self.calls % layers);
-        if layer == 0 {
+    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed> {
+        let step = turn.round / self.rounds;
+        let layer = turn.round % self.rounds * turn.seats + turn.seat;
+        if self.step.replace(step) != Some(step) {
             scene.go_to(step);
-            for lane in lanes.iter_mut() {
-                lane.run.aim(scene.starts());
-            }
+            lanes.iter_mut().for_each(|lane| lane.run.aim(scene.starts()));
         }
-        self.calls += 1;
 
-        let Lane { task, run, .. } = &mut lanes[turn];
+        let Lane { task, run, .. } = &mut lanes[turn.lane];
         let written = runs(scene.case(), *task, scene.starts());
         scene.sweep();
         scene.touch_updates();

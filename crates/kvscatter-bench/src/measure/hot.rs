@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Lane, Sample, Sampler};
+use super::{Lane, Sample, Sampler, Turn};
 use crate::engine::{Call, Failed, Run};
 use crate::scene::Scene;
 
@@ -25,12 +25,12 @@ impl Hot {
 }
 
 impl Sampler for Hot {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: usize) -> Result<Sample, Failed> {
-        let run = lanes[turn].run.as_mut();
+    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed> {
+        let run = lanes[turn.lane].run.as_mut();
         let mut call = scene.call(0);
-        let batch = match self.batches[turn] {
+        let batch = match self.batches[turn.lane] {
             Some(batch) => batch,
-            None => *self.batches[turn].insert(batch(run, &mut call)?),
+            None => *self.batches[turn.lane].insert(batch(run, &mut call)?),
         };
         let warm_up = time(run, &mut call, 1)?;
         if warm_up < LONG {

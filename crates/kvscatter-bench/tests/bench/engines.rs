@@ -30,7 +30,7 @@ const KINDS: [(&str, &[&str]); 14] = [
     ("shape = [3, 2, 16, 7]\nrows = 3\ntype = \"uint4\"", &[MEMCPY, KVSCATTER]),
     ("shape = [3, 1, 5, 7]\nrows = 3\ntype = \"uint4\"\nform = \"functional\"", &[MEMCPY, KVSCATTER]),
     (
-        "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"unflushed\"\nlayers = 3\npages = \"4k\"",
+        "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"unflushed\"\nlayers = 9\npages = \"4k\"",
         &[MEMCPY, HAND_LOOP, KVSCATTER],
     ),
 ];
@@ -124,7 +124,8 @@ fn a_wrong_engine_is_named_and_never_timed() {
     let last = |call: &mut Call<'_>| *call.keys.cache.last_mut().unwrap() ^= 0x80;
     let values = |call: &mut Call<'_>| call.values.as_mut().unwrap().cache[7] ^= 1;
     let present = |call: &mut Call<'_>| call.keys.present[9] ^= 1;
-    let (hot, cold, functional) = ("", "temperature = \"unflushed\"", "form = \"functional\"");
+    let cold = "temperature = \"unflushed\"\nlayers = 4";
+    let (hot, functional) = ("", "form = \"functional\"");
     let slips: [(_, fn(&mut Call<'_>), _); 6] = [
         (hot, first, "step 0: cache of keys: byte 0 of 1536 is"),
         (hot, last, "step 0: cache of keys: byte 1535 of 1536 is"),
@@ -196,4 +197,12 @@ fn failures_and_refusals_are_told() {
     let outcomes: Vec<_> = report.entries.iter().map(|entry| &entry.outcome).collect();
     assert!(matches!(outcomes[0], Outcome::Unsupported(text) if text == "no such type"), "{outcomes:?}");
     assert!(matches!(outcomes[1], Outcome::Failed(text) if text == "out of order"), "{outcomes:?}");
+}
+
+/// What an engine finds must be its own doing: layers are not shared.
+#[test]
+fn a_cold_case_has_layers_for_everyone() {
+    let three = case("shape = [3, 2, 16, 8]\nrows = 3\ntemperature = \"unflushed\"\nlayers = 3");
+    let error = run(&three, &built_in(&three)).expect_err("three engines, one of them twice");
+    assert_eq!(error.to_string(), "layers = 3: must be at least 4, the engines and one again");
 }
