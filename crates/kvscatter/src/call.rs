@@ -48,9 +48,16 @@ pub(crate) struct Checked {
     /// Rows written, over all samples.
     pub(crate) rows: usize,
     pub(crate) skipped: usize,
+    /// Whether each sample's start says all there is to know about where it goes.
+    pub(crate) one_start_each: bool,
+}
+
+impl Checked {
+    pub(crate) const NOTHING: Self = Self { layer: 0, rows: 0, skipped: 0, one_start_each: false };
 }
 
 impl<'a> Positions<'a> {
+    #[inline(always)]
     pub(crate) fn new(geometry: &'a Geometry, call: Call<'a>) -> Self {
         Self { geometry, call }
     }
@@ -68,7 +75,45 @@ impl<'a> Positions<'a> {
     /// 5. linear: `0 <= start` and `start + length <= capacity`; circular: any start, or any that is not
     ///    negative under [`NegativeIndex::Reject`]. Under [`OutOfRange::SkipSample`] a sample that fails this
     ///    is counted and left out.
+    #[inline(always)]
     pub(crate) fn check(&self) -> Result<Checked, Error> {
+        match self.one_start_each() {
+            Some(rows) => Ok(Checked { rows, one_start_each: true, ..Checked::NOTHING }),
+            None => self.check_each(),
+        }
+    }
+
+    pub(crate) fn starts(&self) -> Starts<'a> {
+        self.call.starts
+    }
+
+    /// The rows written, if this is the call that decoding makes and nothing is wrong with it: a start for each
+    /// sample of a padded update, all of whose rows are written. Its walk need not look at anything else.
+    #[inline(always)]
+    fn one_start_each(&self) -> Option<usize> {
+        let Samples::Padded { batch, rows } = self.geometry.samples else { return None };
+        let Call { layer: 0, anchor: Anchor::First, spans: Spans::Uniform, lengths: Lengths::Full, starts } =
+            self.call
+        else {
+            return None;
+        };
+        let rule = self.slot_rule(rows);
+        let fit = match starts {
+            Starts::Zero => false,
+            Starts::I64(values) => {
+                values.len() == batch && values.iter().all(|&value| rule.slot(value).is_some())
+            }
+            Starts::I32(values) => {
+                values.len() == batch && values.iter().all(|&value| rule.slot(value.into()).is_some())
+            }
+        };
+        // G1: the rows of the update.
+        fit.then(|| batch.wrapping_mul(rows))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_each(&self) -> Result<Checked, Error> {
         let layers = self.geometry.layers();
         let layer = usize::try_from(self.call.layer).ok().filter(|&layer| layer < layers);
         let layer = layer.ok_or(Error::LayerOutOfRange { value: self.call.layer, layers })?; // Condition 1
@@ -76,10 +121,10 @@ impl<'a> Positions<'a> {
         if self.is_uniform() {
             // Slot 0 fits wherever the update does; a batch that is huge and empty is not walked.
             let rows = self.batch().wrapping_mul(self.most_rows());
-            return Ok(Checked { layer, rows, skipped: 0 });
+            return Ok(Checked { layer, rows, ..Checked::NOTHING });
         }
         self.call.spans.check_order(self.geometry.words.spans)?; // Condition 3, with `rows_of`
-        let mut checked = Checked { layer, rows: 0, skipped: 0 };
+        let mut checked = Checked { layer, ..Checked::NOTHING };
         let mut brought = 0_i64;
         for sample in 0..self.batch() {
             let (span, length) = self.rows_of(sample)?; // Conditions 3 and 4
@@ -154,10 +199,9 @@ impl<'a> Positions<'a> {
     pub(crate) fn slot(&self, sample: usize, span: usize, length: usize) -> Result<usize, Error> {
         let Some(starts) = self.call.starts.values() else { return Ok(0) };
         let value = self.read(self.geometry.words.starts, starts, sample)?;
-        match (self.call.anchor, self.geometry.rules.mode) {
-            (Anchor::First, Mode::Linear) => self.linear_slot(sample, value, length),
-            (Anchor::First, Mode::Circular) => self.ring_slot(sample, value),
-            (Anchor::End, _) => self.slot_before_end(sample, value, span, length),
+        match self.call.anchor {
+            Anchor::First => self.slot_from_start(sample, value, length),
+            Anchor::End => self.slot_before_end(sample, value, span, length),
         }
     }
 
@@ -167,24 +211,24 @@ impl<'a> Positions<'a> {
         values.at(at).ok_or(Error::Count { argument, got: values.len(), want: self.batch() })
     }
 
-    fn linear_slot(&self, index: usize, value: i64, rows: usize) -> Result<usize, Error> {
-        let (argument, capacity) = (self.geometry.words.starts, self.geometry.capacity());
-        match usize::try_from(value) {
-            // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
-            Ok(start) if start <= capacity.wrapping_sub(rows) => Ok(start),
-            _ if value < 0 => Err(Error::NegativeStart { argument, index, value }),
-            _ => Err(Error::StartOutOfRange { argument, index, value, rows, capacity }),
-        }
+    #[inline(always)]
+    pub(crate) fn slot_rule(&self, rows: usize) -> SlotRule {
+        let Geometry { rules, .. } = self.geometry;
+        let capacity = self.geometry.capacity();
+        SlotRule { mode: rules.mode, negative_index: rules.negative_index, rows, capacity }
     }
 
-    fn ring_slot(&self, index: usize, value: i64) -> Result<usize, Error> {
-        if value < 0 && self.geometry.rules.negative_index == NegativeIndex::Reject {
-            return Err(Error::NegativeStart { argument: self.geometry.words.starts, index, value });
-        }
-        // Reduce first, add later: no start overflows. A ring without slots has only slot 0.
-        let slots = i64::try_from(self.geometry.capacity()).unwrap_or(i64::MAX);
-        let slot = value.checked_rem_euclid(slots).unwrap_or(0);
-        Ok(usize::try_from(slot).unwrap_or(0))
+    #[inline]
+    fn slot_from_start(&self, index: usize, value: i64, rows: usize) -> Result<usize, Error> {
+        let rule = self.slot_rule(rows);
+        rule.slot(value).ok_or_else(|| {
+            let (argument, capacity) = (self.geometry.words.starts, rule.capacity);
+            if value < 0 {
+                Error::NegativeStart { argument, index, value }
+            } else {
+                Error::StartOutOfRange { argument, index, value, rows, capacity }
+            }
+        })
     }
 
     fn slot_before_end(&self, index: usize, value: i64, span: usize, length: usize) -> Result<usize, Error> {
@@ -247,6 +291,39 @@ impl<'a> Positions<'a> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Which slot a start means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotRule {
+    mode: Mode,
+    negative_index: NegativeIndex,
+    rows: usize,
+    capacity: usize,
+}
+
+impl SlotRule {
+    /// `None` if it is out of range, or negative where that is refused.
+    #[inline(always)]
+    pub(crate) fn slot(self, value: i64) -> Option<usize> {
+        let start = usize::try_from(value);
+        match self.mode {
+            // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
+            Mode::Linear => start.ok().filter(|&start| start <= self.capacity.wrapping_sub(self.rows)),
+            Mode::Circular => match start {
+                Ok(start) if start < self.capacity => Some(start),
+                Err(_) if self.negative_index == NegativeIndex::Reject => None,
+                _ => Some(self.reduce(value)),
+            },
+        }
+    }
+
+    /// Reduce first, add later: no start overflows. A ring without slots has only slot 0.
+    #[cold]
+    fn reduce(self, value: i64) -> usize {
+        let slots = i64::try_from(self.capacity).unwrap_or(i64::MAX);
+        usize::try_from(value.checked_rem_euclid(slots).unwrap_or(0)).unwrap_or(0)
     }
 }
 

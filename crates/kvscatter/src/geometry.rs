@@ -3,6 +3,7 @@
 use alloc::{vec, vec::Vec};
 
 use crate::argument::Words;
+use crate::cpu::{Cpu, Isa, Shapes};
 use crate::layout::{self, Dim, View};
 use crate::mapping::{Dimensions, Loop, Mapping, Step};
 use crate::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange, size};
@@ -32,6 +33,7 @@ pub struct Geometry {
     pub(crate) write: Mapping,
     /// Present from update and present from past: the functional form.
     pub(crate) present: Present,
+    pub(crate) cpu: Cpu,
 }
 
 impl Geometry {
@@ -43,6 +45,7 @@ impl Geometry {
 
     /// Rows of the cache along the sequence: max_sequence_length.
     #[must_use]
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -59,18 +62,15 @@ impl Geometry {
         self.layers.size
     }
 
-    /// Whether elements lie two to a byte.
-    pub(crate) fn is_packed(&self) -> bool {
-        self.element.bits().is_some_and(|bits| bits < 8)
-    }
-
-    /// Bytes of one element; 0 where elements are not whole bytes.
-    pub(crate) fn element_bytes(&self) -> usize {
-        self.element.bits().unwrap_or(0).div_euclid(8)
+    /// The instruction set of the kernels that execute its plans.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.cpu.isa
     }
 
     /// Holds the lengths of the buffers of a write in place against what the tensors need, both in `unit`.
     /// `buffer` is the place an error names.
+    #[inline]
     pub(crate) fn check_buffers(
         &self,
         buffer: usize,
@@ -120,6 +120,17 @@ impl Geometry {
         );
         let new =
             Side::new(sample_step, rows.1, outer.iter().map(|pair| pair.1), inner.iter().map(|pair| pair.1));
+        // G1: a factor of the cache's own product.
+        let row_elements = outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.0.size));
+        let write = mapping(most_rows, &past, &new)?;
+        let present = Present {
+            buffer: Buffer::new(0, cache.elements, true, *element, words.present)?,
+            layer_stride: present.0,
+            from_update: mapping(most_rows, &present.1, &new)?,
+            from_past: mapping(capacity, &present.1, &past)?,
+        };
+        let shapes = Shapes { write: &write, present: &present, rows: most_rows, row_elements, capacity };
+        let cpu = Cpu::new(*element, &shapes);
         Ok(Self {
             words,
             element: *element,
@@ -128,17 +139,12 @@ impl Geometry {
             cache_batch: batch.0.size,
             samples,
             capacity,
-            // G1: a factor of the cache's own product.
-            row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.0.size)),
+            row_elements,
             cache: Buffer::new(cache.offset, cache.len, cache.exact, *element, words.cache)?,
             update: Buffer::new(update.offset, update.len, update.exact, *element, words.update)?,
-            write: mapping(most_rows, &past, &new)?,
-            present: Present {
-                buffer: Buffer::new(0, cache.elements, true, *element, words.present)?,
-                layer_stride: present.0,
-                from_update: mapping(most_rows, &present.1, &new)?,
-                from_past: mapping(capacity, &present.1, &past)?,
-            },
+            write,
+            present,
+            cpu,
         })
     }
 }
@@ -266,6 +272,7 @@ impl Buffer {
     }
 
     /// Holds a length, in the unit of `want`, against what the tensor needs.
+    #[inline]
     pub(crate) fn check(
         &self,
         argument: Argument,

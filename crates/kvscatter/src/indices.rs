@@ -74,42 +74,49 @@ impl Values<'_> {
 }
 
 impl<'a> From<&'a [i64]> for Starts<'a> {
+    #[inline]
     fn from(values: &'a [i64]) -> Self {
         Self::I64(values)
     }
 }
 
 impl<'a> From<&'a [i32]> for Starts<'a> {
+    #[inline]
     fn from(values: &'a [i32]) -> Self {
         Self::I32(values)
     }
 }
 
 impl<'a, const N: usize> From<&'a [i64; N]> for Starts<'a> {
+    #[inline]
     fn from(values: &'a [i64; N]) -> Self {
         Self::I64(values)
     }
 }
 
 impl<'a, const N: usize> From<&'a [i32; N]> for Starts<'a> {
+    #[inline]
     fn from(values: &'a [i32; N]) -> Self {
         Self::I32(values)
     }
 }
 
 impl<'a> From<&'a Vec<i64>> for Starts<'a> {
+    #[inline]
     fn from(values: &'a Vec<i64>) -> Self {
         Self::I64(values)
     }
 }
 
 impl<'a> From<&'a Vec<i32>> for Starts<'a> {
+    #[inline]
     fn from(values: &'a Vec<i32>) -> Self {
         Self::I32(values)
     }
 }
 
 impl<'a, S: Into<Starts<'a>>> From<Option<S>> for Starts<'a> {
+    #[inline]
     fn from(values: Option<S>) -> Self {
         values.map_or(Self::Zero, Into::into)
     }
@@ -117,6 +124,7 @@ impl<'a, S: Into<Starts<'a>>> From<Option<S>> for Starts<'a> {
 
 /// Whatever can be a list of starts can be a list of lengths; absent means [`Lengths::Full`].
 impl<'a, S: Into<Starts<'a>>> From<S> for Lengths<'a> {
+    #[inline]
     fn from(values: S) -> Self {
         match values.into() {
             Starts::Zero => Self::Full,

@@ -97,6 +97,7 @@ pub mod spec;
 mod write;
 
 pub use argument::Argument;
+pub use cpu::{Executor, Isa};
 pub use element::{DlpackType, ElementType};
 pub use error::Error;
 pub use geometry::Geometry;

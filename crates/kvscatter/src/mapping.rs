@@ -17,7 +17,7 @@ pub struct Loop {
 }
 
 impl Loop {
-    const ONCE: Self = Self { count: 1, dst: 0, src: 0 };
+    pub(crate) const ONCE: Self = Self { count: 1, dst: 0, src: 0 };
 }
 
 /// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
@@ -38,6 +38,11 @@ pub struct Block {
 }
 
 impl Block {
+    /// One run, from offset 0 to offset 0.
+    pub(crate) fn run(len: usize) -> Self {
+        Self { dst: 0, src: 0, len, loops: [Loop::ONCE; 3] }
+    }
+
     /// Elements this block moves.
     #[must_use]
     pub fn elements(&self) -> usize {
@@ -109,6 +114,8 @@ pub(crate) struct Mapping {
     /// Which of the loops runs over the rows; `None` if there is one at most, or if they are contiguous with
     /// the run on both sides.
     rows_at: Option<usize>,
+    /// Which of the loops runs over all outer dimensions, if they merge into one.
+    outer_at: Option<usize>,
     run: usize,
 }
 
@@ -121,7 +128,8 @@ impl Mapping {
         if outer.iter().chain(inner).any(|around| around.count == 0) {
             // Nothing will move, so no layout can stand in the way.
             let loops = [Loop::ONCE; 3];
-            return Ok(Self { sample, row, split: Box::default(), loops, rows_at: None, run: 0 });
+            let split = Box::default();
+            return Ok(Self { sample, row, split, loops, rows_at: None, outer_at: None, run: 0 });
         }
         let mut inner = merge(inner);
         let run = match inner.last() {
@@ -146,13 +154,63 @@ impl Mapping {
             loops.insert(0, *rows);
         }
         let mut split = merge(outer);
+        let outer_at = if split.len() == 1 { 2_usize.checked_sub(loops.len()) } else { None };
         while loops.len() < 3 {
             loops.insert(0, split.pop().unwrap_or(Loop::ONCE));
         }
         let loops: [Loop; 3] =
             loops.try_into().map_err(|all: Vec<Loop>| Error::Layout { loops: all.len() })?;
         let rows_at = if rows_in_run { None } else { 2_usize.checked_sub(behind) };
-        Ok(Self { sample, row, split: split.into(), loops, rows_at, run })
+        Ok(Self { sample, row, split: split.into(), loops, rows_at, outer_at, run })
+    }
+
+    /// The same for elements of `width` bytes, counted in bytes.
+    pub(crate) fn in_bytes(&self, width: usize) -> Self {
+        // G1: sizes in bytes fit `isize`.
+        let signed = width.cast_signed();
+        let step =
+            |step: Step| Step { dst: step.dst.wrapping_mul(signed), src: step.src.wrapping_mul(signed) };
+        let scale = |around: &Loop| Loop {
+            count: around.count,
+            dst: around.dst.wrapping_mul(signed),
+            src: around.src.wrapping_mul(signed),
+        };
+        Self {
+            sample: step(self.sample),
+            row: step(self.row),
+            split: self.split.iter().map(scale).collect(),
+            loops: self.loops.each_ref().map(scale),
+            run: self.run.wrapping_mul(width),
+            ..*self
+        }
+    }
+
+    /// The length of a run when this many rows move.
+    pub(crate) fn run_of(&self, rows: usize) -> usize {
+        // G1: a run of whole rows is a part of the tensor.
+        if self.rows_at.is_some() { self.run } else { self.run.wrapping_mul(rows) }
+    }
+
+    /// The one loop over all outer dimensions, if there is one.
+    pub(crate) fn outer(&self) -> Option<Loop> {
+        self.outer_at.and_then(|place| self.loops.get(place).copied())
+    }
+
+    /// That loop and the length of its runs, where so many rows are one run for each outer index.
+    pub(crate) fn outer_runs(&self, rows: usize) -> Option<(Loop, usize)> {
+        self.only_loop(rows).filter(|_| self.outer_at == Some(2))
+    }
+
+    /// The block that moves these rows of the outer indices from `first` on, `count` of them. Only where
+    /// [`outer`](Self::outer) is one loop.
+    pub(crate) fn slabs(&self, rows: Rows, first: usize, count: usize) -> Option<Block> {
+        let mut block = self.block(0, 0, rows);
+        let around = self.outer_at.and_then(|place| block.loops.get_mut(place))?;
+        // P1, as in `block`.
+        block.dst = block.dst.wrapping_add_signed(around.dst.wrapping_mul(first.cast_signed()));
+        block.src = block.src.wrapping_add_signed(around.src.wrapping_mul(first.cast_signed()));
+        around.count = count;
+        Some(block)
     }
 
     /// Visits the blocks that move these rows. `dst` and `src` are where sample 0 begins on either side.
@@ -178,23 +236,31 @@ impl Mapping {
         (0..splits).map(move |index| self.at_split(block, index))
     }
 
-    fn block(&self, dst: usize, src: usize, rows: Rows) -> Block {
+    /// Where rows begin on either side.
+    #[inline(always)]
+    pub(crate) fn begin(&self, dst: usize, src: usize, rows: Rows) -> (usize, usize) {
         // P1: `View` proves that every partial sum of in-range indices times strides lies inside its buffer,
         // and the caller's rows are in range, so no step here wraps.
         let at = |base: usize, sample: isize, row: isize, first: usize| {
             base.wrapping_add_signed(sample.wrapping_mul(rows.sample.cast_signed()))
                 .wrapping_add_signed(row.wrapping_mul(first.cast_signed()))
         };
-        let mut block = Block {
-            dst: at(dst, self.sample.dst, self.row.dst, rows.dst),
-            src: at(src, self.sample.src, self.row.src, rows.src),
-            len: self.run,
-            loops: self.loops,
-        };
-        match self.rows_at.and_then(|place| block.loops.get_mut(place)) {
-            Some(over_rows) => over_rows.count = rows.count,
-            // G1: a run of whole rows is a part of the tensor.
-            None => block.len = self.run.wrapping_mul(rows.count),
+        (at(dst, self.sample.dst, self.row.dst, rows.dst), at(src, self.sample.src, self.row.src, rows.src))
+    }
+
+    /// The loop and the length of the runs that so many rows of a sample are, where nothing is around that loop.
+    pub(crate) fn only_loop(&self, rows: usize) -> Option<(Loop, usize)> {
+        let rows = Rows { sample: 0, dst: 0, src: 0, count: rows };
+        let Block { len, loops: [outer, middle, inner], .. } = self.block(0, 0, rows);
+        let only = !self.is_empty(rows) && self.split.is_empty() && outer.count == 1 && middle.count == 1;
+        only.then_some((inner, len))
+    }
+
+    fn block(&self, dst: usize, src: usize, rows: Rows) -> Block {
+        let (dst, src) = self.begin(dst, src, rows);
+        let mut block = Block { dst, src, len: self.run_of(rows.count), loops: self.loops };
+        if let Some(over_rows) = self.rows_at.and_then(|place| block.loops.get_mut(place)) {
+            over_rows.count = rows.count;
         }
         block
     }

@@ -1,9 +1,10 @@
 //! One call's positions, all checked before the first byte moves, as blocks to be copied.
 
 use crate::call::{Call, Checked, Positions};
+use crate::cpu::{Executor, Host};
 use crate::geometry::{Geometry, Samples};
 use crate::mapping::{Block, Rows};
-use crate::{Error, size};
+use crate::{Error, Starts, size};
 
 /// A write whose every position is known to be right: a [`Geometry`] and this call's starts and lengths.
 ///
@@ -16,6 +17,7 @@ use crate::{Error, size};
 pub struct WritePlan<'a> {
     positions: Positions<'a>,
     checked: Checked,
+    host: Host<'a>,
 }
 
 /// A run of slots of one sample that receives consecutive rows of its update.
@@ -36,10 +38,25 @@ pub struct Segment {
 
 impl<'a> WritePlan<'a> {
     /// Checks every index of a call; see [`Positions::check`].
+    #[inline(always)]
     pub(crate) fn new(geometry: &'a Geometry, call: Call<'a>) -> Result<Self, Error> {
         let positions = Positions::new(geometry, call);
         let checked = positions.check()?;
-        Ok(Self { positions, checked })
+        Ok(Self { positions, checked, host: Host(None) })
+    }
+
+    /// The same plan, whose writes may use the threads of `executor` where they are large enough to gain by it.
+    /// Without one, everything runs on the calling thread. 4-bit elements and cloned values always do.
+    #[must_use]
+    pub fn with_executor<'b>(self, executor: &'b dyn Executor) -> WritePlan<'b>
+    where
+        'a: 'b,
+    {
+        WritePlan { host: Host(Some(executor)), ..self }
+    }
+
+    pub(crate) fn host(&self) -> Option<&'a dyn Executor> {
+        self.host.0
     }
 
     /// The shapes this plan writes.
@@ -102,15 +119,11 @@ impl<'a> WritePlan<'a> {
     /// The blocks one by one, for pictures and tests; [`for_each`](Self::for_each) is faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let (geometry, (dst, src)) = (self.geometry(), self.bases());
-        self.targets()
-            .flat_map(move |target| target.rows(geometry.capacity()))
-            .flatten()
-            .flat_map(move |rows| geometry.write.blocks(dst, src, rows))
+        self.targets().flat_map(Target::rows).flat_map(move |rows| geometry.write.blocks(dst, src, rows))
     }
 
     /// Which slots of which sample are written: what a block is before layouts enter, for pictures.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
-        let capacity = self.geometry().capacity();
         self.targets().flat_map(move |target| {
             let segment = move |Rows { sample, dst, src, count }: Rows| Segment {
                 sample,
@@ -118,72 +131,89 @@ impl<'a> WritePlan<'a> {
                 row: src.wrapping_sub(target.row),
                 rows: count,
             };
-            target.rows(capacity).map(|rows| rows.map(segment)).into_iter().flatten()
+            target.rows().map(segment)
         })
     }
 
     /// The rows that move from the update into the cache.
-    #[inline]
-    fn for_each_rows(&self, mut visit: impl FnMut(Rows)) {
-        let mut packed_row = 0;
-        for sample in 0..self.walked() {
-            if let Some(target) = self.target(sample, &mut packed_row) {
-                let [first, wrapped] = target.rows(self.geometry().capacity());
-                first.into_iter().for_each(&mut visit);
-                wrapped.into_iter().for_each(&mut visit);
+    #[inline(always)]
+    pub(crate) fn for_each_rows(&self, mut visit: impl FnMut(Rows)) {
+        match self.positions.starts() {
+            Starts::I64(values) if self.checked.one_start_each => {
+                self.starting(values.iter().copied()).for_each(|target| target.for_each_rows(&mut visit));
+            }
+            Starts::I32(values) if self.checked.one_start_each => {
+                let values = values.iter().map(|&value| value.into());
+                self.starting(values).for_each(|target| target.for_each_rows(&mut visit));
+            }
+            _ => self.targets().for_each(|target| target.for_each_rows(&mut visit)),
+        }
+    }
+
+    /// Where samples go whose starts say it all.
+    #[inline(always)]
+    fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
+        let Geometry { samples, .. } = self.geometry();
+        let length = match *samples {
+            Samples::Padded { rows, .. } => rows,
+            Samples::Packed { .. } => 0,
+        };
+        let rule = self.positions.slot_rule(length);
+        let capacity = self.geometry().capacity();
+        values.enumerate().filter_map(move |(sample, value)| {
+            Some(Target { sample, slot: rule.slot(value)?, row: 0, length, capacity })
+        })
+    }
+
+    /// The functional form: every sample of every layer of the cache, and where its new rows go.
+    pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(usize, usize, Option<Target>)) {
+        let Geometry { layers, present, .. } = self.geometry();
+        if present.buffer.len == 0 {
+            return;
+        }
+        for layer in 0..layers.size {
+            let written = if layer == self.checked.layer { self.walked() } else { 0 };
+            let mut packed_row = 0;
+            for sample in 0..self.geometry().cache_batch() {
+                let target = if sample < written { self.target(sample, &mut packed_row) } else { None };
+                visit(layer, sample, target);
             }
         }
     }
 
     /// The blocks of the functional form that come from the update: those of the plan, in the present's layout.
     pub(crate) fn for_each_present(&self, mut visit: impl FnMut(&Block)) {
-        let present = &self.geometry().present;
-        let dst = layer_base(0, present.layer_stride, self.checked.layer);
-        let src = self.geometry().update.offset;
-        self.for_each_rows(|rows| present.from_update.for_each(dst, src, rows, &mut visit));
+        let (dst, src) = self.present_bases();
+        self.for_each_rows(|rows| {
+            self.geometry().present.from_update.for_each(dst, src, rows, &mut visit);
+        });
     }
 
     /// The blocks of the functional form that come from the past: every slot that the plan leaves alone.
     pub(crate) fn for_each_kept(&self, mut visit: impl FnMut(&Block)) {
-        let Geometry { cache, layers, present, .. } = self.geometry();
-        if present.buffer.len == 0 {
-            return;
-        }
-        for layer in 0..layers.size {
-            let dst = layer_base(0, present.layer_stride, layer);
-            let src = layer_base(cache.offset, layers.stride, layer);
-            self.for_each_kept_rows(layer, |rows| present.from_past.for_each(dst, src, rows, &mut visit));
-        }
+        let capacity = self.geometry().capacity();
+        self.for_each_sample(|layer, sample, target| {
+            let (dst, src) = self.kept_bases(layer);
+            for rows in Target::kept(target, sample, capacity) {
+                self.geometry().present.from_past.for_each(dst, src, rows, &mut visit);
+            }
+        });
     }
 
-    fn for_each_kept_rows(&self, layer: usize, mut visit: impl FnMut(Rows)) {
-        let capacity = self.geometry().capacity();
-        let written = if layer == self.checked.layer { self.walked() } else { 0 };
-        let mut packed_row = 0;
-        for sample in 0..self.geometry().cache_batch() {
-            let target = if sample < written { self.target(sample, &mut packed_row) } else { None };
-            let mut keep = |from: usize, to: usize| {
-                visit(Rows { sample, dst: from, src: from, count: to.saturating_sub(from) });
-            };
-            match target {
-                None => keep(0, capacity),
-                Some(Target { slot, length, .. }) => {
-                    // No sum wraps: both are at most the capacity, which fits `isize`.
-                    let end = slot.wrapping_add(length);
-                    match end.checked_sub(capacity) {
-                        Some(wrapped) => keep(wrapped, slot),
-                        None => {
-                            keep(0, slot);
-                            keep(end, capacity);
-                        }
-                    }
-                }
-            }
-        }
+    /// Where sample 0 of the written layer begins, in the present and in the update.
+    pub(crate) fn present_bases(&self) -> (usize, usize) {
+        let Geometry { update, present, .. } = self.geometry();
+        (layer_base(0, present.layer_stride, self.checked.layer), update.offset)
+    }
+
+    /// Where sample 0 of a layer begins, in the present and in the past.
+    pub(crate) fn kept_bases(&self, layer: usize) -> (usize, usize) {
+        let Geometry { cache, layers, present, .. } = self.geometry();
+        (layer_base(0, present.layer_stride, layer), layer_base(cache.offset, layers.stride, layer))
     }
 
     /// Where sample 0 of the written layer begins, in the cache and in the update.
-    fn bases(&self) -> (usize, usize) {
+    pub(crate) fn bases(&self) -> (usize, usize) {
         let Geometry { cache, update, layers, .. } = self.geometry();
         (layer_base(cache.offset, layers.stride, self.checked.layer), update.offset)
     }
@@ -199,7 +229,6 @@ impl<'a> WritePlan<'a> {
     }
 
     /// Where a sample goes; `None` if it is skipped.
-    #[inline]
     fn target(&self, sample: usize, packed_row: &mut usize) -> Option<Target> {
         let (span, length) = self.positions.rows_of(sample).ok()?; // `new` has seen that this is `Ok`
         let row = *packed_row;
@@ -207,7 +236,7 @@ impl<'a> WritePlan<'a> {
             *packed_row = row.wrapping_add(span); // at most the tokens of the update
         }
         let slot = self.positions.slot(sample, span, length).ok()?; // `Err` is a skipped sample
-        Some(Target { sample, slot, row, length })
+        Some(Target { sample, slot, row, length, capacity: self.geometry().capacity() })
     }
 }
 
@@ -218,26 +247,52 @@ fn layer_base(offset: usize, stride: isize, layer: usize) -> usize {
 
 /// Where one sample goes.
 #[derive(Clone, Copy, Debug)]
-struct Target {
+pub(crate) struct Target {
     sample: usize,
     slot: usize,
     /// Its first row in the update.
     row: usize,
     length: usize,
+    capacity: usize,
 }
 
 impl Target {
     /// One run of slots, and a second from slot 0 where the ring wraps.
-    #[inline]
-    fn rows(self, capacity: usize) -> [Option<Rows>; 2] {
-        let Self { sample, slot, row, length } = self;
+    #[inline(always)]
+    fn for_each_rows(self, visit: &mut impl FnMut(Rows)) {
+        let Self { sample, slot, row, length, capacity } = self;
         // `slot <= capacity` and `first <= length`: nothing here wraps.
         let first = length.min(capacity.wrapping_sub(slot));
+        if first > 0 {
+            visit(Rows { sample, dst: slot, src: row, count: first });
+        }
         let rest = length.wrapping_sub(first);
-        [
-            (first > 0).then_some(Rows { sample, dst: slot, src: row, count: first }),
-            (rest > 0).then_some(Rows { sample, dst: 0, src: row.wrapping_add(first), count: rest }),
-        ]
+        if rest > 0 {
+            visit(Rows { sample, dst: 0, src: row.wrapping_add(first), count: rest });
+        }
+    }
+
+    /// The same one by one.
+    pub(crate) fn rows(self) -> impl Iterator<Item = Rows> {
+        let mut found = [None; 2];
+        let mut places = found.iter_mut();
+        self.for_each_rows(&mut |rows| places.by_ref().take(1).for_each(|place| *place = Some(rows)));
+        found.into_iter().flatten()
+    }
+
+    /// The slots of a sample that its target, if it has one, leaves alone, as rows of the past.
+    pub(crate) fn kept(target: Option<Self>, sample: usize, capacity: usize) -> [Rows; 2] {
+        let keep =
+            |from: usize, to: usize| Rows { sample, dst: from, src: from, count: to.saturating_sub(from) };
+        let Some(Self { slot, length, .. }) = target else {
+            return [keep(0, capacity), keep(0, 0)];
+        };
+        // No sum wraps: both are at most the capacity, which fits `isize`.
+        let end = slot.wrapping_add(length);
+        match end.checked_sub(capacity) {
+            Some(wrapped) => [keep(wrapped, slot), keep(0, 0)],
+            None => [keep(0, slot), keep(end, capacity)],
+        }
     }
 }
 

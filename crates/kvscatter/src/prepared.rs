@@ -33,6 +33,7 @@ impl Prepared {
     /// # Errors
     /// [`Error::Count`]; [`Error::NegativeStart`] and [`Error::StartOutOfRange`] for the first index that does
     /// not fit. They are found by arithmetic that does not overflow, at `i64::MAX` as elsewhere.
+    #[inline]
     pub fn plan<'a>(&'a self, write_indices: impl Into<Starts<'a>>) -> Result<WritePlan<'a>, Error> {
         self.plan_lengths(write_indices, Lengths::Full)
     }
@@ -45,6 +46,7 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the rows of the update.
+    #[inline]
     pub fn plan_lengths<'a>(
         &'a self,
         write_indices: impl Into<Starts<'a>>,
@@ -59,6 +61,7 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`plan`](Self::plan) and [`WritePlan::write`].
+    #[inline]
     pub fn in_place<'a, T: NoUninit>(
         &'a self,
         cache: &mut [T],

@@ -49,6 +49,7 @@ impl WritePlan<'_> {
     ///
     /// # Errors
     /// [`Error::ElementWidth`] or [`Error::BufferLength`].
+    #[inline]
     pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
         cpu::write(self, 0, cache, update)?;
         Ok(self.written())

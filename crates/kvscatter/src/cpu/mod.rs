@@ -1,34 +1,83 @@
 //! The CPU backend: a plan and buffers in, bytes moved. It sees no axis, no mode and no specification.
 //!
 //! Functions here are safe because they check, against the plan's geometry, the two things a plan cannot know:
-//! how long the buffers are and how wide their elements. P1 does the rest. One thread runs a plan, so P3 holds
-//! without further care.
+//! how long the buffers are and how wide their elements. P1 does the rest.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`copiers`] | one call: in place or functional, on one thread or a host's |
+//! | [`copier`] | one sample: its blocks, and which kernel each goes to |
+//! | [`kernel`], [`x86`] | one block: every run of it |
+//! | [`nibbles`] | one block of 4-bit elements |
 
-mod bytes;
-mod destination;
+mod copier;
+mod copiers;
+mod executor;
+mod isa;
+mod kernel;
 mod nibbles;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
+use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 
 use bytemuck::NoUninit;
 
-use self::destination::Destination;
-use crate::{Error, WritePlan};
+pub(crate) use self::copiers::{Copiers, Shapes};
+pub use self::executor::Executor;
+pub(crate) use self::executor::Host;
+pub use self::isa::Isa;
+use crate::{ElementType, Error, WritePlan};
+
+/// What is decided when a geometry is prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct Cpu {
+    pub(crate) isa: Isa,
+    /// Bytes of one element; 0 where elements are not whole bytes.
+    width: usize,
+    by: By,
+}
+
+/// How elements of a type are moved.
+#[derive(Clone, Debug)]
+enum By {
+    Bytes(Box<Copiers>),
+    Nibbles,
+    /// Strings: no bytes of theirs are ever copied.
+    Clone,
+}
+
+impl Cpu {
+    pub(crate) fn new(element: ElementType, shapes: &Shapes<'_>) -> Self {
+        let isa = Isa::allowed();
+        let width = element.bits().unwrap_or(0).div_euclid(8);
+        let by = match element.bits() {
+            None => By::Clone,
+            Some(_) if width == 0 => By::Nibbles,
+            Some(_) => By::Bytes(Box::new(Copiers::new(isa, width, shapes))),
+        };
+        Self { isa, width, by }
+    }
+}
 
 /// Checks that a plan moves elements as wide as `T`, and that buffers of these lengths hold its tensors.
 /// `buffer` is the place an error names.
+#[inline]
 pub(crate) fn check<T>(
     plan: &WritePlan<'_>,
     buffer: usize,
     cache: usize,
     update: usize,
 ) -> Result<(), Error> {
-    let element = plan.geometry().element();
-    let got = size_of::<T>().saturating_mul(8);
-    if element.bits() != Some(got) {
-        return Err(Error::ElementWidth { got, element });
+    let geometry = plan.geometry();
+    if size_of::<T>() == 0 || size_of::<T>() != geometry.cpu.width {
+        return Err(Error::ElementWidth {
+            got: size_of::<T>().saturating_mul(8),
+            element: geometry.element(),
+        });
     }
-    plan.geometry().check_buffers(buffer, cache, update, |buffer| buffer.len)
+    geometry.check_buffers(buffer, cache, update, |buffer| buffer.len)
 }
 
 /// The same for raw bytes, which may be elements of any fixed width.
@@ -44,6 +93,7 @@ pub(crate) fn check_bytes(
 }
 
 /// Writes in place.
+#[inline]
 pub(crate) fn write<T: NoUninit>(
     plan: &WritePlan<'_>,
     buffer: usize,
@@ -51,7 +101,8 @@ pub(crate) fn write<T: NoUninit>(
     update: &[T],
 ) -> Result<(), Error> {
     check::<T>(plan, buffer, cache.len(), update.len())?;
-    copy_whole(plan, Destination::new(cache), bytemuck::cast_slice(update));
+    // SAFETY: just checked; the cache is borrowed exclusively, and values of `T` are moved whole.
+    unsafe { write_raw(plan, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
     Ok(())
 }
 
@@ -63,10 +114,10 @@ pub(crate) fn write_bytes(
     update: &[u8],
 ) -> Result<(), Error> {
     check_bytes(plan, buffer, cache.len(), update.len())?;
-    if plan.geometry().is_packed() {
-        plan.for_each(|block| nibbles::copy(block, cache, update));
-    } else {
-        copy_whole(plan, Destination::new(cache), update);
+    match &plan.geometry().cpu.by {
+        By::Nibbles => plan.for_each(|block| nibbles::copy(block, cache, update)),
+        // SAFETY: just checked; the cache is borrowed exclusively.
+        _ => unsafe { write_raw(plan, cache.as_mut_ptr(), update.as_ptr()) },
     }
     Ok(())
 }
@@ -80,8 +131,8 @@ pub(crate) fn into_present<T: NoUninit>(
 ) -> Result<(), Error> {
     check::<T>(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
-    let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
-    fill_whole(plan, past, update, Destination::new(present));
+    // SAFETY: just checked; the present is borrowed exclusively, and values of `T` are moved whole.
+    unsafe { fill_raw(plan, present.as_mut_ptr().cast(), past.as_ptr().cast(), update.as_ptr().cast()) };
     Ok(())
 }
 
@@ -94,8 +145,8 @@ pub(crate) fn into_present_uninit<'p, T: NoUninit>(
 ) -> Result<&'p mut [T], Error> {
     check::<T>(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
-    let (past, update) = (bytemuck::cast_slice(past), bytemuck::cast_slice(update));
-    fill_whole(plan, past, update, Destination::uninit(present));
+    // SAFETY: just checked; the present is borrowed exclusively.
+    unsafe { fill_raw(plan, present.as_mut_ptr().cast(), past.as_ptr().cast(), update.as_ptr().cast()) };
     // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the plan's (both
     // just checked), and the blocks from the past and from the update partition it: each element was copied
     // whole from a valid `T`.
@@ -111,28 +162,36 @@ pub(crate) fn into_present_bytes(
 ) -> Result<(), Error> {
     check_bytes(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.bytes)?;
-    if plan.geometry().is_packed() {
-        plan.for_each_kept(|block| nibbles::copy(block, present, past));
-        plan.for_each_present(|block| nibbles::copy(block, present, update));
-        nibbles::clear_padding(present, plan.geometry().present.buffer.len);
-    } else {
-        fill_whole(plan, past, update, Destination::new(present));
+    match &plan.geometry().cpu.by {
+        By::Nibbles => {
+            plan.for_each_kept(|block| nibbles::copy(block, present, past));
+            plan.for_each_present(|block| nibbles::copy(block, present, update));
+            nibbles::clear_padding(present, plan.geometry().present.buffer.len);
+        }
+        // SAFETY: just checked; the present is borrowed exclusively.
+        _ => unsafe { fill_raw(plan, present.as_mut_ptr(), past.as_ptr(), update.as_ptr()) },
     }
     Ok(())
 }
 
-/// Executes the plan on elements of whole bytes. The callers have checked lengths and width.
-fn copy_whole(plan: &WritePlan<'_>, mut cache: Destination<'_>, update: &[u8]) {
-    let width = plan.geometry().element_bytes();
-    // SAFETY: P1 for every block of the plan; the callers have checked that the buffers hold its tensors.
-    plan.for_each(|block| unsafe { bytes::copy(block, width, &mut cache, update) });
+/// Executes the plan on elements of whole bytes; the checks above let no others come here.
+///
+/// # Safety
+/// As [`Copiers::write`].
+unsafe fn write_raw(plan: &WritePlan<'_>, cache: *mut u8, update: *const u8) {
+    if let By::Bytes(copiers) = &plan.geometry().cpu.by {
+        // SAFETY: the caller's.
+        unsafe { copiers.write(plan, cache, update) };
+    }
 }
 
-/// The functional form of [`copy_whole`].
-fn fill_whole(plan: &WritePlan<'_>, past: &[u8], update: &[u8], mut present: Destination<'_>) {
-    let width = plan.geometry().element_bytes();
-    // SAFETY: P1 for the blocks from the past; the callers have checked the buffers.
-    plan.for_each_kept(|block| unsafe { bytes::copy(block, width, &mut present, past) });
-    // SAFETY: P1 for the blocks from the update, over the same buffers.
-    plan.for_each_present(|block| unsafe { bytes::copy(block, width, &mut present, update) });
+/// The functional form of [`write_raw`].
+///
+/// # Safety
+/// As [`Copiers::fill`].
+unsafe fn fill_raw(plan: &WritePlan<'_>, present: *mut u8, past: *const u8, update: *const u8) {
+    if let By::Bytes(copiers) = &plan.geometry().cpu.by {
+        // SAFETY: the caller's.
+        unsafe { copiers.fill(plan, present, past, update) };
+    }
 }

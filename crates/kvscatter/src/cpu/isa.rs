@@ -1,0 +1,83 @@
+//! Which instructions the kernels may use.
+
+use core::fmt;
+
+/// The instruction sets that kernels are written for, narrowest first.
+///
+/// [`Isa::detected`] is what this machine has. What a geometry uses ([`Geometry::isa`](crate::Geometry::isa))
+/// is chosen when it is prepared: the detected one, or with the feature `std` a narrower one that the
+/// environment variable `KVSCATTER_MAX_ISA` names (`portable`, `sse2`, `avx2`, `avx512`). The variable is for
+/// tests, and for telling a kernel's fault from another's; it is read once, and a word that is none of these
+/// sets no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Isa {
+    /// What the compiler's target has, and nothing of an architecture's own.
+    Portable,
+    /// The x86-64 baseline: prefetching and stores that bypass the caches.
+    Sse2,
+    /// 32-byte vectors.
+    Avx2,
+    /// 64-byte vectors: AVX-512 F, BW and VL.
+    Avx512,
+}
+
+impl Isa {
+    const ALL: [Self; 4] = [Self::Portable, Self::Sse2, Self::Avx2, Self::Avx512];
+
+    /// The widest one that this machine has; without the feature `std`, that the target is compiled for.
+    #[must_use]
+    pub fn detected() -> Self {
+        #[cfg(all(target_arch = "x86_64", feature = "std"))]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx512f") && has!("avx512bw") && has!("avx512vl") {
+                return Self::Avx512;
+            }
+            if has!("avx2") {
+                return Self::Avx2;
+            }
+        }
+        let has_avx512 =
+            cfg!(all(target_feature = "avx512f", target_feature = "avx512bw", target_feature = "avx512vl"));
+        match () {
+            () if cfg!(not(target_arch = "x86_64")) => Self::Portable,
+            () if has_avx512 => Self::Avx512,
+            () if cfg!(target_feature = "avx2") => Self::Avx2,
+            () => Self::Sse2,
+        }
+    }
+
+    /// The widest one that kernels may use.
+    #[cfg(feature = "std")]
+    pub(crate) fn allowed() -> Self {
+        use std::sync::OnceLock;
+        static ALLOWED: OnceLock<Isa> = OnceLock::new();
+        *ALLOWED.get_or_init(|| {
+            let limit = std::env::var("KVSCATTER_MAX_ISA").ok();
+            let limit = limit.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
+            limit.map_or(Self::detected(), |limit| limit.min(Self::detected()))
+        })
+    }
+
+    /// The widest one that kernels may use.
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn allowed() -> Self {
+        Self::detected()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Sse2 => "sse2",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

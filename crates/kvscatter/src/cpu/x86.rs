@@ -1,0 +1,182 @@
+//! x86-64: the kernels compiled for wider registers, stores that bypass the caches, prefetching.
+
+use core::arch::x86_64::{
+    __m128i, __m256i, __m512i, _MM_HINT_T0, _MM_HINT_T2, _mm_loadu_si128, _mm_prefetch, _mm_sfence,
+    _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+};
+use core::marker::PhantomData;
+
+use super::kernel::{Begin, Fixed, Kernels, Memcpy, Pattern, Pieces, Run, copy_runs};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+pub(super) fn avx512_kernels(len: usize) -> Kernels {
+    let usual = match len {
+        1 => avx512::<Fixed<1>>,
+        2 => avx512::<Fixed<2>>,
+        4 => avx512::<Fixed<4>>,
+        8 => avx512::<Fixed<8>>,
+        16 => avx512::<Fixed<16>>,
+        32 => avx512::<Fixed<32>>,
+        64 => avx512::<Fixed<64>>,
+        128 => avx512::<Fixed<128>>,
+        192 => avx512::<Fixed<192>>,
+        256 => avx512::<Fixed<256>>,
+        512 => avx512::<Fixed<512>>,
+        _ => avx512::<Pieces<64>>,
+    };
+    Kernels { len, usual, any: avx512::<Pieces<64>>, stream: avx512::<Stream<__m512i>> }
+}
+
+pub(super) fn avx2_kernels(len: usize) -> Kernels {
+    let usual = match len {
+        1 => avx2::<Fixed<1>>,
+        2 => avx2::<Fixed<2>>,
+        4 => avx2::<Fixed<4>>,
+        8 => avx2::<Fixed<8>>,
+        16 => avx2::<Fixed<16>>,
+        32 => avx2::<Fixed<32>>,
+        64 => avx2::<Fixed<64>>,
+        128 => avx2::<Fixed<128>>,
+        192 => avx2::<Fixed<192>>,
+        256 => avx2::<Fixed<256>>,
+        _ => avx2::<Pieces<32>>,
+    };
+    Kernels { len, usual, any: avx2::<Pieces<32>>, stream: avx2::<Stream<__m256i>> }
+}
+
+pub(super) fn sse2_kernels(len: usize) -> Kernels {
+    Kernels { stream: copy_runs::<Stream<__m128i>>, ..Kernels::portable(len) }
+}
+
+/// # Safety
+/// As [`Kernel`](super::kernel::Kernel).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn avx512<R: Run>(batch: &[Begin], pattern: &Pattern) {
+    // SAFETY: the caller's.
+    unsafe { copy_runs::<R>(batch, pattern) };
+}
+
+/// # Safety
+/// As [`Kernel`](super::kernel::Kernel).
+#[target_feature(enable = "avx2")]
+unsafe fn avx2<R: Run>(batch: &[Begin], pattern: &Pattern) {
+    // SAFETY: the caller's.
+    unsafe { copy_runs::<R>(batch, pattern) };
+}
+
+/// Runs whose whole lines are stored past the caches, so that they are not read first. [`fence`] comes after
+/// the last one.
+struct Stream<V>(PhantomData<V>);
+
+impl<V: Vector> Run for Stream<V> {
+    #[inline(always)]
+    unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        /// How far ahead the source is asked for.
+        const AHEAD: usize = 1024;
+        let head = dst.align_offset(LINE);
+        let Some(body) = len.checked_sub(head).filter(|&body| body >= AHEAD) else {
+            // SAFETY: the caller's.
+            return unsafe { Memcpy::copy(dst, src, len) };
+        };
+        // SAFETY: `head <= len`.
+        unsafe { Memcpy::copy(dst, src, head) };
+        let (dst, src) = (dst.wrapping_add(head), src.wrapping_add(head));
+        let tail = body.wrapping_rem(LINE);
+        let end = body.wrapping_sub(tail);
+        let mut at = 0;
+        while at < end {
+            prefetch::<_MM_HINT_T0>(src.wrapping_add(at.wrapping_add(AHEAD)));
+            let mut within = 0;
+            while within < LINE {
+                let here = at.wrapping_add(within);
+                // SAFETY: the line at `at` lies before `end`, and `LINE` is a multiple of the vector's width.
+                let vector = unsafe { V::load(src.wrapping_add(here)) };
+                // SAFETY: as above; `dst` is aligned to a line, and every vector in it to its width.
+                unsafe { vector.stream(dst.wrapping_add(here)) };
+                within = within.wrapping_add(V::BYTES);
+            }
+            at = at.wrapping_add(LINE);
+        }
+        // SAFETY: `end + tail` is the end of the run.
+        unsafe { Memcpy::copy(dst.wrapping_add(end), src.wrapping_add(end), tail) };
+    }
+}
+
+/// Makes streamed stores visible to other threads before anything that follows.
+pub(super) fn fence() {
+    // SAFETY: every x86-64 has SSE.
+    unsafe { _mm_sfence() };
+}
+
+/// Asks for the lines of a run that will be written, into the second-level cache: the hint that costs hot
+/// destinations least and gains cold ones most. A run that does not begin with a line ends in one more, which
+/// the machine asks for itself.
+#[inline(always)]
+pub(super) fn announce(dst: *mut u8, len: usize) {
+    let mut at = 0;
+    while at < len {
+        prefetch::<_MM_HINT_T2>(dst.wrapping_add(at));
+        at = at.wrapping_add(LINE);
+    }
+}
+
+#[inline(always)]
+fn prefetch<const HINT: i32>(at: *const u8) {
+    // SAFETY: a hint reads nothing, whatever the address, and every x86-64 has SSE.
+    unsafe { _mm_prefetch::<HINT>(at.cast()) };
+}
+
+/// A vector register.
+trait Vector {
+    const BYTES: usize;
+    /// # Safety
+    /// `src` is valid for `BYTES` of reads; the machine has the register.
+    unsafe fn load(src: *const u8) -> Self;
+    /// # Safety
+    /// `dst` is valid for `BYTES` of writes and a multiple of them; the machine has the register.
+    unsafe fn stream(self, dst: *mut u8);
+}
+
+impl Vector for __m128i {
+    const BYTES: usize = 16;
+    #[inline(always)]
+    unsafe fn load(src: *const u8) -> Self {
+        // SAFETY: the caller's.
+        unsafe { _mm_loadu_si128(src.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, dst: *mut u8) {
+        // SAFETY: the caller's.
+        unsafe { _mm_stream_si128(dst.cast(), self) };
+    }
+}
+
+impl Vector for __m256i {
+    const BYTES: usize = 32;
+    #[inline(always)]
+    unsafe fn load(src: *const u8) -> Self {
+        // SAFETY: the caller's.
+        unsafe { _mm256_loadu_si256(src.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, dst: *mut u8) {
+        // SAFETY: the caller's.
+        unsafe { _mm256_stream_si256(dst.cast(), self) };
+    }
+}
+
+impl Vector for __m512i {
+    const BYTES: usize = 64;
+    #[inline(always)]
+    unsafe fn load(src: *const u8) -> Self {
+        // SAFETY: the caller's.
+        unsafe { _mm512_loadu_si512(src.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, dst: *mut u8) {
+        // SAFETY: the caller's.
+        unsafe { _mm512_stream_si512(dst.cast(), self) };
+    }
+}
