@@ -3,7 +3,8 @@
 use core::mem::MaybeUninit;
 
 use super::Isa;
-use super::kernel::{self, Begin, Kernel, Kernels, NEVER, Pattern, SHORT};
+use super::kernel::{self, Begin, Kernel, Kernels, NEVER, Pattern};
+use super::limits::{BATCH, LEAD, SHORT};
 use crate::mapping::{Block, Loop, Mapping, Rows};
 
 /// A mapping in bytes and its kernels, chosen once per shape.
@@ -42,9 +43,6 @@ impl Stores {
         }
     }
 }
-
-/// Bytes of destinations that are asked for before they are written.
-const LEAD: usize = 4 << 10;
 
 impl Copier {
     /// For a mapping of elements of `width` bytes that usually moves `rows` rows, each of `row` bytes.
@@ -123,9 +121,6 @@ impl Copier {
         }
     }
 }
-
-/// How many samples a kernel is called for at once.
-const BATCH: usize = 64;
 
 /// Room for the beginnings of a batch.
 pub(super) type Begins = [MaybeUninit<Begin>; BATCH];

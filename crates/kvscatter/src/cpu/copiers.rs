@@ -5,6 +5,7 @@ use core::mem::MaybeUninit;
 use super::Isa;
 use super::copier::{Copier, Sides, Stores};
 use super::executor::{self, Pieces};
+use super::limits::{SHARED, STREAMED, TILE, WIDE};
 use crate::WritePlan;
 use crate::geometry::Present;
 use crate::mapping::{Block, Loop, Mapping, Rows};
@@ -22,13 +23,6 @@ pub(crate) struct Copiers {
     from_past: Copier,
     slabs: Option<Slabs>,
 }
-
-/// Writes smaller than this stay on one thread: handing parts of them over would cost what it gains.
-const SHARED: usize = 512 << 10;
-
-/// Writes of at least this many bytes go past the caches: they would not be kept until they are read, and lines
-/// that are overwritten whole need not be read first.
-const STREAMED: usize = 32 << 20;
 
 /// What a geometry knows when its copiers are chosen.
 #[derive(Clone, Copy, Debug)]
@@ -235,12 +229,6 @@ struct Slabs {
     /// Bytes of one; not 0.
     bytes: usize,
 }
-
-/// Bytes of a group of slabs.
-const TILE: usize = 16 << 10;
-
-/// Slabs of this size are copied in pieces around the update.
-const WIDE: usize = 4 << 10;
 
 impl Slabs {
     fn new(from_past: &Copier, from_update: &Copier, rows: usize, capacity: usize) -> Option<Self> {

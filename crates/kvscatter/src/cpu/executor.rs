@@ -5,6 +5,7 @@ use core::hint;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::kernel;
+use super::limits::PIECE;
 use crate::mapping::Rows;
 
 /// The warm threads of a host, lent for one write.
@@ -50,9 +51,6 @@ impl fmt::Debug for Host<'_> {
         f.write_str(if self.0.is_some() { "its host's threads" } else { "one thread" })
     }
 }
-
-/// Bytes of one piece.
-const PIECE: usize = 128 << 10;
 
 /// Runs `work` on all threads of the executor. Every call walks the whole write, and [`Pieces::take`] says
 /// which parts of it are the caller's.

@@ -7,6 +7,7 @@
 use core::ptr;
 
 use super::Isa;
+use super::limits::SHORT;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 use crate::mapping::Loop;
@@ -51,9 +52,6 @@ pub(super) struct Kernels {
     /// Past the caches: for writes that no cache can hold.
     pub(super) stream: Kernel,
 }
-
-/// Runs longer than this are left to `memcpy`, and to the machine's own prefetching.
-pub(super) const SHORT: usize = 1024;
 
 impl Kernels {
     pub(super) fn choose(isa: Isa, len: usize) -> Self {

@@ -8,6 +8,7 @@
 //! | [`copiers`] | one call: in place or functional, on one thread or a host's |
 //! | [`copier`] | one sample: its blocks, and which kernel each goes to |
 //! | [`kernel`], [`x86`] | one block: every run of it |
+//! | [`limits`] | the numbers that choose between them |
 //! | [`nibbles`] | one block of 4-bit elements |
 
 mod copier;
@@ -15,6 +16,7 @@ mod copiers;
 mod executor;
 mod isa;
 mod kernel;
+mod limits;
 mod nibbles;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -7,6 +7,7 @@ use core::arch::x86_64::{
 use core::marker::PhantomData;
 
 use super::kernel::{Begin, Fixed, Kernels, Memcpy, Pattern, Pieces, Run, copy_runs};
+use super::limits::AHEAD;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -73,8 +74,6 @@ struct Stream<V>(PhantomData<V>);
 impl<V: Vector> Run for Stream<V> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        /// How far ahead the source is asked for.
-        const AHEAD: usize = 1024;
         let head = dst.align_offset(LINE);
         let Some(body) = len.checked_sub(head).filter(|&body| body >= AHEAD) else {
             // SAFETY: the caller's.
