@@ -25,7 +25,7 @@ pub enum Error {
         available: u64,
     },
     /// The system did not back the buffers with the pages asked for.
-    #[error("{}pages 2m: the system gave {} of {} MiB, see /sys/kernel/mm/transparent_hugepage", prefix(.name), .given >> 20, .needed >> 20)]
+    #[error("{}pages 2m: the system gave {} of {} MiB, see /sys/kernel/mm/transparent_hugepage; pages 4k always come", prefix(.name), .given >> 20, .needed >> 20)]
     Pages {
         /// The case.
         name: String,

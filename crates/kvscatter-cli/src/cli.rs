@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{apply, cases, plan, run, verify};
+use crate::commands::{apply, bench, cases, plan, run, verify};
 
 /// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
 #[derive(Debug, Parser)]
@@ -44,6 +44,7 @@ pub(crate) enum Command {
     Plan(plan::Plan),
     Verify(verify::Verify),
     Cases(cases::Cases),
+    Bench(bench::Bench),
     Completions(Completions),
 }
 

@@ -1,6 +1,7 @@
 //! What each command does.
 
 pub(crate) mod apply;
+pub(crate) mod bench;
 pub(crate) mod cases;
 pub(crate) mod plan;
 pub(crate) mod run;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Erro
         Command::Plan(args) => plan::run(args, output),
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),
+        Command::Bench(args) => bench::run(args, output),
         Command::Completions(_) if output.is_json() => Err(Error::NoJson),
         Command::Completions(args) => {
             let mut script = Vec::new();

@@ -19,6 +19,8 @@ pub(crate) enum Error {
     Write(#[from] kvscatter::Error),
     #[error("{}", files::plain(.0))]
     Onnx(#[from] kvscatter_onnx::Error),
+    #[error(transparent)]
+    Bench(#[from] kvscatter_bench::Error),
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {want} of rank 1")]
     NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, want: &'static str },

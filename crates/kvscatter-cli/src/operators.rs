@@ -154,7 +154,8 @@ fn names(ty: ElementType) -> [Option<&'static str>; 3] {
     [Some(numpy), Some(ty.onnx_name()), ty.safetensors_name()]
 }
 
-fn mode() -> impl TypedValueParser<Value = Mode> {
+/// `linear` or `circular`.
+pub(crate) fn mode() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(["linear", "circular"]).try_map(|name| name.parse::<Mode>())
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test they help")]
 
 mod apply;
+mod bench;
 mod formats;
 mod help;
 mod hostile;

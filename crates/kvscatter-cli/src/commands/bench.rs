@@ -1,0 +1,199 @@
+//! `kvscatter bench`: what a write of your own shape costs on this machine.
+
+mod document;
+mod show;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use kvscatter::{ElementType, Mode};
+use kvscatter_bench::{
+    Budget, Case, Form, Histogram, Machine, Outcome as Timed, Pages, Parameters, Progress, Report, Scene,
+    Starts, Temperature, UpdateLayout, engines, measure,
+};
+
+use crate::Outcome;
+use crate::error::Error;
+use crate::files;
+use crate::operators::{element_type, mode};
+use crate::output::{Output, progress};
+use document::Document;
+
+/// Columns of the SVG; they are narrow enough to show a distribution's shape.
+const SVG_COLUMNS: usize = 136;
+
+/// Layers of a cold run that does not say.
+const COLD_LAYERS: usize = 8;
+
+/// Rounds that are made even if the time is up.
+const LEAST_ROUNDS: usize = 9;
+
+/// Time a write of your own shape, next to memcpy
+///
+/// Three engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
+/// kvscatter, called as a host calls it. Each result is compared with the specification's own pseudocode before it is
+/// timed. One engine has two turns: how far it is from itself is the A/A spread, and a difference inside it is none.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter bench --shape 8,8,4096,128
+      one token for each of 8 samples, the same call again and again
+  kvscatter bench --shape 8,8,4096,128 --cold --layers 4
+      as a decoder writes: keys and values, layer after layer, nothing cached
+  kvscatter bench --shape 1,8,8192,128 --rows 512 --type f32 --svg prefill.svg
+  kvscatter bench --shape 2,8,4096,64 --rows 8 --mode circular --starts wrap
+  kvscatter bench --shape 2,8,512,64 --form functional --json
+
+Build with --release and keep the machine quiet. Linux only.
+Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage.")]
+pub(crate) struct Bench {
+    /// The cache: 8,8,4096,128 is batch, heads, capacity, head size
+    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE")]
+    shape: Vec<usize>,
+
+    /// Rows written per sample
+    #[arg(long, default_value_t = 1)]
+    rows: usize,
+
+    /// Element type, such as f16, bf16, f32, i8 or int4
+    #[arg(long = "type", value_name = "TYPE", default_value = "float16", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
+    element: ElementType,
+
+    /// Sequence dimension of the cache
+    #[arg(long, default_value_t = -2, allow_negative_numbers = true)]
+    axis: i64,
+
+    /// In circular mode slots are taken modulo the capacity
+    #[arg(long, default_value = "linear", value_parser = mode())]
+    mode: Mode,
+
+    /// First slots: ragged, equal, wrap (across the ring's end), or one per sample: 3,0,5
+    #[arg(long, default_value = "ragged")]
+    starts: Starts,
+
+    /// Write in place, or past and update into a new cache
+    #[arg(long, default_value = "in-place", value_parser = one_of([("in-place", Form::InPlace), ("functional", Form::Functional)]))]
+    form: Form,
+
+    /// How the update lies in memory: in the cache's order, or [batch, rows, heads, head size]
+    #[arg(long, value_name = "LAYOUT", default_value = "dense", value_parser = one_of([("dense", UpdateLayout::Dense), ("bshd", UpdateLayout::Bshd)]))]
+    update: UpdateLayout,
+
+    /// Keys and values of many layers at new positions every step; flushed also empties the caches of the CPU before
+    /// each pair
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "flushed",
+        value_parser = one_of([("flushed", Temperature::Flushed), ("unflushed", Temperature::Unflushed)]))]
+    cold: Option<Temperature>,
+
+    /// Layers of a cold run [default: 8]
+    #[arg(long, requires = "cold")]
+    layers: Option<usize>,
+
+    /// Memory on pages of 4 KiB or 2 MiB
+    #[arg(long, default_value = "2m", value_parser = one_of([("4k", Pages::Small), ("2m", Pages::Huge)]))]
+    pages: Pages,
+
+    /// Threads that share one write
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+
+    /// Time for all samples together
+    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    seconds: Duration,
+
+    /// Also draw the histogram into this file; - draws it to standard output, and nothing else
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, Error> {
+    let (svg, budget) = (args.svg.clone(), Budget { time: args.seconds, least_rounds: LEAST_ROUNDS });
+    let case = args.case()?;
+    let report = measured(&case, budget)?;
+    if let (Some(path), Some(histogram)) = (&svg, Histogram::new(&report, SVG_COLUMNS)) {
+        let picture = histogram.svg(&show::case(&case));
+        if path == Path::new("-") {
+            write!(output, "{picture}")?;
+            return Ok(outcome(&report));
+        }
+        files::write_bytes(path, picture.as_bytes(), &[])?;
+    }
+    let machine = Machine::read();
+    if output.is_json() {
+        output.json(&Document::new(&report, &machine))?;
+    } else {
+        show::report(&report, &machine, output)?;
+    }
+    Ok(outcome(&report))
+}
+
+/// Whether every result was right.
+fn outcome(report: &Report) -> Outcome {
+    let right = |outcome: &Timed| matches!(outcome, Timed::Measured(_) | Timed::Unsupported(_));
+    match report.entries.iter().all(|entry| right(&entry.outcome)) {
+        true => Outcome::Passed,
+        false => Outcome::Failed,
+    }
+}
+
+/// Steps of the bar.
+const STEPS: usize = 1000;
+
+/// The report, with a bar while it is made.
+fn measured(case: &Case, budget: Budget) -> Result<Report, Error> {
+    let bar = progress(STEPS);
+    let mut scene = Scene::new(case)?;
+    let report = measure(&mut scene, &engines::built_in(case), budget, |progress| match progress {
+        Progress::Sampling { done } => bar.set_position(steps(done)),
+        _ => bar.tick(),
+    })?;
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+impl Bench {
+    fn case(self) -> Result<Case, Error> {
+        let layers = self.layers.unwrap_or(if self.cold.is_some() { COLD_LAYERS } else { 1 });
+        Ok(Case::new(Parameters {
+            name: String::new(),
+            shape: self.shape,
+            axis: self.axis,
+            rows: self.rows,
+            element: self.element,
+            mode: self.mode,
+            starts: self.starts,
+            form: self.form,
+            temperature: self.cold.unwrap_or_default(),
+            layers,
+            pages: self.pages,
+            update: self.update,
+            threads: self.threads,
+        })?)
+    }
+}
+
+/// A part of the bar, 0 to 1.
+#[expect(clippy::as_conversions, reason = "0 to 1000")]
+fn steps(done: f64) -> u64 {
+    (done * STEPS as f64) as u64
+}
+
+/// One of these names.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    names: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names.map(|(name, _)| name)).try_map(move |given| {
+        let named = names.iter().find(|(name, _)| *name == given);
+        named.map(|(_, value)| *value).ok_or("is none of them")
+    })
+}
+
+/// A time that is neither negative nor endless.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let most = Duration::from_secs(3600);
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|&time| time <= most).ok_or_else(|| format!("must be 0 to {}", most.as_secs()))
+}

@@ -1,0 +1,52 @@
+//! A report as JSON.
+
+use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
+use kvscatter_bench::{Case, Machine, Noise, Outcome, Reference, Report, Spread};
+use serde::Serialize;
+
+/// What was measured, on what, and how it went.
+#[derive(Serialize)]
+pub(super) struct Document<'r> {
+    case: &'r Case,
+    machine: &'r Machine,
+    /// Whether the times mean nothing.
+    debug_build: bool,
+    checked_by: Reference,
+    /// Bytes that one call moves.
+    bytes_per_call: usize,
+    engines: Vec<Engine<'r>>,
+    /// The A/A spread.
+    noise: &'r Option<Noise>,
+}
+
+/// Times are nanoseconds per call; ratios are of samples of the same round.
+#[derive(Serialize)]
+struct Engine<'r> {
+    name: &'r str,
+    #[serde(flatten)]
+    outcome: &'r Outcome,
+    gigabytes_per_second: Option<f64>,
+    over_memcpy: Option<Spread>,
+    over_hand_loop: Option<Spread>,
+}
+
+impl<'r> Document<'r> {
+    pub(super) fn new(report: &'r Report, machine: &'r Machine) -> Self {
+        let engines = report.entries.iter().map(|entry| Engine {
+            name: &entry.engine,
+            outcome: &entry.outcome,
+            gigabytes_per_second: report.bandwidth(&entry.engine),
+            over_memcpy: report.ratio(&entry.engine, MEMCPY),
+            over_hand_loop: report.ratio(&entry.engine, HAND_LOOP),
+        });
+        Self {
+            case: &report.case,
+            machine,
+            debug_build: cfg!(debug_assertions),
+            checked_by: report.checked_by,
+            bytes_per_call: report.case.moved_bytes(),
+            engines: engines.collect(),
+            noise: &report.noise,
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A report as text: the case, the machine, the table, the histogram.
+
+use std::io::Write;
+
+use kvscatter::Mode;
+use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
+use kvscatter_bench::{
+    Case, Entry, Form, Histogram, Machine, Outcome, Pages, Reference, Report, Spread, Temperature,
+    UpdateLayout, units,
+};
+
+use crate::error::Error;
+use crate::output::{Output, count, one_line, table};
+
+/// Columns of the histogram.
+const COLUMNS: usize = 56;
+
+pub(super) fn report(report: &Report, machine: &Machine, output: &mut Output) -> Result<(), Error> {
+    if cfg!(debug_assertions) {
+        writeln!(output, "THIS IS A DEBUG BUILD: ITS TIMES MEAN NOTHING. Build with --release.\n")?;
+    }
+    writeln!(output, "{}", case(&report.case))?;
+    writeln!(output, "{}", self::machine(machine))?;
+    let by = match report.checked_by {
+        Reference::Oracle => "the specification's pseudocode",
+        Reference::RowLoop => "a loop over rows, as the specification's pseudocode would take too long",
+    };
+    writeln!(output, "checked against {by}\n")?;
+    engines(report, output)?;
+    if let Some(histogram) = Histogram::new(report, COLUMNS) {
+        write!(output, "\n{histogram}")?;
+    }
+    Ok(())
+}
+
+/// A case in one line.
+pub(super) fn case(case: &Case) -> String {
+    let parameters = case.parameters();
+    let mode = if parameters.mode == Mode::Circular { "circular" } else { "linear" };
+    let mut said = vec![
+        format!("{} cache {:?}", parameters.element.numpy_name(), parameters.shape),
+        format!("{} at {} starts", count(parameters.rows, "row"), parameters.starts),
+        mode.to_owned(),
+    ];
+    if parameters.axis != -2 {
+        said.push(format!("axis {}", parameters.axis));
+    }
+    if parameters.update == UpdateLayout::Bshd {
+        said.push("update [batch, rows, heads, head size]".to_owned());
+    }
+    if parameters.form == Form::Functional {
+        said.push("functional form".to_owned());
+    }
+    let layers = count(parameters.layers, "layer");
+    said.push(match parameters.temperature {
+        Temperature::Hot => "hot".to_owned(),
+        Temperature::Unflushed => format!("keys and values of {layers}, unflushed"),
+        Temperature::Flushed => format!("keys and values of {layers}, flushed"),
+    });
+    said.push(match parameters.pages {
+        Pages::Small => "4 KiB pages".to_owned(),
+        Pages::Huge => "2 MiB pages".to_owned(),
+    });
+    if parameters.threads > 1 {
+        said.push(count(parameters.threads, "thread"));
+    }
+    said.join(", ")
+}
+
+fn machine(machine: &Machine) -> String {
+    let caches: Vec<_> = machine.caches.iter().map(|&cache| units::bytes(cache)).collect();
+    let cpu = if machine.cpu.is_empty() { "unknown processor".to_owned() } else { one_line(&machine.cpu) };
+    format!("{cpu}, {}, data caches of {}", count(machine.cores, "core"), caches.join(", "))
+}
+
+fn engines(report: &Report, output: &mut Output) -> Result<(), Error> {
+    let cold = report.case.parameters().temperature != Temperature::Hot;
+    let per_call = if cold { "time per pair" } else { "time per call" };
+    let mut headers = vec!["engine", per_call, "p10–p90", "GB/s", "× memcpy", "× hand loop"];
+    if cold {
+        headers.extend(["with reading", "× memcpy", "× hand loop"]);
+    }
+    let numbers: Vec<_> = (1..headers.len()).collect();
+    let rows = report.entries.iter().filter(|entry| report.times(&entry.engine).is_some());
+    let rows = rows.map(|entry| row(report, &entry.engine, cold));
+    writeln!(output, "{}", table(&headers, &numbers, rows))?;
+    for Entry { engine, outcome } in &report.entries {
+        match outcome {
+            Outcome::Measured(_) => (),
+            Outcome::Wrong(difference) => {
+                writeln!(output, "{engine}: WRONG, not timed: {}", one_line(difference))?
+            }
+            Outcome::Failed(cause) => writeln!(output, "{engine}: failed, not timed: {}", one_line(cause))?,
+            Outcome::Unsupported(cause) => writeln!(output, "{engine}: not here: {}", one_line(cause))?,
+        }
+    }
+    if let Some(noise) = &report.noise {
+        let Spread { p10, p90, .. } = noise.spread;
+        let engine = &noise.engine;
+        writeln!(
+            output,
+            "A/A spread: the {engine} over itself is {p10:.2} to {p90:.2} (p10–p90); ≈ is inside it"
+        )?;
+    }
+    Ok(())
+}
+
+fn row(report: &Report, engine: &str, cold: bool) -> Vec<String> {
+    let ratio = |ratio: Option<Spread>| match (ratio, &report.noise) {
+        (None, _) => "–".to_owned(),
+        (Some(ratio), Some(noise)) if noise.spread.covers(ratio.median) => format!("≈ {:.2}", ratio.median),
+        (Some(ratio), _) => format!("{:.2}", ratio.median),
+    };
+    let over = |baseline: &str| match baseline == engine {
+        true => "1".to_owned(),
+        false => ratio(report.ratio(engine, baseline)),
+    };
+    let read_over = |baseline: &str| match baseline == engine {
+        true => "1".to_owned(),
+        false => ratio(report.ratio_with_read(engine, baseline)),
+    };
+    let times = report.times(engine);
+    let write = times.map(|times| times.write.spread());
+    let mut cells = vec![
+        engine.to_owned(),
+        write.map_or_else(String::new, |write| units::time(write.median)),
+        write.map_or_else(String::new, |write| {
+            format!("{}–{}", units::time(write.p10), units::time(write.p90))
+        }),
+        report.bandwidth(engine).map_or_else(String::new, units::three_digits),
+        over(MEMCPY),
+        over(HAND_LOOP),
+    ];
+    if cold {
+        let with_read =
+            times.and_then(|times| Some(units::time(times.write_and_read.as_ref()?.spread().median)));
+        cells.extend([with_read.unwrap_or_default(), read_over(MEMCPY), read_over(HAND_LOOP)]);
+    }
+    cells
+}
