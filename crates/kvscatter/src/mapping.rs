@@ -51,6 +51,7 @@ impl Block {
     }
 
     /// Visits every run as `(dst, src)` offsets of its first element.
+    #[inline(always)]
     pub fn for_each_run(&self, mut run: impl FnMut(usize, usize)) {
         let [outer, middle, inner] = self.loops;
         // P1: every partial sum lies inside its buffer, and the steps past the last one are never used.

@@ -45,7 +45,7 @@ pub(crate) struct Cpu {
 #[derive(Clone, Debug)]
 enum By {
     Bytes(Box<Copiers>),
-    Nibbles,
+    Nibbles(nibbles::Kernel),
     /// Strings: no bytes of theirs are ever copied.
     Clone,
 }
@@ -56,7 +56,7 @@ impl Cpu {
         let width = element.bits().unwrap_or(0).div_euclid(8);
         let by = match element.bits() {
             None => By::Clone,
-            Some(_) if width == 0 => By::Nibbles,
+            Some(_) if width == 0 => By::Nibbles(nibbles::kernel(isa)),
             Some(_) => By::Bytes(Box::new(Copiers::new(isa, width, shapes))),
         };
         Self { isa, width, by }
@@ -117,7 +117,8 @@ pub(crate) fn write_bytes(
 ) -> Result<(), Error> {
     check_bytes(plan, buffer, cache.len(), update.len())?;
     match &plan.geometry().cpu.by {
-        By::Nibbles => plan.for_each(|block| nibbles::copy(block, cache, update)),
+        // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
+        By::Nibbles(copy) => plan.for_each(|block| unsafe { copy(block, cache, update) }),
         // SAFETY: just checked; the cache is borrowed exclusively.
         _ => unsafe { write_raw(plan, cache.as_mut_ptr(), update.as_ptr()) },
     }
@@ -165,9 +166,11 @@ pub(crate) fn into_present_bytes(
     check_bytes(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.bytes)?;
     match &plan.geometry().cpu.by {
-        By::Nibbles => {
-            plan.for_each_kept(|block| nibbles::copy(block, present, past));
-            plan.for_each_present(|block| nibbles::copy(block, present, update));
+        By::Nibbles(copy) => {
+            // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
+            plan.for_each_kept(|block| unsafe { copy(block, present, past) });
+            // SAFETY: as above.
+            plan.for_each_present(|block| unsafe { copy(block, present, update) });
             nibbles::clear_padding(present, plan.geometry().present.buffer.len);
         }
         // SAFETY: just checked; the present is borrowed exclusively.

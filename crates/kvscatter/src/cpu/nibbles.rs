@@ -4,13 +4,37 @@
 //! Everything here is safe code over slices. An index that is out of bounds would be a broken proof of P1, and
 //! a broken proof must stop the program, not skip a write.
 
+use super::Isa;
 use crate::mapping::Block;
 
 const LOW: u8 = 0x0f;
 const HIGH: u8 = 0xf0;
+/// [`LOW`] in every byte of a word.
+const LOWS: u64 = u64::from_ne_bytes([LOW; 8]);
 
 /// Copies one block; offsets and lengths are in nibbles.
-pub(crate) fn copy(block: &Block, dst: &mut [u8], src: &[u8]) {
+///
+/// # Safety
+/// The machine has the instruction set that the kernel was chosen for. Nothing else: the code is safe, compiled
+/// for it.
+pub(super) type Kernel = unsafe fn(&Block, &mut [u8], &[u8]);
+
+pub(super) fn kernel(isa: Isa) -> Kernel {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx2 => copy_avx2,
+        _ => copy,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn copy_avx2(block: &Block, dst: &mut [u8], src: &[u8]) {
+    copy(block, dst, src);
+}
+
+#[inline(always)]
+fn copy(block: &Block, dst: &mut [u8], src: &[u8]) {
     block.for_each_run(|to, from| copy_run(dst, to, src, from, block.len));
 }
 
@@ -30,6 +54,7 @@ pub(crate) fn clear_padding(packed: &mut [u8], elements: usize) {
     clippy::arithmetic_side_effects,
     reason = "G1: nibble offsets inside a buffer fit `usize`; `len > 0` is checked"
 )]
+#[inline(always)]
 fn copy_run(dst: &mut [u8], to: usize, src: &[u8], from: usize, len: usize) {
     let (mut to, mut from, mut len) = (to, from, len);
     if len > 0 && !to.is_multiple_of(2) {
@@ -42,10 +67,8 @@ fn copy_run(dst: &mut [u8], to: usize, src: &[u8], from: usize, len: usize) {
     if from.is_multiple_of(2) {
         body.copy_from_slice(&src[from / 2..from / 2 + whole]);
     } else if whole > 0 {
-        let halves = src[from / 2..=from / 2 + whole].array_windows();
-        for (byte, &[low, high]) in body.iter_mut().zip(halves) {
-            *byte = (low >> 4) | (high << 4);
-        }
+        let both = &src[from / 2..=from / 2 + whole];
+        shift(body, &both[..whole], &both[1..]);
     }
     if !len.is_multiple_of(2) {
         let byte = &mut dst[first + whole];
@@ -53,7 +76,44 @@ fn copy_run(dst: &mut [u8], to: usize, src: &[u8], from: usize, len: usize) {
     }
 }
 
+/// Makes bytes of the high nibbles of `low` and the low nibbles of `high`. All three are of one length.
+#[inline(always)]
+fn shift(dst: &mut [u8], low: &[u8], high: &[u8]) {
+    match dst.len() {
+        32.. => shift_by::<32>(dst, low, high),
+        8.. => shift_by::<8>(dst, low, high),
+        _ => {
+            for ((byte, low), high) in dst.iter_mut().zip(low).zip(high) {
+                *byte = (low >> 4) | (high << 4);
+            }
+        }
+    }
+}
+
+/// In pieces of `N` bytes, words that the compiler makes vectors of; the last piece may overlap the one before.
+#[inline(always)]
+fn shift_by<const N: usize>(dst: &mut [u8], low: &[u8], high: &[u8]) {
+    let piece = |dst: &mut [u8; N], low: &[u8; N], high: &[u8; N]| {
+        let sources = low.as_chunks().0.iter().zip(high.as_chunks().0);
+        for (dst, (low, high)) in dst.as_chunks_mut().0.iter_mut().zip(sources) {
+            let (low, high) = (u64::from_le_bytes(*low) >> 4, u64::from_le_bytes(*high) << 4);
+            *dst = ((low & LOWS) | (high & !LOWS)).to_le_bytes();
+        }
+    };
+    let sources = low.as_chunks().0.iter().zip(high.as_chunks().0);
+    for (dst, (low, high)) in dst.as_chunks_mut().0.iter_mut().zip(sources) {
+        piece(dst, low, high);
+    }
+    if !dst.len().is_multiple_of(N)
+        && let (Some(dst), Some(low), Some(high)) =
+            (dst.last_chunk_mut(), low.last_chunk(), high.last_chunk())
+    {
+        piece(dst, low, high);
+    }
+}
+
 #[expect(clippy::indexing_slicing, reason = "P1 bounds every run; see the module's documentation")]
+#[inline(always)]
 fn nibble(packed: &[u8], at: usize) -> u8 {
     let byte = packed[at / 2];
     if at.is_multiple_of(2) { byte & LOW } else { byte >> 4 }
