@@ -3,6 +3,7 @@
 mod step;
 mod steps;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -17,9 +18,9 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs and unit, then a summary with the time of each
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit and bench-check, then a summary with the times
     Test,
-    /// Formatting, also of what is outside the workspace: fuzz targets, code generator
+    /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
     /// Clippy over every target of the workspace; a warning is an error
     Lint,
@@ -27,6 +28,8 @@ enum Task {
     Features,
     /// Unit, integration, property, command line and documentation tests
     Unit,
+    /// Clippy over bench/, which is outside the workspace, and its tests; times nothing
+    BenchCheck,
     /// The documentation; a warning is an error
     Docs,
     /// The core without its default features, linked into a library that has no standard library
@@ -41,6 +44,12 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
     },
+    /// Times the write against memcpy and what others offer; --help after it shows its options
+    #[command(disable_help_flag = true)]
+    Bench {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Generates the checked-in code of the ONNX messages from onnx.proto again
     Codegen,
 }
@@ -53,11 +62,13 @@ fn main() -> ExitCode {
         Task::Lint => one(steps::lint()),
         Task::Features => one(steps::features()),
         Task::Unit => one(steps::unit()),
+        Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),
         Task::Deny => one(steps::deny()),
         Task::Asan => one(steps::asan()),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+        Task::Bench { options } => one(steps::bench(&options)),
         Task::Codegen => one(steps::codegen()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -16,6 +16,9 @@ const NIGHTLY: Tool = Tool {
 /// A workspace of its own, so that building the project never builds a protobuf compiler.
 const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 
+/// A workspace of its own, so that building the project never builds what it is compared with.
+const BENCH: &str = "bench/Cargo.toml";
+
 /// The repository's root, where every command runs.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -24,12 +27,12 @@ pub(crate) fn root() -> &'static Path {
 
 /// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
 pub(crate) fn all() -> Vec<Step> {
-    vec![fmt(), deny(), lint(), features(), no_std(), docs(), unit()]
+    vec![fmt(), deny(), lint(), features(), no_std(), docs(), unit(), bench_check()]
 }
 
 pub(crate) fn fmt() -> Step {
     let members = cargo("fmt --all --check");
-    let others = ["fuzz/Cargo.toml", CODEGEN].map(|manifest| {
+    let others = ["fuzz/Cargo.toml", CODEGEN, BENCH].map(|manifest| {
         let mut command = cargo("fmt --check --manifest-path");
         command.arg(manifest);
         command
@@ -113,6 +116,26 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
     let mut reader = run("onnx_reader");
     reader.arg(format!("-seed_inputs={SEEDS}"));
     Step::new("fuzz", vec![run("differential"), reader]).needs(&[NIGHTLY, TOOL])
+}
+
+/// What the workspace's own steps do not see. Times nothing: those of a shared machine say nothing.
+pub(crate) fn bench_check() -> Step {
+    let in_folder = |command| {
+        let mut command = cargo(command);
+        command.args(["--manifest-path", BENCH, "--target-dir"]).arg(target_dir().join("bench"));
+        command
+    };
+    let mut clippy = in_folder("clippy --all-targets");
+    clippy.args(["--", "-Dwarnings"]);
+    Step::new("bench-check", vec![clippy, in_folder("test")])
+}
+
+/// Optimised, and with every engine. Results and plots go to the build folder, since they are this machine's.
+pub(crate) fn bench(options: &[OsString]) -> Step {
+    let folder = target_dir().join("bench");
+    let mut run = cargo("run --release --quiet --manifest-path");
+    run.args([BENCH, "--target-dir"]).arg(&folder).args(["--", "--out"]).arg(&folder).args(options);
+    Step::new("bench", vec![run])
 }
 
 pub(crate) fn codegen() -> Step {

@@ -1,0 +1,75 @@
+//! What a run ran on, by name.
+
+use std::fs;
+use std::process::Command;
+
+use kvscatter_bench::{Machine, units};
+use serde::{Deserialize, Serialize};
+
+/// Facts that a reader needs to place the times. What the system does not tell is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Host {
+    /// What each fact is called, and the fact.
+    pub(crate) facts: Vec<(String, String)>,
+}
+
+impl Host {
+    pub(crate) fn read() -> Self {
+        let Machine { cpu, cores, caches } = Machine::read();
+        let levels: Vec<_> = caches.into_iter().map(units::bytes).collect();
+        let facts = [
+            ("CPU", Some(cpu).filter(|name| !name.is_empty())),
+            ("cores", Some(cores.to_string())),
+            ("data caches", Some(levels.join(", ")).filter(|levels| !levels.is_empty())),
+            ("memory", memory()),
+            ("instructions", Some(instructions())),
+            ("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
+            ("libc", output("getconf", "GNU_LIBC_VERSION")),
+            ("compiler", output("rustc", "--version")),
+        ];
+        let known = |(name, fact): (&str, Option<String>)| Some((name.to_owned(), fact?.trim().to_owned()));
+        Self { facts: facts.into_iter().filter_map(known).collect() }
+    }
+}
+
+fn memory() -> Option<String> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib: usize = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next())?
+        .parse()
+        .ok()?;
+    Some(units::bytes(kib << 10))
+}
+
+/// The vector instructions that copying cares for.
+fn instructions() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let found = [
+            ("AVX2", std::is_x86_feature_detected!("avx2")),
+            ("AVX-512", std::is_x86_feature_detected!("avx512bw")),
+        ];
+        let names: Vec<_> = found.into_iter().filter_map(|(name, there)| there.then_some(name)).collect();
+        if names.is_empty() { "x86-64".to_owned() } else { names.join(", ") }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::env::consts::ARCH.to_owned()
+}
+
+fn output(program: &str, argument: &str) -> Option<String> {
+    let output = Command::new(program).arg(argument).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Host;
+
+    #[test]
+    fn the_machine_is_named() {
+        let Host { facts } = Host::read();
+        assert!(facts.iter().any(|(name, _)| name == "cores"));
+        assert!(facts.iter().all(|(_, fact)| !fact.is_empty() && fact.trim() == fact));
+    }
+}

@@ -1,0 +1,186 @@
+//! Times the KV-cache write against what others offer: `cargo xtask bench --help`.
+
+mod host;
+mod page;
+mod peers;
+mod plots;
+mod results;
+mod suite;
+mod table;
+mod target;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvscatter_bench::{Budget, Case, Error, Parameters, Progress, Report, Scene, engines, measure};
+
+use crate::host::Host;
+use crate::peers::Peers;
+use crate::plots::Figure;
+use crate::results::{CaseResults, Results, RowResults};
+use crate::suite::{Row, Suite};
+
+/// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what others offer.
+///
+/// Every engine's result is checked before it is timed. Close other programs first: the A/A spread, an engine timed
+/// against itself, says how much of a ratio is the machine's mood, and a target inside it counts as not measured.
+#[derive(Parser)]
+#[command(
+    bin_name = "cargo xtask bench",
+    after_help = "Examples:
+  cargo xtask bench --quick                         everything, in about two minutes
+  cargo xtask bench --case decode --case wrap-512   one row of the target table, and one case
+  cargo xtask bench --write-docs                    everything, then docs/performance.md and its plots"
+)]
+struct Arguments {
+    /// Short measurements, to see that things work
+    #[arg(long, conflicts_with = "write_docs")]
+    quick: bool,
+    /// A row or a case, by the name that --list shows; again for more
+    #[arg(long = "case", value_name = "NAME", conflicts_with = "write_docs")]
+    cases: Vec<String>,
+    /// Shows all rows and cases, and measures nothing
+    #[arg(long)]
+    list: bool,
+    /// Also rewrites docs/performance.md, between its markers, and docs/performance/*.svg
+    #[arg(long)]
+    write_docs: bool,
+    /// Takes the results of an earlier run instead of measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "cases", "list"])]
+    from: Option<PathBuf>,
+    /// Where results.json and the plots go
+    #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), String> {
+    let mut suite = Suite::parse(include_str!("../cases.toml"))?;
+    if arguments.list {
+        print!("{}", suite.list());
+        return Ok(());
+    }
+    suite.select(&arguments.cases)?;
+    let results = match &arguments.from {
+        Some(file) => read(file)?,
+        None => {
+            let results = measure_all(&suite, arguments.quick);
+            let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
+            write(&arguments.out.join("results.json"), &text)?;
+            results
+        }
+    };
+    print!("{}", table::summary(&results));
+    let figures = Figure::all(&results);
+    for figure in &figures {
+        write(&arguments.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
+    }
+    if arguments.write_docs {
+        suite.check_complete(&results)?;
+        write_docs(&results, &figures)?;
+    }
+    Ok(())
+}
+
+fn measure_all(suite: &Suite, quick: bool) -> Results {
+    if cfg!(debug_assertions) {
+        println!("this is a debug build: its times mean nothing");
+    }
+    let peers = Peers::find();
+    peers.absent().iter().for_each(|line| println!("{line}"));
+    let count = suite.rows.iter().map(|row| row.cases.len()).sum::<usize>();
+    let bar = ProgressBar::new(count as u64 * PARTS).with_style(style());
+    let rows = suite.rows.iter().map(|row| measure_row(row, &peers, quick, &bar)).collect();
+    bar.finish_and_clear();
+    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows }
+}
+
+/// Steps of the progress bar per case.
+const PARTS: u64 = 100;
+
+fn measure_row(row: &Row, peers: &Peers, quick: bool, bar: &ProgressBar) -> RowResults {
+    let mut results = RowResults::new(row);
+    bar.suspend(|| println!("{}\n", row.title()));
+    for parameters in &row.cases {
+        let begin = bar.position();
+        bar.set_message(parameters.name.clone());
+        let case = match measure_case(parameters, row.peers.then_some(peers), quick, bar) {
+            Ok(report) => CaseResults::new(&report, &row.targets),
+            Err(why) => CaseResults::refused(parameters, &why, &row.targets),
+        };
+        results.push(case, row.flat.as_ref());
+        bar.set_position(begin + PARTS);
+        bar.suspend(|| results.cases.last().into_iter().for_each(|case| println!("{}", table::case(case))));
+    }
+    results
+}
+
+/// The case's memory is mapped here and given back here: the largest cases fit one at a time.
+fn measure_case(
+    parameters: &Parameters,
+    peers: Option<&Peers>,
+    quick: bool,
+    bar: &ProgressBar,
+) -> Result<Report, Error> {
+    let case = Case::new(parameters.clone())?;
+    let mut scene = Scene::new(&case)?;
+    let mut all = engines::built_in(&case);
+    all.extend(peers.map(Peers::engines).into_iter().flatten());
+    let begin = bar.position();
+    measure(&mut scene, &all, budget(&case, quick), |progress| match progress {
+        Progress::Checking { engine } => bar.set_message(format!("{}: checking {engine}", parameters.name)),
+        Progress::Sampling { done } => {
+            bar.set_message(parameters.name.clone());
+            bar.set_position(begin + (done * PARTS as f64) as u64);
+        }
+        _ => {}
+    })
+}
+
+/// Where one call moves hundreds of megabytes it takes so long that few rounds suffice.
+fn budget(case: &Case, quick: bool) -> Budget {
+    const LARGE: usize = 256 << 20;
+    let budget = if quick { Budget::quick() } else { Budget::full() };
+    let rounds = if case.moved_bytes() >= LARGE { budget.least_rounds / 3 } else { budget.least_rounds };
+    Budget { least_rounds: rounds, ..budget }
+}
+
+fn write_docs(results: &Results, figures: &[Figure]) -> Result<(), String> {
+    let page = Path::new("docs/performance.md");
+    let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
+    write(page, &page::replace(&text, &page::generate(results, figures))?)?;
+    let folder = page.with_extension("");
+    figures
+        .iter()
+        .try_for_each(|figure| write(&folder.join(figure.file_stem()).with_extension("svg"), &figure.svg()?))
+}
+
+fn read(file: &Path) -> Result<Results, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let done = fs::create_dir_all(folder).and_then(|()| fs::write(file, text));
+    done.map_err(|error| format!("{}: {error}", file.display()))?;
+    println!("wrote {}", file.display());
+    Ok(())
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{elapsed_precise} {bar:30} {percent:>3} % {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}

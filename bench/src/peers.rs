@@ -1,0 +1,100 @@
+//! What others offer for the same write, each behind the same trait.
+
+mod candle;
+mod ndarray;
+mod onnxruntime;
+
+use kvscatter_bench::{Case, Engine, Unsupported, units};
+
+/// What an engine whose library insists on memory of its own may take for one case.
+const OWN_MEMORY_BYTES: usize = 3 << 29;
+
+/// The libraries that are there.
+pub(crate) struct Peers {
+    onnxruntime: Option<onnxruntime::Library>,
+    absent: Vec<String>,
+}
+
+impl Peers {
+    /// Loads what is loaded at run time.
+    pub(crate) fn find() -> Self {
+        match onnxruntime::Library::load() {
+            Ok(library) => Self { onnxruntime: Some(library), absent: Vec::new() },
+            Err(why) => Self { onnxruntime: None, absent: vec![format!("onnxruntime is skipped: {why}")] },
+        }
+    }
+
+    /// A line for each library that is not there.
+    pub(crate) fn absent(&self) -> &[String] {
+        &self.absent
+    }
+
+    /// The engines of those that are.
+    pub(crate) fn engines(&self) -> Vec<Box<dyn Engine>> {
+        let mut engines: Vec<Box<dyn Engine>> = Vec::new();
+        engines.extend(candle::engines());
+        engines.push(Box::new(ndarray::Ndarray));
+        engines.extend(self.onnxruntime.iter().flat_map(onnxruntime::Library::engines));
+        engines
+    }
+}
+
+fn unsupported<T>(why: impl Into<String>) -> Result<T, Unsupported> {
+    Err(Unsupported(why.into()))
+}
+
+/// An engine that cannot work on the scene's memory takes one cache, so much memory, one thread.
+fn check_own_memory(case: &Case, bytes: usize) -> Result<(), Unsupported> {
+    if case.caches_per_call() > 1 {
+        return unsupported("owns its memory, and there are many caches");
+    }
+    if bytes > OWN_MEMORY_BYTES {
+        return unsupported(format!("would take {} of its own", units::bytes(bytes)));
+    }
+    check_threads(case)
+}
+
+fn check_threads(case: &Case) -> Result<(), Unsupported> {
+    if case.parameters().threads > 1 { unsupported("runs on one thread here") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kvscatter_bench::{Budget, Case, Outcome, Scene, measure};
+
+    use super::Peers;
+
+    /// Each case, and the engines that do it, ONNX Runtime's last.
+    const CASES: [(&str, &[&str]); 6] = [
+        ("", &["candle slice_set", "candle scatter_set", "ndarray assign", SHARED, PLAIN]),
+        ("starts = 'equal'", &["candle slice_set", "candle scatter_set", "ndarray assign", SHARED, PLAIN]),
+        ("mode = 'circular'\nstarts = 'wrap'", &["candle scatter_set", "ndarray assign", SHARED, PLAIN]),
+        ("form = 'functional'", &["ndarray assign", PLAIN]),
+        ("update = 'bshd'", &["ndarray assign"]),
+        ("temperature = 'unflushed'\nlayers = 8", &["ndarray assign"]),
+    ];
+    const SHARED: &str = "onnxruntime, shared buffer";
+    const PLAIN: &str = "onnxruntime, run()";
+
+    /// One test, since a process has one ONNX Runtime.
+    #[test]
+    fn every_peer_does_what_it_says_it_can_and_does_it_right() {
+        let peers = Peers::find();
+        let is_here = |name: &&&str| !name.starts_with("onnxruntime") || peers.absent().is_empty();
+        let budget = Budget { time: Duration::ZERO, least_rounds: 1 };
+        for (more, expected) in CASES {
+            let text = format!("shape = [3, 2, 16, 5]\nrows = 4\npages = '4k'\n{more}");
+            let case = Case::new(toml::from_str(&text).unwrap()).unwrap();
+            let mut scene = Scene::new(&case).unwrap();
+            let report = measure(&mut scene, &peers.engines(), budget, |_| ()).unwrap();
+            let done = report.entries.iter().filter_map(|entry| match &entry.outcome {
+                Outcome::Measured(_) => Some(&entry.engine),
+                Outcome::Unsupported(_) => None,
+                other => panic!("{more}: {}: {other:?}", entry.engine),
+            });
+            assert!(done.eq(expected.iter().filter(is_here)), "{more}: {:?}", report.entries);
+        }
+    }
+}

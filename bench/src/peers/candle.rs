@@ -1,0 +1,180 @@
+//! candle: `slice_set`, which writes a slice at one offset, and `scatter_set`, which takes an index per element.
+//!
+//! Candle's tensors own their memory, so the scene's caches are copied in before the first call and out again to be
+//! verified. What a host of candle would keep from step to step is kept: the views of each sample, and the indices,
+//! which [`aim`](Run::aim) makes untimed.
+
+use candle_core::{DType, Device, Tensor};
+use kvscatter::ElementType;
+use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsupported, UpdateLayout};
+
+use super::{check_own_memory, unsupported};
+
+pub(super) fn engines() -> [Box<dyn Engine>; 2] {
+    [Box::new(SliceSet), Box::new(ScatterSet)]
+}
+
+struct SliceSet;
+
+struct ScatterSet;
+
+impl Engine for SliceSet {
+    fn name(&self) -> &str {
+        "candle slice_set"
+    }
+
+    fn prepare(&self, case: &Case, _: &Scene) -> Result<Box<dyn Run>, Unsupported> {
+        let setup = Setup::new(case, 0)?;
+        if setup.wraps(&case.starts_at(0)) {
+            return unsupported("has no ring: it writes one slice per sample");
+        }
+        Ok(Box::new(Slices { setup, tensors: None, offsets: Vec::new() }))
+    }
+}
+
+impl Engine for ScatterSet {
+    fn name(&self) -> &str {
+        "candle scatter_set"
+    }
+
+    fn prepare(&self, case: &Case, _: &Scene) -> Result<Box<dyn Run>, Unsupported> {
+        let indices = case.update_bytes() / (case.sides().bits / 8).max(1) * size_of::<u32>();
+        Ok(Box::new(Scatter { setup: Setup::new(case, indices)?, tensors: None, indices: None }))
+    }
+}
+
+/// What both need of a case.
+struct Setup {
+    sides: Sides,
+    rows: usize,
+    dtype: DType,
+}
+
+impl Setup {
+    fn new(case: &Case, more_bytes: usize) -> Result<Self, Unsupported> {
+        check_own_memory(case, case.cache_bytes() + case.update_bytes() + more_bytes)?;
+        let parameters = case.parameters();
+        if parameters.form == Form::Functional {
+            return unsupported("writes in place only");
+        }
+        if parameters.update != UpdateLayout::Dense {
+            return unsupported("needs a contiguous update");
+        }
+        let dtype = match parameters.element {
+            ElementType::Float16 => DType::F16,
+            ElementType::BFloat16 => DType::BF16,
+            ElementType::Float32 => DType::F32,
+            ElementType::UInt8 => DType::U8,
+            other => return unsupported(format!("has no {other}")),
+        };
+        Ok(Self { sides: case.sides(), rows: parameters.rows, dtype })
+    }
+
+    fn wraps(&self, starts: &[i64]) -> bool {
+        starts.iter().any(|&start| start as usize + self.rows > self.sides.capacity)
+    }
+
+    /// The cache and the update, copied.
+    fn load(&self, call: &mut Call<'_>) -> candle_core::Result<[Tensor; 2]> {
+        let Sides { batch, outer, capacity, inner, .. } = self.sides;
+        let tensor = |bytes: &[u8], rows| {
+            Tensor::from_raw_buffer(bytes, self.dtype, &[batch, outer, rows, inner], &Device::Cpu)
+        };
+        Ok([tensor(call.keys.cache, capacity)?, tensor(call.keys.update, self.rows)?])
+    }
+}
+
+struct Slices {
+    setup: Setup,
+    tensors: Option<Views>,
+    offsets: Vec<usize>,
+}
+
+/// The whole of cache and update, and the part of each sample.
+struct Views {
+    whole: [Tensor; 2],
+    samples: Vec<[Tensor; 2]>,
+}
+
+impl Views {
+    fn new(whole: [Tensor; 2], batch: usize) -> candle_core::Result<Self> {
+        let [cache, update] = &whole;
+        let sample = |index| Ok([cache.narrow(0, index, 1)?, update.narrow(0, index, 1)?]);
+        Ok(Self { samples: (0..batch).map(sample).collect::<candle_core::Result<_>>()?, whole })
+    }
+}
+
+impl Run for Slices {
+    fn aim(&mut self, starts: &[i64]) {
+        self.offsets = starts.iter().map(|&start| start as usize).collect();
+    }
+
+    fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
+        let views = match &mut self.tensors {
+            Some(views) => views,
+            none => none.insert(Views::new(self.setup.load(call)?, self.setup.sides.batch)?),
+        };
+        match self.offsets[..] {
+            [first, ref rest @ ..] if rest.iter().all(|&offset| offset == first) => {
+                let [cache, update] = &views.whole;
+                cache.slice_set(update, 2, first)?;
+            }
+            ref offsets => {
+                for ([cache, update], &offset) in views.samples.iter().zip(offsets) {
+                    cache.slice_set(update, 2, offset)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
+        publish(self.tensors.as_ref().map(|views| &views.whole[0]), call)
+    }
+}
+
+struct Scatter {
+    setup: Setup,
+    tensors: Option<[Tensor; 2]>,
+    indices: Option<Tensor>,
+}
+
+impl Scatter {
+    /// The slot of every element of the update.
+    fn indices(&self, starts: &[i64]) -> candle_core::Result<Tensor> {
+        let Sides { batch, outer, capacity, inner, .. } = self.setup.sides;
+        let rows = self.setup.rows;
+        let mut slots = Vec::with_capacity(batch * outer * rows * inner);
+        for &start in starts {
+            let rows = (0..rows).map(|row| ((start as usize + row) % capacity) as u32);
+            let head: Vec<u32> = rows.flat_map(|slot| std::iter::repeat_n(slot, inner)).collect();
+            (0..outer).for_each(|_| slots.extend_from_slice(&head));
+        }
+        Tensor::from_vec(slots, (batch, outer, rows, inner), &Device::Cpu)
+    }
+}
+
+impl Run for Scatter {
+    fn aim(&mut self, starts: &[i64]) {
+        // A failure shows in `run`, which then has no indices.
+        self.indices = self.indices(starts).ok();
+    }
+
+    fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
+        let [cache, update] = match &mut self.tensors {
+            Some(tensors) => tensors,
+            none => none.insert(self.setup.load(call)?),
+        };
+        let indices = self.indices.as_ref().ok_or("no indices")?;
+        Ok(cache.scatter_set(indices, update, 2)?)
+    }
+
+    fn publish(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
+        publish(self.tensors.as_ref().map(|[cache, _]| cache), call)
+    }
+}
+
+fn publish(cache: Option<&Tensor>, call: &mut Call<'_>) -> Result<(), Failed> {
+    let mut bytes = &mut *call.keys.cache;
+    Ok(cache.ok_or("nothing was written")?.write_bytes(&mut bytes)?)
+}

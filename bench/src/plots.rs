@@ -1,0 +1,185 @@
+//! The plots: time per decode step against the batch, time against the capacity, bandwidth against the size of the
+//! update. Each has memcpy as its limit.
+
+mod axis;
+mod draw;
+
+use kvscatter_bench::Case;
+use kvscatter_bench::engines::{HAND_LOOP, KVSCATTER, MEMCPY};
+
+use self::axis::{Axis, Unit};
+use crate::results::{CaseResults, Results};
+use crate::suite::Plot;
+
+/// A plot, ready to be drawn.
+pub(crate) struct Figure {
+    kind: Plot,
+    x: Axis,
+    y: Axis,
+    lines: Vec<Line>,
+}
+
+/// One engine over all cases of a plot.
+struct Line {
+    name: String,
+    look: Look,
+    /// From left to right.
+    points: Vec<(f64, f64)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// What nobody passes who copies with libc.
+    Limit,
+    Ours,
+    Peer(u32),
+}
+
+/// What a plot draws of which rows: the engine, what the plot calls it, and how it looks.
+type Drawn = (Plot, &'static str, &'static str, Look);
+
+const SLICE_SET: &str = "candle slice_set";
+const SCATTER_SET: &str = "candle scatter_set";
+const ASSIGN: &str = "ndarray assign";
+const SHARED: &str = "onnxruntime, shared buffer";
+const PLAIN: &str = "onnxruntime, run()";
+
+const INK: u32 = 0x57606a;
+const ORANGE: u32 = 0xbc4c00;
+const SAND: u32 = 0xd4a72c;
+const GREEN: u32 = 0x1a7f37;
+const PURPLE: u32 = 0x8250df;
+const PINK: u32 = 0xbf3989;
+
+fn drawn(plot: Plot) -> Vec<Drawn> {
+    let in_place = |limit| {
+        vec![
+            (plot, MEMCPY, limit, Look::Limit),
+            (plot, KVSCATTER, KVSCATTER, Look::Ours),
+            (plot, HAND_LOOP, HAND_LOOP, Look::Peer(INK)),
+            (plot, SLICE_SET, SLICE_SET, Look::Peer(ORANGE)),
+            (plot, SCATTER_SET, SCATTER_SET, Look::Peer(SAND)),
+            (plot, ASSIGN, ASSIGN, Look::Peer(GREEN)),
+            (plot, SHARED, "onnxruntime, in place", Look::Peer(PURPLE)),
+        ]
+    };
+    match plot {
+        Plot::Batch | Plot::Update => in_place("memcpy: the limit"),
+        Plot::Capacity | Plot::CapacityFunctional => vec![
+            (Plot::Capacity, MEMCPY, "memcpy of the update", Look::Limit),
+            (Plot::Capacity, KVSCATTER, KVSCATTER, Look::Ours),
+            (Plot::Capacity, SLICE_SET, SLICE_SET, Look::Peer(ORANGE)),
+            (Plot::Capacity, SHARED, "onnxruntime, in place", Look::Peer(PURPLE)),
+            (Plot::Capacity, PLAIN, PLAIN, Look::Peer(PINK)),
+            (Plot::CapacityFunctional, MEMCPY, "memcpy of the cache", Look::Limit),
+            (Plot::CapacityFunctional, KVSCATTER, "kvscatter, new cache", Look::Ours),
+        ],
+    }
+}
+
+impl Figure {
+    /// The plots that the results have at least two cases for.
+    pub(crate) fn all(results: &Results) -> Vec<Self> {
+        [Plot::Batch, Plot::Capacity, Plot::Update]
+            .into_iter()
+            .filter_map(|kind| Self::new(kind, results))
+            .collect()
+    }
+
+    /// What stands over it.
+    pub(crate) fn title(&self) -> &'static str {
+        match self.kind {
+            Plot::Batch => "Time per decode step against the batch",
+            Plot::Capacity | Plot::CapacityFunctional => "Time per decode step against the cache's capacity",
+            Plot::Update => "Bandwidth against the size of the update",
+        }
+    }
+
+    pub(crate) fn file_stem(&self) -> &'static str {
+        match self.kind {
+            Plot::Batch => "batch",
+            Plot::Capacity | Plot::CapacityFunctional => "capacity",
+            Plot::Update => "update",
+        }
+    }
+
+    /// What was measured, in one line.
+    fn subtitle(&self) -> &'static str {
+        match self.kind {
+            Plot::Batch => "8 heads, head size 128, float16, one new row per sample; one cache, hot",
+            Plot::Capacity | Plot::CapacityFunctional => {
+                "batch 4, 1 head, head size 128, float16, one new row per sample; hot"
+            }
+            Plot::Update => "batch 1, 8 heads, head size 128, float16, 1 to 8192 rows into 8192; hot",
+        }
+    }
+
+    /// The SVG document.
+    pub(crate) fn svg(&self) -> Result<String, String> {
+        draw::svg(self).map_err(|error| format!("{}.svg: {error}", self.file_stem()))
+    }
+
+    fn new(kind: Plot, results: &Results) -> Option<Self> {
+        let line = |(plot, engine, name, look): Drawn| {
+            let cases = results.rows.iter().filter(|row| row.plot == Some(plot)).flat_map(|row| &row.cases);
+            let mut points: Vec<_> = cases.filter_map(|case| point(kind, case, engine)).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (points.len() > 1).then(|| Line { name: name.to_owned(), look, points })
+        };
+        let lines: Vec<_> = drawn(kind).into_iter().filter_map(line).collect();
+        let points = || lines.iter().flat_map(|line| &line.points);
+        let (x, y) = match kind {
+            Plot::Batch => ((Unit::Count, "batch"), (Unit::Time, "time per step")),
+            Plot::Capacity | Plot::CapacityFunctional => {
+                ((Unit::Count, "capacity in rows"), (Unit::Time, "time per step"))
+            }
+            Plot::Update => ((Unit::Bytes, "size of the update"), (Unit::Bandwidth, "bandwidth")),
+        };
+        let x = Axis::over(x.0, x.1, points().map(|point| point.0))?;
+        let y = Axis::over(y.0, y.1, points().map(|point| point.1))?;
+        Some(Self { kind, x, y, lines })
+    }
+}
+
+fn point(kind: Plot, case: &CaseResults, engine: &str) -> Option<(f64, f64)> {
+    let sides = Case::new(case.case.clone()).ok()?.sides();
+    let time = case.time(engine)?.median;
+    let moved = case.moved_bytes as f64;
+    Some(match kind {
+        Plot::Batch => (sides.batch as f64, time),
+        Plot::Capacity | Plot::CapacityFunctional => (sides.capacity as f64, time),
+        Plot::Update => (moved, moved / time),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Figure;
+    use crate::results::tests::example;
+
+    #[test]
+    fn a_plot_has_the_engines_that_were_timed_by_growing_batch() {
+        let mut results = example();
+        results.rows[0].cases.reverse();
+        let figures = Figure::all(&results);
+        assert_eq!(figures.iter().map(Figure::file_stem).collect::<Vec<_>>(), ["batch"]);
+        let lines: Vec<_> =
+            figures[0].lines.iter().map(|line| (line.name.as_str(), line.points.as_slice())).collect();
+        assert_eq!(
+            lines,
+            [
+                ("memcpy: the limit", &[(1.0, 20.0), (8.0, 160.0)][..]),
+                ("kvscatter", &[(1.0, 20.0), (8.0, 200.0)])
+            ]
+        );
+        let svg = figures[0].svg().unwrap();
+        assert!(svg.contains("kvscatter") && svg.contains("100 ns"), "{svg}");
+    }
+
+    #[test]
+    fn one_case_is_no_plot() {
+        let mut results = example();
+        results.rows[0].cases.truncate(1);
+        assert!(Figure::all(&results).is_empty());
+    }
+}

@@ -1,0 +1,179 @@
+//! A figure as SVG: lines named at their right ends, the side of the limit that nobody reaches shaded.
+
+use std::io;
+
+use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
+use plotters::prelude::{
+    Circle, Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, PathElement, Polygon,
+    RGBColor, SVGBackend, Text, WHITE,
+};
+use plotters::style::FontStyle;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::{Figure, Line, Look};
+use crate::suite::Plot;
+
+const WIDTH: i32 = 760;
+const HEIGHT: i32 = 460;
+const LEFT: i32 = 76;
+/// Names of lines stand to the right of it.
+const RIGHT: i32 = 580;
+const TOP: i32 = 64;
+const BOTTOM: i32 = HEIGHT - 56;
+/// Between the names of two lines.
+const LEADING: i32 = 17;
+
+const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
+const GREY: RGBColor = RGBColor(0x59, 0x63, 0x6e);
+const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
+const SHADE: RGBColor = RGBColor(0xee, 0xf0, 0xf2);
+const OURS: RGBColor = RGBColor(0x09, 0x69, 0xda);
+
+type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+type Place = (i32, i32);
+
+pub(super) fn svg(figure: &Figure) -> Result<String, DrawingAreaErrorKind<io::Error>> {
+    let mut document = String::new();
+    draw(figure, &mut document)?;
+    Ok(document)
+}
+
+fn draw(figure: &Figure, document: &mut String) -> Drawn {
+    let area = SVGBackend::with_string(document, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
+    area.fill(&WHITE)?;
+    write(&area, figure.title(), (16, 18), Type { size: 16, color: INK, bold: true, at: HPos::Left })?;
+    write(&area, figure.subtitle(), (16, 40), Type { size: 12, color: GREY, bold: false, at: HPos::Left })?;
+    let limit = figure.lines.iter().find(|line| line.look == Look::Limit);
+    limit.map_or(Ok(()), |line| shade(&area, figure, line))?;
+    grid(&area, figure)?;
+    // Ours and the limit lie over the others.
+    let order = |line: &&Line| match line.look {
+        Look::Peer(_) => 0,
+        Look::Limit => 1,
+        Look::Ours => 2,
+    };
+    let mut lines: Vec<_> = figure.lines.iter().collect();
+    lines.sort_by_key(order);
+    lines.iter().try_for_each(|line| curve(&area, line.look, &places(figure, line)))?;
+    names(&area, figure)?;
+    area.present()
+}
+
+/// Faster than the limit: below it where times are drawn, above it where bandwidths are.
+fn shade(area: &Area<'_>, figure: &Figure, limit: &Line) -> Drawn {
+    let mut outline = places(figure, limit);
+    let beyond = if figure.kind == Plot::Update { TOP } else { BOTTOM };
+    outline.extend([(RIGHT, beyond), (LEFT, beyond)]);
+    area.draw(&Polygon::new(outline, SHADE.filled()))
+}
+
+fn grid(area: &Area<'_>, figure: &Figure) -> Drawn {
+    let small = |at| Type { size: 12, color: GREY, bold: false, at };
+    for tick in figure.x.ticks() {
+        let x = x(figure, tick);
+        area.draw(&PathElement::new([(x, TOP), (x, BOTTOM)], GRID.stroke_width(1)))?;
+        write(area, &figure.x.label(tick), (x, BOTTOM + 14), small(HPos::Center))?;
+    }
+    for tick in figure.y.ticks() {
+        let y = y(figure, tick);
+        area.draw(&PathElement::new([(LEFT, y), (RIGHT, y)], GRID.stroke_width(1)))?;
+        write(area, &figure.y.label(tick), (LEFT - 8, y), small(HPos::Right))?;
+    }
+    write(area, figure.x.name, ((LEFT + RIGHT) / 2, BOTTOM + 38), small(HPos::Center))
+}
+
+fn curve(area: &Area<'_>, look: Look, places: &[Place]) -> Drawn {
+    let color = color(look);
+    if look == Look::Limit {
+        return area.draw(&DashedPathElement::new(places.iter().copied(), 7, 4, color.stroke_width(2)));
+    }
+    let width = if look == Look::Ours { 3 } else { 2 };
+    area.draw(&PathElement::new(places.to_vec(), color.stroke_width(width)))?;
+    places.iter().try_for_each(|&place| area.draw(&Circle::new(place, 3, color.filled())))
+}
+
+/// Every line is named where it ends, and a name that has to give way is tied to its line.
+fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
+    let ends = figure.lines.iter().filter_map(|line| Some((line, *places(figure, line).last()?)));
+    let mut ends: Vec<_> = ends.collect();
+    ends.sort_by_key(|(_, (_, y))| *y);
+    let wanted: Vec<_> = ends.iter().map(|(_, (_, y))| *y).collect();
+    for ((line, end), y) in ends.into_iter().zip(apart(&wanted)) {
+        let color = color(line.look);
+        let tie = [end, (RIGHT + 10, end.1), (RIGHT + 22, y), (RIGHT + 27, y)];
+        area.draw(&PathElement::new(tie, color.stroke_width(1)))?;
+        let bold = matches!(line.look, Look::Ours | Look::Limit);
+        let look = Type { size: 12, color, bold, at: HPos::Left };
+        write(area, &line.name, (RIGHT + 31, y), look)?;
+    }
+    Ok(())
+}
+
+/// Heights of names, in order, none closer to the next than [`LEADING`]: each is moved down as far as it must, and
+/// what then hangs below the plot is moved up again.
+fn apart(wanted: &[i32]) -> Vec<i32> {
+    let mut heights = wanted.to_vec();
+    let mut free = TOP;
+    for height in &mut heights {
+        *height = free.max(*height);
+        free = *height + LEADING;
+    }
+    let mut free = BOTTOM;
+    for height in heights.iter_mut().rev() {
+        *height = free.min(*height);
+        free = *height - LEADING;
+    }
+    heights
+}
+
+fn places(figure: &Figure, line: &Line) -> Vec<Place> {
+    line.points.iter().map(|&(at, value)| (x(figure, at), y(figure, value))).collect()
+}
+
+fn x(figure: &Figure, value: f64) -> i32 {
+    LEFT + (f64::from(RIGHT - LEFT) * figure.x.place(value)).round() as i32
+}
+
+fn y(figure: &Figure, value: f64) -> i32 {
+    BOTTOM - (f64::from(BOTTOM - TOP) * figure.y.place(value)).round() as i32
+}
+
+fn color(look: Look) -> RGBColor {
+    match look {
+        Look::Limit => INK,
+        Look::Ours => OURS,
+        Look::Peer(rgb) => {
+            let [_, r, g, b] = rgb.to_be_bytes();
+            RGBColor(r, g, b)
+        }
+    }
+}
+
+/// How a piece of text is set.
+struct Type {
+    size: i32,
+    color: RGBColor,
+    bold: bool,
+    at: HPos,
+}
+
+fn write(area: &Area<'_>, text: &str, place: Place, Type { size, color, bold, at }: Type) -> Drawn {
+    let weight = if bold { FontStyle::Bold } else { FontStyle::Normal };
+    let style = ("sans-serif", size).into_font().style(weight).color(&color).pos(Pos::new(at, VPos::Center));
+    area.draw(&Text::new(text, place, style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BOTTOM, LEADING, TOP, apart};
+
+    #[test]
+    fn names_keep_apart_and_inside() {
+        assert_eq!(apart(&[100, 200, 300]), [100, 200, 300]);
+        assert_eq!(apart(&[100, 100, 101]), [100, 100 + LEADING, 100 + 2 * LEADING]);
+        assert_eq!(apart(&[BOTTOM - 1, BOTTOM]), [BOTTOM - LEADING, BOTTOM]);
+        assert_eq!(apart(&[0]), [TOP]);
+    }
+}

@@ -1,0 +1,299 @@
+//! What a run found, as it stands in the JSON file: tables, plots and the page are made from this.
+
+use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
+use kvscatter_bench::{Entry, Error, Outcome, Parameters, Report, Samples, Spread};
+use serde::{Deserialize, Serialize};
+
+use crate::host::Host;
+use crate::suite::{Flat, Plot, Row, Target};
+use crate::target::{Status, Verdict, limit, status};
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) host: Host,
+    /// Whether times were taken with the small budget.
+    pub(crate) quick: bool,
+    /// Lines about engines that were not there.
+    pub(crate) absent: Vec<String>,
+    pub(crate) rows: Vec<RowResults>,
+}
+
+/// One line of the target table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowResults {
+    pub(crate) id: String,
+    pub(crate) says: String,
+    pub(crate) goal: String,
+    pub(crate) plot: Option<Plot>,
+    pub(crate) cases: Vec<CaseResults>,
+}
+
+/// One case, every engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CaseResults {
+    pub(crate) case: Parameters,
+    /// Bytes that one call moves.
+    pub(crate) moved_bytes: usize,
+    pub(crate) engines: Vec<EngineResults>,
+    /// An engine over itself.
+    pub(crate) noise: Option<Percentiles>,
+    pub(crate) verdicts: Vec<Verdict>,
+    /// Why the case could not be measured at all.
+    pub(crate) refused: Option<String>,
+}
+
+/// One engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EngineResults {
+    pub(crate) name: String,
+    /// Nanoseconds per call; none if it was not timed.
+    pub(crate) time: Option<Percentiles>,
+    pub(crate) over_memcpy: Option<Percentiles>,
+    pub(crate) over_hand_loop: Option<Percentiles>,
+    /// In cold cases: writing, and reading back what was written, over the hand loop's.
+    pub(crate) with_read_over_hand_loop: Option<Percentiles>,
+    /// Why it was not timed.
+    pub(crate) note: Option<Note>,
+}
+
+/// Why an engine was not timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Note {
+    Unsupported(String),
+    Wrong(String),
+    Failed(String),
+}
+
+/// A distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Percentiles {
+    pub(crate) p10: f64,
+    pub(crate) median: f64,
+    pub(crate) p90: f64,
+}
+
+impl From<Spread> for Percentiles {
+    fn from(Spread { p10, median, p90 }: Spread) -> Self {
+        Self { p10, median, p90 }
+    }
+}
+
+impl RowResults {
+    /// A row without its cases.
+    pub(crate) fn new(row: &Row) -> Self {
+        let Row { id, says, goal, plot, .. } = row;
+        Self { id: id.clone(), says: says.clone(), goal: goal.clone(), plot: *plot, cases: Vec::new() }
+    }
+
+    /// Takes a case in, and compares it with the first one where the row asks for that.
+    pub(crate) fn push(&mut self, mut case: CaseResults, flat: Option<&Flat>) {
+        if let (Some(flat), Some(first)) = (flat, self.cases.first()) {
+            case.verdicts.push(case.against(first, flat));
+        }
+        self.cases.push(case);
+    }
+}
+
+impl CaseResults {
+    /// Sums a report up and judges it.
+    pub(crate) fn new(report: &Report, targets: &[Target]) -> Self {
+        let noise = report.noise.as_ref().map(|noise| noise.spread.into());
+        Self {
+            case: report.case.parameters().clone(),
+            moved_bytes: report.case.moved_bytes(),
+            engines: report.entries.iter().map(|entry| EngineResults::new(report, entry)).collect(),
+            verdicts: targets.iter().map(|target| verdict(report, target, noise)).collect(),
+            noise,
+            refused: None,
+        }
+    }
+
+    /// A case that this machine has no room for.
+    pub(crate) fn refused(case: &Parameters, why: &Error, targets: &[Target]) -> Self {
+        let unknown = |target: &Target| Verdict {
+            engine: target.engine.clone(),
+            baseline: target.baseline.clone(),
+            limit: target.at_most,
+            ratio: None,
+            status: Status::NotMeasured,
+        };
+        Self {
+            case: case.clone(),
+            moved_bytes: 0,
+            engines: Vec::new(),
+            noise: None,
+            verdicts: targets.iter().map(unknown).collect(),
+            refused: Some(why.to_string()),
+        }
+    }
+
+    /// The engine of that name, if it was timed.
+    pub(crate) fn time(&self, engine: &str) -> Option<Percentiles> {
+        self.engines.iter().find(|found| found.name == engine)?.time
+    }
+
+    fn against(&self, first: &Self, flat: &Flat) -> Verdict {
+        let compared = || {
+            let ratio = self.time(&flat.engine)?.median / first.time(&flat.engine)?.median;
+            // Two cases are measured at two moments. How fast the machine was at either shows in a memcpy of the
+            // same bytes, which knows no capacity.
+            let [a, b] = [self.noise?, first.noise?];
+            let drift = self.time(MEMCPY)?.median / first.time(MEMCPY)?.median;
+            let noise = Percentiles {
+                p10: a.p10.min(b.p10).min(1.0 / drift),
+                median: 1.0,
+                p90: a.p90.max(b.p90).max(1.0 / drift),
+            };
+            Some((ratio, status(ratio, flat.at_most, noise)))
+        };
+        let found = compared();
+        Verdict {
+            engine: flat.engine.clone(),
+            baseline: format!("the same in {}", first.case.name),
+            limit: flat.at_most,
+            ratio: found.map(|(ratio, _)| ratio),
+            status: found.map_or(Status::NotMeasured, |(_, status)| status),
+        }
+    }
+}
+
+impl EngineResults {
+    fn new(report: &Report, entry: &Entry) -> Self {
+        let name = &entry.engine;
+        let (time, note) = match &entry.outcome {
+            Outcome::Measured(times) => (Some(times.write.spread().into()), None),
+            Outcome::Unsupported(why) => (None, Some(Note::Unsupported(why.clone()))),
+            Outcome::Wrong(why) => (None, Some(Note::Wrong(why.clone()))),
+            Outcome::Failed(why) => (None, Some(Note::Failed(why.clone()))),
+        };
+        Self {
+            name: name.clone(),
+            time,
+            over_memcpy: report.ratio(name, MEMCPY).map(Into::into),
+            over_hand_loop: report.ratio(name, HAND_LOOP).map(Into::into),
+            with_read_over_hand_loop: report.ratio_with_read(name, HAND_LOOP).map(Into::into),
+            note,
+        }
+    }
+}
+
+fn verdict(report: &Report, target: &Target, noise: Option<Percentiles>) -> Verdict {
+    let compared = || {
+        let ratio = report.ratio(&target.engine, &target.baseline)?.median;
+        let baseline = report.times(&target.baseline).map(|times| median(&times.write))?;
+        let limit = limit(target.at_most, target.slack_ns, baseline);
+        Some((limit, ratio, status(ratio, limit, noise?)))
+    };
+    let found = compared();
+    Verdict {
+        engine: target.engine.clone(),
+        baseline: target.baseline.clone(),
+        limit: found.map_or(target.at_most, |(limit, ..)| limit),
+        ratio: found.map(|(_, ratio, _)| ratio),
+        status: found.map_or(Status::NotMeasured, |(.., status)| status),
+    }
+}
+
+fn median(samples: &Samples) -> f64 {
+    samples.spread().median
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use kvscatter_bench::Parameters;
+
+    use super::{CaseResults, EngineResults, Note, Percentiles, Results, RowResults};
+    use crate::host::Host;
+    use crate::suite::{Flat, Plot};
+    use crate::target::{Status, Verdict};
+
+    const NOISE: Percentiles = Percentiles { p10: 0.99, median: 1.0, p90: 1.01 };
+
+    fn engine(name: &str, nanoseconds: f64, memcpy: f64) -> EngineResults {
+        let exact = |value| Some(Percentiles { p10: value, median: value, p90: value });
+        EngineResults {
+            name: name.to_owned(),
+            time: exact(nanoseconds),
+            over_memcpy: exact(nanoseconds / memcpy),
+            over_hand_loop: None,
+            with_read_over_hand_loop: None,
+            note: None,
+        }
+    }
+
+    fn absent(name: &str, note: Note) -> EngineResults {
+        EngineResults { time: None, over_memcpy: None, note: Some(note), ..engine(name, 1.0, 1.0) }
+    }
+
+    fn case(name: &str, batch: usize, memcpy: f64, ours: f64) -> CaseResults {
+        let text = format!("name = '{name}'\nshape = [{batch}, 8, 2048, 128]\nrows = 1");
+        let status = if ours / memcpy <= 1.1 { Status::Met } else { Status::Missed };
+        let ratio = Some(ours / memcpy);
+        let [kvscatter, yardstick] = ["kvscatter", "memcpy"].map(str::to_owned);
+        CaseResults {
+            case: toml::from_str::<Parameters>(&text).unwrap(),
+            moved_bytes: batch * 2048,
+            engines: vec![
+                engine("memcpy", memcpy, memcpy),
+                engine("kvscatter", ours, memcpy),
+                absent("wrong one", Note::Wrong("byte 0".to_owned())),
+                absent("unable one", Note::Unsupported("too old".to_owned())),
+            ],
+            noise: Some(NOISE),
+            verdicts: vec![Verdict { engine: kvscatter, baseline: yardstick, limit: 1.1, ratio, status }],
+            refused: None,
+        }
+    }
+
+    /// Two cases of one row.
+    pub(crate) fn example() -> Results {
+        Results {
+            host: Host { facts: vec![("CPU".to_owned(), "Example 9000".to_owned())] },
+            quick: false,
+            absent: Vec::new(),
+            rows: vec![RowResults {
+                id: "decode".to_owned(),
+                says: "decode".to_owned(),
+                goal: "≤ 1.10".to_owned(),
+                plot: Some(Plot::Batch),
+                cases: vec![case("decode-b1", 1, 20.0, 20.0), case("decode-b8", 8, 160.0, 200.0)],
+            }],
+        }
+    }
+
+    #[test]
+    fn results_survive_the_file() {
+        let text = serde_json::to_string_pretty(&example()).unwrap();
+        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), example());
+    }
+
+    #[test]
+    fn a_flat_row_is_compared_with_its_first_case() {
+        let flat = Flat { engine: "kvscatter".to_owned(), at_most: 1.1 };
+        let mut row = RowResults { cases: Vec::new(), ..example().rows.remove(0) };
+        for (name, memcpy, ours) in
+            [("first", 20.0, 20.0), ("flat", 20.0, 20.2), ("rising", 20.0, 30.0), ("slow moment", 30.0, 30.0)]
+        {
+            row.push(CaseResults { verdicts: Vec::new(), ..case(name, 1, memcpy, ours) }, Some(&flat));
+        }
+        let found: Vec<Vec<_>> = row
+            .cases
+            .iter()
+            .map(|case| case.verdicts.iter().map(|verdict| verdict.status).collect())
+            .collect();
+        let expected = [Status::Met, Status::Missed, Status::InsideSpread].map(|status| vec![status]);
+        assert_eq!((&found[0], &found[1..]), (&vec![], &expected[..]));
+        assert_eq!(row.cases[1].verdicts[0].baseline, "the same in first");
+    }
+
+    #[test]
+    fn a_flat_row_without_its_first_case_is_not_measured() {
+        let flat = Flat { engine: "none".to_owned(), at_most: 1.1 };
+        let mut row = RowResults { cases: Vec::new(), ..example().rows.remove(0) };
+        row.push(CaseResults { verdicts: Vec::new(), ..case("first", 1, 20.0, 20.0) }, Some(&flat));
+        row.push(CaseResults { verdicts: Vec::new(), ..case("second", 1, 20.0, 20.0) }, Some(&flat));
+        assert_eq!(row.cases[1].verdicts[0].status, Status::NotMeasured);
+    }
+}

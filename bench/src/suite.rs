@@ -1,0 +1,201 @@
+//! The cases and their targets, as `cases.toml` has them.
+
+use std::collections::BTreeSet;
+
+use kvscatter_bench::{Case, Parameters};
+use serde::{Deserialize, Serialize};
+
+use crate::results::Results;
+
+/// Every row of the target table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Suite {
+    #[serde(rename = "row")]
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Cases that share a line of the target table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Row {
+    pub(crate) id: String,
+    /// What is measured, in words.
+    pub(crate) says: String,
+    /// The target in words; empty where the row has none.
+    #[serde(default)]
+    pub(crate) goal: String,
+    #[serde(default)]
+    pub(crate) plot: Option<Plot>,
+    #[serde(default = "yes")]
+    pub(crate) peers: bool,
+    #[serde(default, rename = "target")]
+    pub(crate) targets: Vec<Target>,
+    #[serde(default)]
+    pub(crate) flat: Option<Flat>,
+    #[serde(rename = "case")]
+    pub(crate) cases: Vec<Parameters>,
+}
+
+/// Which plot draws a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Plot {
+    /// Time per decode step against the batch.
+    Batch,
+    /// Time against the capacity.
+    Capacity,
+    /// The same, of the functional form.
+    CapacityFunctional,
+    /// Bandwidth against the size of the update.
+    Update,
+}
+
+/// One engine against another, in the same case.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Target {
+    pub(crate) engine: String,
+    pub(crate) baseline: String,
+    /// The largest ratio of times.
+    pub(crate) at_most: f64,
+    /// Nanoseconds over the baseline that are granted where they are more than the ratio grants.
+    #[serde(default)]
+    pub(crate) slack_ns: Option<f64>,
+}
+
+/// One engine in every case of a row against itself in the first.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Flat {
+    pub(crate) engine: String,
+    pub(crate) at_most: f64,
+}
+
+impl Suite {
+    /// Reads what is written down, and checks every case and that no name comes twice.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let suite: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut names = BTreeSet::new();
+        for case in suite.rows.iter().flat_map(|row| &row.cases) {
+            // How many threads there may be is the machine's business, not the file's.
+            let single = Parameters { threads: case.threads.min(1), ..case.clone() };
+            Case::new(single).map_err(|error| error.to_string())?;
+            if !names.insert(&case.name) {
+                return Err(format!("case {}: the name comes twice", case.name));
+            }
+        }
+        Ok(suite)
+    }
+
+    /// Keeps the cases that are asked for, by their names or the ids of their rows; all if none are.
+    pub(crate) fn select(&mut self, wanted: &[String]) -> Result<(), String> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for word in wanted {
+            if !self.rows.iter().any(|row| row.has(word)) {
+                return Err(format!("--case {word}: no row and no case is called that, see --list"));
+            }
+        }
+        for row in &mut self.rows {
+            if !wanted.contains(&row.id) {
+                row.cases.retain(|case| wanted.contains(&case.name));
+            }
+        }
+        self.rows.retain(|row| !row.cases.is_empty());
+        Ok(())
+    }
+
+    /// All rows and their cases, as `--list` shows them.
+    pub(crate) fn list(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            text += &format!("{}: {}\n", row.id, row.title());
+            for case in &row.cases {
+                text += &format!("    {}\n", case.name);
+            }
+        }
+        text
+    }
+
+    /// Whether results have every case, from a run with the full budget: the page shows nothing less.
+    pub(crate) fn check_complete(&self, results: &Results) -> Result<(), String> {
+        if results.quick {
+            return Err("--write-docs: the results are those of a --quick run".to_owned());
+        }
+        let mut measured = results.rows.iter().flat_map(|row| &row.cases).map(|case| &case.case);
+        let expected = self.rows.iter().flat_map(|row| &row.cases);
+        match expected.into_iter().find(|case| measured.next() != Some(*case)) {
+            Some(case) => Err(format!("--write-docs: the results lack case {} as it is now", case.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Row {
+    /// What is measured, and the target.
+    pub(crate) fn title(&self) -> String {
+        if self.goal.is_empty() { self.says.clone() } else { format!("{}; target {}", self.says, self.goal) }
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.id == word || self.cases.iter().any(|case| case.name == word)
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter_bench::{Case, engines};
+
+    use super::Suite;
+
+    const CASES: &str = include_str!("../cases.toml");
+
+    #[test]
+    fn every_case_is_valid_and_every_target_names_engines_that_its_cases_have() {
+        let suite = Suite::parse(CASES).unwrap();
+        for row in &suite.rows {
+            for parameters in &row.cases {
+                // A machine with fewer cores than a case has threads cannot measure it.
+                let Ok(case) = Case::new(parameters.clone()) else { continue };
+                let engines = engines::built_in(&case);
+                let has = |name: &str| engines.iter().any(|engine| engine.name() == name);
+                for target in &row.targets {
+                    assert!(has(&target.engine), "{}: {}", parameters.name, target.engine);
+                    assert!(has(&target.baseline), "{}: {}", parameters.name, target.baseline);
+                }
+                assert!(row.flat.iter().all(|flat| has(&flat.engine)));
+            }
+            assert!(row.targets.is_empty() && row.flat.is_none() || !row.goal.is_empty(), "{}", row.id);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let with = |case: &str| {
+            Suite::parse(&format!("[[row]]\nid = 'a'\nsays = 'b'\ncase = [{case}]")).unwrap_err()
+        };
+        assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 5 }").contains("rows = 5"));
+        assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 1, colour = 1 }").contains("colour"));
+        let case = "{ name = 'c', shape = [1, 4, 2], rows = 1 }";
+        assert!(with(&format!("{case}, {case}")).contains("twice"));
+    }
+
+    #[test]
+    fn rows_and_cases_are_selected_by_name() {
+        let names = |wanted: &[&str]| -> Result<Vec<String>, String> {
+            let mut suite = Suite::parse(CASES)?;
+            suite.select(&wanted.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())?;
+            Ok(suite.rows.into_iter().flat_map(|row| row.cases).map(|case| case.name).collect())
+        };
+        assert_eq!(names(&["fixed", "decode-b8"]).unwrap(), ["fixed", "decode-b8"]);
+        assert_eq!(names(&["wrap"]).unwrap(), ["wrap-16", "wrap-512"]);
+        assert!(names(&["decode-b3"]).unwrap_err().contains("--list"));
+        assert!(names(&[]).unwrap().len() > 40);
+    }
+}
