@@ -89,9 +89,21 @@ pub struct Unsupported(pub String);
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 impl<'a> Call<'a> {
-    /// The tensors to write: one, or keys and values.
-    #[inline]
+    /// The tensors to write, for engines that take longer than an iterator does: a few nanoseconds.
     pub fn tensors(&mut self) -> impl Iterator<Item = &mut Tensor<'a>> {
         [Some(&mut self.keys), self.values.as_mut()].into_iter().flatten()
+    }
+
+    /// Does something with every tensor there is: one, or keys and values.
+    ///
+    /// # Errors
+    /// The first that `one` returns.
+    #[inline(always)]
+    pub fn each<E>(&mut self, mut one: impl FnMut(&mut Tensor<'a>) -> Result<(), E>) -> Result<(), E> {
+        one(&mut self.keys)?;
+        match &mut self.values {
+            Some(values) => one(values),
+            None => Ok(()),
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::raw::Pool;
 
 pub use hand_loop::HandLoop;
 pub use kvscatter::Kvscatter;
+pub(crate) use kvscatter::isa;
 pub use memcpy::Memcpy;
 
 /// The name of [`Memcpy`] on one thread: the first yardstick.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::case::Temperature;
 use crate::engine::{Engine, Failed, Run, Task};
-use crate::engines::HAND_LOOP;
+use crate::engines::{self, HAND_LOOP};
 use crate::error::Error;
 use crate::expected::Reference;
 use crate::report::{Entry, Noise, Outcome, Report, Times};
@@ -102,14 +102,14 @@ impl Budget {
 /// check.
 pub fn measure(
     scene: &mut Scene,
-    engines: &[Box<dyn Engine>],
+    contestants: &[Box<dyn Engine>],
     budget: Budget,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report, Error> {
     let reference = Reference::of(scene.case());
     let mut lanes = Vec::new();
     let mut places = Vec::new();
-    for engine in engines {
+    for engine in contestants {
         progress(Progress::Checking { engine: engine.name() });
         places.push(lane(engine.as_ref(), scene, reference).map(|lane| {
             lanes.push(lane);
@@ -130,10 +130,11 @@ pub fn measure(
         Ok(lane) => Outcome::Measured(times[lane].clone()),
         Err(outcome) => outcome,
     };
-    let names = engines.iter().map(|engine| engine.name().to_owned());
+    let names = contestants.iter().map(|engine| engine.name().to_owned());
     let entries =
         names.zip(places).map(|(engine, place)| Entry { engine, outcome: outcome(place) }).collect();
-    Ok(Report { case: scene.case().clone(), checked_by: reference, entries, noise })
+    let isa = engines::isa(scene.case()).map(|isa| isa.to_string());
+    Ok(Report { case: scene.case().clone(), isa, checked_by: reference, entries, noise })
 }
 
 /// An engine that does the case and does it right, or why it is not timed.

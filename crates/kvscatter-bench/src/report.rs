@@ -11,6 +11,8 @@ use crate::statistics::{Samples, Spread};
 pub struct Report {
     /// What was measured.
     pub case: Case,
+    /// The instructions that kvscatter's kernels use for it; `None` if it refuses the case.
+    pub isa: Option<String>,
     /// Who said what is right.
     pub checked_by: Reference,
     /// In the order they were given.

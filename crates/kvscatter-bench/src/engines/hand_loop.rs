@@ -36,15 +36,15 @@ impl Run for Prepared {
     }
 
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
-        let functional = self.case.parameters().form == Form::Functional;
-        for tensor in call.tensors() {
-            if functional {
-                memcpy::copy(tensor.present, tensor.cache);
-                self.runs.copy(tensor.present, tensor.update);
-            } else {
-                self.runs.copy(tensor.cache, tensor.update);
+        call.each(|tensor| {
+            match self.case.parameters().form {
+                Form::InPlace => self.runs.copy(tensor.cache, tensor.update),
+                Form::Functional => {
+                    memcpy::copy(tensor.present, tensor.cache);
+                    self.runs.copy(tensor.present, tensor.update);
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }

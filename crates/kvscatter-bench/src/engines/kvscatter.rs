@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ::kvscatter::spec::onnx::TensorScatter;
-use ::kvscatter::{Error, Layout, Mode, WritePlan};
+use ::kvscatter::{Error, Isa, Layout, Mode, WritePlan};
 use bytemuck::Pod;
 
-use crate::case::{Case, Form};
+use crate::case::{Case, Form, Parameters};
 use crate::engine::{Call, Engine, Failed, Run, Task, Tensor, Unsupported};
 use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
 use crate::raw::Pool;
@@ -24,6 +24,7 @@ pub struct Kvscatter {
 /// What a host keeps between calls.
 struct Prepared<E> {
     write: ::kvscatter::Prepared,
+    pool: Option<Arc<Pool>>,
     form: Form,
     starts: Vec<i64>,
     /// The last start that does not wrap, for [`Task::Unwrapped`].
@@ -31,8 +32,10 @@ struct Prepared<E> {
     elements: PhantomData<E>,
 }
 
-/// How a plan is given the buffers.
+/// How the library is given the buffers.
 trait Elements: 'static {
+    /// One cache, in place: plan and write in one.
+    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Tensor<'_>) -> Result<(), Error>;
     fn in_place(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error>;
     fn functional(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error>;
 }
@@ -85,9 +88,6 @@ impl Engine for Kvscatter {
     }
 
     fn prepare(&self, case: &Case, _scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
-        if self.pool.is_some() {
-            return Err(Unsupported("the library has no executor yet".to_owned()));
-        }
         Ok(match case.sides().bits {
             4 => Box::new(self.prepared::<Packed>(case)?),
             8 => Box::new(self.prepared::<Typed<u8>>(case)?),
@@ -101,22 +101,28 @@ impl Engine for Kvscatter {
 
 impl Kvscatter {
     fn prepared<E>(&self, case: &Case) -> Result<Prepared<E>, Unsupported> {
-        let parameters = case.parameters();
         let unwrapped = self.task == Task::Unwrapped;
-        let mode = if unwrapped { Mode::Linear } else { parameters.mode };
-        let (shape, strides) = (case.update_shape(), case.update_strides());
-        let update = match &strides {
-            None => Layout::dense(&shape),
-            Some(strides) => Layout::strided(&shape, strides),
-        };
-        let write = TensorScatter::new()
-            .axis(parameters.axis)
-            .mode(mode)
-            .prepare(parameters.element, &parameters.shape[..], update)
-            .map_err(|error| Unsupported(error.to_string()))?;
-        let last = unwrapped.then_some((case.sides().capacity - parameters.rows) as i64);
-        Ok(Prepared { write, form: parameters.form, starts: Vec::new(), last, elements: PhantomData })
+        let mode = if unwrapped { Mode::Linear } else { case.parameters().mode };
+        let write = prepare(case, mode).map_err(|error| Unsupported(error.to_string()))?;
+        let last = unwrapped.then_some((case.sides().capacity - case.parameters().rows) as i64);
+        let (pool, form) = (self.pool.clone(), case.parameters().form);
+        Ok(Prepared { write, pool, form, starts: Vec::new(), last, elements: PhantomData })
     }
+}
+
+/// The instructions that the library's kernels use for a case; `None` if it refuses the case.
+pub(crate) fn isa(case: &Case) -> Option<Isa> {
+    Some(prepare(case, case.parameters().mode).ok()?.geometry().isa())
+}
+
+fn prepare(case: &Case, mode: Mode) -> Result<::kvscatter::Prepared, Error> {
+    let Parameters { ref shape, axis, element, .. } = *case.parameters();
+    let (update, strides) = (case.update_shape(), case.update_strides());
+    let update = match &strides {
+        None => Layout::dense(&update),
+        Some(strides) => Layout::strided(&update, strides),
+    };
+    TensorScatter::new().axis(axis).mode(mode).prepare(element, &shape[..], update)
 }
 
 impl<E: Elements> Run for Prepared<E> {
@@ -126,18 +132,36 @@ impl<E: Elements> Run for Prepared<E> {
     }
 
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
-        let plan = self.write.plan(&self.starts)?;
-        for tensor in call.tensors() {
-            match self.form {
-                Form::InPlace => E::in_place(&plan, tensor)?,
-                Form::Functional => E::functional(&plan, tensor)?,
-            }
+        if self.pool.is_none() && self.form == Form::InPlace && call.values.is_none() {
+            return Ok(E::once(&self.write, &self.starts, &mut call.keys)?);
         }
-        Ok(())
+        self.planned(call)
+    }
+}
+
+impl<E: Elements> Prepared<E> {
+    /// One plan for all that is more than one cache, one thread, in place.
+    #[inline(never)]
+    fn planned(&self, call: &mut Call<'_>) -> Result<(), Failed> {
+        let mut plan = self.write.plan(&self.starts)?;
+        if let Some(pool) = &self.pool {
+            plan = plan.with_executor(pool.as_ref());
+        }
+        Ok(call.each(|tensor| match self.form {
+            Form::InPlace => E::in_place(&plan, tensor),
+            Form::Functional => E::functional(&plan, tensor),
+        })?)
     }
 }
 
 impl<T: Pod> Elements for Typed<T> {
+    #[inline]
+    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Tensor<'_>) -> Result<(), Error> {
+        let (cache, update) =
+            (bytemuck::cast_slice_mut::<u8, T>(tensor.cache), bytemuck::cast_slice(tensor.update));
+        write.in_place(cache, update, starts).map(drop)
+    }
+
     #[inline]
     fn in_place(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error> {
         let (cache, update) =
@@ -154,6 +178,11 @@ impl<T: Pod> Elements for Typed<T> {
 }
 
 impl Elements for Packed {
+    #[inline]
+    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Tensor<'_>) -> Result<(), Error> {
+        Self::in_place(&write.plan(starts)?, tensor)
+    }
+
     #[inline]
     fn in_place(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error> {
         plan.write_bytes(tensor.cache, tensor.update).map(drop)

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ::kvscatter::Executor;
+
 use crate::case::{Case, Form};
 use crate::engine::{Call, Engine, Failed, Run, Task, Unsupported};
 use crate::engines::MEMCPY;
@@ -66,20 +68,19 @@ impl Run for Prepared {
     }
 
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
-        let functional = self.case.parameters().form == Form::Functional;
-        for tensor in call.tensors() {
-            match (&self.pool, functional) {
-                (None, false) => self.runs.copy(tensor.cache, tensor.update),
-                (None, true) => copy(tensor.present, tensor.cache),
-                (Some(pool), false) => {
+        call.each(|tensor| {
+            match (&self.pool, self.case.parameters().form) {
+                (None, Form::InPlace) => self.runs.copy(tensor.cache, tensor.update),
+                (None, Form::Functional) => copy(tensor.present, tensor.cache),
+                (Some(pool), Form::InPlace) => {
                     for range in self.runs.destinations() {
                         copy_on(pool, &mut tensor.cache[range], tensor.update);
                     }
                 }
-                (Some(pool), true) => copy_on(pool, tensor.present, tensor.cache),
+                (Some(pool), Form::Functional) => copy_on(pool, tensor.present, tensor.cache),
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use kvscatter::Executor;
+
 type Work<'a> = &'a (dyn Fn() + Sync);
 
 /// Threads that wait in a loop for work: handing it to them takes a fraction of a microsecond.
@@ -55,12 +57,14 @@ impl Pool {
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
+}
 
-    /// Runs `work` once on every thread and returns when all are back.
+impl Executor for Pool {
+    /// Runs `work` once on every thread, the caller's included, and returns when all are back.
     ///
     /// # Panics
     /// If `work` does, on any thread.
-    pub fn broadcast(&self, work: Work<'_>) {
+    fn broadcast(&self, work: Work<'_>) {
         let _caller = self.shared.caller.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: only the lifetime changes. The closure is called between here and the end of `finish` alone (W1),
         // and this function returns, or unwinds, behind it.
@@ -139,7 +143,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 
-    use super::Pool;
+    use super::{Executor, Pool};
 
     #[test]
     fn every_thread_works_once_in_every_round() {

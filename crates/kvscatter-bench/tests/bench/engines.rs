@@ -1,6 +1,6 @@
 //! Engines are checked before they are timed.
 
-use kvscatter_bench::engines::{HAND_LOOP, KVSCATTER, MEMCPY, UNWRAPPED, built_in};
+use kvscatter_bench::engines::{HAND_LOOP, KVSCATTER, MEMCPY, SINGLE, UNWRAPPED, built_in};
 use kvscatter_bench::{Call, Case, Engine, Failed, Form, Outcome, Reference, Run, Scene, Task, Unsupported};
 
 use crate::support::{case, run};
@@ -61,6 +61,22 @@ fn every_kind_of_case_is_measured() {
                 .noise
                 .is_some_and(|noise| noise.engine == engines[engines.len().min(2) - 1] || engines.len() == 2)
         );
+    }
+}
+
+/// Writes that are shared out over threads, on machines that have two.
+#[test]
+fn threads_share_a_write() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return;
+    }
+    for form in ["in-place", "functional"] {
+        // Long enough to be worth it.
+        let case = case(&format!("shape = [2, 4, 8192, 128]\nrows = 4097\nform = \"{form}\"\nthreads = 2"));
+        let report = run(&case, &built_in(&case)).unwrap();
+        for engine in [MEMCPY, HAND_LOOP, "2 × memcpy", KVSCATTER, SINGLE] {
+            assert!(report.times(engine).is_some(), "{engine}: {:?}", report.entries);
+        }
     }
 }
 

@@ -45,6 +45,7 @@ fn json_says_all_of_it() {
     assert_eq!(report["bytes_per_call"], 2 * 2 * 3 * 8 * 2);
     assert_eq!(report["case"]["type"], "bfloat16");
     assert_eq!(report["noise"]["engine"], "hand loop");
+    assert!(["portable", "sse2", "avx2", "avx512"].contains(&report["isa"].as_str().unwrap()));
     assert!(report["machine"]["cores"].as_u64().unwrap() >= 1);
     let engines = report["engines"].as_array().unwrap();
     let names: Vec<_> = engines.iter().map(|engine| engine["name"].as_str().unwrap()).collect();

@@ -9,6 +9,7 @@ use serde::Serialize;
 pub(super) struct Document<'r> {
     case: &'r Case,
     machine: &'r Machine,
+    isa: &'r Option<String>,
     /// Whether the times mean nothing.
     debug_build: bool,
     checked_by: Reference,
@@ -42,6 +43,7 @@ impl<'r> Document<'r> {
         Self {
             case: &report.case,
             machine,
+            isa: &report.isa,
             debug_build: cfg!(debug_assertions),
             checked_by: report.checked_by,
             bytes_per_call: report.case.moved_bytes(),

@@ -20,7 +20,8 @@ pub(super) fn report(report: &Report, machine: &Machine, output: &mut Output) ->
         writeln!(output, "THIS IS A DEBUG BUILD: ITS TIMES MEAN NOTHING. Build with --release.\n")?;
     }
     writeln!(output, "{}", case(&report.case))?;
-    writeln!(output, "{}", self::machine(machine))?;
+    let isa = report.isa.as_ref().map(|isa| format!("; kvscatter uses {isa}")).unwrap_or_default();
+    writeln!(output, "{}{isa}", self::machine(machine))?;
     let by = match report.checked_by {
         Reference::Oracle => "the specification's pseudocode",
         Reference::RowLoop => "a loop over rows, as the specification's pseudocode would take too long",
