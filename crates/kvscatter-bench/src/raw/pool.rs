@@ -60,7 +60,8 @@ impl Pool {
 }
 
 impl Executor for Pool {
-    /// Runs `work` once on every thread, the caller's included, and returns when all are back.
+    /// Runs `work` once on every thread, the caller's included, and returns when all are back. Callers wait for each
+    /// other, so `work` must not call the pool it runs on.
     ///
     /// # Panics
     /// If `work` does, on any thread.

@@ -21,16 +21,13 @@ const KINDS: [(&str, &[&str]); 14] = [
         &[MEMCPY, HAND_LOOP, KVSCATTER, UNWRAPPED],
     ),
     ("shape = [3, 2, 16, 8]\nrows = 3\nform = \"functional\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
-    (
-        "shape = [3, 2, 16, 8]\nrows = 3\nform = \"functional\"\npages = \"4k\"",
-        &[MEMCPY, HAND_LOOP, KVSCATTER],
-    ),
+    ("shape = [3, 2, 16, 8]\nrows = 2\nform = \"functional\"\naxis = 1", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 3\nupdate = \"bshd\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 3\ntype = \"int4\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 7]\nrows = 3\ntype = \"uint4\"", &[MEMCPY, KVSCATTER]),
     ("shape = [3, 1, 5, 7]\nrows = 3\ntype = \"uint4\"\nform = \"functional\"", &[MEMCPY, KVSCATTER]),
     (
-        "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"unflushed\"\nlayers = 9\npages = \"4k\"",
+        "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"unflushed\"\nlayers = 9",
         &[MEMCPY, HAND_LOOP, KVSCATTER],
     ),
 ];

@@ -9,10 +9,11 @@ pub(crate) fn parse(text: &str) -> Result<Case, String> {
     toml::from_str(text).map_err(|error| error.message().to_owned())
 }
 
-/// A valid case.
+/// A valid case, on the pages that every system has unless it says otherwise.
 #[track_caller]
 pub(crate) fn case(text: &str) -> Case {
-    parse(text).unwrap()
+    let pages = if text.contains("pages") { "" } else { "\npages = \"4k\"" };
+    parse(&format!("{text}{pages}")).unwrap()
 }
 
 pub(crate) fn run(case: &Case, engines: &[Box<dyn Engine>]) -> Result<Report, Error> {
