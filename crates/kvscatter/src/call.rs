@@ -76,7 +76,7 @@ impl<'a> Positions<'a> {
     ///    negative under [`NegativeIndex::Reject`]. Under [`OutOfRange::SkipSample`] a sample that fails this
     ///    is counted and left out.
     #[inline(always)]
-    pub(crate) fn check(&self) -> Result<Checked, Error> {
+    pub(crate) fn check(self) -> Result<Checked, Error> {
         match self.one_start_each() {
             Some(rows) => Ok(Checked { rows, one_start_each: true, ..Checked::NOTHING }),
             None => self.check_each(),
@@ -90,7 +90,7 @@ impl<'a> Positions<'a> {
     /// The rows written, if this is the call that decoding makes and nothing is wrong with it: a start for each
     /// sample of a padded update, all of whose rows are written. Its walk need not look at anything else.
     #[inline(always)]
-    fn one_start_each(&self) -> Option<usize> {
+    fn one_start_each(self) -> Option<usize> {
         let Samples::Padded { batch, rows } = self.geometry.samples else { return None };
         let Call { layer: 0, anchor: Anchor::First, spans: Spans::Uniform, lengths: Lengths::Full, starts } =
             self.call
@@ -113,7 +113,7 @@ impl<'a> Positions<'a> {
 
     #[cold]
     #[inline(never)]
-    fn check_each(&self) -> Result<Checked, Error> {
+    fn check_each(self) -> Result<Checked, Error> {
         let layers = self.geometry.layers();
         let layer = usize::try_from(self.call.layer).ok().filter(|&layer| layer < layers);
         let layer = layer.ok_or(Error::LayerOutOfRange { value: self.call.layer, layers })?; // Condition 1
@@ -212,7 +212,7 @@ impl<'a> Positions<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn slot_rule(&self, rows: usize) -> SlotRule {
+    pub(crate) fn slot_rule(self, rows: usize) -> SlotRule {
         let Geometry { rules, .. } = self.geometry;
         let capacity = self.geometry.capacity();
         SlotRule { mode: rules.mode, negative_index: rules.negative_index, rows, capacity }

@@ -45,14 +45,12 @@ impl Stores {
 }
 
 impl Copier {
-    /// For a mapping of elements of `width` bytes that usually moves `rows` rows, each of `row` bytes.
-    pub(super) fn new(isa: Isa, mapping: &Mapping, width: usize, rows: usize, row: usize) -> Self {
+    /// For a mapping of elements of `width` bytes that usually moves `rows` rows of a sample.
+    pub(super) fn new(isa: Isa, mapping: &Mapping, width: usize, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
-        // G1: a sample's part of a tensor.
-        let sample = rows.wrapping_mul(row);
         let asks = isa != Isa::Portable && kernels.len <= SHORT;
-        let lead = LEAD.checked_div(sample).filter(|_| asks).map_or(NEVER, |samples| samples.max(1));
+        let lead = LEAD.checked_div(kernels.len).filter(|_| asks).map_or(NEVER, |runs| runs.max(1));
         let (rows, (runs, len)) = mapping.only_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
         Self { mapping, kernels, rows, pattern: Pattern { runs, len, lead } }
     }

@@ -41,7 +41,7 @@ impl Copiers {
         let Shapes { rows, capacity, .. } = *shapes;
         // G1: a part of a tensor.
         let row = shapes.row_elements.wrapping_mul(width);
-        let copier = |mapping, rows| Copier::new(isa, mapping, width, rows, row);
+        let copier = |mapping, rows| Copier::new(isa, mapping, width, rows);
         let from_update = copier(&shapes.present.from_update, rows);
         let from_past = copier(&shapes.present.from_past, capacity);
         let slabs = Slabs::new(&from_past, &from_update, rows, capacity);

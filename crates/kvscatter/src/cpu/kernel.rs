@@ -4,7 +4,7 @@
 //! is decided when a geometry is prepared, by the length that its runs will have ([`Kernels::choose`]); blocks
 //! of another length (a ring's wrap, `lengths`) go to the one for any length. Everything here counts bytes.
 
-use core::ptr;
+use core::{ptr, slice};
 
 use super::Isa;
 use super::limits::SHORT;
@@ -26,12 +26,12 @@ pub(super) struct Pattern {
     pub(super) runs: Loop,
     /// Bytes of one run.
     pub(super) len: usize,
-    /// How many blocks ahead of the copy destinations are asked for; [`NEVER`] where the machine sees for itself
+    /// How many runs ahead of the copy destinations are asked for; [`NEVER`] where the machine sees for itself
     /// what comes next.
     pub(super) lead: usize,
 }
 
-/// More blocks than any batch has.
+/// More runs than any batch has.
 pub(super) const NEVER: usize = usize::MAX >> 1;
 
 /// Copies all runs of a batch.
@@ -114,27 +114,52 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Begin], pattern: &Pattern) {
     let Pattern { runs, len, lead } = *pattern;
     // P1: every run lies inside its buffer; the step past the last one is computed but never used, and wrapping
     // arithmetic makes that defined.
-    let announce = |begin: &Begin| {
-        let mut dst = begin.dst;
-        for _ in 0..runs.count {
-            R::announce(dst, len);
-            dst = dst.wrapping_offset(runs.dst);
+    if batch.len().wrapping_mul(runs.count) <= lead {
+        for &Begin { mut dst, mut src } in batch {
+            for _ in 0..runs.count {
+                // SAFETY: the caller's.
+                unsafe { R::copy(dst, src, len) };
+                dst = dst.wrapping_offset(runs.dst);
+                src = src.wrapping_offset(runs.src);
+            }
         }
-    };
-    let mut ahead = batch.iter();
-    if lead < batch.len() {
-        ahead.by_ref().take(lead).for_each(announce);
-    } else {
-        ahead = [].iter();
+        return;
     }
+    let mut ahead = Ahead { batch: batch.iter(), runs, dst: ptr::null_mut(), left: 0 };
+    ahead.by_ref().take(lead).for_each(|dst| R::announce(dst, len));
     for &Begin { mut dst, mut src } in batch {
-        ahead.next().into_iter().for_each(announce);
         for _ in 0..runs.count {
+            ahead.next().into_iter().for_each(|dst| R::announce(dst, len));
             // SAFETY: the caller's.
             unsafe { R::copy(dst, src, len) };
             dst = dst.wrapping_offset(runs.dst);
             src = src.wrapping_offset(runs.src);
         }
+    }
+}
+
+/// The destinations of a batch's runs.
+struct Ahead<'a> {
+    batch: slice::Iter<'a, Begin>,
+    runs: Loop,
+    dst: *mut u8,
+    /// How many runs begin at `dst` and behind it, before the next block does.
+    left: usize,
+}
+
+impl Iterator for Ahead<'_> {
+    type Item = *mut u8;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<*mut u8> {
+        if self.left == 0 {
+            self.dst = self.batch.next()?.dst;
+            self.left = self.runs.count;
+        }
+        let dst = self.dst;
+        self.dst = dst.wrapping_offset(self.runs.dst);
+        self.left = self.left.wrapping_sub(1);
+        Some(dst)
     }
 }
 

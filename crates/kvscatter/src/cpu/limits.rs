@@ -1,0 +1,39 @@
+//! The numbers that decide how bytes move. All of them were measured (`docs/performance.md` has the tables); none
+//! of them changes what is written.
+//!
+//! Tests compile with `--cfg kvscatter_tiny`, which makes them so small that every path is taken by tensors of a
+//! few bytes.
+
+/// `value`, or `tiny` where tests ask for it.
+const fn limit(value: usize, tiny: usize) -> usize {
+    if cfg!(kvscatter_tiny) { tiny } else { value }
+}
+
+/// Runs longer than this are left to `memcpy`, and to the machine's own prefetching.
+pub(super) const SHORT: usize = limit(1024, 160);
+
+/// Bytes of destinations that are asked for before they are written.
+pub(super) const LEAD: usize = limit(4 << 10, 8);
+
+/// How many samples a kernel is called for at once.
+pub(super) const BATCH: usize = limit(64, 2);
+
+/// Writes of at least this many bytes go past the caches: they would not be kept until they are read, and lines
+/// that are overwritten whole need not be read first.
+pub(super) const STREAMED: usize = limit(32 << 20, 96);
+
+/// A run is streamed if it has this many bytes behind its first whole line; and how far ahead of a streamed copy
+/// its source is asked for.
+pub(super) const AHEAD: usize = limit(1024, 64);
+
+/// Writes smaller than this stay on one thread: handing parts of them over would cost what it gains.
+pub(super) const SHARED: usize = limit(512 << 10, 4);
+
+/// Bytes that a thread takes at a time.
+pub(super) const PIECE: usize = limit(128 << 10, 3);
+
+/// Slabs of this size are copied in pieces around the update.
+pub(super) const WIDE: usize = limit(4 << 10, 48);
+
+/// Bytes of a group of slabs; no fewer than [`WIDE`].
+pub(super) const TILE: usize = limit(32 << 10, 64);
