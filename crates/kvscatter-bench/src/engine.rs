@@ -49,7 +49,7 @@ pub trait Run {
 pub enum Task {
     /// The write that the case describes.
     Write,
-    /// The same rows without a wrap: samples that would wrap end at the end of the cache.
+    /// The same rows in linear mode, at starts modulo those that do not wrap.
     Unwrapped,
     /// As many bytes as the write moves, in one piece, into the same cache; in functional form the past as it is. Rows
     /// of 4-bit elements that straddle bytes go where the write has them instead, rounded up to bytes.

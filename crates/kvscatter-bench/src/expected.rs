@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::case::{Case, Form, Sides, UpdateLayout};
 use crate::engine::Task;
-use crate::layout::{Piece, pieces, runs};
+use crate::layout::{Piece, pieces, runs, starts_of};
 
 /// Who says what is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,8 +91,7 @@ fn oracle(case: &Case, task: Task, starts: &[i64], cache: &[u8], update: &[u8]) 
 fn by_oracle<E: Copy>(case: &Case, task: Task, starts: &[i64], cache: &[E], update: &[E]) -> Vec<E> {
     let parameters = case.parameters();
     let circular = parameters.mode == Mode::Circular && task == Task::Write;
-    let last = (case.sides().capacity - parameters.rows) as i64;
-    let starts: Vec<_> = starts.iter().map(|&start| if circular { start } else { start.min(last) }).collect();
+    let starts = starts_of(case, task, starts);
     let operator = TensorScatter {
         axis: parameters.axis,
         mode: if circular { "circular" } else { "linear" }.to_owned(),

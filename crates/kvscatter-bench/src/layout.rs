@@ -1,7 +1,5 @@
 //! Where the rows of a call go, as a hand-written loop has it: computed from the case alone, without the library.
 
-use kvscatter::Mode;
-
 use crate::case::{Case, Sides, UpdateLayout};
 use crate::engine::Task;
 use crate::raw::{Runs, Series};
@@ -15,19 +13,25 @@ pub(crate) struct Piece {
     pub(crate) rows: usize,
 }
 
+/// The first slots of a task. Unwrapped, a sample that would wrap lies further in front, and samples stay apart: at one
+/// slot all of them would compete for the same sets of a CPU cache.
+pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
+    let places = (case.sides().capacity - case.parameters().rows + 1) as i64;
+    let place = |&start: &i64| if task == Task::Unwrapped { start % places } else { start };
+    starts.iter().map(place).collect()
+}
+
 /// The pieces of a call: one per sample, two where a ring wraps.
 pub(crate) fn pieces(case: &Case, task: Task, starts: &[i64]) -> Vec<Piece> {
     let (rows, capacity) = (case.parameters().rows, case.sides().capacity);
-    let wraps = case.parameters().mode == Mode::Circular && task != Task::Unwrapped;
-    let of_sample = |(sample, &start): (usize, &i64)| {
-        // The case's starts are 0 to capacity - 1.
-        let start = start as usize;
-        let slot = if wraps { start } else { start.min(capacity - rows) };
+    let of_sample = |(sample, start): (usize, i64)| {
+        // The case's starts are 0 to capacity - 1, and in linear mode end inside.
+        let slot = start as usize;
         let first = rows.min(capacity - slot);
         let wrapped = Piece { sample, slot: 0, row: first, rows: rows - first };
         [Piece { sample, slot, row: 0, rows: first }, wrapped].into_iter().filter(|piece| piece.rows > 0)
     };
-    starts.iter().enumerate().flat_map(of_sample).collect()
+    starts_of(case, task, starts).into_iter().enumerate().flat_map(of_sample).collect()
 }
 
 /// Whether some row of the cache begins or ends within a byte.
@@ -149,7 +153,7 @@ mod tests {
         let piece = |sample, slot, row, rows| Piece { sample, slot, row, rows };
         let wrapped = [piece(0, 7, 0, 1), piece(0, 0, 1, 2), piece(1, 1, 0, 3)];
         assert_eq!(pieces(&case, Task::Write, &[7, 1]), wrapped);
-        assert_eq!(pieces(&case, Task::Unwrapped, &[7, 1]), [piece(0, 5, 0, 3), piece(1, 1, 0, 3)]);
+        assert_eq!(pieces(&case, Task::Unwrapped, &[7, 1]), [piece(0, 1, 0, 3), piece(1, 1, 0, 3)]);
         let [to, from]: [Vec<_>; 2] = {
             let runs = runs(&case, Task::Write, &[7, 1]);
             [runs.destinations().collect(), runs.sources().collect()]

@@ -10,6 +10,7 @@ use bytemuck::Pod;
 use crate::case::{Case, Form, Parameters};
 use crate::engine::{Call, Engine, Failed, Run, Task, Tensor, Unsupported};
 use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
+use crate::layout::starts_of;
 use crate::raw::Pool;
 use crate::scene::Scene;
 
@@ -26,9 +27,9 @@ struct Prepared<E> {
     write: ::kvscatter::Prepared,
     pool: Option<Arc<Pool>>,
     form: Form,
+    case: Case,
+    task: Task,
     starts: Vec<i64>,
-    /// The last start that does not wrap, for [`Task::Unwrapped`].
-    last: Option<i64>,
     elements: PhantomData<E>,
 }
 
@@ -101,12 +102,17 @@ impl Engine for Kvscatter {
 
 impl Kvscatter {
     fn prepared<E>(&self, case: &Case) -> Result<Prepared<E>, Unsupported> {
-        let unwrapped = self.task == Task::Unwrapped;
-        let mode = if unwrapped { Mode::Linear } else { case.parameters().mode };
+        let mode = if self.task == Task::Unwrapped { Mode::Linear } else { case.parameters().mode };
         let write = prepare(case, mode).map_err(|error| Unsupported(error.to_string()))?;
-        let last = unwrapped.then_some((case.sides().capacity - case.parameters().rows) as i64);
-        let (pool, form) = (self.pool.clone(), case.parameters().form);
-        Ok(Prepared { write, pool, form, starts: Vec::new(), last, elements: PhantomData })
+        Ok(Prepared {
+            write,
+            pool: self.pool.clone(),
+            form: case.parameters().form,
+            case: case.clone(),
+            task: self.task,
+            starts: Vec::new(),
+            elements: PhantomData,
+        })
     }
 }
 
@@ -127,8 +133,7 @@ fn prepare(case: &Case, mode: Mode) -> Result<::kvscatter::Prepared, Error> {
 
 impl<E: Elements> Run for Prepared<E> {
     fn aim(&mut self, starts: &[i64]) {
-        let last = self.last.unwrap_or(i64::MAX);
-        self.starts = starts.iter().map(|&start| start.min(last)).collect();
+        self.starts = starts_of(&self.case, self.task, starts);
     }
 
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
