@@ -86,7 +86,7 @@ impl<'a> Pieces<'a> {
     }
 
     fn shared(next: &'a AtomicUsize) -> Self {
-        Self { next: Some(next), mine: next.fetch_add(1, Ordering::Relaxed), seen: 0 }
+        Self { next: Some(next), mine: claim(next), seen: 0 }
     }
 
     /// Whether the next piece is this thread's. Every thread must ask for the same pieces in the same order.
@@ -96,7 +96,7 @@ impl<'a> Pieces<'a> {
         // No write has `usize::MAX` pieces, nor a machine that many threads.
         self.seen = self.seen.wrapping_add(1);
         if is_mine {
-            self.mine = next.fetch_add(1, Ordering::Relaxed);
+            self.mine = claim(next);
         }
         is_mine
     }
@@ -119,6 +119,11 @@ impl<'a> Pieces<'a> {
             rest.count = rest.count.wrapping_sub(count);
         }
     }
+}
+
+/// The next piece that nobody has. Whoever takes a later one knows that the taker of this one is [`Busy`].
+fn claim(next: &AtomicUsize) -> usize {
+    next.fetch_add(1, Ordering::AcqRel)
 }
 
 /// Counts a thread as busy, also while a panic unwinds it.
