@@ -20,7 +20,7 @@ pub(super) const BATCH: usize = limit(64, 2);
 
 /// Writes of at least this many bytes go past the caches: they would not be kept until they are read, and lines
 /// that are overwritten whole need not be read first.
-pub(super) const STREAMED: usize = limit(32 << 20, 96);
+pub(super) const STREAMED: usize = limit(64 << 20, 96);
 
 /// A run is streamed if it has this many bytes behind its first whole line; and how far ahead of a streamed copy
 /// its source is asked for.
