@@ -33,7 +33,7 @@ impl Prepared {
     /// # Errors
     /// [`Error::Count`]; [`Error::NegativeStart`] and [`Error::StartOutOfRange`] for the first index that does
     /// not fit. They are found by arithmetic that does not overflow, at `i64::MAX` as elsewhere.
-    #[inline]
+    #[inline(always)]
     pub fn plan<'a>(&'a self, write_indices: impl Into<Starts<'a>>) -> Result<WritePlan<'a>, Error> {
         self.plan_lengths(write_indices, Lengths::Full)
     }
@@ -46,7 +46,7 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the rows of the update.
-    #[inline]
+    #[inline(always)]
     pub fn plan_lengths<'a>(
         &'a self,
         write_indices: impl Into<Starts<'a>>,
