@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use kvscatter::Isa;
 use kvscatter_bench::{Machine, units};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,7 @@ impl Host {
             ("cores", Some(cores.to_string())),
             ("data caches", Some(levels.join(", ")).filter(|levels| !levels.is_empty())),
             ("memory", memory()),
-            ("instructions", Some(instructions())),
+            ("kvscatter uses", Some(Isa::detected().to_string())),
             ("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
             ("libc", output("getconf", "GNU_LIBC_VERSION")),
             ("compiler", output("rustc", "--version")),
@@ -40,21 +41,6 @@ fn memory() -> Option<String> {
         .parse()
         .ok()?;
     Some(units::bytes(kib << 10))
-}
-
-/// The vector instructions that copying cares for.
-fn instructions() -> String {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let found = [
-            ("AVX2", std::is_x86_feature_detected!("avx2")),
-            ("AVX-512", std::is_x86_feature_detected!("avx512bw")),
-        ];
-        let names: Vec<_> = found.into_iter().filter_map(|(name, there)| there.then_some(name)).collect();
-        if names.is_empty() { "x86-64".to_owned() } else { names.join(", ") }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    std::env::consts::ARCH.to_owned()
 }
 
 fn output(program: &str, argument: &str) -> Option<String> {

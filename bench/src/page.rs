@@ -42,8 +42,8 @@ fn machine(results: &Results) -> String {
 
 fn targets(results: &Results) -> String {
     let mut text = "## Targets\n\n\
-        | what | target | case | time | ratio | at most | A/A spread | |\n\
-        |---|---|---|--:|--:|--:|--:|---|\n"
+        | what | target | case | time | compared with | ratio | at most | A/A spread | |\n\
+        |---|---|---|--:|---|--:|--:|--:|---|\n"
         .to_owned();
     for row in &results.rows {
         let mut words = (row.says.as_str(), row.goal.as_str());
@@ -51,11 +51,12 @@ fn targets(results: &Results) -> String {
             for verdict in &case.verdicts {
                 let time = case.time(&verdict.engine).map(|time| units::time(time.median));
                 text += &format!(
-                    "| {} | {} | {} | {} | {} | {:.2} | {} | {} |\n",
+                    "| {} | {} | {} | {} | {} | {} | {:.2} | {} | {} |\n",
                     words.0,
                     words.1,
                     case.case.name,
                     time.unwrap_or_else(dash),
+                    verdict.baseline,
                     verdict.ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
                     verdict.limit,
                     spread(case.noise),
@@ -147,8 +148,8 @@ mod tests {
         assert!(text.contains("| CPU | Example 9000 |"), "{text}");
         assert!(
             text.contains(
-                "| decode | ≤ 1.10 | decode-b1 | 20.0 ns | 1.00 | 1.10 | 0.99 – 1.01 | met |\n\
-             |  |  | decode-b8 | 200 ns | 1.25 | 1.10 | 0.99 – 1.01 | missed |\n"
+                "| decode | ≤ 1.10 | decode-b1 | 20.0 ns | memcpy | 1.00 | 1.10 | 0.99 – 1.01 | met |\n\
+             |  |  | decode-b8 | 200 ns | memcpy | 1.25 | 1.10 | 0.99 – 1.01 | missed |\n"
             ),
             "{text}"
         );

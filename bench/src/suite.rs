@@ -29,6 +29,8 @@ pub(crate) struct Row {
     pub(crate) plot: Option<Plot>,
     #[serde(default = "yes")]
     pub(crate) peers: bool,
+    #[serde(default = "yes")]
+    quick: bool,
     #[serde(default, rename = "target")]
     pub(crate) targets: Vec<Target>,
     #[serde(default)]
@@ -105,6 +107,12 @@ impl Suite {
         }
         self.rows.retain(|row| !row.cases.is_empty());
         Ok(())
+    }
+
+    /// Leaves out what takes its time, and says what that is.
+    pub(crate) fn leave_out_slow(&mut self) -> Vec<String> {
+        let slow = |row: &mut Row| !row.quick;
+        self.rows.extract_if(.., slow).map(|row| format!("--quick leaves {} out", row.id)).collect()
     }
 
     /// All rows and their cases, as `--list` shows them.
@@ -197,5 +205,8 @@ mod tests {
         assert_eq!(names(&["wrap"]).unwrap(), ["wrap-16", "wrap-512"]);
         assert!(names(&["decode-b3"]).unwrap_err().contains("--list"));
         assert!(names(&[]).unwrap().len() > 40);
+        let mut suite = Suite::parse(CASES).unwrap();
+        assert!(suite.leave_out_slow().contains(&"--quick leaves prefill-large out".to_owned()));
+        assert!(suite.select(&["prefill-large".to_owned()]).is_err() && suite.leave_out_slow().is_empty());
     }
 }
