@@ -13,6 +13,9 @@ use libfuzzer_sys::fuzz_target;
 
 #[path = "../../crates/kvscatter/tests/oracle/call.rs"]
 mod call;
+#[path = "../../crates/kvscatter/tests/oracle/executors.rs"]
+#[expect(dead_code, reason = "inputs are small here")]
+mod executors;
 #[path = "../../crates/kvscatter/tests/oracle/scene.rs"]
 #[expect(dead_code, reason = "the element type is the input's choice here")]
 mod scene;

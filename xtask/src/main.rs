@@ -18,7 +18,7 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit and bench-check, then a summary with the times
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels and bench-check, then a summary
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -28,6 +28,8 @@ enum Task {
     Features,
     /// Unit, integration, property, command line and documentation tests
     Unit,
+    /// The core's tests on every instruction set, with limits so small that they take every path
+    Kernels,
     /// Clippy over bench/, which is outside the workspace, and its tests; times nothing
     BenchCheck,
     /// The documentation; a warning is an error
@@ -36,7 +38,7 @@ enum Task {
     NoStd,
     /// Licences, bans and sources of the dependencies (needs cargo-deny)
     Deny,
-    /// The core's tests under the address sanitizer (needs a nightly toolchain)
+    /// The core's tests on every instruction set under the address sanitizer (needs a nightly toolchain)
     Asan,
     /// Both fuzz targets, one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Task::Lint => one(steps::lint()),
         Task::Features => one(steps::features()),
         Task::Unit => one(steps::unit()),
+        Task::Kernels => one(steps::kernels()),
         Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),

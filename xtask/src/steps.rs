@@ -19,6 +19,16 @@ const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 /// A workspace of its own, so that building the project never builds what it is compared with.
 const BENCH: &str = "bench/Cargo.toml";
 
+/// The names that the core's `Isa` has, and the variable that limits it to one of them.
+const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
+const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
+
+/// Makes the limits between the paths of a copy a few bytes (`cpu/limits.rs`).
+const TINY: &str = "--cfg kvscatter_tiny";
+
+/// Tells the tests so, which then fail if it does not hold. Other flags ask for a build folder of their own.
+const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
+
 /// The repository's root, where every command runs.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -27,7 +37,7 @@ pub(crate) fn root() -> &'static Path {
 
 /// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
 pub(crate) fn all() -> Vec<Step> {
-    vec![fmt(), deny(), lint(), features(), no_std(), docs(), unit(), bench_check()]
+    vec![fmt(), deny(), lint(), features(), no_std(), docs(), unit(), kernels(), bench_check()]
 }
 
 pub(crate) fn fmt() -> Step {
@@ -92,13 +102,39 @@ pub(crate) fn unit() -> Step {
     Step::new("unit", vec![cargo("test --workspace")])
 }
 
-/// Optimised, for the exhaustive tests' sake, with the checks of a debug build. The target is named so that the
-/// flags reach the tests and not the build scripts.
+/// The core's suite on every instruction set that it has kernels for: with limits so small that the suite's tensors
+/// take every path, then with the real ones what depends on them. [`unit()`] covers the widest set.
+pub(crate) fn kernels() -> Step {
+    let tiny = INSTRUCTION_SETS.map(|isa| {
+        let mut test = cargo("test -p kvscatter --lib --tests --features=picture");
+        test.envs([("RUSTFLAGS", TINY), TINY_LIMITS, (MAX_ISA, isa)]);
+        test.arg("--target-dir").arg(target_dir().join("tiny"));
+        test
+    });
+    let real = INSTRUCTION_SETS.map(|isa| {
+        let mut test =
+            cargo("test -p kvscatter --lib --test isa --test executor --test oracle cpu large isa");
+        test.env(MAX_ISA, isa);
+        test
+    });
+    Step::new("kernels", tiny.into_iter().chain(real).collect())
+}
+
+/// Optimised, for the exhaustive tests' sake, with the checks of a debug build, and on every instruction set. The
+/// target is named so that the flags reach the tests and not the build scripts.
 pub(crate) fn asan() -> Step {
-    let mut test = cargo("+nightly test --release -p kvscatter --lib --tests --features=picture");
-    test.args(["--target", "x86_64-unknown-linux-gnu"])
-        .env("RUSTFLAGS", "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks");
-    Step::new("asan", vec![test]).needs(&[NIGHTLY])
+    const FLAGS: &str = "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks";
+    const TEST: &str = "+nightly test --release -p kvscatter --lib --tests --features=picture \
+                        --target=x86_64-unknown-linux-gnu";
+    let mut real = cargo(TEST);
+    real.env("RUSTFLAGS", FLAGS);
+    let tiny = INSTRUCTION_SETS.map(|isa| {
+        let mut test = cargo(TEST);
+        test.env("RUSTFLAGS", format!("{FLAGS} {TINY}")).envs([TINY_LIMITS, (MAX_ISA, isa)]);
+        test.arg("--target-dir").arg(target_dir().join("tiny"));
+        test
+    });
+    Step::new("asan", [real].into_iter().chain(tiny).collect()).needs(&[NIGHTLY])
 }
 
 pub(crate) fn fuzz(seconds: u32) -> Step {

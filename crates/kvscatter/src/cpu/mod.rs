@@ -18,6 +18,8 @@ mod isa;
 mod kernel;
 mod limits;
 mod nibbles;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -5,7 +5,13 @@ mod call;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod executors;
+#[cfg(test)]
 mod exhaustive;
+#[cfg(test)]
+mod large;
+#[cfg(test)]
+mod pool;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

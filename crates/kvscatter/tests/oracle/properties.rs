@@ -1,6 +1,6 @@
 //! Larger shapes than the exhaustive domain has, of all three operators.
 
-use kvscatter::ElementType;
+use kvscatter::{ElementType, Executor};
 use kvscatter_oracle::ascend::KvCacheOperation;
 use kvscatter_oracle::cases::{Call, Random};
 use kvscatter_oracle::onnx::TensorScatter;
@@ -11,6 +11,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::call::with_plan;
+use crate::executors;
+use crate::pool::POOL;
 use crate::scene::{PAINTED, Scene, every_width};
 use crate::view::View;
 
@@ -33,6 +35,20 @@ proptest! {
     #[test]
     fn kv_cache_operation(sized in kv_cache_operation_call(), seed: u64) {
         check(&sized, seed)?;
+    }
+
+    /// P3, on threads that really run at the same time.
+    #[test]
+    #[cfg_attr(not(kvscatter_tiny), ignore = "with the real limits, no write of these sizes is shared: see `large`")]
+    fn on_a_pool(
+        (call, cache_shape, update_shape) in prop_oneof![
+            tensor_scatter_call(),
+            kv_cache_update_call(),
+            kv_cache_operation_call(),
+        ],
+        seed: u64,
+    ) {
+        check_on(&(call, cache_shape, update_shape), seed, &[&*POOL])?;
     }
 
     /// P1 and P2, and what a plan says about itself.
@@ -115,18 +131,27 @@ proptest! {
     }
 }
 
-fn check((call, cache_shape, update_shape): &Sized, seed: u64) -> Result<(), TestCaseError> {
+fn check(sized: &Sized, seed: u64) -> Result<(), TestCaseError> {
+    check_on(sized, seed, executors::ODD)
+}
+
+fn check_on(
+    (call, cache_shape, update_shape): &Sized,
+    seed: u64,
+    executors: &[&dyn Executor],
+) -> Result<(), TestCaseError> {
     let random = &mut Random::new(seed, 0);
     let outcome = &call.run_on_origins(cache_shape, update_shape);
     let element = random.pick(every_width(call));
     let dense = |shape: &[usize]| View::dense(shape, 2);
-    Scene { call, cache: dense(cache_shape), update: dense(update_shape), outcome }.check(element);
+    Scene { call, cache: dense(cache_shape), update: dense(update_shape), outcome }
+        .check_on(element, executors);
     let cache = View::strided(cache_shape, 2, random);
     let update = View::strided(update_shape, 2, random);
     prop_assume!(cache.total() + update.total() < PAINTED);
     let merges = with_plan(call, element, cache.layout(), update.layout(), |_| Ok(()));
     if !matches!(merges, Err(kvscatter::Error::Layout { loops: 4.. })) {
-        Scene { call, cache, update, outcome }.check(element);
+        Scene { call, cache, update, outcome }.check_on(element, executors);
     }
     Ok(())
 }

@@ -5,11 +5,12 @@ use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use bytemuck::{AnyBitPattern, NoUninit};
-use kvscatter::{ElementType, Error, WritePlan};
+use kvscatter::{ElementType, Error, Executor, WritePlan};
 use kvscatter_oracle::cases::{Call, Element, Origin, Values};
 use kvscatter_oracle::{Outcome, Refusal, nibbles};
 
 use crate::call::{can_be_said, error, with_plan};
+use crate::executors;
 use crate::view::View;
 
 /// A call, where its tensors lie, and what the oracle says in index space.
@@ -71,21 +72,29 @@ static PAINT: LazyLock<Paint> = LazyLock::new(|| {
 });
 
 impl Scene<'_> {
-    /// Runs the call at one width, in place and functional, and compares whole buffers, guards included.
+    /// Runs the call at one width, in place and functional, on this thread and through executors, and compares whole
+    /// buffers, guards included.
     pub(crate) fn check(&self, element: ElementType) {
+        self.check_on(element, executors::ODD);
+    }
+
+    /// The same through these executors.
+    pub(crate) fn check_on(&self, element: ElementType, executors: &[&dyn Executor]) {
         let outcome = match self.outcome {
             Ok(outcome) => outcome,
             Err(refusal) => return self.check_refused(element, refusal),
         };
         let checked = with_plan(self.call, element, self.cache.layout(), self.update.layout(), |plan| {
             assert_eq!(plan.skipped(), outcome.skipped, "skipped, {self:?}");
+            let shared = executors.iter().map(|&executor| plan.with_executor(executor));
+            let ways: Vec<_> = [*plan].into_iter().chain(shared).collect();
             match element.bits() {
                 Some(4) => self.check_packed(plan, outcome),
-                Some(8) => self.check_words(plan, outcome, &PAINT.bytes),
-                Some(16) => self.check_words(plan, outcome, &PAINT.w16),
-                Some(32) => self.check_words(plan, outcome, &PAINT.w32),
-                Some(64) => self.check_words(plan, outcome, &PAINT.w64),
-                Some(128) => self.check_words(plan, outcome, &PAINT.w128),
+                Some(8) => self.check_words(&ways, outcome, &PAINT.bytes),
+                Some(16) => self.check_words(&ways, outcome, &PAINT.w16),
+                Some(32) => self.check_words(&ways, outcome, &PAINT.w32),
+                Some(64) => self.check_words(&ways, outcome, &PAINT.w64),
+                Some(128) => self.check_words(&ways, outcome, &PAINT.w128),
                 _ => self.check_strings(plan, outcome),
             }
             Ok(())
@@ -126,42 +135,54 @@ impl Scene<'_> {
         outcome.present.iter().map(number).collect()
     }
 
-    fn check_words<W>(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>, paint: &[W])
+    fn check_words<W>(&self, ways: &[WritePlan<'_>], outcome: &Outcome<Origin>, paint: &[W])
     where
         W: NoUninit + AnyBitPattern + PartialEq + Debug,
     {
-        let (cache_buffer, update_buffer) = (self.cache.buffer(), self.update.buffer());
         let past = &paint[..self.cache.total()];
-        let update = &paint[self.cache.total()..][update_buffer];
+        let update = &paint[self.cache.total()..][self.update.buffer()];
         let look_up = |numbers: Vec<usize>| numbers.into_iter().map(|n| paint[n]).collect::<Vec<_>>();
         let (in_place, present) = (look_up(self.after_in_place(outcome)), look_up(self.present(outcome)));
+        let guard = paint[paint.len() - 1];
+        for plan in ways {
+            self.check_in_place(plan, past, update, &in_place);
+            self.check_functional(plan, &past[self.cache.buffer()], update, &present, guard);
+        }
+    }
 
+    fn check_in_place<W>(&self, plan: &WritePlan<'_>, past: &[W], update: &[W], expected: &[W])
+    where
+        W: NoUninit + AnyBitPattern + PartialEq + Debug,
+    {
+        let buffer = self.cache.buffer();
         let mut cache = past.to_vec();
-        let written = plan.write(&mut cache[cache_buffer.clone()], update);
-        assert_eq!(written.map(|written| written.skipped), Ok(outcome.skipped), "{self:?}");
-        assert_eq!(cache, in_place, "in place, {self:?}");
+        let written = plan.write(&mut cache[buffer.clone()], update);
+        assert_eq!(written.map(|written| written.skipped), Ok(plan.skipped()), "{self:?}");
+        assert_eq!(cache, expected, "in place, {plan:?}, {self:?}");
 
         // One byte off the words' own alignment.
         let mut bytes = vec![0; size_of_val(past) + 1];
         bytes[1..].copy_from_slice(bytemuck::cast_slice(past));
-        let byte_range = 1 + cache_buffer.start * size_of::<W>()..1 + cache_buffer.end * size_of::<W>();
-        plan.write_bytes(&mut bytes[byte_range], bytemuck::cast_slice(update)).unwrap();
-        assert_eq!(&bytes[1..], bytemuck::cast_slice::<_, u8>(&in_place), "in place as bytes, {self:?}");
+        let buffer = 1 + buffer.start * size_of::<W>()..1 + buffer.end * size_of::<W>();
+        plan.write_bytes(&mut bytes[buffer], bytemuck::cast_slice(update)).unwrap();
+        let expected: &[u8] = bytemuck::cast_slice(expected);
+        assert_eq!(&bytes[1..], expected, "in place as bytes, {plan:?}, {self:?}");
+    }
 
-        let past = &past[cache_buffer];
-        let guard = paint[paint.len() - 1];
-        let mut guarded = vec![guard; present.len() + 2];
-        let inner = 1..=present.len();
+    fn check_functional<W>(&self, plan: &WritePlan<'_>, past: &[W], update: &[W], expected: &[W], guard: W)
+    where
+        W: NoUninit + AnyBitPattern + PartialEq + Debug,
+    {
+        let mut guarded = vec![guard; expected.len() + 2];
+        let inner = 1..=expected.len();
         plan.into_present(past, update, &mut guarded[inner.clone()]).unwrap();
-        assert_eq!(guarded[inner], present, "functional, {self:?}");
-        assert_eq!([guarded[0], guarded[present.len() + 1]], [guard; 2], "functional guards, {self:?}");
+        assert_eq!(guarded[inner], *expected, "functional, {plan:?}, {self:?}");
+        let guards = [guarded[0], guarded[expected.len() + 1]];
+        assert_eq!(guards, [guard; 2], "functional guards, {plan:?}, {self:?}");
 
-        let mut memory = vec![MaybeUninit::uninit(); present.len()];
-        assert_eq!(
-            plan.into_present_uninit(past, update, &mut memory).unwrap().0,
-            present,
-            "functional, {self:?}"
-        );
+        let mut memory = vec![MaybeUninit::uninit(); expected.len()];
+        let (present, _) = plan.into_present_uninit(past, update, &mut memory).unwrap();
+        assert_eq!(present, expected, "functional, uninitialised, {plan:?}, {self:?}");
     }
 
     fn check_packed(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>) {

@@ -1,0 +1,286 @@
+//! Every kernel, and every number in [`limits`](super::limits), at its boundaries: whole buffers against a loop
+//! of single bytes.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    reason = "sizes of the tests' own making, and overflow checks are on"
+)]
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use kvscatter_oracle::cases::Random;
+use proptest::prelude::*;
+
+use super::Isa;
+use super::kernel::{Begin, Kernel, Kernels, NEVER, Pattern};
+use super::limits::{AHEAD, BATCH, LEAD, PIECE, SHARED, SHORT, STREAMED, TILE, WIDE};
+use crate::mapping::Loop;
+use crate::spec::onnx::TensorScatter;
+use crate::{ElementType, Executor, Mode, OutOfRange};
+
+/// Bytes whose period no power of two shares.
+fn paint(from: usize, count: usize) -> Vec<u8> {
+    (from..from + count).map(|at| (at % 251) as u8).collect()
+}
+
+/// Lengths for which a kernel is compiled, and numbers that choose between kernels.
+fn lengths() -> Vec<usize> {
+    let compiled = (0..=9).map(|power| 1 << power).chain([192]);
+    let limits = [SHORT, AHEAD, WIDE, LEAD];
+    compiled.chain(limits).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
+}
+
+/// Each instruction set of this machine, up to the one that this run of the tests allows.
+fn instruction_sets() -> impl Iterator<Item = Isa> {
+    [Isa::Portable, Isa::Sse2, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::allowed())
+}
+
+/// Three runs of each of a few blocks, `gap` bytes between neighbours on the left and none on the right.
+fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: usize) {
+    const RUNS: usize = 3;
+    const BLOCKS: usize = 2;
+    let gap = 5;
+    let src = paint(100, src_at + RUNS * BLOCKS * len);
+    let mut dst = paint(0, dst_at + RUNS * BLOCKS * (len + gap));
+    let mut expected = dst.clone();
+    for run in 0..RUNS * BLOCKS {
+        for byte in 0..len {
+            expected[dst_at + run * (len + gap) + byte] = src[src_at + run * len + byte];
+        }
+    }
+    let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
+    let begins: Vec<_> = (0..BLOCKS)
+        .map(|block| Begin {
+            dst: dst_start.wrapping_add(dst_at + block * RUNS * (len + gap)),
+            src: src_start.wrapping_add(src_at + block * RUNS * len),
+        })
+        .collect();
+    let step = |bytes: usize| isize::try_from(bytes).unwrap();
+    let runs = Loop { count: RUNS, dst: step(len + gap), src: step(len) };
+    // SAFETY: every run lies inside its buffer, as the loop above has just shown for the same offsets; the two
+    // buffers are apart, and the machine has the instruction set (`instruction_sets`).
+    unsafe { kernel(&begins, &Pattern { runs, len, lead }) };
+    super::kernel::fence();
+    assert_eq!(dst, expected, "len {len} lead {lead} dst {dst_at} src {src_at}");
+}
+
+/// Each kernel at each length on both sides of what it is compiled for.
+#[test]
+fn every_kernel_copies_every_length() {
+    for isa in instruction_sets() {
+        for len in lengths().into_iter().chain(0..=40) {
+            let kernels = Kernels::choose(isa, len);
+            for kernel in [kernels.usual, kernels.any, kernels.stream] {
+                for (lead, at) in [(NEVER, 0), (1, 1), (2, 31), (4, 63), (5, 8), (6, 0)] {
+                    check_kernel(kernel, len, lead, at, 63 - at);
+                }
+            }
+        }
+    }
+}
+
+/// Heads and tails of a streamed run.
+#[test]
+fn every_kernel_copies_from_and_to_everywhere() {
+    for isa in instruction_sets() {
+        for len in [1, 256, AHEAD, AHEAD + 63, AHEAD + 64, AHEAD + 127] {
+            let kernels = Kernels::choose(isa, len);
+            for at in 0..64 {
+                for (dst_at, src_at) in [(at, 0), (0, at), (at, 37)] {
+                    check_kernel(kernels.usual, len, NEVER, dst_at, src_at);
+                    check_kernel(kernels.stream, len, NEVER, dst_at, src_at);
+                }
+            }
+        }
+    }
+}
+
+/// One call on `[batch, heads, capacity, len]` bytes, with an update of `rows` rows.
+#[derive(Clone, Debug)]
+struct Shape {
+    batch: usize,
+    heads: usize,
+    capacity: usize,
+    rows: usize,
+    len: usize,
+    /// Bytes before the tensors.
+    dst_at: usize,
+    src_at: usize,
+}
+
+impl Shape {
+    fn cache(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.capacity, self.len]
+    }
+
+    fn update(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.rows, self.len]
+    }
+
+    /// A ring, where each sample has its start, and rows or none: in place, functional, and through an executor.
+    fn check_ring(&self, starts: &[i64], counts: &[i64]) {
+        let write = TensorScatter::new().axis(2).mode(Mode::Circular);
+        let write = write.prepare(ElementType::Int8, &self.cache(), &self.update()).unwrap();
+        let full = counts.iter().all(|&count| count == self.rows as i64);
+        // Without lengths where they say nothing: another way through the plan.
+        let plan = if full { write.plan(starts) } else { write.plan_lengths(starts, counts) };
+        self.check(&plan.unwrap(), starts, counts);
+    }
+
+    /// Linear; samples whose start is out of range receive nothing.
+    fn check_linear(&self, starts: &[i64]) {
+        let write = TensorScatter::new().axis(2).out_of_range(OutOfRange::SkipSample);
+        let write = write.prepare(ElementType::Int8, &self.cache(), &self.update()).unwrap();
+        let fits = |start| (0..=(self.capacity - self.rows) as i64).contains(&start);
+        let counts: Vec<_> =
+            starts.iter().map(|&start| if fits(start) { self.rows as i64 } else { 0 }).collect();
+        let plan = write.plan(starts).unwrap();
+        assert_eq!(plan.skipped(), starts.iter().filter(|&&start| !fits(start)).count());
+        self.check(&plan, starts, &counts);
+    }
+
+    fn check(&self, plan: &crate::WritePlan<'_>, starts: &[i64], counts: &[i64]) {
+        let Self { batch, heads, capacity, rows, len, dst_at, src_at } = *self;
+        let cache_len = batch * heads * capacity * len;
+        let mut past = paint(0, dst_at + cache_len + 70);
+        let update = paint(17, src_at + batch * heads * rows * len);
+        let mut expected = past.clone();
+        for sample in 0..batch {
+            for head in 0..heads {
+                for row in 0..counts[sample] as usize {
+                    let slot = (starts[sample] as usize + row) % capacity;
+                    let to = dst_at + ((sample * heads + head) * capacity + slot) * len;
+                    let from = src_at + ((sample * heads + head) * rows + row) * len;
+                    expected[to..][..len].copy_from_slice(&update[from..][..len]);
+                }
+            }
+        }
+        let before = past.clone();
+        for executor in [None, Some(&Twice as &dyn Executor)] {
+            let plan = executor.map_or(*plan, |executor| plan.with_executor(executor));
+            past.copy_from_slice(&before);
+            plan.write_bytes(&mut past[dst_at..][..cache_len], &update[src_at..]).unwrap();
+            assert!(past == expected, "in place, {self:?} {starts:?} {counts:?}");
+            past.copy_from_slice(&before);
+            let old = &before[dst_at..][..cache_len];
+            plan.into_present_bytes(old, &update[src_at..], &mut past[dst_at..][..cache_len]).unwrap();
+            assert!(past == expected, "functional, {self:?} {starts:?} {counts:?}");
+        }
+    }
+}
+
+/// Calls its work twice on one thread.
+struct Twice;
+
+impl Executor for Twice {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        work();
+        work();
+    }
+}
+
+/// Around a number that decides.
+fn near(limit: usize) -> impl Strategy<Value = usize> {
+    limit.saturating_sub(1).max(1)..=limit + 1
+}
+
+/// Sizes at every kernel's length, every batch's end and every lead's end.
+fn shapes() -> impl Strategy<Value = Shape> {
+    let len = prop_oneof![prop::sample::select(lengths()).prop_map(|len| len.max(1)), 1_usize..=300];
+    let batch = prop_oneof![1_usize..=3, near(BATCH), near(2 * BATCH)];
+    let sizes = (batch, 1_usize..=3, 1_usize..=6, len, 0_usize..64, 0_usize..64);
+    sizes.prop_flat_map(|(batch, heads, capacity, len, dst_at, src_at)| {
+        let shape = move |rows| Shape { batch, heads, capacity, rows, len, dst_at, src_at };
+        (0..=capacity).prop_map(shape)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rings(shape in shapes(), seed: u64, ragged: bool) {
+        let random = &mut Random::new(seed, 0);
+        let starts = random.many(shape.batch, |random| random.below(shape.capacity) as i64);
+        let counts = random.many(shape.batch, |random| {
+            if ragged { random.below(shape.rows + 1) as i64 } else { shape.rows as i64 }
+        });
+        shape.check_ring(&starts, &counts);
+    }
+
+    #[test]
+    fn skipped_samples(shape in shapes(), seed: u64, half: bool) {
+        let random = &mut Random::new(seed, 0);
+        let most = shape.capacity - shape.rows;
+        let starts = random.many(shape.batch, |random| {
+            let skips = random.below(if half { 2 } else { 16 }) == 0;
+            if skips { (most + 1 + random.below(9)) as i64 } else { random.below(most + 1) as i64 }
+        });
+        shape.check_linear(&starts);
+    }
+}
+
+/// Runs that make up the lead and one more or less, over the blocks of a batch.
+#[test]
+fn destinations_ahead() {
+    for len in [1, 2, 64, 256, SHORT - 1, SHORT, SHORT + 1] {
+        let lead = LEAD.div_euclid(len).max(1);
+        for runs in [lead.saturating_sub(1).max(1), lead, lead + 1, 2 * lead + 1] {
+            // All of them in one sample, and one in each sample of some batches.
+            let one = Shape { batch: 1, heads: runs, capacity: 2, rows: 1, len, dst_at: 3, src_at: 5 };
+            one.check_ring(&[1], &[1]);
+            let many = Shape { batch: runs, heads: 1, capacity: 2, rows: 1, len, dst_at: 60, src_at: 1 };
+            many.check_ring(&vec![1; runs], &vec![1; runs]);
+        }
+    }
+}
+
+/// Writes at which sharing begins, in pieces that end in the middle of a sample.
+#[test]
+fn sharing_and_pieces() {
+    for len in [1, PIECE - 1, PIECE, PIECE + 1, PIECE.div_euclid(2) + 1] {
+        for bytes in [SHARED - 1, SHARED, SHARED + PIECE + 1] {
+            let rows = bytes.div_ceil(len);
+            let shape = Shape { batch: 1, heads: 1, capacity: rows + 2, rows, len, dst_at: 1, src_at: 2 };
+            shape.check_ring(&[1], &[rows as i64]);
+            shape.check_ring(&[rows as i64], &[rows as i64]);
+            shape.check_linear(&[2]);
+            if rows > 2 {
+                let two = Shape { batch: 2, heads: 2, rows: rows.div_euclid(3), ..shape };
+                two.check_ring(&[0, two.capacity as i64 - 1], &[two.rows as i64; 2]);
+            }
+        }
+    }
+}
+
+/// Slabs narrower and wider than the limit, as many as a tile holds and one more or less.
+#[test]
+fn slabs_and_tiles() {
+    for bytes in [1, 2, WIDE - 1, WIDE, WIDE + 1] {
+        let in_tile = TILE.div_euclid(bytes).max(1);
+        for heads in [in_tile.saturating_sub(1).max(1), in_tile, in_tile + 1, 2 * in_tile + 1] {
+            for rows in [0, 1, bytes.div_euclid(2), bytes] {
+                let shape = Shape { batch: 2, heads, capacity: bytes, rows, len: 1, dst_at: 7, src_at: 3 };
+                shape.check_ring(&[0, bytes as i64 - 1], &[rows as i64; 2]);
+            }
+        }
+    }
+}
+
+/// Writes at which stores begin to pass the caches, in place and functional, from and to unaligned places.
+#[test]
+fn streaming() {
+    let row = 4 * AHEAD + 17;
+    for bytes in [STREAMED - 1, STREAMED, STREAMED + 1] {
+        let one = Shape { batch: 1, heads: 1, capacity: 1, rows: 1, len: bytes, dst_at: 13, src_at: 50 };
+        one.check_ring(&[0], &[1]);
+    }
+    let rows = STREAMED.div_ceil(row);
+    let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
+    shape.check_ring(&[2], &[rows as i64]);
+    // Tiles that are put together beside the present: 5 short rows of each head, 2 of them new.
+    let heads = STREAMED.div_ceil(5 * 7);
+    let tiles = Shape { batch: 1, heads, capacity: 5, rows: 2, len: 7, dst_at: 9, src_at: 4 };
+    tiles.check_ring(&[4], &[2]);
+}

@@ -1,0 +1,124 @@
+//! When a host's threads are asked, and what holds if they do their part badly.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, thread};
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{ElementType, Executor, Prepared};
+
+/// Elements of the update; with the real limits they are 4 MiB, enough to be shared.
+const UPDATE: usize = 1 << 20;
+const CACHE: usize = 2 * UPDATE;
+
+#[cfg(test)]
+fn write() -> Prepared {
+    TensorScatter::new().axis(1).prepare(ElementType::Float32, &[1, CACHE, 1], &[1, UPDATE, 1]).unwrap()
+}
+
+#[cfg(test)]
+fn numbered(elements: std::ops::Range<usize>) -> Vec<u32> {
+    elements.map(|number| u32::try_from(number).unwrap()).collect()
+}
+
+/// An executor made of a closure.
+struct By<F>(F);
+
+impl<F: Fn(&(dyn Fn() + Sync)) + Sync> Executor for By<F> {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        (self.0)(work);
+    }
+}
+
+/// Panics before any work.
+struct Panics;
+
+#[cfg(test)]
+impl Executor for Panics {
+    fn broadcast(&self, _work: &(dyn Fn() + Sync)) {
+        panic!("before any work");
+    }
+}
+
+#[derive(Default)]
+struct Counted(AtomicUsize);
+
+impl Executor for Counted {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        work();
+    }
+}
+
+/// Tests that mean to take every path compile with tiny limits; `KVSCATTER_TEST_LIMITS=tiny`, which
+/// `cargo xtask kernels` sets beside them, makes sure that it was not forgotten.
+#[test]
+fn the_limits_are_those_that_the_suite_names() {
+    let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 8], &[1, 2, 8]).unwrap();
+    let (mut cache, host) = ([0_u8; 32], Counted::default());
+    write.plan(&[1]).unwrap().with_executor(&host).write(&mut cache, &[1; 16]).unwrap();
+    let tiny = env::var("KVSCATTER_TEST_LIMITS").map_or(cfg!(kvscatter_tiny), |limits| limits == "tiny");
+    assert_eq!(host.0.into_inner(), usize::from(tiny), "16 bytes are shared with tiny limits only");
+    assert_eq!(cfg!(kvscatter_tiny), tiny);
+}
+
+#[test]
+fn a_large_write_asks_once() {
+    let (write, host) = (write(), Counted::default());
+    let (mut cache, update) = (vec![0; CACHE], numbered(0..UPDATE));
+    let plan = write.plan(&[5]).unwrap().with_executor(&host);
+    plan.write(&mut cache, &update).unwrap();
+    assert_eq!(host.0.load(Ordering::Relaxed), 1);
+    let mut present = vec![0; CACHE];
+    plan.into_present(&cache, &update, &mut present).unwrap();
+    assert_eq!(host.0.load(Ordering::Relaxed), 2);
+    assert!(cache == present && cache[5..][..UPDATE] == update);
+}
+
+/// A panic in `broadcast` reaches the caller of the write. The memory stays the caller's: every element is the
+/// old one or the new one, elements outside the plan are untouched, and nobody writes any more.
+#[test]
+fn an_executor_that_panics_leaves_old_or_new_elements() {
+    let write = write();
+    let (before, update) = (numbered(0..CACHE), numbered(CACHE..CACHE + UPDATE));
+    let plan = write.plan(&[3]).unwrap();
+    let afterwards = By(|work: &(dyn Fn() + Sync)| {
+        work();
+        panic!("after all work");
+    });
+    let on_a_thread = By(|work: &(dyn Fn() + Sync)| {
+        let panicking = || {
+            work();
+            panic!("on another thread");
+        };
+        thread::scope(|threads| {
+            let helper = threads.spawn(panicking);
+            work();
+            helper.join().unwrap_or_else(|panic| resume_unwind(panic));
+        });
+    });
+    for (executor, written) in [(&Panics as &dyn Executor, 0), (&afterwards, UPDATE), (&on_a_thread, UPDATE)]
+    {
+        let plan = plan.with_executor(executor);
+        let mut cache = before.clone();
+        let unwound = catch_unwind(AssertUnwindSafe(|| plan.write(&mut cache, &update)));
+        assert!(unwound.is_err());
+        let is_new = |(slot, &element): (usize, &u32)| {
+            let new = slot.checked_sub(3).and_then(|row| update.get(row));
+            assert!(element == before[slot] || Some(&element) == new, "slot {slot}: {element}");
+            element != before[slot]
+        };
+        assert_eq!(cache.iter().enumerate().filter(|&element| is_new(element)).count(), written);
+
+        let mut present = vec![u32::MAX; CACHE];
+        let fill = AssertUnwindSafe(|| plan.into_present(&before, &update, &mut present).map(|_| ()));
+        assert!(catch_unwind(fill).is_err());
+        let untouched = present.iter().filter(|&&element| element == u32::MAX).count();
+        assert_eq!(untouched, if written == 0 { CACHE } else { 0 });
+
+        // The same plan, and the same memory, go on working.
+        plan.with_executor(&Counted::default()).write(&mut cache, &update).unwrap();
+        assert!(cache[..3] == before[..3] && cache[3..][..UPDATE] == update);
+        assert_eq!(cache[3 + UPDATE..], before[3 + UPDATE..]);
+    }
+}
