@@ -18,7 +18,7 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels and bench-check, then a summary
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions and bench-check
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -30,6 +30,12 @@ enum Task {
     Unit,
     /// The core's tests on every instruction set, with limits so small that they take every path
     Kernels,
+    /// Instructions per call against a checked-in table; slower fails (needs valgrind)
+    Instructions {
+        /// Rewrites the table instead
+        #[arg(long)]
+        bless: bool,
+    },
     /// Clippy over bench/, which is outside the workspace, and its tests; times nothing
     BenchCheck,
     /// The documentation; a warning is an error
@@ -40,7 +46,7 @@ enum Task {
     Deny,
     /// The core's tests on every instruction set under the address sanitizer (needs a nightly toolchain)
     Asan,
-    /// Both fuzz targets, one after the other (needs a nightly toolchain and cargo-fuzz)
+    /// The fuzz targets, one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {
         /// How long each target runs
         #[arg(long, value_name = "N", default_value_t = 60)]
@@ -65,6 +71,7 @@ fn main() -> ExitCode {
         Task::Features => one(steps::features()),
         Task::Unit => one(steps::unit()),
         Task::Kernels => one(steps::kernels()),
+        Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),

@@ -15,7 +15,7 @@ pub(crate) struct Step {
 /// A program beyond the toolchain that the README asks for.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    /// Arguments of `cargo` that succeed exactly when the tool is there.
+    /// A command that succeeds exactly when the tool is there.
     pub(crate) probe: &'static str,
     /// The command that installs it.
     pub(crate) install: &'static str,
@@ -83,8 +83,9 @@ impl Step {
 
 impl Tool {
     fn is_installed(&self) -> bool {
-        Command::new("cargo")
-            .args(self.probe.split(' '))
+        let mut words = self.probe.split(' ');
+        Command::new(words.next().unwrap_or_default())
+            .args(words)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
@@ -123,7 +124,7 @@ struct Line {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {:<12}", self.name)?;
+        write!(f, "  {:<13}", self.name)?;
         match &self.outcome {
             Outcome::Passed => write!(f, "passed in {}", Seconds(self.time)),
             Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.time)),
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn a_missing_tool_skips_or_fails() {
         const ABSENT: Tool =
-            Tool { name: "absent", probe: "no-such-command", install: "cargo install absent" };
+            Tool { name: "absent", probe: "cargo no-such-command", install: "cargo install absent" };
         let step = || Step::new("step", vec![Command::new("false")]).needs(&[ABSENT]);
         assert!(run(vec![step()], Missing::IsSkipped));
         assert!(!run(vec![step()], Missing::Fails));

@@ -9,7 +9,7 @@ use crate::step::{Step, Tool};
 
 const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
-    probe: "+nightly --version",
+    probe: "cargo +nightly --version",
     install: "rustup toolchain install nightly",
 };
 
@@ -37,7 +37,18 @@ pub(crate) fn root() -> &'static Path {
 
 /// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
 pub(crate) fn all() -> Vec<Step> {
-    vec![fmt(), deny(), lint(), features(), no_std(), docs(), unit(), kernels(), bench_check()]
+    vec![
+        fmt(),
+        deny(),
+        lint(),
+        features(),
+        no_std(),
+        docs(),
+        unit(),
+        kernels(),
+        instructions(false),
+        bench_check(),
+    ]
 }
 
 pub(crate) fn fmt() -> Step {
@@ -52,8 +63,11 @@ pub(crate) fn fmt() -> Step {
 
 /// Advisories stay out: they need a download of their own, and change without a change here.
 pub(crate) fn deny() -> Step {
-    const TOOL: Tool =
-        Tool { name: "cargo-deny", probe: "deny --version", install: "cargo install cargo-deny --locked" };
+    const TOOL: Tool = Tool {
+        name: "cargo-deny",
+        probe: "cargo deny --version",
+        install: "cargo install cargo-deny --locked",
+    };
     let check = cargo("deny --workspace check --hide-inclusion-graph licenses bans sources");
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
@@ -141,17 +155,35 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
     const SEEDS: &str = "testdata/onnx-node/test_tensorscatter/model.onnx,\
                          testdata/onnx-node/test_tensorscatter_circular/model.onnx,\
                          testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/input_0.pb";
-    const TOOL: Tool =
-        Tool { name: "cargo-fuzz", probe: "fuzz --version", install: "cargo install cargo-fuzz --locked" };
+    const TOOL: Tool = Tool {
+        name: "cargo-fuzz",
+        probe: "cargo fuzz --version",
+        install: "cargo install cargo-fuzz --locked",
+    };
     let run = |target| {
         let mut command = cargo("+nightly fuzz run");
         command.args([target, "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
         command
     };
+    // The same inputs once more, on all paths of a copy.
+    let mut tiny = cargo("+nightly fuzz run --target-dir");
+    tiny.arg(target_dir().join("tiny-fuzz")).env("RUSTFLAGS", TINY);
+    tiny.args(["differential", "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
     // Random bytes rarely become a model: the reader starts from real ones.
     let mut reader = run("onnx_reader");
     reader.arg(format!("-seed_inputs={SEEDS}"));
-    Step::new("fuzz", vec![run("differential"), reader]).needs(&[NIGHTLY, TOOL])
+    Step::new("fuzz", vec![run("differential"), tiny, reader]).needs(&[NIGHTLY, TOOL])
+}
+
+/// Instructions, which are the same however busy the machine is, against the checked-in table.
+pub(crate) fn instructions(bless: bool) -> Step {
+    const TOOL: Tool =
+        Tool { name: "valgrind", probe: "valgrind --version", install: "apt-get install valgrind" };
+    let mut count = cargo("bench -p kvscatter-bench --bench instructions");
+    if bless {
+        count.args(["--", "--bless"]);
+    }
+    Step::new("instructions", vec![count]).needs(&[TOOL])
 }
 
 /// What the workspace's own steps do not see. Times nothing: those of a shared machine say nothing.

@@ -1,0 +1,158 @@
+//! What is counted: calls as a decoder makes them, on rows that are copied without the C library.
+
+use kvscatter::spec::ascend::KvCacheOperation;
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::{ElementType, Layout, Mode, Prepared};
+
+use crate::Result;
+
+/// Repeats a call.
+pub(crate) type Repeat<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+/// A name, and what prepares a call and has it repeated.
+type Case = (&'static str, fn(Repeat<'_>) -> Result<()>);
+
+pub(crate) const CASES: &[Case] = &[
+    ("decode B1 H1, in_place", |repeat| in_place(Decode::new(1, 1), repeat)),
+    ("decode B8 H8, in_place", |repeat| in_place(Decode::new(8, 8), repeat)),
+    ("decode B64 H8, in_place", |repeat| in_place(Decode::new(64, 8), repeat)),
+    ("decode B1 H1, plan.write", |repeat| plan_write(Decode::new(1, 1), repeat)),
+    ("decode B8 H8, plan.write", |repeat| plan_write(Decode::new(8, 8), repeat)),
+    ("decode B64 H8, plan.write", |repeat| plan_write(Decode::new(64, 8), repeat)),
+    ("decode B8 H8, ring", |repeat| in_place(Decode { mode: Mode::Circular, ..Decode::new(8, 8) }, repeat)),
+    ("4 rows B8 H8, ring that wraps", |repeat| {
+        let ring = Decode { mode: Mode::Circular, rows: 4, ..Decode::new(8, 8) };
+        in_place(Decode { start: CAPACITY - 2, ..ring }, repeat)
+    }),
+    ("4 rows B8 H8, lengths", lengths),
+    ("decode B8 H8, K and V", keys_and_values),
+    ("512 rows H8, update with heads inside", prefill),
+    ("decode B8 H8, packed (TensorRT)", packed),
+    ("decode B8, hidden 256, packed (Ascend)", ascend),
+    ("functional, 1 of 8 slots", |repeat| functional(1, repeat)),
+    ("functional, 6 of 8 slots", |repeat| functional(6, repeat)),
+    ("decode B2 H4 D33, 4-bit", nibbles),
+];
+
+const CAPACITY: usize = 64;
+const HEAD_SIZE: usize = 128;
+
+/// Rows of 128 float16 elements for every head of every sample.
+#[derive(Clone, Copy)]
+struct Decode {
+    batch: usize,
+    heads: usize,
+    rows: usize,
+    mode: Mode,
+    /// Where the first sample begins; those of single rows are ragged.
+    start: usize,
+}
+
+impl Decode {
+    fn new(batch: usize, heads: usize) -> Self {
+        Self { batch, heads, rows: 1, mode: Mode::Linear, start: 3 }
+    }
+
+    fn cache_shape(self) -> [usize; 4] {
+        [self.batch, self.heads, CAPACITY, HEAD_SIZE]
+    }
+
+    fn update_shape(self) -> [usize; 4] {
+        [self.batch, self.heads, self.rows, HEAD_SIZE]
+    }
+
+    fn prepare(self) -> Result<Prepared> {
+        let write = TensorScatter::new().mode(self.mode);
+        Ok(write.prepare(ElementType::Float16, &self.cache_shape(), &self.update_shape())?)
+    }
+
+    fn tensors(self) -> [Vec<u16>; 2] {
+        [vec![0; self.cache_shape().iter().product()], vec![1; self.update_shape().iter().product()]]
+    }
+
+    fn starts(self) -> Result<Vec<i64>> {
+        let apart = if self.rows == 1 { 7 } else { 0 };
+        let start = |sample| i64::try_from((self.start + sample * apart) % CAPACITY);
+        Ok((0..self.batch).map(start).collect::<std::result::Result<_, _>>()?)
+    }
+}
+
+fn in_place(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
+    let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
+    repeat(&mut || Ok(write.in_place(&mut cache, &update, &starts).map(drop)?))
+}
+
+fn plan_write(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
+    let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
+    let plan = write.plan(&starts)?;
+    repeat(&mut || Ok(plan.write(&mut cache, &update).map(drop)?))
+}
+
+/// Half of the samples bring less than the others.
+fn lengths(repeat: Repeat<'_>) -> Result<()> {
+    let decode = Decode { rows: 4, ..Decode::new(8, 8) };
+    let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
+    let lengths = [4_i64, 2, 4, 1, 4, 3, 4, 0];
+    repeat(&mut || Ok(write.plan_lengths(&starts, &lengths)?.write(&mut cache, &update).map(drop)?))
+}
+
+fn keys_and_values(repeat: Repeat<'_>) -> Result<()> {
+    let decode = Decode::new(8, 8);
+    let (write, [mut keys, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
+    let mut values = keys.clone();
+    repeat(&mut || {
+        let pairs = &mut [(&mut keys, &update), (&mut values, &update)];
+        Ok(write.in_place_many(pairs, &starts).map(drop)?)
+    })
+}
+
+/// A prefill whose update has its heads inside its rows, as projections leave them.
+fn prefill(repeat: Repeat<'_>) -> Result<()> {
+    const ROWS: usize = 512;
+    const HEADS: usize = 8;
+    let strides = [ROWS * HEADS * HEAD_SIZE, HEAD_SIZE, HEADS * HEAD_SIZE, 1].map(usize::cast_signed);
+    let write = TensorScatter::new().prepare(
+        ElementType::Float16,
+        &[1, HEADS, 2 * ROWS, HEAD_SIZE],
+        Layout::strided(&[1, HEADS, ROWS, HEAD_SIZE], &strides),
+    )?;
+    let (mut cache, update) =
+        (vec![0_u16; 2 * ROWS * HEADS * HEAD_SIZE], vec![1_u16; ROWS * HEADS * HEAD_SIZE]);
+    repeat(&mut || Ok(write.in_place(&mut cache, &update, &[9]).map(drop)?))
+}
+
+fn packed(repeat: Repeat<'_>) -> Result<()> {
+    let decode = Decode::new(8, 8);
+    let ([mut cache, update], starts) = (decode.tensors(), decode.starts()?);
+    let write = KvCacheUpdate::new().prepare_packed(
+        ElementType::Float16,
+        &decode.cache_shape(),
+        &[decode.batch, decode.heads, HEAD_SIZE],
+    )?;
+    let totals = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+    repeat(&mut || Ok(write.plan(&starts, &totals)?.write(&mut cache, &update).map(drop)?))
+}
+
+fn ascend(repeat: Repeat<'_>) -> Result<()> {
+    let (new_kv, past) = ([8, 256], [4, 8, CAPACITY, 256]);
+    let write = KvCacheOperation::new().prepare(ElementType::Float16, &new_kv, &past)?;
+    let (mut cache, update) = (vec![0_u16; past.iter().product()], vec![1_u16; 8 * 256]);
+    let (token_offset, seq_len) = ([5, 9, 60, 1, 33, 2, 64, 7], [1; 8]);
+    repeat(&mut || Ok(write.in_place(&mut cache, &update, &[2], &token_offset, &seq_len).map(drop)?))
+}
+
+/// Slabs of 512 bytes: around an update of most slots, over a smaller one.
+fn functional(rows: usize, repeat: Repeat<'_>) -> Result<()> {
+    let write = TensorScatter::new().prepare(ElementType::Float16, &[2, 8, 8, 32], &[2, 8, rows, 32])?;
+    let (past, update) = (vec![0_u16; 2 * 8 * 8 * 32], vec![1_u16; 2 * 8 * rows * 32]);
+    let mut present = past.clone();
+    repeat(&mut || Ok(write.into_present(&past, &update, &[2, 1], &mut present).map(drop)?))
+}
+
+/// Rows that begin in the middle of a byte, or end there.
+fn nibbles(repeat: Repeat<'_>) -> Result<()> {
+    let write = TensorScatter::new().prepare(ElementType::UInt4, &[2, 4, 16, 33], &[2, 4, 1, 33])?;
+    let (mut cache, update) = (vec![0_u8; 2 * 4 * 16 * 33 / 2], vec![0x21_u8; 2 * 4 * 33 / 2]);
+    repeat(&mut || Ok(write.plan(&[3, 8])?.write_bytes(&mut cache, &update).map(drop)?))
+}
