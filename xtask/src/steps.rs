@@ -126,8 +126,8 @@ pub(crate) fn kernels() -> Step {
         test
     });
     let real = INSTRUCTION_SETS.map(|isa| {
-        let mut test =
-            cargo("test -p kvscatter --lib --test isa --test executor --test oracle cpu large isa");
+        let mut test = cargo("test -p kvscatter --lib --tests --features=picture --");
+        test.args(["cases", "exhaustive", "properties"].map(|small| format!("--skip={small}")));
         test.env(MAX_ISA, isa);
         test
     });

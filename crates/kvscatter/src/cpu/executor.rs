@@ -39,6 +39,9 @@ use crate::mapping::Rows;
 /// ```
 pub trait Executor: Sync {
     /// Calls `work` on each thread that is to help, and returns when all of them have returned from it.
+    ///
+    /// A panic in here goes through to the caller of the write and leaves an unknown part of the write undone:
+    /// every element is the old one or the new one, and none outside the plan has changed.
     fn broadcast(&self, work: &(dyn Fn() + Sync));
 }
 
@@ -85,7 +88,7 @@ impl<'a> Pieces<'a> {
         Self { next: None, mine: 0, seen: 0 }
     }
 
-    fn shared(next: &'a AtomicUsize) -> Self {
+    pub(super) fn shared(next: &'a AtomicUsize) -> Self {
         Self { next: Some(next), mine: claim(next), seen: 0 }
     }
 

@@ -8,14 +8,15 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
-use super::Isa;
 use super::kernel::{Begin, Kernel, Kernels, NEVER, Pattern};
 use super::limits::{AHEAD, BATCH, LEAD, PIECE, SHARED, SHORT, STREAMED, TILE, WIDE};
-use crate::mapping::Loop;
+use super::{Isa, executor};
+use crate::mapping::{Loop, Rows};
 use crate::spec::onnx::TensorScatter;
 use crate::{ElementType, Executor, Mode, OutOfRange};
 
@@ -177,6 +178,42 @@ impl Executor for Twice {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         work();
         work();
+    }
+}
+
+/// P3, where it is established: whoever calls the work and however often, each row is somebody's once. What is
+/// written twice looks the same afterwards, so rows are counted here.
+#[test]
+fn every_row_is_taken_once() {
+    struct Never;
+    impl Executor for Never {
+        fn broadcast(&self, _work: &(dyn Fn() + Sync)) {}
+    }
+    struct Pool(rayon::ThreadPool);
+    impl Executor for Pool {
+        fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+            self.0.broadcast(|_| work());
+        }
+    }
+    let pool = Pool(rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap());
+    for executor in [&Never as &dyn Executor, &Twice, &pool] {
+        for row in [1, PIECE - 1, PIECE, PIECE + 1] {
+            for count in [0, 1, 2, 7, 100] {
+                let taken: Vec<_> = (0..2 * count).map(|_| AtomicUsize::new(0)).collect();
+                let take = |rows: Rows| {
+                    for slot in 0..rows.count {
+                        taken[rows.sample * count + rows.dst + slot].fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                executor::share(executor, |pieces| {
+                    for sample in 0..2 {
+                        pieces.rows(Rows { sample, dst: 0, src: 0, count }, row, take);
+                    }
+                });
+                let taken: Vec<_> = taken.into_iter().map(AtomicUsize::into_inner).collect();
+                assert_eq!(taken, vec![1; 2 * count], "rows of {row} bytes");
+            }
+        }
     }
 }
 
