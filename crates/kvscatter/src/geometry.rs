@@ -129,7 +129,15 @@ impl Geometry {
             from_update: mapping(most_rows, &present.1, &new)?,
             from_past: mapping(capacity, &present.1, &past)?,
         };
-        let shapes = Shapes { write: &write, present: &present, rows: most_rows, row_elements, capacity };
+        let begins = [cache.offset, update.offset, layers.stride.unsigned_abs()];
+        let shapes = Shapes {
+            write: &write,
+            present: &present,
+            rows: most_rows,
+            row_elements,
+            capacity,
+            even: begins.iter().all(|begin| begin.is_multiple_of(2)),
+        };
         let cpu = Cpu::new(*element, &shapes);
         Ok(Self {
             words,

@@ -50,8 +50,9 @@
 //! * **P1** every destination bit of every block lies inside the cache, every source bit inside the update
 //!   ([`WritePlan`]);
 //! * **P2** blocks of one plan are disjoint in the destination, so they may run in any order ([`WritePlan`]);
-//! * **P3** blocks that run on different threads share no destination byte: plans run on one thread here, and a
-//!   backend of your own must give 4-bit rows of odd length that begin or end in one byte to one thread;
+//! * **P3** no two threads share a destination byte: threads take whole bytes, and where 4-bit samples or rows
+//!   share one, all that lie between two whole bytes go to one thread. A backend of your own must see to it
+//!   itself;
 //! * **X1** after an error no byte of any cache has changed, over many buffers too;
 //! * **X2** bytes outside the plan never change; NaN payloads and padding move bit for bit.
 //!

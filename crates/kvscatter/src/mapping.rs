@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::Error;
+use crate::size::Width;
 
 /// A strided loop: how often, and how far the destination and the source move each time, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,25 +166,30 @@ impl Mapping {
         Ok(Self { sample, row, split: split.into(), loops, rows_at, outer_at, run })
     }
 
-    /// The same for elements of `width` bytes, counted in bytes.
-    pub(crate) fn in_bytes(&self, width: usize) -> Self {
-        // G1: sizes in bytes fit `isize`.
-        let signed = width.cast_signed();
-        let step =
-            |step: Step| Step { dst: step.dst.wrapping_mul(signed), src: step.src.wrapping_mul(signed) };
+    /// The same for elements of this width, counted in bytes.
+    pub(crate) fn in_bytes(&self, width: Width) -> Self {
+        let step = |step: Step| Step { dst: width.step(step.dst), src: width.step(step.src) };
         let scale = |around: &Loop| Loop {
             count: around.count,
-            dst: around.dst.wrapping_mul(signed),
-            src: around.src.wrapping_mul(signed),
+            dst: width.step(around.dst),
+            src: width.step(around.src),
         };
         Self {
             sample: step(self.sample),
             row: step(self.row),
             split: self.split.iter().map(scale).collect(),
             loops: self.loops.each_ref().map(scale),
-            run: self.run.wrapping_mul(width),
+            run: width.bytes(self.run),
             ..*self
         }
+    }
+
+    /// Whether every run begins and ends at an even element, if sample 0 does.
+    pub(crate) fn is_even(&self) -> bool {
+        let loops = self.loops.iter().chain(&self.split);
+        let steps = loops.flat_map(|around| [around.dst, around.src]);
+        let steps = steps.chain([self.sample.dst, self.sample.src, self.row.dst, self.row.src]);
+        steps.chain([self.run.cast_signed()]).all(|step| step % 2 == 0)
     }
 
     /// The length of a run when this many rows move.

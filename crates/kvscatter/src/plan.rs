@@ -46,7 +46,9 @@ impl<'a> WritePlan<'a> {
     }
 
     /// The same plan, whose writes may use the threads of `executor` where they are large enough to gain by it.
-    /// Without one, everything runs on the calling thread. 4-bit elements and cloned values always do.
+    /// Without one, everything runs on the calling thread, as cloned values always do. Where rows of 4-bit elements
+    /// begin or end in the middle of a byte, threads take whole samples of a dense cache, and a view stays on
+    /// one.
     #[must_use]
     pub fn with_executor<'b>(self, executor: &'b dyn Executor) -> WritePlan<'b>
     where

@@ -18,6 +18,33 @@ pub(crate) fn bytes(elements: usize, bits: usize) -> Option<usize> {
     Some(bytes)
 }
 
+/// What an element takes, for counting in bytes what was checked in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Bytes(usize),
+    /// Two to a byte: for offsets and lengths that are even.
+    Half,
+}
+
+impl Width {
+    /// Bytes of so many elements of one tensor.
+    #[inline(always)]
+    pub(crate) fn bytes(self, elements: usize) -> usize {
+        match self {
+            Self::Bytes(width) => elements.wrapping_mul(width), // G1
+            Self::Half => elements / 2,
+        }
+    }
+
+    /// The same for a step.
+    pub(crate) fn step(self, elements: isize) -> isize {
+        match self {
+            Self::Bytes(width) => elements.wrapping_mul(width.cast_signed()), // G1
+            Self::Half => elements / 2,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{bytes, elements};

@@ -6,6 +6,7 @@ use super::Isa;
 use super::kernel::{self, Begin, Kernel, Kernels, NEVER, Pattern};
 use super::limits::{BATCH, LEAD, SHORT};
 use crate::mapping::{Block, Loop, Mapping, Rows};
+use crate::size::Width;
 
 /// A mapping in bytes and its kernels, chosen once per shape.
 #[derive(Clone, Debug)]
@@ -45,8 +46,8 @@ impl Stores {
 }
 
 impl Copier {
-    /// For a mapping of elements of `width` bytes that usually moves `rows` rows of a sample.
-    pub(super) fn new(isa: Isa, mapping: &Mapping, width: usize, rows: usize) -> Self {
+    /// For a mapping of elements of this width that usually moves `rows` rows of a sample.
+    pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
         let asks = isa != Isa::Portable && kernels.len <= SHORT;

@@ -10,12 +10,12 @@ use crate::WritePlan;
 use crate::geometry::Present;
 use crate::mapping::{Block, Loop, Mapping, Rows};
 use crate::plan::Target;
+use crate::size::Width;
 
 /// Everything about copying that is decided when a geometry is prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct Copiers {
-    /// Bytes of one element.
-    width: usize,
+    width: Width,
     /// Bytes of one row of one sample, over all outer dimensions.
     row: usize,
     write: Copier,
@@ -33,14 +33,24 @@ pub(crate) struct Shapes<'a> {
     pub(crate) rows: usize,
     pub(crate) row_elements: usize,
     pub(crate) capacity: usize,
+    /// Whether sample 0 of every layer begins at an even element of its buffer.
+    pub(crate) even: bool,
+}
+
+impl Shapes<'_> {
+    /// What 4-bit elements are if none ever moves without the one it shares a byte with.
+    pub(super) fn half(&self) -> Option<Width> {
+        let mappings = [self.write, &self.present.from_update, &self.present.from_past];
+        let even = self.even && self.present.layer_stride % 2 == 0;
+        (even && mappings.iter().all(|mapping| mapping.is_even())).then_some(Width::Half)
+    }
 }
 
 impl Copiers {
-    /// For elements of `width` bytes.
-    pub(crate) fn new(isa: Isa, width: usize, shapes: &Shapes<'_>) -> Self {
+    /// For elements of this width.
+    pub(crate) fn new(isa: Isa, width: Width, shapes: &Shapes<'_>) -> Self {
         let Shapes { rows, capacity, .. } = *shapes;
-        // G1: a part of a tensor.
-        let row = shapes.row_elements.wrapping_mul(width);
+        let row = width.bytes(shapes.row_elements);
         let copier = |mapping, rows| Copier::new(isa, mapping, width, rows);
         let from_update = copier(&shapes.present.from_update, rows);
         let from_past = copier(&shapes.present.from_past, capacity);
@@ -105,8 +115,7 @@ impl Copiers {
     }
 
     fn bytes(&self, elements: usize) -> usize {
-        // G1: a part of a tensor.
-        elements.wrapping_mul(self.width)
+        self.width.bytes(elements)
     }
 }
 

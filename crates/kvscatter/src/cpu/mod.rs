@@ -9,7 +9,8 @@
 //! | [`copier`] | one sample: its blocks, and which kernel each goes to |
 //! | [`kernel`], [`x86`] | one block: every run of it |
 //! | [`limits`] | the numbers that choose between them |
-//! | [`nibbles`] | one block of 4-bit elements |
+//! | [`nibbles`] | a plan over 4-bit elements that do not keep to bytes |
+//! | [`parts`] | the destination of those for many threads |
 
 mod copier;
 mod copiers;
@@ -18,6 +19,7 @@ mod isa;
 mod kernel;
 mod limits;
 mod nibbles;
+mod parts;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -32,6 +34,8 @@ pub(crate) use self::copiers::{Copiers, Shapes};
 pub use self::executor::Executor;
 pub(crate) use self::executor::Host;
 pub use self::isa::Isa;
+use self::nibbles::Nibbles;
+use crate::size::Width;
 use crate::{ElementType, Error, WritePlan};
 
 /// What is decided when a geometry is prepared.
@@ -47,7 +51,8 @@ pub(crate) struct Cpu {
 #[derive(Clone, Debug)]
 enum By {
     Bytes(Box<Copiers>),
-    Nibbles(nibbles::Kernel),
+    /// 4-bit elements some of which move without the one they share a byte with.
+    Nibbles(Nibbles),
     /// Strings: no bytes of theirs are ever copied.
     Clone,
 }
@@ -56,10 +61,14 @@ impl Cpu {
     pub(crate) fn new(element: ElementType, shapes: &Shapes<'_>) -> Self {
         let isa = Isa::allowed();
         let width = element.bits().unwrap_or(0).div_euclid(8);
+        let bytes = |width| By::Bytes(Box::new(Copiers::new(isa, width, shapes)));
         let by = match element.bits() {
             None => By::Clone,
-            Some(_) if width == 0 => By::Nibbles(nibbles::kernel(isa)),
-            Some(_) => By::Bytes(Box::new(Copiers::new(isa, width, shapes))),
+            Some(4) => match shapes.half() {
+                Some(half) => bytes(half),
+                None => By::Nibbles(Nibbles::new(isa, shapes.write, shapes.rows)),
+            },
+            Some(_) => bytes(Width::Bytes(width)),
         };
         Self { isa, width, by }
     }
@@ -119,8 +128,7 @@ pub(crate) fn write_bytes(
 ) -> Result<(), Error> {
     check_bytes(plan, buffer, cache.len(), update.len())?;
     match &plan.geometry().cpu.by {
-        // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
-        By::Nibbles(copy) => plan.for_each(|block| unsafe { copy(block, cache, update) }),
+        By::Nibbles(nibbles) => nibbles.write(plan, cache, update),
         // SAFETY: just checked; the cache is borrowed exclusively.
         _ => unsafe { write_raw(plan, cache.as_mut_ptr(), update.as_ptr()) },
     }
@@ -168,13 +176,7 @@ pub(crate) fn into_present_bytes(
     check_bytes(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.bytes)?;
     match &plan.geometry().cpu.by {
-        By::Nibbles(copy) => {
-            // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
-            plan.for_each_kept(|block| unsafe { copy(block, present, past) });
-            // SAFETY: as above.
-            plan.for_each_present(|block| unsafe { copy(block, present, update) });
-            nibbles::clear_padding(present, plan.geometry().present.buffer.len);
-        }
+        By::Nibbles(nibbles) => nibbles.fill(plan, present, past, update),
         // SAFETY: just checked; the present is borrowed exclusively.
         _ => unsafe { fill_raw(plan, present.as_mut_ptr(), past.as_ptr(), update.as_ptr()) },
     }

@@ -1,25 +1,116 @@
 //! Blocks of 4-bit elements, two to a byte, the first in the low nibble: a row of odd length begins or ends in
-//! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2).
+//! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2). Where nothing ever begins
+//! or ends there, bytes are moved instead, by [`Copiers`](super::Copiers).
 //!
-//! Everything here is safe code over slices. An index that is out of bounds would be a broken proof of P1, and
-//! a broken proof must stop the program, not skip a write.
+//! Every run is held against its slices, two comparisons, and then moved through pointers. Slices of both sides
+//! would check the same several times over, and of a row of 65 elements that takes longer than moving it. A run
+//! that fails would be a broken proof of P1, and a broken proof must stop the program, not corrupt it.
+
+use core::hint;
 
 use super::Isa;
-use crate::mapping::Block;
+use super::kernel::{Pieces, Run};
+use super::limits::SHARED;
+use super::parts;
+use crate::WritePlan;
+use crate::mapping::{Block, Loop, Mapping};
+use crate::plan::Target;
 
 const LOW: u8 = 0x0f;
 const HIGH: u8 = 0xf0;
-/// [`LOW`] in every byte of a word.
-const LOWS: u64 = u64::from_ne_bytes([LOW; 8]);
+const OUTSIDE: &str = "a run lies outside of its buffer";
 
-/// Copies one block; offsets and lengths are in nibbles.
+/// Bytes that are moved at once: one vector of AVX2, two of SSE2.
+const PIECE: usize = 32;
+
+/// How 4-bit elements are moved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nibbles {
+    kernel: Kernel,
+    /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
+    rows: usize,
+    /// That loop.
+    usual: Pattern,
+}
+
+/// Runs that are evenly apart; everything is counted in nibbles.
+#[derive(Clone, Copy, Debug)]
+struct Pattern {
+    runs: Loop,
+    /// That of one run.
+    len: usize,
+}
+
+/// Copies all runs of a pattern, the first of which begins at these nibbles of the slices. Panics if one does not
+/// lie in its slice.
 ///
 /// # Safety
-/// The machine has the instruction set that the kernel was chosen for. Nothing else: the code is safe, compiled
-/// for it.
-pub(super) type Kernel = unsafe fn(&Block, &mut [u8], &[u8]);
+/// The machine has the instruction set that the kernel was chosen for.
+type Kernel = unsafe fn(&mut [u8], usize, &[u8], usize, &Pattern);
 
-pub(super) fn kernel(isa: Isa) -> Kernel {
+impl Nibbles {
+    pub(super) fn new(isa: Isa, write: &Mapping, rows: usize) -> Self {
+        let (rows, (runs, len)) = write.only_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
+        Self { kernel: kernel(isa), rows, usual: Pattern { runs, len } }
+    }
+
+    /// Writes in place.
+    pub(super) fn write(self, plan: &WritePlan<'_>, cache: &mut [u8], update: &[u8]) {
+        let geometry = plan.geometry();
+        let bytes = plan.bytes().unwrap_or(0);
+        let written = bytes.checked_div(plan.batch()).unwrap_or(0);
+        let executor = plan.host().filter(|_| geometry.cache.exact && bytes >= SHARED);
+        let (dst, src) = plan.bases();
+        parts::share(geometry, cache, written, executor, |mine| {
+            plan.for_each_rows(|rows| {
+                let Some(part) = mine.part_of(plan.layer(), rows.sample) else { return };
+                let dst = dst.wrapping_sub(part.first);
+                if rows.count == self.rows {
+                    let (to, from) = geometry.write.begin(dst, src, rows);
+                    // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
+                    unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };
+                } else {
+                    geometry.write.for_each(dst, src, rows, |block| self.copy(block, part.bytes, update));
+                }
+            });
+        });
+    }
+
+    /// Fills all of `present`: the update where the plan writes, the past everywhere else.
+    pub(super) fn fill(self, plan: &WritePlan<'_>, present: &mut [u8], past: &[u8], update: &[u8]) {
+        let geometry = plan.geometry();
+        let written = geometry.row_elements.wrapping_mul(geometry.capacity()).div_ceil(2);
+        let executor = plan.host().filter(|_| geometry.present.buffer.bytes >= SHARED);
+        parts::share(geometry, present, written, executor, |mine| {
+            plan.for_each_sample(|layer, sample, target| {
+                let Some(part) = mine.part_of(layer, sample) else { return };
+                let (dst, src) = plan.kept_bases(layer);
+                for rows in Target::kept(target, sample, geometry.capacity()) {
+                    let copy = |block: &Block| self.copy(block, part.bytes, past);
+                    geometry.present.from_past.for_each(dst.wrapping_sub(part.first), src, rows, copy);
+                }
+                let (dst, src) = plan.present_bases();
+                for rows in target.into_iter().flat_map(Target::rows) {
+                    let copy = |block: &Block| self.copy(block, part.bytes, update);
+                    geometry.present.from_update.for_each(dst.wrapping_sub(part.first), src, rows, copy);
+                }
+            });
+        });
+        clear_padding(present, geometry.present.buffer.len);
+    }
+
+    fn copy(self, block: &Block, dst: &mut [u8], src: &[u8]) {
+        let [outer, middle, runs] = block.loops;
+        let pattern = Pattern { runs, len: block.len };
+        let around = Block { loops: [Loop::ONCE, outer, middle], ..*block };
+        around.for_each_run(|to, from| {
+            // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
+            unsafe { (self.kernel)(dst, to, src, from, &pattern) };
+        });
+    }
+}
+
+fn kernel(isa: Isa) -> Kernel {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx2 => copy_avx2,
@@ -29,17 +120,160 @@ pub(super) fn kernel(isa: Isa) -> Kernel {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn copy_avx2(block: &Block, dst: &mut [u8], src: &[u8]) {
-    copy(block, dst, src);
+fn copy_avx2(dst: &mut [u8], to: usize, src: &[u8], from: usize, pattern: &Pattern) {
+    copy(dst, to, src, from, pattern);
 }
 
 #[inline(always)]
-fn copy(block: &Block, dst: &mut [u8], src: &[u8]) {
-    block.for_each_run(|to, from| copy_run(dst, to, src, from, block.len));
+fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Pattern) {
+    let Pattern { runs, len } = *pattern;
+    if len == 0 {
+        return;
+    }
+    let (dst_len, src_len) = (dst.len().saturating_mul(2), src.len().saturating_mul(2));
+    assert!(len <= dst_len && len <= src_len, "{OUTSIDE}");
+    let (last_to, last_from) = (dst_len.wrapping_sub(len), src_len.wrapping_sub(len));
+    let (dst, src) = (dst.as_mut_ptr(), src.as_ptr());
+    for _ in 0..runs.count {
+        assert!(to <= last_to && from <= last_from, "{OUTSIDE}");
+        // SAFETY: just checked: neither run ends behind its slice, and an exclusive slice overlaps no other.
+        unsafe { copy_run(dst, to, src, from, len) };
+        // P1, or the next check fails; behind the last run the steps are never used.
+        (to, from) = (to.wrapping_add_signed(runs.dst), from.wrapping_add_signed(runs.src));
+    }
+}
+
+/// Copies `len` nibbles, not 0: up to one in the high half of the first byte, whole bytes, up to one in the low
+/// half of the last. Where it begins on either side, in the high half or not, is asked first: what follows from
+/// that and the length is then the same for many runs.
+///
+/// # Safety
+/// The bytes that hold nibbles `from..from + len` at `src` are valid for reads, those that hold `to..to + len` at
+/// `dst` for writes as well, and they do not overlap.
+#[inline(always)]
+unsafe fn copy_run(dst: *mut u8, to: usize, src: *const u8, from: usize, len: usize) {
+    let (dst, src) = (dst.wrapping_add(to / 2), src.wrapping_add(from / 2));
+    match (to % 2, from % 2) {
+        // SAFETY: the caller's.
+        (0, 0) => unsafe { copy_alike(dst, src, 0, len) },
+        // SAFETY: the caller's.
+        (0, _) => unsafe { copy_shifted(dst, src, 0, len) },
+        // SAFETY: the caller's.
+        (_, 0) => unsafe { copy_shifted(dst, src, 1, len) },
+        // SAFETY: the caller's.
+        _ => unsafe { copy_alike(dst, src, 1, len) },
+    }
+}
+
+/// From and to nibble `odd` of the first bytes.
+///
+/// # Safety
+/// As [`copy_run`].
+#[inline(always)]
+unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
+    if odd == 1 {
+        // SAFETY: the caller's; the first byte of either side.
+        unsafe { replace(dst, HIGH, src, |byte| byte) };
+    }
+    let rest = len.wrapping_sub(odd);
+    let (dst, src, whole) = (dst.wrapping_add(odd), src.wrapping_add(odd), rest / 2);
+    if rest % 2 == 1 {
+        // SAFETY: the caller's; the last byte of either side.
+        unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
+    }
+    // SAFETY: the caller's; the bytes between them.
+    unsafe { Pieces::<PIECE>::copy(dst, src, whole) };
+}
+
+/// To nibble `odd` of the first byte from the other nibble of the first byte.
+///
+/// # Safety
+/// As [`copy_run`].
+#[inline(always)]
+unsafe fn copy_shifted(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
+    if odd == 1 {
+        // SAFETY: the caller's; the first byte of either side.
+        unsafe { replace(dst, HIGH, src, |byte| byte << 4) };
+    }
+    let rest = len.wrapping_sub(odd);
+    let (dst, whole) = (dst.wrapping_add(odd), rest / 2);
+    if rest % 2 == 1 {
+        // SAFETY: the caller's; the last byte of either side: the source begins or ends with half a byte more.
+        unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte >> 4) };
+    }
+    // SAFETY: the caller's; the bytes between them, and one more of the source.
+    unsafe { shift(dst, src, whole) };
+}
+
+/// Replaces one half of a byte with that of another, once it is shifted to the same place.
+///
+/// # Safety
+/// `src` is valid for reads, `dst` for reads and writes.
+#[inline(always)]
+unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> u8) {
+    // SAFETY: the caller's.
+    let new = unsafe { src.read() };
+    // SAFETY: the caller's.
+    let old = unsafe { dst.read() };
+    // SAFETY: the caller's.
+    unsafe { dst.write((old & !half) | (shift(new) & half)) };
+}
+
+/// Makes `len` bytes, each of the high nibble of a source byte and the low nibble of the one behind it.
+///
+/// # Safety
+/// `dst` is valid for `len` bytes of writes, `src` for one byte more of reads unless `len` is 0, and they do not
+/// overlap.
+#[inline(always)]
+unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
+    match len {
+        // SAFETY: the caller's.
+        PIECE.. => unsafe { shift_by::<PIECE>(dst, src, len) },
+        // SAFETY: the caller's.
+        16.. => unsafe { shift_by::<16>(dst, src, len) },
+        // SAFETY: the caller's.
+        8.. => unsafe { shift_by::<8>(dst, src, len) },
+        0 => {}
+        // SAFETY: the caller's.
+        _ => unsafe { shift_by::<1>(dst, src, len) },
+    }
+}
+
+/// In pieces of `N` bytes, the last of which overlaps the one before it.
+///
+/// # Safety
+/// As [`shift`], and `N <= len`.
+#[inline(always)]
+unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
+    let last = len.wrapping_sub(N);
+    let mut at = 0;
+    // The bound is hidden from the compiler, or it would make vectors of its own across the pieces, byte by byte.
+    while at < hint::black_box(last) {
+        // SAFETY: the caller's; `at + N < len`.
+        unsafe { shift_piece::<N>(dst.wrapping_add(at), src.wrapping_add(at)) };
+        at = at.wrapping_add(N);
+    }
+    // SAFETY: the caller's; `last + N == len`.
+    unsafe { shift_piece::<N>(dst.wrapping_add(last), src.wrapping_add(last)) };
+}
+
+/// # Safety
+/// As [`shift`], for `N` bytes.
+#[inline(always)]
+unsafe fn shift_piece<const N: usize>(dst: *mut u8, src: *const u8) {
+    // SAFETY: the caller's; arrays of bytes need no alignment.
+    let mut low = unsafe { src.cast::<[u8; N]>().read() };
+    // SAFETY: the caller's.
+    let high = unsafe { src.wrapping_add(1).cast::<[u8; N]>().read() };
+    for (byte, high) in low.iter_mut().zip(high) {
+        *byte = (*byte >> 4) | (high << 4);
+    }
+    // SAFETY: the caller's.
+    unsafe { dst.cast::<[u8; N]>().write(low) };
 }
 
 /// Makes the nibble behind the last of `elements` zero, as ONNX stores it.
-pub(crate) fn clear_padding(packed: &mut [u8], elements: usize) {
+fn clear_padding(packed: &mut [u8], elements: usize) {
     if !elements.is_multiple_of(2)
         && let Some(last) = packed.last_mut()
     {
@@ -47,97 +281,65 @@ pub(crate) fn clear_padding(packed: &mut [u8], elements: usize) {
     }
 }
 
-/// Copies `len` nibbles: up to one in the high half of the first byte, whole bytes, up to one in the low half
-/// of the last.
-#[expect(clippy::indexing_slicing, reason = "P1 bounds every run; see the module's documentation")]
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "G1: nibble offsets inside a buffer fit `usize`; `len > 0` is checked"
-)]
-#[inline(always)]
-fn copy_run(dst: &mut [u8], to: usize, src: &[u8], from: usize, len: usize) {
-    let (mut to, mut from, mut len) = (to, from, len);
-    if len > 0 && !to.is_multiple_of(2) {
-        let byte = &mut dst[to / 2];
-        *byte = (*byte & LOW) | (nibble(src, from) << 4);
-        (to, from, len) = (to + 1, from + 1, len - 1);
-    }
-    let (first, whole) = (to / 2, len / 2);
-    let body = &mut dst[first..first + whole];
-    if from.is_multiple_of(2) {
-        body.copy_from_slice(&src[from / 2..from / 2 + whole]);
-    } else if whole > 0 {
-        let both = &src[from / 2..=from / 2 + whole];
-        shift(body, &both[..whole], &both[1..]);
-    }
-    if !len.is_multiple_of(2) {
-        let byte = &mut dst[first + whole];
-        *byte = (*byte & HIGH) | nibble(src, from + len - 1);
-    }
-}
-
-/// Makes bytes of the high nibbles of `low` and the low nibbles of `high`. All three are of one length.
-#[inline(always)]
-fn shift(dst: &mut [u8], low: &[u8], high: &[u8]) {
-    match dst.len() {
-        32.. => shift_by::<32>(dst, low, high),
-        8.. => shift_by::<8>(dst, low, high),
-        _ => {
-            for ((byte, low), high) in dst.iter_mut().zip(low).zip(high) {
-                *byte = (low >> 4) | (high << 4);
-            }
-        }
-    }
-}
-
-/// In pieces of `N` bytes, words that the compiler makes vectors of; the last piece may overlap the one before.
-#[inline(always)]
-fn shift_by<const N: usize>(dst: &mut [u8], low: &[u8], high: &[u8]) {
-    let piece = |dst: &mut [u8; N], low: &[u8; N], high: &[u8; N]| {
-        let sources = low.as_chunks().0.iter().zip(high.as_chunks().0);
-        for (dst, (low, high)) in dst.as_chunks_mut().0.iter_mut().zip(sources) {
-            let (low, high) = (u64::from_le_bytes(*low) >> 4, u64::from_le_bytes(*high) << 4);
-            *dst = ((low & LOWS) | (high & !LOWS)).to_le_bytes();
-        }
-    };
-    let sources = low.as_chunks().0.iter().zip(high.as_chunks().0);
-    for (dst, (low, high)) in dst.as_chunks_mut().0.iter_mut().zip(sources) {
-        piece(dst, low, high);
-    }
-    if !dst.len().is_multiple_of(N)
-        && let (Some(dst), Some(low), Some(high)) =
-            (dst.last_chunk_mut(), low.last_chunk(), high.last_chunk())
-    {
-        piece(dst, low, high);
-    }
-}
-
-#[expect(clippy::indexing_slicing, reason = "P1 bounds every run; see the module's documentation")]
-#[inline(always)]
-fn nibble(packed: &[u8], at: usize) -> u8 {
-    let byte = packed[at / 2];
-    if at.is_multiple_of(2) { byte & LOW } else { byte >> 4 }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{clear_padding, copy_run};
     use alloc::vec::Vec;
+    use std::panic::catch_unwind;
 
+    use super::{Pattern, clear_padding, kernel};
+    use crate::Isa;
+    use crate::mapping::Loop;
+
+    fn isas() -> impl Iterator<Item = Isa> {
+        let all = [Isa::Portable, Isa::Sse2, Isa::Avx2, Isa::Avx512];
+        all.into_iter().filter(|&isa| isa <= Isa::detected())
+    }
+
+    fn unpack(bytes: &[u8]) -> Vec<u8> {
+        bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect()
+    }
+
+    /// Three runs, each of which begins in the other half than the one before, on one side or on both.
     #[test]
     fn every_parity_and_length_leaves_the_neighbours_alone() {
-        let src: Vec<u8> = (0..16).map(|i: u8| i.wrapping_mul(37) ^ 0x5a).collect();
-        let unpack = |bytes: &[u8]| bytes.iter().flat_map(|b| [b & 15, b >> 4]).collect::<Vec<u8>>();
-        for to in 0..5 {
-            for from in 0..5 {
-                for len in 0..=20 {
-                    let mut dst = [0xc3_u8; 16];
-                    let mut want = unpack(&dst);
-                    want[to..to + len].copy_from_slice(&unpack(&src)[from..from + len]);
-                    copy_run(&mut dst, to, &src, from, len);
-                    assert_eq!(unpack(&dst), want, "to {to} from {from} len {len}");
+        let src: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(37) ^ 0x5a).collect();
+        let (nibbles, old) = (unpack(&src), [0xc3_u8; 320]);
+        for isa in isas() {
+            for (to, from, step) in
+                [(0, 0, 203), (0, 1, 203), (1, 0, 203), (1, 1, 203), (3, 2, 204), (2, 5, 204)]
+            {
+                for len in 0..=200 {
+                    let mut dst = old;
+                    let mut want = unpack(&old);
+                    for run in 0..3 {
+                        let (to, from) = (to + run * step, from + run * 101);
+                        want[to..to + len].copy_from_slice(&nibbles[from..from + len]);
+                    }
+                    let runs = Loop { count: 3, dst: step.cast_signed(), src: 101 };
+                    // SAFETY: the machine has the instruction set.
+                    unsafe { kernel(isa)(&mut dst, to, &src, from, &Pattern { runs, len }) };
+                    assert_eq!(unpack(&dst), want, "{isa}: to {to} from {from} step {step} len {len}");
                 }
             }
+        }
+    }
+
+    /// No plan has such a run; if one had, memory must stay whole.
+    #[test]
+    fn a_run_outside_of_its_buffer_is_stopped() {
+        let fits = |isa, to, from, dst, len| {
+            let pattern = Pattern { runs: Loop { count: 2, dst, src: 1 }, len };
+            // SAFETY: the machine has the instruction set.
+            catch_unwind(|| unsafe { kernel(isa)(&mut [0; 8], to, &[0; 8], from, &pattern) }).is_ok()
+        };
+        for isa in isas() {
+            assert!(fits(isa, 0, 0, 11, 5));
+            assert!(!fits(isa, 1, 0, 11, 5), "behind the destination");
+            assert!(fits(isa, 0, 10, 0, 5));
+            assert!(!fits(isa, 0, 11, 0, 5), "behind the source");
+            assert!(fits(isa, 3, 0, -3, 5));
+            assert!(!fits(isa, 2, 0, -3, 5), "before the destination");
+            assert!(!fits(isa, 0, 0, 0, 17), "longer than either");
         }
     }
 

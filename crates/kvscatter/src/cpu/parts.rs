@@ -1,0 +1,169 @@
+//! A dense destination of 4-bit elements in parts that share no byte (P3), so that threads may write them at
+//! once.
+//!
+//! Samples of an even number of elements begin on a byte each, those of an odd number two by two, counted over
+//! all layers. So a part is one sample, or two, or a multiple of that. In a view of a larger buffer samples may
+//! begin anywhere and lie in one another's gaps: it stays whole.
+
+use core::marker::PhantomData;
+use core::slice;
+
+use super::Executor;
+use super::executor::{self, Pieces};
+use super::limits::PIECE;
+use crate::Geometry;
+
+/// Calls `work` on the threads of `executor`, each of which is to walk over all samples in order and to ask for
+/// the part of each; or once, with all of `dst` as the one part, if there is no executor. With one, `dst` is a
+/// dense tensor of the cache's shape. A sample receives about `written` bytes.
+pub(super) fn share(
+    geometry: &Geometry,
+    dst: &mut [u8],
+    written: usize,
+    executor: Option<&dyn Executor>,
+    work: impl Fn(&mut Mine<'_, '_>) + Sync,
+) {
+    match executor {
+        None => work(&mut Mine::new(&Parts::one(geometry, dst), &mut Pieces::all())),
+        Some(executor) => {
+            let parts = Parts::many(geometry, dst, written);
+            executor::share(executor, |pieces| work(&mut Mine::new(&parts, pieces)));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Parts<'a> {
+    dst: *mut u8,
+    len: usize,
+    /// Samples of one layer.
+    batch: usize,
+    /// Samples of one part.
+    samples: usize,
+    /// Bytes of one part; the last may be shorter.
+    bytes: usize,
+    borrowed: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: `dst` is reached through `part` alone, whose contract keeps threads apart.
+unsafe impl Sync for Parts<'_> {}
+
+impl<'a> Parts<'a> {
+    fn one(geometry: &Geometry, dst: &'a mut [u8]) -> Self {
+        let (dst, len) = (dst.as_mut_ptr(), dst.len());
+        let borrowed = PhantomData;
+        Self { dst, len, batch: geometry.cache_batch(), samples: usize::MAX, bytes: len, borrowed }
+    }
+
+    fn many(geometry: &Geometry, dst: &'a mut [u8], written: usize) -> Self {
+        // G1: a part of the tensor.
+        let elements = geometry.row_elements.wrapping_mul(geometry.capacity());
+        let least = if elements.is_multiple_of(2) { 1 } else { 2 };
+        let times = PIECE.checked_div(written.saturating_mul(least)).unwrap_or(1).max(1);
+        let samples = times.saturating_mul(least);
+        // The product is even, unless it saturates: then no buffer has a second part.
+        let bytes = samples.saturating_mul(elements).div_euclid(2);
+        Self { samples, bytes, ..Self::one(geometry, dst) }
+    }
+
+    /// The part of this number.
+    ///
+    /// # Safety
+    /// The part is asked for once.
+    unsafe fn part(&self, number: usize) -> Part<'a> {
+        let first = self.bytes.saturating_mul(number).min(self.len);
+        let len = self.bytes.min(self.len.wrapping_sub(first));
+        // SAFETY: P3. `first + len` is at most the length of the slice that was borrowed for `'a`; parts of
+        // different numbers do not overlap, and by this function's contract nobody has this one.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.dst.wrapping_add(first), len) };
+        // G1: an element of the tensor.
+        Part { first: first.wrapping_mul(2), bytes }
+    }
+}
+
+/// Bytes that one thread may write.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    /// Elements before it in the tensor.
+    pub(super) first: usize,
+    pub(super) bytes: &'a mut [u8],
+}
+
+/// Which parts belong to one thread.
+#[derive(Debug)]
+pub(super) struct Mine<'a, 'p> {
+    parts: &'a Parts<'a>,
+    pieces: &'a mut Pieces<'p>,
+    /// The part that was asked for last, if it is this thread's.
+    part: Option<Part<'a>>,
+    /// The first sample behind it, counted over all layers.
+    end: usize,
+}
+
+impl<'a, 'p> Mine<'a, 'p> {
+    fn new(parts: &'a Parts<'a>, pieces: &'a mut Pieces<'p>) -> Self {
+        Self { parts, pieces, part: None, end: 0 }
+    }
+
+    /// The part that holds a sample, if it is this thread's.
+    #[inline(always)]
+    pub(super) fn part_of(&mut self, layer: usize, sample: usize) -> Option<&mut Part<'a>> {
+        // G1: samples of one tensor.
+        let index = layer.wrapping_mul(self.parts.batch).wrapping_add(sample);
+        if index >= self.end {
+            self.next(index);
+        }
+        self.part.as_mut()
+    }
+
+    fn next(&mut self, index: usize) {
+        let number = index.checked_div(self.parts.samples).unwrap_or(0);
+        self.end = number.saturating_add(1).saturating_mul(self.parts.samples);
+        // SAFETY: every thread asks for the same pieces in the same order, because samples only ascend, and
+        // each is taken once.
+        self.part = self.pieces.take().then(|| unsafe { self.parts.part(number) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{vec, vec::Vec};
+    use core::sync::atomic::AtomicUsize;
+
+    use super::{Mine, Parts, Pieces};
+    use crate::ElementType;
+    use crate::spec::onnx::TensorScatter;
+
+    /// Two threads that ask in turns get every byte once between them, and every sample whole.
+    #[test]
+    fn parts_cover_the_buffer_and_share_no_byte() {
+        for (batch, capacity, written) in
+            [(7, 65, 1), (6, 65, 1 << 20), (5, 64, 1 << 20), (4, 1, 1), (1, 3, 1)]
+        {
+            let shape = [batch, capacity, 1];
+            let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &shape, &shape).unwrap();
+            // Three layers, as no operator has for elements of 4 bits.
+            let elements = 3 * batch * capacity;
+            let mut buffer = vec![0_u8; elements.div_ceil(2)];
+            let parts = Parts::many(write.geometry(), &mut buffer, written);
+            let next = AtomicUsize::new(0);
+            let mut pieces = [Pieces::shared(&next), Pieces::shared(&next)];
+            let mut threads = pieces.each_mut().map(|pieces| Mine::new(&parts, pieces));
+            let mut owners = Vec::new();
+            for (layer, sample) in (0..3).flat_map(|layer| (0..batch).map(move |sample| (layer, sample))) {
+                let begin = (layer * batch + sample) * capacity;
+                let own = threads.each_mut().map(|mine| {
+                    mine.part_of(layer, sample).map(|part| {
+                        assert!(part.first <= begin && begin + capacity <= part.first + 2 * part.bytes.len());
+                        let bytes = &mut part.bytes
+                            [(begin - part.first) / 2..(begin + capacity).div_ceil(2) - part.first / 2];
+                        bytes.iter_mut().for_each(|byte| *byte = 1);
+                    })
+                });
+                owners.push(own.map(|own| own.is_some()));
+            }
+            assert!(owners.iter().all(|[a, b]| a != b), "{shape:?}: {owners:?}");
+            assert!(buffer.iter().all(|&byte| byte == 1), "{shape:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! 4-bit elements on many threads (P3): a byte that two samples share belongs to one thread.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{ElementType, Executor, Layout, Mode, WritePlan};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+struct Pool {
+    asked: AtomicUsize,
+}
+
+#[cfg(test)]
+impl Executor for Pool {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        POOL.broadcast(|_| work());
+    }
+}
+
+#[cfg(test)]
+static POOL: LazyLock<ThreadPool> =
+    LazyLock::new(|| ThreadPoolBuilder::new().num_threads(3).build().unwrap());
+
+/// Whole buffers, in place and functional, against one thread; several times, because a race may end well.
+/// Returns how often the pool was asked for either form.
+#[cfg(test)]
+fn check(plan: &WritePlan<'_>, [cache_len, update_len, present_len]: [usize; 3]) -> [usize; 2] {
+    let [past, update] = [paint(cache_len, 0), paint(update_len, 99)];
+    let unset = vec![0xEE; present_len];
+    let [mut want_cache, mut want_present] = [past.clone(), unset.clone()];
+    plan.write_bytes(&mut want_cache, &update).unwrap();
+    plan.into_present_bytes(&past, &update, &mut want_present).unwrap();
+    assert!(want_cache != past && want_present != unset);
+
+    let mut asked = [0; 2];
+    for _ in 0..8 {
+        let pool = Pool { asked: AtomicUsize::new(0) };
+        let plan = plan.with_executor(&pool);
+        let [mut cache, mut present] = [past.clone(), unset.clone()];
+        plan.write_bytes(&mut cache, &update).unwrap();
+        asked[0] = pool.asked.swap(0, Ordering::Relaxed);
+        plan.into_present_bytes(&past, &update, &mut present).unwrap();
+        asked[1] = pool.asked.load(Ordering::Relaxed);
+        assert!(cache == want_cache, "in place, {plan:?}");
+        assert!(present == want_present, "functional, {plan:?}");
+    }
+    asked
+}
+
+/// Bytes whose period no stride shares.
+#[cfg(test)]
+fn paint(count: usize, seed: usize) -> Vec<u8> {
+    let byte = |value: usize| u8::try_from(value).unwrap();
+    (seed..seed + count).map(|at| byte(at % 251) ^ byte(at / 251 % 241)).collect()
+}
+
+#[cfg(test)]
+fn bytes<const N: usize>(shape: [usize; N]) -> usize {
+    ElementType::Int4.storage_len(&shape).unwrap()
+}
+
+/// Samples of an odd number of elements: the second of a pair begins in the middle of a byte.
+#[test]
+fn pairs_of_samples() {
+    for (batch, heads, capacity, rows, size) in
+        [(9, 3, 1501, 1213, 65), (700, 1, 31, 29, 129), (6001, 1, 3, 3, 101)]
+    {
+        let (cache, update) = ([batch, heads, capacity, size], [batch, heads, rows, size]);
+        let starts: Vec<i64> = (0..batch).map(|sample| i64::try_from(sample * 17).unwrap()).collect();
+        let ring =
+            TensorScatter::new().mode(Mode::Circular).prepare(ElementType::Int4, &cache, &update).unwrap();
+        let lens = [bytes(cache), bytes(update), bytes(cache)];
+        assert_eq!(check(&ring.plan(&starts).unwrap(), lens), [1, 1], "{cache:?}");
+    }
+}
+
+/// Each sample begins on a byte, but not each row.
+#[test]
+fn single_samples() {
+    let (cache, update) = ([5, 2, 2048, 65], [5, 2, 1999, 65]);
+    let write = TensorScatter::new().prepare(ElementType::Int4, &cache, &update).unwrap();
+    let plan = write.plan(&[0, 49, 7, 13, 22]).unwrap();
+    assert_eq!(check(&plan, [bytes(cache), bytes(update), bytes(cache)]), [1, 1]);
+}
+
+/// Samples of a view lie wherever its owner put them, here in one another's gaps; the present is dense.
+#[test]
+fn a_view_stays_on_one_thread() {
+    let (batch, capacity, size) = (3_usize, 9001_usize, 65_usize);
+    let strides = [size, batch * size, 1].map(usize::cast_signed);
+    let shape = [batch, capacity, size];
+    let cache = Layout::strided(&shape, &strides);
+    let update = [batch, 8999, size];
+    let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, cache, &update).unwrap();
+    let lens = [bytes(shape), bytes(update), bytes(shape)];
+    assert_eq!(check(&write.plan(&[0, 1, 2]).unwrap(), lens), [0, 1]);
+}
