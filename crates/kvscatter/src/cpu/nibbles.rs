@@ -2,9 +2,9 @@
 //! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2). Where nothing ever begins
 //! or ends there, bytes are moved instead, by [`Copiers`](super::Copiers).
 //!
-//! Every run is held against its slices, two comparisons, and then moved through pointers. Slices of both sides
-//! would check the same several times over, and of a row of 65 elements that takes longer than moving it. A run
-//! that fails would be a broken proof of P1, and a broken proof must stop the program, not corrupt it.
+//! Every run is held against its slices, two comparisons, and then moved through pointers: slices would check the
+//! same several times over for a row that is one vector long. A run that fails would be a broken proof of P1, and
+//! a broken proof must stop the program, not corrupt it.
 
 use core::hint;
 
