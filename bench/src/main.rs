@@ -15,9 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvscatter_bench::{
-    Budget, Case, Error, Parameters, Progress, Report, Scene, Temperature, engines, measure,
-};
+use kvscatter_bench::{Budget, Case, Error, Parameters, Progress, Report, Scene, engines, measure};
 
 use crate::host::Host;
 use crate::peers::Peers;
@@ -159,7 +157,7 @@ fn measure_case(
 fn budget(case: &Case, quick: bool) -> Budget {
     const LARGE: usize = 256 << 20;
     let Budget { time, least_rounds } = if quick { Budget::quick() } else { Budget::full() };
-    let is_cold = case.parameters().temperature != Temperature::Hot;
+    let is_cold = case.parameters().temperature.is_cold();
     Budget {
         time: if is_cold { time * 3 } else { time },
         least_rounds: if case.moved_bytes() >= LARGE { least_rounds / 3 } else { least_rounds },

@@ -1,6 +1,6 @@
 //! The generated part of `docs/performance.md`.
 
-use kvscatter_bench::units;
+use kvscatter_bench::{MedianSpread, units};
 
 use crate::plots::Figure;
 use crate::results::{CaseResults, EngineResults, Note, Percentiles, Results, RowResults};
@@ -116,8 +116,8 @@ fn line(name: &str, case: &CaseResults, engine: &EngineResults, cold: bool) -> S
     format!("| {} |\n", cells.join(" | "))
 }
 
-fn spread(noise: Option<Percentiles>) -> String {
-    noise.map_or_else(dash, |Percentiles { p10, p90, .. }| format!("{p10:.2} – {p90:.2}"))
+fn spread(noise: Option<MedianSpread>) -> String {
+    noise.map_or_else(dash, |MedianSpread { lowest, highest }| format!("{lowest:.2} – {highest:.2}"))
 }
 
 fn capitalised(text: &str) -> String {

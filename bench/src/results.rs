@@ -1,7 +1,7 @@
 //! What a run found, as it stands in the JSON file: tables, plots and the page are made from this.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Entry, Error, Outcome, Parameters, Report, Samples, Spread};
+use kvscatter_bench::{Entry, Error, MedianSpread, Outcome, Parameters, Report, Samples, Spread};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
@@ -36,8 +36,8 @@ pub(crate) struct CaseResults {
     /// Bytes that one call moves.
     pub(crate) moved_bytes: usize,
     pub(crate) engines: Vec<EngineResults>,
-    /// An engine over itself.
-    pub(crate) noise: Option<Percentiles>,
+    /// The A/A spread.
+    pub(crate) noise: Option<MedianSpread>,
     pub(crate) verdicts: Vec<Verdict>,
     /// Why the case could not be measured at all.
     pub(crate) refused: Option<String>,
@@ -99,7 +99,7 @@ impl RowResults {
 impl CaseResults {
     /// Sums a report up and judges it.
     pub(crate) fn new(report: &Report, targets: &[Target]) -> Self {
-        let noise = report.noise.as_ref().map(|noise| noise.spread.into());
+        let noise = report.noise.as_ref().map(|noise| noise.spread);
         Self {
             case: report.case.parameters().clone(),
             moved_bytes: report.case.moved_bytes(),
@@ -141,10 +141,9 @@ impl CaseResults {
             // same bytes, which knows no capacity.
             let [a, b] = [self.noise?, first.noise?];
             let drift = self.time(MEMCPY)?.median / first.time(MEMCPY)?.median;
-            let noise = Percentiles {
-                p10: a.p10.min(b.p10).min(1.0 / drift),
-                median: 1.0,
-                p90: a.p90.max(b.p90).max(1.0 / drift),
+            let noise = MedianSpread {
+                lowest: a.lowest.min(b.lowest).min(1.0 / drift),
+                highest: a.highest.max(b.highest).max(1.0 / drift),
             };
             Some((ratio, status(ratio, flat.at_most, noise)))
         };
@@ -179,7 +178,7 @@ impl EngineResults {
     }
 }
 
-fn verdict(report: &Report, target: &Target, noise: Option<Percentiles>) -> Verdict {
+fn verdict(report: &Report, target: &Target, noise: Option<MedianSpread>) -> Verdict {
     let compared = || {
         let ratio = report.ratio(&target.engine, &target.baseline)?.median;
         let baseline = report.times(&target.baseline).map(|times| median(&times.write))?;
@@ -202,14 +201,14 @@ fn median(samples: &Samples) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use kvscatter_bench::Parameters;
+    use kvscatter_bench::{MedianSpread, Parameters};
 
     use super::{CaseResults, EngineResults, Note, Percentiles, Results, RowResults};
     use crate::host::Host;
     use crate::suite::{Flat, Plot};
     use crate::target::{Status, Verdict};
 
-    const NOISE: Percentiles = Percentiles { p10: 0.99, median: 1.0, p90: 1.01 };
+    const NOISE: MedianSpread = MedianSpread { lowest: 0.99, highest: 1.01 };
 
     fn engine(name: &str, nanoseconds: f64, memcpy: f64) -> EngineResults {
         let exact = |value| Some(Percentiles { p10: value, median: value, p90: value });
@@ -283,7 +282,7 @@ pub(crate) mod tests {
             .iter()
             .map(|case| case.verdicts.iter().map(|verdict| verdict.status).collect())
             .collect();
-        let expected = [Status::Met, Status::Missed, Status::InsideSpread].map(|status| vec![status]);
+        let expected = [Status::Met, Status::Missed, Status::MissedWithinSpread].map(|status| vec![status]);
         assert_eq!((&found[0], &found[1..]), (&vec![], &expected[..]));
         assert_eq!(row.cases[1].verdicts[0].baseline, "the same in first");
     }

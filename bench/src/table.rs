@@ -1,7 +1,7 @@
 //! Tables on the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use kvscatter_bench::units;
+use kvscatter_bench::{MedianSpread, units};
 
 use crate::results::{CaseResults, EngineResults, Note, Percentiles, Results};
 use crate::target::{Status, Verdict};
@@ -26,8 +26,8 @@ pub(crate) fn case(case: &CaseResults) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = format!("{}\n{table}\n", case.case.name);
-    if let Some(Percentiles { p10, p90, .. }) = case.noise {
-        text += &format!(" A/A spread {p10:.2} – {p90:.2}\n");
+    if let Some(MedianSpread { lowest, highest }) = case.noise {
+        text += &format!(" A/A spread {lowest:.2} – {highest:.2}\n");
     }
     for verdict in &case.verdicts {
         text += &format!(" {}\n", target(verdict));
@@ -48,10 +48,11 @@ pub(crate) fn summary(results: &Results) -> String {
     let verdicts = || all().flat_map(|case| case.verdicts.iter().map(move |verdict| (case, verdict)));
     let count = |status| verdicts().filter(|(_, verdict)| verdict.status == status).count();
     let mut text = format!(
-        "{} met, {} missed, {} inside the spread, {} not measured\n",
+        "{} met, {} missed; not measured: {} met and {} missed by less than the A/A spread, {} without a time\n",
         count(Status::Met),
         count(Status::Missed),
-        count(Status::InsideSpread),
+        count(Status::MetWithinSpread),
+        count(Status::MissedWithinSpread),
         count(Status::NotMeasured),
     );
     for (case, verdict) in verdicts().filter(|(_, verdict)| verdict.status != Status::Met) {

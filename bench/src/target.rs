@@ -1,8 +1,7 @@
 //! Whether a target is met.
 
+use kvscatter_bench::MedianSpread;
 use serde::{Deserialize, Serialize};
-
-use crate::results::Percentiles;
 
 /// What a measurement says about a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,22 +22,23 @@ pub(crate) struct Verdict {
 pub(crate) enum Status {
     Met,
     Missed,
-    /// The ratio is no further from the limit than one engine is from itself.
-    InsideSpread,
+    /// The median meets the target, and is no further from the limit than medians of one engine are from itself.
+    MetWithinSpread,
+    /// The median misses it, as narrowly.
+    MissedWithinSpread,
     /// One of the two engines has no time.
     NotMeasured,
 }
 
-/// Compares a ratio with its limit. Both an engine that meets its target and one that misses it must do so by more
-/// than the A/A spread, the ratio of an engine to itself.
-pub(crate) fn status(ratio: f64, limit: f64, noise: Percentiles) -> Status {
-    let nearest = |spread: f64| ratio * spread;
-    if ratio <= limit && nearest(noise.p90.max(1.0)) <= limit {
-        Status::Met
-    } else if ratio > limit && nearest(noise.p10.min(1.0)) > limit {
-        Status::Missed
-    } else {
-        Status::InsideSpread
+/// Compares a median ratio with its limit. If the limit is among the ratios that the A/A spread makes of the one that
+/// was measured, another run may say the opposite.
+pub(crate) fn status(ratio: f64, limit: f64, noise: MedianSpread) -> Status {
+    let is_close = (ratio * noise.lowest..=ratio * noise.highest).contains(&limit);
+    match (ratio <= limit, is_close) {
+        (true, false) => Status::Met,
+        (true, true) => Status::MetWithinSpread,
+        (false, false) => Status::Missed,
+        (false, true) => Status::MissedWithinSpread,
     }
 }
 
@@ -53,7 +53,8 @@ impl Status {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::InsideSpread => "inside the spread: not measured",
+            Self::MetWithinSpread => "not measured: met by less than the A/A spread",
+            Self::MissedWithinSpread => "not measured: missed by less than the A/A spread",
             Self::NotMeasured => "not measured",
         }
     }
@@ -61,30 +62,30 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::{Status, limit, status};
-    use crate::results::Percentiles;
+    use kvscatter_bench::MedianSpread;
 
-    const QUIET: Percentiles = Percentiles { p10: 0.98, median: 1.0, p90: 1.02 };
+    use super::{Status, limit, status};
 
     #[test]
     fn met_and_missed_by_more_than_the_spread() {
+        let quiet = MedianSpread { lowest: 0.98, highest: 1.02 };
         for (ratio, expected) in [
             (1.00, Status::Met),
             (1.07, Status::Met),
-            (1.09, Status::InsideSpread),
-            (1.10, Status::InsideSpread),
-            (1.12, Status::InsideSpread),
+            (1.09, Status::MetWithinSpread),
+            (1.10, Status::MetWithinSpread),
+            (1.12, Status::MissedWithinSpread),
             (1.13, Status::Missed),
         ] {
-            assert_eq!(status(ratio, 1.10, QUIET), expected, "{ratio}");
+            assert_eq!(status(ratio, 1.10, quiet), expected, "{ratio}");
         }
     }
 
     #[test]
-    fn a_spread_to_one_side_does_not_help() {
-        let slow = Percentiles { p10: 1.01, median: 1.05, p90: 1.2 };
-        assert_eq!(status(1.2, 1.1, slow), Status::Missed);
-        assert_eq!(status(1.0, 1.1, slow), Status::InsideSpread);
+    fn a_spread_to_one_side_does_not_help_the_other() {
+        let slow = MedianSpread { lowest: 1.0, highest: 1.2 };
+        assert_eq!(status(1.11, 1.1, slow), Status::Missed);
+        assert_eq!(status(1.0, 1.1, slow), Status::MetWithinSpread);
         assert_eq!(status(0.9, 1.1, slow), Status::Met);
     }
 

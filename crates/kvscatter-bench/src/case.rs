@@ -75,6 +75,23 @@ pub enum Temperature {
     Unflushed,
     /// As `unflushed`, with the last-level cache swept before each pair.
     Flushed,
+    /// As `flushed`, and after the sweep the engine writes the layer before once more, untimed: rows and page tables
+    /// are cold, but its code and tables are as warm as in a decoder that has just written that layer.
+    FlushedRows,
+}
+
+impl Temperature {
+    /// Whether a call writes the keys and the values of one layer among many.
+    #[must_use]
+    pub fn is_cold(self) -> bool {
+        self != Self::Hot
+    }
+
+    /// Whether the last-level cache is swept before each pair.
+    #[must_use]
+    pub fn is_flushed(self) -> bool {
+        matches!(self, Self::Flushed | Self::FlushedRows)
+    }
 }
 
 /// The size of the pages behind the buffers.
@@ -165,14 +182,12 @@ impl Case {
         if parameters.layers == 0 {
             return say("layers = 0: must be at least 1".to_owned());
         }
-        match parameters.temperature {
-            Temperature::Hot if parameters.layers > 1 => {
-                return say(format!("layers = {}: a hot case has 1", parameters.layers)); // Condition 3
-            }
-            Temperature::Unflushed | Temperature::Flushed if parameters.form == Form::Functional => {
-                return say("form functional: only hot cases have it".to_owned());
-            }
-            _ => {}
+        let is_cold = parameters.temperature.is_cold();
+        if !is_cold && parameters.layers > 1 {
+            return say(format!("layers = {}: a hot case has 1", parameters.layers)); // Condition 3
+        }
+        if is_cold && parameters.form == Form::Functional {
+            return say("form functional: only hot cases have it".to_owned());
         }
         if parameters.update == UpdateLayout::Bshd && (shape.len() != 4 || axis != 2 || bits < 8) {
             let rank = shape.len();
@@ -252,10 +267,7 @@ impl Case {
     /// 2 where a call writes the keys and the values of a layer, 1 where it writes one cache.
     #[must_use]
     pub fn caches_per_call(&self) -> usize {
-        match self.parameters.temperature {
-            Temperature::Hot => 1,
-            Temperature::Unflushed | Temperature::Flushed => 2,
-        }
+        1 + usize::from(self.parameters.temperature.is_cold())
     }
 
     /// The first slot of every sample in a step; positions advance by one slot a step.

@@ -35,14 +35,16 @@ pub enum Error {
         needed: u64,
     },
     /// A cold case has fewer layers than turns.
-    #[error("{}layers = {layers}: must be at least {needed}, the engines and one again", prefix(.name))]
+    #[error("{}layers = {layers}: must be at least {needed}, {each} for each engine and for one of them again", prefix(.name))]
     Layers {
         /// The case.
         name: String,
         /// Its layers.
         layers: usize,
-        /// Engines that were measured, and one of them again.
+        /// Those of all turns: the engines that were measured, and one of them again.
         needed: usize,
+        /// Layers of a turn: 2 where the one before is written to warm up.
+        each: usize,
     },
     /// An engine that had passed its check gave up while it was timed.
     #[error("{engine}: {cause}")]

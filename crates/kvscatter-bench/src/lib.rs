@@ -40,4 +40,4 @@ pub use measure::{Budget, Progress, measure};
 pub use raw::Pool;
 pub use report::{Entry, Noise, Outcome, Report, Times};
 pub use scene::Scene;
-pub use statistics::{Samples, Spread};
+pub use statistics::{MedianSpread, Samples, Spread};

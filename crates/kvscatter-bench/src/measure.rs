@@ -7,7 +7,6 @@ mod hot;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::case::Temperature;
 use crate::engine::{Engine, Failed, Run, Task};
 use crate::engines::{self, HAND_LOOP};
 use crate::error::Error;
@@ -124,7 +123,7 @@ pub fn measure(
 
     let noise = lanes.get(again).map(|lane| Noise {
         engine: lane.name.to_owned(),
-        spread: times[lanes.len()].write.over(&times[again].write),
+        spread: times[lanes.len()].write.straying_from(&times[again].write),
     });
     let outcome = |place: Result<usize, Outcome>| match place {
         Ok(lane) => Outcome::Measured(times[lane].clone()),
@@ -157,11 +156,9 @@ fn sample_in_turn(
     if seats.is_empty() {
         return Ok(samples);
     }
-    let mut sampler: Box<dyn Sampler> = match scene.case().parameters().temperature {
-        Temperature::Hot => Box::new(hot::Hot::new(lanes.len())),
-        Temperature::Unflushed | Temperature::Flushed => {
-            Box::new(cold::Cold::new(scene.case(), seats.len())?)
-        }
+    let mut sampler: Box<dyn Sampler> = match scene.case().parameters().temperature.is_cold() {
+        false => Box::new(hot::Hot::new(lanes.len())),
+        true => Box::new(cold::Cold::new(scene.case(), seats.len())?),
     };
     let began = Instant::now();
     for round in 0.. {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::case::Case;
 use crate::expected::Reference;
-use crate::statistics::{Samples, Spread};
+use crate::statistics::{MedianSpread, Samples, Spread};
 
 /// One case, every engine.
 #[derive(Clone, Debug, Serialize)]
@@ -59,8 +59,8 @@ pub struct Times {
 pub struct Noise {
     /// The engine.
     pub engine: String,
-    /// Its second time over its first, round by round.
-    pub spread: Spread,
+    /// Its second time over its first: medians of blocks of rounds.
+    pub spread: MedianSpread,
 }
 
 impl Report {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hint::black_box;
 
-use crate::case::{Case, Form, Pages, Temperature};
+use crate::case::{Case, Form, Pages};
 use crate::engine::{Call, Tensor};
 use crate::error::Error;
 use crate::machine::Machine;
@@ -48,10 +48,8 @@ impl Scene {
         let (pages, name) = (case.parameters().pages, case.parameters().name.clone());
         let caches = case.parameters().layers * case.caches_per_call();
         let presents = usize::from(case.parameters().form == Form::Functional);
-        let swept = match case.parameters().temperature {
-            Temperature::Flushed => Some(swept_bytes(&name)?),
-            Temperature::Hot | Temperature::Unflushed => None,
-        };
+        let is_flushed = case.parameters().temperature.is_flushed();
+        let swept = is_flushed.then(|| swept_bytes(&name)).transpose()?;
         let of_caches = Region::size(case.cache_bytes()).saturating_mul((caches + presents) as u64);
         let of_updates = Region::size(case.update_bytes()).saturating_mul(case.caches_per_call() as u64);
         let painted = of_caches.saturating_add(of_updates);

@@ -1,6 +1,6 @@
 //! Medians, percentiles and paired ratios.
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
 /// Times of one engine in nanoseconds per call, one per round; there is at least one.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +16,21 @@ pub struct Spread {
     /// The 90th percentile.
     pub p90: f64,
 }
+
+/// How far a median of paired ratios strays from 1 for an engine against itself; 1 lies always inside.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MedianSpread {
+    /// The smallest median of a block of rounds, at most 1.
+    pub lowest: f64,
+    /// The largest, at least 1.
+    pub highest: f64,
+}
+
+/// Blocks that the rounds are split into, if each then has [`BLOCK_ROUNDS`].
+const BLOCKS: usize = 8;
+
+/// Fewer have no median to speak of.
+const BLOCK_ROUNDS: usize = 5;
 
 impl Samples {
     /// Samples in the order of their rounds.
@@ -44,6 +59,22 @@ impl Samples {
     #[must_use]
     pub fn over(&self, baseline: &Self) -> Spread {
         Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time / base).collect())
+    }
+
+    /// How far the median of the ratios to other samples of the same engine strays: it is taken over each of eight
+    /// consecutive blocks of rounds, or of as many as have five rounds. A block's median strays further than that of
+    /// all rounds, so this errs on the careful side.
+    #[must_use]
+    pub fn straying_from(&self, again: &Self) -> MedianSpread {
+        let ratios: Vec<_> = self.0.iter().zip(&again.0).map(|(time, base)| time / base).collect();
+        let blocks = (ratios.len() / BLOCK_ROUNDS).clamp(1, BLOCKS);
+        let end = |block: usize| block * ratios.len() / blocks;
+        let medians = (0..blocks).map(|block| Spread::of(ratios[end(block)..end(block + 1)].to_vec()).median);
+        let nothing = MedianSpread { lowest: 1.0, highest: 1.0 };
+        medians.fold(nothing, |MedianSpread { lowest, highest }, median| MedianSpread {
+            lowest: lowest.min(median),
+            highest: highest.max(median),
+        })
     }
 
     /// The differences to a baseline's samples of the same rounds, in nanoseconds.
@@ -77,18 +108,19 @@ impl Spread {
         };
         Self { p10: at(0.1), median: at(0.5), p90: at(0.9) }
     }
+}
 
-    /// Whether a ratio lies between the 10th and the 90th percentile: for an A/A spread, whether it cannot be told
-    /// from none.
+impl MedianSpread {
+    /// Whether a median ratio cannot be told from 1.
     #[must_use]
     pub fn covers(&self, ratio: f64) -> bool {
-        (self.p10..=self.p90).contains(&ratio)
+        (self.lowest..=self.highest).contains(&ratio)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Samples, Spread};
+    use super::{MedianSpread, Samples, Spread};
 
     fn samples(values: &[f64]) -> Samples {
         Samples::new(values.to_vec())
@@ -112,8 +144,27 @@ mod tests {
 
     #[test]
     fn a_ratio_within_the_spread_is_covered() {
-        let spread = Spread { p10: 0.97, median: 1.0, p90: 1.04 };
+        let spread = MedianSpread { lowest: 0.97, highest: 1.04 };
         assert!(spread.covers(0.97) && spread.covers(1.0) && spread.covers(1.04));
         assert!(!spread.covers(0.96) && !spread.covers(1.05) && !spread.covers(f64::NAN));
+    }
+
+    /// Ten rounds are two blocks; what a single round does shows in neither median.
+    #[test]
+    fn medians_stray_less_than_single_rounds() {
+        let first = samples(&[1.0, 1.1, 1.02, 9.0, 0.1, 1.0, 0.97, 0.5, 0.96, 7.0]);
+        let again = samples(&[1.0; 10]);
+        assert_eq!(first.straying_from(&again), MedianSpread { lowest: 0.97, highest: 1.02 });
+        assert_eq!(first.straying_from(&first), MedianSpread { lowest: 1.0, highest: 1.0 });
+    }
+
+    #[test]
+    fn blocks_are_eight_and_one_of_few_rounds() {
+        let straying = |values: &[f64]| samples(values).straying_from(&samples(&vec![1.0; values.len()]));
+        // The last of eight blocks is slow, and an eighth of 43 rounds is at least 5.
+        let slow_end: Vec<_> = (0..43).map(|round| if round < 37 { 1.0 } else { 1.5 }).collect();
+        assert_eq!(straying(&slow_end), MedianSpread { lowest: 1.0, highest: 1.5 });
+        assert_eq!(straying(&[2.0, 1.0, 3.0]), MedianSpread { lowest: 1.0, highest: 2.0 });
+        assert_eq!(straying(&[0.5]), MedianSpread { lowest: 0.5, highest: 1.0 });
     }
 }

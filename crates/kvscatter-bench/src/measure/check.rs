@@ -1,7 +1,7 @@
 //! Whether an engine does what it should.
 
 use super::Lane;
-use crate::case::{Form, Temperature};
+use crate::case::Form;
 use crate::expected::Reference;
 use crate::report::Outcome;
 use crate::scene::{Scene, Side};
@@ -9,10 +9,7 @@ use crate::scene::{Scene, Side};
 /// Runs an engine on freshly painted buffers and compares all of them, whole; cold cases, whose positions move, a few
 /// steps later too.
 pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference) -> Result<(), Outcome> {
-    let steps: &[usize] = match scene.case().parameters().temperature {
-        Temperature::Hot => &[0],
-        Temperature::Unflushed | Temperature::Flushed => &[0, 5],
-    };
+    let steps: &[usize] = if scene.case().parameters().temperature.is_cold() { &[0, 5] } else { &[0] };
     for &step in steps {
         scene.go_to(step);
         scene.repaint();

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::{Lane, Sample, Sampler, Turn};
-use crate::case::{Case, Parameters};
+use crate::case::{Case, Parameters, Temperature};
 use crate::engine::Failed;
 use crate::error::Error;
 use crate::layout::runs;
@@ -20,9 +20,10 @@ pub(super) struct Cold {
 
 impl Cold {
     pub(super) fn new(case: &Case, seats: usize) -> Result<Self, Error> {
-        let Parameters { layers, ref name, .. } = *case.parameters();
-        if layers < seats {
-            return Err(Error::Layers { name: name.clone(), layers, needed: seats });
+        let Parameters { layers, temperature, ref name, .. } = *case.parameters();
+        let each = if temperature == Temperature::FlushedRows { 2 } else { 1 };
+        if layers < seats * each {
+            return Err(Error::Layers { name: name.clone(), layers, needed: seats * each, each });
         }
         Ok(Self { rounds: layers / seats, step: None })
     }
@@ -31,7 +32,7 @@ impl Cold {
 impl Sampler for Cold {
     fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed> {
         let step = turn.round / self.rounds;
-        let layer = turn.round % self.rounds * turn.seats + turn.seat;
+        let layer = |round: usize| round % self.rounds * turn.seats + turn.seat;
         if self.step.replace(step) != Some(step) {
             scene.go_to(step);
             lanes.iter_mut().for_each(|lane| lane.run.aim(scene.starts()));
@@ -40,8 +41,11 @@ impl Sampler for Cold {
         let Lane { task, run, .. } = &mut lanes[turn.lane];
         let written = runs(scene.case(), *task, scene.starts());
         scene.sweep();
+        if scene.case().parameters().temperature == Temperature::FlushedRows {
+            run.run(&mut scene.call(layer(turn.round + self.rounds - 1)))?;
+        }
         scene.touch_updates();
-        let mut call = scene.call(layer);
+        let mut call = scene.call(layer(turn.round));
         let began = Instant::now();
         run.run(&mut call)?;
         let wrote = began.elapsed();

@@ -6,7 +6,7 @@ use kvscatter_bench::{Call, Case, Engine, Failed, Form, Outcome, Reference, Run,
 use crate::support::{case, run};
 
 /// Small ones of every kind, and the yardsticks that suit them.
-const KINDS: [(&str, &[&str]); 14] = [
+const KINDS: [(&str, &[&str]); 15] = [
     ("shape = [3, 2, 16, 8]\nrows = 1", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 16\ntype = \"float32\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 1\nstarts = \"equal\"\ntype = \"i8\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
@@ -30,6 +30,10 @@ const KINDS: [(&str, &[&str]); 14] = [
         "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"unflushed\"\nlayers = 9",
         &[MEMCPY, HAND_LOOP, KVSCATTER],
     ),
+    (
+        "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"flushed-rows\"\nlayers = 9",
+        &[MEMCPY, HAND_LOOP, KVSCATTER],
+    ),
 ];
 
 #[test]
@@ -49,7 +53,7 @@ fn every_kind_of_case_is_measured() {
             let times = report.times(&entry.engine).unwrap();
             assert!(times.write.by_round().len() >= 4 && times.write.spread().p10 > 0.0, "{text}");
             let read = times.write_and_read.as_ref().map(|read| read.minus(&times.write).p10);
-            assert_eq!(read.is_some_and(|read| read > 0.0), text.contains("unflushed"), "{text}");
+            assert_eq!(read.is_some_and(|read| read > 0.0), text.contains("flushed"), "{text}");
             assert!(report.bandwidth(&entry.engine).unwrap() > 0.0);
         }
         assert_eq!(report.checked_by, Reference::Oracle, "{text}");
@@ -217,5 +221,14 @@ fn failures_and_refusals_are_told() {
 fn a_cold_case_has_layers_for_everyone() {
     let three = case("shape = [3, 2, 16, 8]\nrows = 3\ntemperature = \"unflushed\"\nlayers = 3");
     let error = run(&three, &built_in(&three)).expect_err("three engines, one of them twice");
-    assert_eq!(error.to_string(), "layers = 3: must be at least 4, the engines and one again");
+    assert_eq!(
+        error.to_string(),
+        "layers = 3: must be at least 4, 1 for each engine and for one of them again"
+    );
+    let seven = case("shape = [3, 2, 16, 8]\nrows = 3\ntemperature = \"flushed-rows\"\nlayers = 7");
+    let error = run(&seven, &built_in(&seven)).expect_err("a layer before each");
+    assert_eq!(
+        error.to_string(),
+        "layers = 7: must be at least 8, 2 for each engine and for one of them again"
+    );
 }

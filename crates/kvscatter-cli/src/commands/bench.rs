@@ -83,9 +83,9 @@ pub(crate) struct Bench {
     update: UpdateLayout,
 
     /// Keys and values of many layers at new positions every step; flushed also empties the caches of the CPU before
-    /// each pair
+    /// each pair, flushed-rows then lets the engine write the layer before, untimed: its code is warm, the rows are not
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "flushed",
-        value_parser = one_of([("flushed", Temperature::Flushed), ("unflushed", Temperature::Unflushed)]))]
+        value_parser = one_of([("flushed", Temperature::Flushed), ("unflushed", Temperature::Unflushed), ("flushed-rows", Temperature::FlushedRows)]))]
     cold: Option<Temperature>,
 
     /// Layers of a cold run [default: 8]

@@ -23,7 +23,7 @@ fn a_table_and_a_histogram() {
         "float16 cache [2, 2, 16, 8], 1 row at ragged starts, linear, hot, 4 KiB pages",
         "checked against the specification's pseudocode",
         "engine     time per call",
-        "A/A spread: the hand loop over itself is ",
+        "A/A spread: the hand loop over itself, medians of blocks of rounds: ",
     ] {
         assert!(text.lines().any(|said| said.starts_with(line)), "{line}: {text}");
     }
@@ -45,6 +45,8 @@ fn json_says_all_of_it() {
     assert_eq!(report["bytes_per_call"], 2 * 2 * 3 * 8 * 2);
     assert_eq!(report["case"]["type"], "bfloat16");
     assert_eq!(report["noise"]["engine"], "hand loop");
+    let [lowest, highest] = ["lowest", "highest"].map(|end| report["noise"]["spread"][end].as_f64().unwrap());
+    assert!(0.0 < lowest && lowest <= 1.0 && highest >= 1.0, "{lowest} to {highest}");
     assert!(["portable", "sse2", "avx2", "avx512"].contains(&report["isa"].as_str().unwrap()));
     assert!(report["machine"]["cores"].as_u64().unwrap() >= 1);
     let engines = report["engines"].as_array().unwrap();
@@ -106,6 +108,7 @@ fn nonsense_is_refused_in_one_line() {
         "--shape 2,2,16,8 --cold=warm",
         "--shape 2,2,16,8 --layers 3",
         "--shape 2,2,16,8 --cold=unflushed --layers 3 --pages 4k",
+        "--shape 2,2,16,8 --cold=flushed-rows --layers 7 --pages 4k",
         "--shape 2,2,16,8 --cold --form functional",
         "--shape 2,2,16,8 --pages 1g",
         "--shape 2,2,16,8 --seconds -1",

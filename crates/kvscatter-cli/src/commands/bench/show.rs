@@ -5,8 +5,8 @@ use std::io::Write;
 use kvscatter::Mode;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    Case, Entry, Form, Histogram, Machine, Outcome, Pages, Reference, Report, Spread, Temperature,
-    UpdateLayout, units,
+    Case, Entry, Form, Histogram, Machine, MedianSpread, Outcome, Pages, Reference, Report, Spread,
+    Temperature, UpdateLayout, units,
 };
 
 use crate::error::Error;
@@ -57,6 +57,7 @@ pub(super) fn case(case: &Case) -> String {
         Temperature::Hot => "hot".to_owned(),
         Temperature::Unflushed => format!("keys and values of {layers}, unflushed"),
         Temperature::Flushed => format!("keys and values of {layers}, flushed"),
+        Temperature::FlushedRows => format!("keys and values of {layers}, rows flushed"),
     });
     said.push(match parameters.pages {
         Pages::Small => "4 KiB pages".to_owned(),
@@ -75,7 +76,7 @@ fn machine(machine: &Machine) -> String {
 }
 
 fn engines(report: &Report, output: &mut Output) -> Result<(), Error> {
-    let cold = report.case.parameters().temperature != Temperature::Hot;
+    let cold = report.case.parameters().temperature.is_cold();
     let per_call = if cold { "time per pair" } else { "time per call" };
     let mut headers = vec!["engine", per_call, "p10–p90", "GB/s", "× memcpy", "× hand loop"];
     if cold {
@@ -96,11 +97,11 @@ fn engines(report: &Report, output: &mut Output) -> Result<(), Error> {
         }
     }
     if let Some(noise) = &report.noise {
-        let Spread { p10, p90, .. } = noise.spread;
-        let engine = &noise.engine;
+        let MedianSpread { lowest, highest } = noise.spread;
         writeln!(
             output,
-            "A/A spread: the {engine} over itself is {p10:.2} to {p90:.2} (p10–p90); ≈ is inside it"
+            "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it",
+            noise.engine
         )?;
     }
     Ok(())
