@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use super::Isa;
 use super::copier::{Copier, Sides, Stores};
-use super::executor::{self, Pieces};
+use super::executor::{self, Share};
 use super::limits::{SHARED, STREAMED, TILE, WIDE};
 use crate::WritePlan;
 use crate::geometry::Present;
@@ -70,7 +70,7 @@ impl Copiers {
         if let Some(host) = plan.host().filter(|_| bytes >= SHARED) {
             // SAFETY: P1, by this function's contract.
             let copy = |rows| unsafe { self.write.copy(sides, rows, stores) };
-            executor::share(host, |pieces| plan.for_each_rows(|rows| pieces.rows(rows, self.row, copy)));
+            executor::share(host, bytes, |share| plan.for_each_rows(|rows| share.rows(rows, self.row, copy)));
         } else {
             let mut begins = [const { MaybeUninit::uninit() }; _];
             let mut batch = self.write.batch(sides, stores, &mut begins);
@@ -102,10 +102,10 @@ impl Copiers {
             stores: Stores::for_bytes(bytes),
         };
         // SAFETY: P1, by this function's contract.
-        let run = |pieces: &mut Pieces<'_>| unsafe { fill.run(pieces) };
+        let run = |share: &mut Share<'_>| unsafe { fill.run(share) };
         match plan.host().filter(|_| bytes >= SHARED) {
-            Some(host) => executor::share(host, run),
-            None => run(&mut Pieces::all()),
+            Some(host) => executor::share(host, bytes, run),
+            None => run(&mut Share::all()),
         }
         fill.stores.finish();
     }
@@ -138,14 +138,14 @@ struct Fill<'a> {
 impl Fill<'_> {
     /// # Safety
     /// P1 for all blocks of the plan's functional form.
-    unsafe fn run(&self, pieces: &mut Pieces<'_>) {
+    unsafe fn run(&self, share: &mut Share<'_>) {
         self.plan.for_each_sample(|layer, sample, target| {
             let past = self.copiers.sides((self.memory.dst, self.memory.src), self.plan.kept_bases(layer));
             match self.copiers.slabs {
                 // SAFETY: the caller's.
-                Some(slabs) => unsafe { self.over(slabs, pieces, past, sample, target) },
+                Some(slabs) => unsafe { self.over(slabs, share, past, sample, target) },
                 // SAFETY: the caller's.
-                None => unsafe { self.around(pieces, past, sample, target) },
+                None => unsafe { self.around(share, past, sample, target) },
             }
         });
     }
@@ -154,16 +154,16 @@ impl Fill<'_> {
     ///
     /// # Safety
     /// As [`run`](Self::run).
-    unsafe fn around(&self, pieces: &mut Pieces<'_>, past: Sides, sample: usize, target: Option<Target>) {
+    unsafe fn around(&self, share: &mut Share<'_>, past: Sides, sample: usize, target: Option<Target>) {
         let Copiers { from_past, from_update, row, .. } = self.copiers;
         let capacity = self.plan.geometry().capacity();
         for kept in Target::kept(target, sample, capacity) {
             // SAFETY: the caller's.
-            pieces.rows(kept, *row, |rows| unsafe { from_past.copy(past, rows, self.stores) });
+            share.rows(kept, *row, |rows| unsafe { from_past.copy(past, rows, self.stores) });
         }
         for written in target.into_iter().flat_map(Target::rows) {
             // SAFETY: the caller's.
-            pieces.rows(written, *row, |rows| unsafe { from_update.copy(self.update, rows, self.stores) });
+            share.rows(written, *row, |rows| unsafe { from_update.copy(self.update, rows, self.stores) });
         }
     }
 
@@ -174,7 +174,7 @@ impl Fill<'_> {
     unsafe fn over(
         &self,
         slabs: Slabs,
-        pieces: &mut Pieces<'_>,
+        share: &mut Share<'_>,
         past: Sides,
         sample: usize,
         target: Option<Target>,
@@ -187,7 +187,8 @@ impl Fill<'_> {
         let mut first = 0;
         while let Some(left) = slabs.count.checked_sub(first).filter(|&left| left > 0) {
             let count = slabs.in_tile().min(left);
-            if pieces.take()
+            // G1: a part of a tensor.
+            if share.take(slabs.bytes.wrapping_mul(count))
                 && let Some(kept) = from_past.mapping().slabs(whole, first, count)
             {
                 let len = kept.elements();
@@ -229,7 +230,7 @@ unsafe fn copy_run(copier: &Copier, stores: Stores, dst: *mut u8, src: *const u8
     unsafe { copier.copy_block(Sides { dst, src }, &Block::run(len), stores) };
 }
 
-/// A functional form whose pieces would be tiny: the slots of one outer index, a slab, are so few bytes that it
+/// A functional form whose share would be tiny: the slots of one outer index, a slab, are so few bytes that it
 /// costs less to copy slabs whole and write over them while they are in the first-level cache.
 #[derive(Clone, Copy, Debug)]
 struct Slabs {

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::hint;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::kernel;
@@ -10,9 +11,9 @@ use crate::mapping::Rows;
 
 /// The warm threads of a host, lent for one write.
 ///
-/// A write that is large enough hands over one closure, and every call of it takes pieces of the write from a
-/// shared counter until none are left. However often it is called, and on however many threads, each piece is
-/// written once; pieces that nobody took are written by the calling thread. So an executor can be slow, but not
+/// A write that is large enough hands over one closure, and every call of it takes parts of the write until none
+/// are left. However often it is called, and on however many threads, each part is written once; parts that nobody
+/// took are written by the calling thread. So an executor can be slow, but not
 /// wrong.
 ///
 /// Waking a sleeping thread costs more than copying a megabyte: lend threads that are already awake.
@@ -55,65 +56,89 @@ impl fmt::Debug for Host<'_> {
     }
 }
 
-/// Runs `work` on all threads of the executor. Every call walks the whole write, and [`Pieces::take`] says
-/// which parts of it are the caller's.
-pub(super) fn share(executor: &dyn Executor, work: impl Fn(&mut Pieces<'_>) + Sync) {
-    let (next, busy) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// Runs `work`, which writes `bytes` bytes, on all threads of the executor. Every call walks the whole write, and
+/// [`Share`] says which parts of it are the caller's.
+pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Share<'_>) + Sync) {
+    let (taken, arrived, busy) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let run = || {
         let _busy = Busy::new(&busy);
-        work(&mut Pieces::shared(&next));
+        let first = first_slot(arrived.fetch_add(1, Ordering::Relaxed));
+        for slots in [first..SLOTS, 0..first] {
+            work(&mut Share::new(&taken, slots, bytes));
+        }
         kernel::fence();
     };
     executor.broadcast(&run);
     run();
-    // Every piece is taken, since this thread has seen the last one; wait for those that others still write.
-    // This also orders their stores before whatever the caller does next.
+    // Every slot is taken, since this thread has asked for each; wait for those that others still write. This also
+    // orders their stores before whatever the caller does next.
     while busy.load(Ordering::Acquire) != 0 {
         hint::spin_loop();
     }
 }
 
-/// Which pieces of a write belong to one thread.
-#[derive(Debug)]
-pub(super) struct Pieces<'a> {
-    /// `None` if there is one thread.
-    next: Option<&'a AtomicUsize>,
-    mine: usize,
-    seen: usize,
+/// Equal parts of a write, each of which one thread takes: a bit of a word.
+const SLOTS: u32 = usize::BITS;
+
+/// Where a thread begins: the first at the front, the second in the middle, the next two at the quarters. Threads
+/// of a pool mostly arrive in the same order, so that each finds in its own caches what it wrote the time before.
+fn first_slot(arrival: usize) -> u32 {
+    let [arrival, ..] = arrival.to_le_bytes();
+    u32::from(arrival.reverse_bits()).wrapping_mul(SLOTS).wrapping_shr(u8::BITS)
 }
 
-impl<'a> Pieces<'a> {
+/// Which parts of a write belong to one thread.
+#[derive(Debug)]
+pub(super) struct Share<'a> {
+    /// The slots that are taken, and those that this walk asks for; `None` if everything is this thread's.
+    of: Option<(&'a AtomicUsize, Range<u32>)>,
+    /// Bytes of one slot.
+    slot_bytes: usize,
+    /// Bytes walked over.
+    walked: usize,
+    /// The slot they have come to, and whether it is this thread's.
+    slot: Option<u32>,
+    is_mine: bool,
+}
+
+impl<'a> Share<'a> {
     /// Everything.
     pub(super) fn all() -> Self {
-        Self { next: None, mine: 0, seen: 0 }
+        Self { of: None, slot_bytes: 0, walked: 0, slot: None, is_mine: true }
     }
 
-    pub(super) fn shared(next: &'a AtomicUsize) -> Self {
-        Self { next: Some(next), mine: claim(next), seen: 0 }
+    pub(super) fn new(taken: &'a AtomicUsize, slots: Range<u32>, bytes: usize) -> Self {
+        let slot_bytes = bytes.div_ceil(size_of::<usize>().wrapping_mul(8));
+        Self { of: Some((taken, slots)), slot_bytes, walked: 0, slot: None, is_mine: false }
     }
 
-    /// Whether the next piece is this thread's. Every thread must ask for the same pieces in the same order.
-    pub(super) fn take(&mut self) -> bool {
-        let Some(next) = self.next else { return true };
-        let is_mine = self.seen == self.mine;
-        // No write has `usize::MAX` pieces, nor a machine that many threads.
-        self.seen = self.seen.wrapping_add(1);
-        if is_mine {
-            self.mine = claim(next);
+    /// Whether the next so many bytes are this thread's. Every walk must ask for the same in the same order.
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
+        let Some((taken, slots)) = &self.of else { return true };
+        let slot = self.walked.checked_div(self.slot_bytes).unwrap_or(0);
+        // A walk over more than was announced stays in the last slot.
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX).min(SLOTS.wrapping_sub(1));
+        self.walked = self.walked.wrapping_add(bytes);
+        if self.slot != Some(slot) {
+            self.slot = Some(slot);
+            let bit = 1_usize.wrapping_shl(slot);
+            // Whoever finds it taken knows that its taker is `Busy`.
+            self.is_mine = slots.contains(&slot) && taken.fetch_or(bit, Ordering::AcqRel) & bit == 0;
         }
-        is_mine
+        self.is_mine
     }
 
     /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
     pub(super) fn rows(&mut self, rows: Rows, row: usize, mut visit: impl FnMut(Rows)) {
-        let most = match self.next {
+        let most = match self.of {
             Some(_) => PIECE.checked_div(row).unwrap_or(1).max(1),
             None => rows.count,
         };
         let mut rest = rows;
         while rest.count > 0 {
             let count = rest.count.min(most);
-            if self.take() {
+            // G1: a part of a tensor.
+            if self.take(count.wrapping_mul(row)) {
                 visit(Rows { count, ..rest });
             }
             // None of these passes the end of `rows`.
@@ -122,11 +147,6 @@ impl<'a> Pieces<'a> {
             rest.count = rest.count.wrapping_sub(count);
         }
     }
-}
-
-/// The next piece that nobody has. Whoever takes a later one knows that the taker of this one is [`Busy`].
-fn claim(next: &AtomicUsize) -> usize {
-    next.fetch_add(1, Ordering::AcqRel)
 }
 
 /// Counts a thread as busy, also while a panic unwinds it.

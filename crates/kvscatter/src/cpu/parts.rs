@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::slice;
 
 use super::Executor;
-use super::executor::{self, Pieces};
+use super::executor::{self, Share};
 use super::limits::PIECE;
 use crate::Geometry;
 
@@ -24,10 +24,10 @@ pub(super) fn share(
     work: impl Fn(&mut Mine<'_, '_>) + Sync,
 ) {
     match executor {
-        None => work(&mut Mine::new(&Parts::one(geometry, dst), &mut Pieces::all())),
+        None => work(&mut Mine::new(&Parts::one(geometry, dst), &mut Share::all())),
         Some(executor) => {
             let parts = Parts::many(geometry, dst, written);
-            executor::share(executor, |pieces| work(&mut Mine::new(&parts, pieces)));
+            executor::share(executor, parts.len, |share| work(&mut Mine::new(&parts, share)));
         }
     }
 }
@@ -93,7 +93,7 @@ pub(super) struct Part<'a> {
 #[derive(Debug)]
 pub(super) struct Mine<'a, 'p> {
     parts: &'a Parts<'a>,
-    pieces: &'a mut Pieces<'p>,
+    share: &'a mut Share<'p>,
     /// The part that was asked for last, if it is this thread's.
     part: Option<Part<'a>>,
     /// The first sample behind it, counted over all layers.
@@ -101,8 +101,8 @@ pub(super) struct Mine<'a, 'p> {
 }
 
 impl<'a, 'p> Mine<'a, 'p> {
-    fn new(parts: &'a Parts<'a>, pieces: &'a mut Pieces<'p>) -> Self {
-        Self { parts, pieces, part: None, end: 0 }
+    fn new(parts: &'a Parts<'a>, share: &'a mut Share<'p>) -> Self {
+        Self { parts, share, part: None, end: 0 }
     }
 
     /// The part that holds a sample, if it is this thread's.
@@ -119,9 +119,9 @@ impl<'a, 'p> Mine<'a, 'p> {
     fn next(&mut self, index: usize) {
         let number = index.checked_div(self.parts.samples).unwrap_or(0);
         self.end = number.saturating_add(1).saturating_mul(self.parts.samples);
-        // SAFETY: every thread asks for the same pieces in the same order, because samples only ascend, and
-        // each is taken once.
-        self.part = self.pieces.take().then(|| unsafe { self.parts.part(number) });
+        // SAFETY: every walk asks for the same parts in the same order, because samples only ascend, and each part
+        // is taken once.
+        self.part = self.share.take(self.parts.bytes).then(|| unsafe { self.parts.part(number) });
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     use alloc::{vec, vec::Vec};
     use core::sync::atomic::AtomicUsize;
 
-    use super::{Mine, Parts, Pieces};
+    use super::{Mine, Parts, Share};
     use crate::ElementType;
     use crate::spec::onnx::TensorScatter;
 
@@ -146,9 +146,9 @@ mod tests {
             let elements = 3 * batch * capacity;
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
             let parts = Parts::many(write.geometry(), &mut buffer, written);
-            let next = AtomicUsize::new(0);
-            let mut pieces = [Pieces::shared(&next), Pieces::shared(&next)];
-            let mut threads = pieces.each_mut().map(|pieces| Mine::new(&parts, pieces));
+            let taken = AtomicUsize::new(0);
+            let mut shares = [0..20, 20..usize::BITS].map(|slots| Share::new(&taken, slots, parts.len));
+            let mut threads = shares.each_mut().map(|share| Mine::new(&parts, share));
             let mut owners = Vec::new();
             for (layer, sample) in (0..3).flat_map(|layer| (0..batch).map(move |sample| (layer, sample))) {
                 let begin = (layer * batch + sample) * capacity;

@@ -205,9 +205,9 @@ fn every_row_is_taken_once() {
                         taken[rows.sample * count + rows.dst + slot].fetch_add(1, Ordering::Relaxed);
                     }
                 };
-                executor::share(executor, |pieces| {
+                executor::share(executor, 2 * count * row, |share| {
                     for sample in 0..2 {
-                        pieces.rows(Rows { sample, dst: 0, src: 0, count }, row, take);
+                        share.rows(Rows { sample, dst: 0, src: 0, count }, row, take);
                     }
                 });
                 let taken: Vec<_> = taken.into_iter().map(AtomicUsize::into_inner).collect();
