@@ -1,5 +1,6 @@
 //! Times the KV-cache write against what others offer: `cargo xtask bench --help`.
 
+mod capped;
 mod host;
 mod page;
 mod peers;
@@ -79,7 +80,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let results = match &arguments.from {
         Some(file) => read(file)?,
         None => {
-            let results = measure_all(&suite, arguments.quick);
+            let results = measure_all(&suite, arguments.quick, &arguments.out);
             let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
             write(&arguments.out.join("results.json"), &text)?;
             results
@@ -97,7 +98,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn measure_all(suite: &Suite, quick: bool) -> Results {
+fn measure_all(suite: &Suite, quick: bool, out: &Path) -> Results {
     if cfg!(debug_assertions) {
         println!("this is a debug build: its times mean nothing");
     }
@@ -105,13 +106,26 @@ fn measure_all(suite: &Suite, quick: bool) -> Results {
     peers.absent().iter().for_each(|line| println!("{line}"));
     let count = suite.rows.iter().map(|row| row.cases.len()).sum::<usize>();
     let bar = ProgressBar::new(count as u64 * PARTS).with_style(style());
-    let rows = suite.rows.iter().map(|row| measure_row(row, &peers, quick, &bar)).collect();
+    let rows = suite.rows.iter().map(|row| match &row.isa {
+        Some(isa) if capped::needs_a_process(row) => measure_capped(row, isa, quick, out, &bar),
+        _ => measure_row(row, &peers, quick, &bar),
+    });
+    let rows = rows.collect();
     bar.finish_and_clear();
-    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows }
+    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows, held: suite.held.clone() }
 }
 
 /// Steps of the progress bar per case.
 const PARTS: u64 = 100;
+
+fn measure_capped(row: &Row, isa: &str, quick: bool, out: &Path, bar: &ProgressBar) -> RowResults {
+    bar.suspend(|| println!("{}\n", row.title()));
+    bar.set_message(format!("{}, in a process limited to {isa}", row.id));
+    let results = capped::measure_row(row, isa, quick, out);
+    bar.suspend(|| results.cases.iter().for_each(|case| println!("{}", table::case(case))));
+    bar.inc(row.cases.len() as u64 * PARTS);
+    results
+}
 
 fn measure_row(row: &Row, peers: &Peers, quick: bool, bar: &ProgressBar) -> RowResults {
     let mut results = RowResults::new(row);
@@ -121,7 +135,7 @@ fn measure_row(row: &Row, peers: &Peers, quick: bool, bar: &ProgressBar) -> RowR
         bar.set_message(parameters.name.clone());
         let case = match measure_case(parameters, row.peers.then_some(peers), quick, bar) {
             Ok(report) => CaseResults::new(&report, &row.targets),
-            Err(why) => CaseResults::refused(parameters, &why, &row.targets),
+            Err(why) => CaseResults::refused(parameters, why.to_string(), &row.targets),
         };
         results.push(case, row.flat.as_ref());
         bar.set_position(begin + PARTS);

@@ -1,11 +1,11 @@
 //! What a run found, as it stands in the JSON file: tables, plots and the page are made from this.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Entry, Error, MedianSpread, Outcome, Parameters, Report, Samples, Spread};
+use kvscatter_bench::{Entry, MedianSpread, Outcome, Parameters, Report, Samples, Spread};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
-use crate::suite::{Flat, Plot, Row, Target};
+use crate::suite::{Flat, Held, Plot, Row, Target};
 use crate::target::{Status, Verdict, limit, status};
 
 /// One run.
@@ -17,6 +17,8 @@ pub(crate) struct Results {
     /// Lines about engines that were not there.
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<RowResults>,
+    /// What tests hold, and nothing needs to time.
+    pub(crate) held: Vec<Held>,
 }
 
 /// One line of the target table.
@@ -33,6 +35,8 @@ pub(crate) struct RowResults {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CaseResults {
     pub(crate) case: Parameters,
+    /// The instructions that the library used; none if it did not come to that.
+    pub(crate) isa: Option<String>,
     /// Bytes that one call moves.
     pub(crate) moved_bytes: usize,
     pub(crate) engines: Vec<EngineResults>,
@@ -102,6 +106,7 @@ impl CaseResults {
         let noise = report.noise.as_ref().map(|noise| noise.spread);
         Self {
             case: report.case.parameters().clone(),
+            isa: report.isa.clone(),
             moved_bytes: report.case.moved_bytes(),
             engines: report.entries.iter().map(|entry| EngineResults::new(report, entry)).collect(),
             verdicts: targets.iter().map(|target| verdict(report, target, noise)).collect(),
@@ -111,7 +116,7 @@ impl CaseResults {
     }
 
     /// A case that this machine has no room for.
-    pub(crate) fn refused(case: &Parameters, why: &Error, targets: &[Target]) -> Self {
+    pub(crate) fn refused(case: &Parameters, why: String, targets: &[Target]) -> Self {
         let unknown = |target: &Target| Verdict {
             engine: target.engine.clone(),
             baseline: target.baseline.clone(),
@@ -121,11 +126,12 @@ impl CaseResults {
         };
         Self {
             case: case.clone(),
+            isa: None,
             moved_bytes: 0,
             engines: Vec::new(),
             noise: None,
             verdicts: targets.iter().map(unknown).collect(),
-            refused: Some(why.to_string()),
+            refused: Some(why),
         }
     }
 
@@ -205,7 +211,7 @@ pub(crate) mod tests {
 
     use super::{CaseResults, EngineResults, Note, Percentiles, Results, RowResults};
     use crate::host::Host;
-    use crate::suite::{Flat, Plot};
+    use crate::suite::{Flat, Held, Plot};
     use crate::target::{Status, Verdict};
 
     const NOISE: MedianSpread = MedianSpread { lowest: 0.99, highest: 1.01 };
@@ -233,6 +239,7 @@ pub(crate) mod tests {
         let [kvscatter, yardstick] = ["kvscatter", "memcpy"].map(str::to_owned);
         CaseResults {
             case: toml::from_str::<Parameters>(&text).unwrap(),
+            isa: Some("avx2".to_owned()),
             moved_bytes: batch * 2048,
             engines: vec![
                 engine("memcpy", memcpy, memcpy),
@@ -259,6 +266,7 @@ pub(crate) mod tests {
                 plot: Some(Plot::Batch),
                 cases: vec![case("decode-b1", 1, 20.0, 20.0), case("decode-b8", 8, 160.0, 200.0)],
             }],
+            held: vec![Held { says: "locks".to_owned(), goal: "none".to_owned(), by: "a test".to_owned() }],
         }
     }
 

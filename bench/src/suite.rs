@@ -13,6 +13,19 @@ use crate::results::Results;
 pub(crate) struct Suite {
     #[serde(rename = "row")]
     pub(crate) rows: Vec<Row>,
+    /// Lines of the target table that tests hold, and nothing needs to time.
+    #[serde(default)]
+    pub(crate) held: Vec<Held>,
+}
+
+/// A target that a test holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Held {
+    pub(crate) says: String,
+    pub(crate) goal: String,
+    /// The test, and how.
+    pub(crate) by: String,
 }
 
 /// Cases that share a line of the target table.
@@ -25,6 +38,12 @@ pub(crate) struct Row {
     /// The target in words; empty where the row has none.
     #[serde(default)]
     pub(crate) goal: String,
+    /// Caps the instructions that the library may use; the row is then measured in a process of its own.
+    #[serde(default)]
+    pub(crate) isa: Option<String>,
+    /// Whether every 4-bit run must lie in the other half of its bytes than it comes from.
+    #[serde(default)]
+    crosses_halves: bool,
     #[serde(default)]
     pub(crate) plot: Option<Plot>,
     #[serde(default = "yes")]
@@ -79,10 +98,16 @@ impl Suite {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let suite: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut names = BTreeSet::new();
-        for case in suite.rows.iter().flat_map(|row| &row.cases) {
+        for (row, case) in suite.rows.iter().flat_map(|row| row.cases.iter().map(move |case| (row, case))) {
             // How many threads there may be is the machine's business, not the file's.
             let single = Parameters { threads: case.threads.min(1), ..case.clone() };
-            Case::new(single).map_err(|error| error.to_string())?;
+            let valid = Case::new(single).map_err(|error| error.to_string())?;
+            if row.crosses_halves && !valid.crosses_halves() {
+                return Err(format!(
+                    "case {}: a run lies in the half of a byte that it comes from",
+                    case.name
+                ));
+            }
             if !names.insert(&case.name) {
                 return Err(format!("case {}: the name comes twice", case.name));
             }
@@ -192,6 +217,11 @@ mod tests {
         assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 1, colour = 1 }").contains("colour"));
         let case = "{ name = 'c', shape = [1, 4, 2], rows = 1 }";
         assert!(with(&format!("{case}, {case}")).contains("twice"));
+        let level = "{ name = 'c', shape = [1, 4, 3], rows = 1, type = 'int4', starts = [2] }";
+        let row =
+            |case: &str| format!("[[row]]\nid = 'a'\nsays = 'b'\ncrosses_halves = true\ncase = [{case}]");
+        assert!(Suite::parse(&row(level)).unwrap_err().contains("half of a byte"));
+        assert!(Suite::parse(&row(&level.replace("[2]", "[3]"))).is_ok());
     }
 
     #[test]

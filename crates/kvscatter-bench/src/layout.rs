@@ -39,6 +39,17 @@ pub(crate) fn straddles(sides: &Sides) -> bool {
     !(sides.inner * sides.bits).is_multiple_of(8)
 }
 
+/// Whether every run of a call begins in one half of a byte and comes from the other, so that no byte of it can be
+/// moved whole.
+pub(crate) fn crosses_halves(case: &Case, starts: &[i64]) -> bool {
+    let half = |element: usize| element * case.sides().bits % 8;
+    let is_crossed = |run: &Series| {
+        (0..run.count).all(|i| half(run.dst + i * run.dst_step) != half(run.src + i * run.src_step))
+    };
+    case.parameters().update == UpdateLayout::Dense
+        && pieces(case, Task::Write, starts).iter().all(|piece| is_crossed(&dense(case, piece)))
+}
+
 /// The copies of a task, from the update into the cache (or the present).
 ///
 /// Of 4-bit rows that straddle bytes these are the bytes they would take on their own: what is read and timed, not
@@ -124,7 +135,7 @@ fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Piece, pieces, runs};
+    use super::{Piece, crosses_halves, pieces, runs};
     use crate::case::{Case, Form, Pages, Parameters, Starts, Temperature, UpdateLayout};
     use crate::engine::Task;
 
@@ -167,6 +178,16 @@ mod tests {
         let case = ring(ElementType::UInt8, 4);
         let place = |start| runs(&case, Task::Memcpy, &[start, 0]).destinations().collect::<Vec<_>>();
         assert_eq!([place(0), place(1), place(2)].concat(), [0..48, 48..96, 0..48]);
+    }
+
+    #[test]
+    fn halves_cross_in_every_run_or_not_at_all() {
+        let case = ring(ElementType::Int4, 3);
+        // Heads of the cache lie 24 elements apart, those of the update 9: every second one is level.
+        assert!(!crosses_halves(&case, &[1, 1]) && !crosses_halves(&case, &[0, 0]));
+        let even = Case::new(Parameters { rows: 2, ..case.parameters().clone() }).unwrap();
+        assert!(crosses_halves(&even, &[1, 3]) && !crosses_halves(&even, &[1, 2]));
+        assert!(!crosses_halves(&ring(ElementType::UInt8, 3), &[1, 3]));
     }
 
     #[test]
