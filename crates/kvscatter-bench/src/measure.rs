@@ -73,13 +73,13 @@ impl Budget {
     /// Enough to see that things work.
     #[must_use]
     pub const fn quick() -> Self {
-        Self { time: Duration::from_millis(400), least_rounds: 9 }
+        Self { time: Duration::from_millis(250), least_rounds: 9 }
     }
 
     /// Enough for a result.
     #[must_use]
     pub const fn full() -> Self {
-        Self { time: Duration::from_secs(4), least_rounds: 41 }
+        Self { time: Duration::from_secs(3), least_rounds: 41 }
     }
 
     /// The part of it that is used up.

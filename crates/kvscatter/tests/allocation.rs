@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use allocation_counter::measure;
 use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
-use kvscatter::{ElementType, Error, Layout, Mode, OutOfRange};
+use kvscatter::{ElementType, Error, Executor, Layout, Mode, OutOfRange};
 
 #[track_caller]
 fn allocates_nothing(call: impl FnOnce()) {
@@ -41,6 +41,32 @@ fn tensor_scatter() {
         assert_eq!(plan.blocks().count(), 3);
         assert_eq!(plan.segments().count(), 3);
     });
+}
+
+/// Two threads' worth of calls on one, since the counter counts what its own thread allocates.
+struct InTurn;
+
+impl Executor for InTurn {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        work();
+        work();
+    }
+}
+
+/// Writes that are large enough to be shared out.
+#[test]
+fn on_an_executor() {
+    let (cache, update) = ([2, 2, 2048, 64], [2, 2, 1024, 64]);
+    let write = TensorScatter::new().prepare(ElementType::Float32, &cache, &update).unwrap();
+    let [mut k, mut v, mut present] = [0.0, 0.0, 0.0].map(|zero| vec![zero; 2 * 2 * 2048 * 64]);
+    let (update, starts) = (vec![1.0_f32; 2 * 2 * 1024 * 64], [7_i64, 1024]);
+    allocates_nothing(|| {
+        let plan = write.plan(&starts).unwrap().with_executor(&InTurn);
+        plan.write(&mut k, &update).unwrap();
+        plan.write_many([(&mut k, &update), (&mut v, &update)].as_mut_slice()).unwrap();
+        plan.into_present(&k, &update, &mut present).unwrap();
+    });
+    assert_eq!((k[7 * 64], v[7 * 64], present[7 * 64]), (1.0, 1.0, 1.0));
 }
 
 #[test]
