@@ -62,10 +62,17 @@
 //! in a ring), [`OutOfRange::SkipSample`] and [`NegativeIndex`]. The defaults are the specifications' own
 //! rules.
 //!
+//! # Speed
+//!
+//! What a shape decides is decided when it is prepared: kernels are chosen for the length of a run and for the
+//! widest [instruction set](Isa) that the machine has. A call allocates nothing and takes no lock. Large writes can
+//! use the threads of whoever calls, through an [`Executor`]; without one everything runs on the calling thread.
+//!
 //! # Features
 //!
-//! `std` (default) only says that the standard library is there; the crate needs `alloc` alone. `picture` adds
-//! the `picture` module: plans drawn as text and as SVG.
+//! `std` (default): instruction sets are detected when the program runs; without it, kernels use what the target
+//! is compiled for, and the crate needs `alloc` alone. `picture` adds the `picture` module: plans drawn as text and
+//! as SVG.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_code)]
 #![deny(

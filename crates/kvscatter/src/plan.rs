@@ -1,7 +1,7 @@
 //! One call's positions, all checked before the first byte moves, as blocks to be copied.
 
 use crate::call::{Call, Checked, Positions};
-use crate::cpu::{Executor, Host};
+use crate::cpu::{Executor, Host, SHARED};
 use crate::geometry::{Geometry, Samples};
 use crate::mapping::{Block, Rows};
 use crate::{Error, Starts, size};
@@ -57,8 +57,9 @@ impl<'a> WritePlan<'a> {
         WritePlan { host: Host(Some(executor)), ..self }
     }
 
-    pub(crate) fn host(&self) -> Option<&'a dyn Executor> {
-        self.host.0
+    /// The executor, if there is one and a write of this many bytes gains by it.
+    pub(crate) fn executor(&self, bytes: usize) -> Option<&'a dyn Executor> {
+        self.host.0.filter(|_| bytes >= SHARED)
     }
 
     /// The shapes this plan writes.

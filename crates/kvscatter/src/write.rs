@@ -186,7 +186,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// As [`write_bytes`](Self::write_bytes).
     pub fn check_bytes(&self, buffer: usize, cache: usize, update: usize) -> Result<(), Error> {
-        cpu::check_bytes(self, buffer, cache, update)
+        cpu::check_bytes(self, buffer, cache, update).map(drop)
     }
 
     fn written(&self) -> Written {

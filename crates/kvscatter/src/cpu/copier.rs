@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 
 use super::Isa;
-use super::kernel::{self, Begin, Kernel, Kernels, NEVER, Pattern};
+use super::kernel::{self, Kernel, Kernels, NEVER, Pattern, Sides};
 use super::limits::{BATCH, LEAD, SHORT};
 use crate::mapping::{Block, Loop, Mapping, Rows};
 use crate::size::Width;
@@ -18,16 +18,6 @@ pub(crate) struct Copier {
     /// That block.
     pattern: Pattern,
 }
-
-/// Where sample 0 of each side begins.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sides {
-    pub(super) dst: *mut u8,
-    pub(super) src: *const u8,
-}
-
-// SAFETY: threads that share the pointers write disjoint bytes (P2, P3) and only read those at `src`.
-unsafe impl Sync for Sides {}
 
 /// Whether stores go to the caches or past them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +50,20 @@ impl Copier {
         &self.mapping
     }
 
-    /// A copy of many samples' rows.
+    /// Copies the rows of many samples: those that `walk` puts into the batch.
+    ///
+    /// # Safety
+    /// As [`copy`](Self::copy), for all of the rows.
     #[inline(always)]
-    pub(super) fn batch<'a>(&'a self, sides: Sides, stores: Stores, begins: &'a mut Begins) -> Batch<'a> {
+    pub(super) unsafe fn copy_many(&self, sides: Sides, stores: Stores, walk: impl FnOnce(&mut Batch<'_>)) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
-        Batch { copier: self, sides, stores, kernel, begins, count: 0 }
+        let mut begins = [const { MaybeUninit::uninit() }; BATCH];
+        let mut batch = Batch { copier: self, sides, stores, kernel, begins: &mut begins, count: 0 };
+        walk(&mut batch);
+        batch.finish();
     }
 
     /// Copies rows of one sample, however many blocks they are.
@@ -89,26 +85,13 @@ impl Copier {
         let [outer, middle, runs] = block.loops;
         let kernel = self.kernel(block.len, stores);
         let pattern = Pattern { runs, len: block.len, lead: NEVER };
-        // P1: every partial sum lies inside its buffer; the step past the last one is computed but never used,
-        // and wrapping arithmetic makes that defined.
-        let mut at_outer =
-            Begin { dst: sides.dst.wrapping_add(block.dst), src: sides.src.wrapping_add(block.src) };
-        for _ in 0..outer.count {
-            let mut at = at_outer;
-            for _ in 0..middle.count {
-                // SAFETY: P1, by this function's contract; the kernels are those of an instruction set that the
-                // machine has (`Isa::allowed`).
-                unsafe { kernel(&[at], &pattern) };
-                at = Begin {
-                    dst: at.dst.wrapping_offset(middle.dst),
-                    src: at.src.wrapping_offset(middle.src),
-                };
-            }
-            at_outer = Begin {
-                dst: at_outer.dst.wrapping_offset(outer.dst),
-                src: at_outer.src.wrapping_offset(outer.src),
-            };
-        }
+        let around = Block { loops: [Loop::ONCE, outer, middle], ..*block };
+        around.for_each_run(|dst, src| {
+            let begin = Sides { dst: sides.dst.wrapping_add(dst), src: sides.src.wrapping_add(src) };
+            // SAFETY: P1, by this function's contract; the kernel was just chosen for runs of this length, and is
+            // one of an instruction set that the machine has (`Isa::allowed`).
+            unsafe { kernel(&[begin], &pattern) };
+        });
     }
 
     /// The kernel for runs of this length.
@@ -121,54 +104,44 @@ impl Copier {
     }
 }
 
-/// Room for the beginnings of a batch.
-pub(super) type Begins = [MaybeUninit<Begin>; BATCH];
-
 /// Rows of many samples, gathered so that one call of a kernel copies them.
 pub(super) struct Batch<'a> {
     copier: &'a Copier,
     sides: Sides,
     stores: Stores,
     kernel: Kernel,
-    begins: &'a mut Begins,
+    begins: &'a mut [MaybeUninit<Sides>; BATCH],
     /// How many of them are initialised.
     count: usize,
 }
 
 impl Batch<'_> {
-    /// Copies rows of one sample, now or when the batch is [finished](Self::finish).
-    ///
-    /// # Safety
-    /// As [`Copier::copy`], until the batch is finished.
+    /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     #[inline(always)]
-    pub(super) unsafe fn copy(&mut self, rows: Rows) {
+    pub(super) fn copy(&mut self, rows: Rows) {
         if rows.count != self.copier.rows {
-            // SAFETY: the caller's.
+            // SAFETY: P1, by the contract of `copy_many`.
             return unsafe { self.copier.copy(self.sides, rows, self.stores) };
         }
         let (dst, src) = self.copier.mapping.begin(0, 0, rows);
-        let begin = Begin { dst: self.sides.dst.wrapping_add(dst), src: self.sides.src.wrapping_add(src) };
+        let begin = Sides { dst: self.sides.dst.wrapping_add(dst), src: self.sides.src.wrapping_add(src) };
         if let Some(place) = self.begins.get_mut(self.count) {
             place.write(begin);
         }
         self.count = self.count.wrapping_add(1);
         if self.count == BATCH {
-            // SAFETY: the caller's.
-            unsafe { self.finish() };
+            self.finish();
         }
     }
 
-    /// Copies what is still in the batch.
-    ///
-    /// # Safety
-    /// As [`copy`](Self::copy).
     #[inline(always)]
-    pub(super) unsafe fn finish(&mut self) {
+    fn finish(&mut self) {
         if let Some(begins) = self.begins.get(..self.count) {
             // SAFETY: the first `count` are initialised.
             let begins = unsafe { begins.assume_init_ref() };
-            // SAFETY: P1, by the contract of `copy`; the kernels are those of an instruction set that the
-            // machine has (`Isa::allowed`).
+            // SAFETY: P1, by the contract of `copy_many`; the kernel is the usual one, and the pattern's runs are
+            // those of the usual rows, which it was chosen for (`Copier::new`), or it takes any length; it is one of
+            // an instruction set that the machine has (`Isa::allowed`).
             unsafe { (self.kernel)(begins, &self.copier.pattern) };
         }
         self.count = 0;

@@ -3,9 +3,10 @@
 use core::mem::MaybeUninit;
 
 use super::Isa;
-use super::copier::{Copier, Sides, Stores};
+use super::copier::{Copier, Stores};
 use super::executor::{self, Share};
-use super::limits::{SHARED, STREAMED, TILE, WIDE};
+use super::kernel::Sides;
+use super::limits::{STREAMED, TILE, WIDE};
 use crate::WritePlan;
 use crate::geometry::Present;
 use crate::mapping::{Block, Loop, Mapping, Rows};
@@ -58,6 +59,12 @@ impl Copiers {
         Self { width, row, write: copier(shapes.write, rows), from_update, from_past, slabs }
     }
 
+    /// Whether elements are as wide as `T`, which is then no type without a size.
+    #[inline(always)]
+    pub(super) fn moves<T>(&self) -> bool {
+        self.width == Width::Bytes(size_of::<T>())
+    }
+
     /// Writes in place.
     ///
     /// # Safety
@@ -67,19 +74,24 @@ impl Copiers {
         let sides = self.sides((cache, update), plan.bases());
         let bytes = self.bytes(plan.elements());
         let stores = Stores::for_bytes(bytes);
-        if let Some(host) = plan.host().filter(|_| bytes >= SHARED) {
-            // SAFETY: P1, by this function's contract.
-            let copy = |rows| unsafe { self.write.copy(sides, rows, stores) };
-            executor::share(host, bytes, |share| plan.for_each_rows(|rows| share.rows(rows, self.row, copy)));
-        } else {
-            let mut begins = [const { MaybeUninit::uninit() }; _];
-            let mut batch = self.write.batch(sides, stores, &mut begins);
-            // SAFETY: P1, by this function's contract.
-            plan.for_each_rows(|rows| unsafe { batch.copy(rows) });
-            // SAFETY: as above.
-            unsafe { batch.finish() };
+        match plan.executor(bytes) {
+            Some(executor) => {
+                // SAFETY: P1, by this function's contract.
+                let copy = |rows| unsafe { self.write.copy(sides, rows, stores) };
+                let write = |share: &mut Share<'_>| {
+                    plan.for_each_rows(|rows| share.rows(rows, self.row, copy));
+                    stores.finish();
+                };
+                executor::share(executor, bytes, write);
+            }
+            None => {
+                // SAFETY: as above.
+                unsafe {
+                    self.write.copy_many(sides, stores, |batch| plan.for_each_rows(|rows| batch.copy(rows)));
+                }
+                stores.finish();
+            }
         }
-        stores.finish();
     }
 
     /// Fills all of `present`: the update where the plan writes, the past everywhere else.
@@ -103,11 +115,10 @@ impl Copiers {
         };
         // SAFETY: P1, by this function's contract.
         let run = |share: &mut Share<'_>| unsafe { fill.run(share) };
-        match plan.host().filter(|_| bytes >= SHARED) {
-            Some(host) => executor::share(host, bytes, run),
-            None => run(&mut Share::all()),
+        match plan.executor(bytes) {
+            Some(executor) => executor::share(executor, bytes, run),
+            None => run(&mut Share::All),
         }
-        fill.stores.finish();
     }
 
     fn sides(&self, (dst, src): (*mut u8, *const u8), bases: (usize, usize)) -> Sides {
@@ -148,6 +159,7 @@ impl Fill<'_> {
                 None => unsafe { self.around(share, past, sample, target) },
             }
         });
+        self.stores.finish();
     }
 
     /// Copies what the sample keeps, and beside it what it receives.
@@ -230,7 +242,7 @@ unsafe fn copy_run(copier: &Copier, stores: Stores, dst: *mut u8, src: *const u8
     unsafe { copier.copy_block(Sides { dst, src }, &Block::run(len), stores) };
 }
 
-/// A functional form whose share would be tiny: the slots of one outer index, a slab, are so few bytes that it
+/// A functional form whose runs would be tiny: the slots of one outer index, a slab, are so few bytes that it
 /// costs less to copy slabs whole and write over them while they are in the first-level cache.
 #[derive(Clone, Copy, Debug)]
 struct Slabs {

@@ -1,11 +1,9 @@
 //! Large writes on the threads of whoever calls: the core has none of its own.
 
 use core::fmt;
-use core::hint;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::kernel;
 use super::limits::PIECE;
 use crate::mapping::Rows;
 
@@ -39,7 +37,8 @@ use crate::mapping::Rows;
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
 pub trait Executor: Sync {
-    /// Calls `work` on each thread that is to help, and returns when all of them have returned from it.
+    /// Calls `work` on each thread that is to help, and returns when all of them have returned from it and what they
+    /// have stored can be seen. (Joining them, or waiting for whatever they signal with release and acquire, does.)
     ///
     /// A panic in here goes through to the caller of the write and leaves an unknown part of the write undone:
     /// every element is the old one or the new one, and none outside the plan has changed.
@@ -59,22 +58,17 @@ impl fmt::Debug for Host<'_> {
 /// Runs `work`, which writes `bytes` bytes, on all threads of the executor. Every call walks the whole write, and
 /// [`Share`] says which parts of it are the caller's.
 pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Share<'_>) + Sync) {
-    let (taken, arrived, busy) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (taken, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let run = || {
-        let _busy = Busy::new(&busy);
         let first = first_slot(arrived.fetch_add(1, Ordering::Relaxed));
         for slots in [first..SLOTS, 0..first] {
-            work(&mut Share::new(&taken, slots, bytes));
+            work(&mut Share::of(&taken, slots, bytes));
         }
-        kernel::fence();
     };
     executor.broadcast(&run);
+    // What no call has taken. That the calls have returned is the executor's word, and what makes their stores
+    // visible here: `run` is borrowed no longer than that.
     run();
-    // Every slot is taken, since this thread has asked for each; wait for those that others still write. This also
-    // orders their stores before whatever the caller does next.
-    while busy.load(Ordering::Acquire) != 0 {
-        hint::spin_loop();
-    }
 }
 
 /// Equal parts of a write, each of which one thread takes: a bit of a word.
@@ -89,50 +83,52 @@ fn first_slot(arrival: usize) -> u32 {
 
 /// Which parts of a write belong to one thread.
 #[derive(Debug)]
-pub(super) struct Share<'a> {
-    /// The slots that are taken, and those that this walk asks for; `None` if everything is this thread's.
-    of: Option<(&'a AtomicUsize, Range<u32>)>,
-    /// Bytes of one slot.
-    slot_bytes: usize,
-    /// Bytes walked over.
-    walked: usize,
-    /// The slot they have come to, and whether it is this thread's.
-    slot: Option<u32>,
-    is_mine: bool,
+pub(super) enum Share<'a> {
+    /// There is one thread.
+    All,
+    /// Those whose slots this walk takes.
+    Of {
+        /// The slots that are taken.
+        taken: &'a AtomicUsize,
+        /// Those that this walk asks for.
+        slots: Range<u32>,
+        slot_bytes: usize,
+        /// Bytes walked over.
+        walked: usize,
+        /// The slot they have come to, and whether this walk has taken it.
+        current: Option<(u32, bool)>,
+    },
 }
 
 impl<'a> Share<'a> {
-    /// Everything.
-    pub(super) fn all() -> Self {
-        Self { of: None, slot_bytes: 0, walked: 0, slot: None, is_mine: true }
-    }
-
-    pub(super) fn new(taken: &'a AtomicUsize, slots: Range<u32>, bytes: usize) -> Self {
-        let slot_bytes = bytes.div_ceil(size_of::<usize>().wrapping_mul(8));
-        Self { of: Some((taken, slots)), slot_bytes, walked: 0, slot: None, is_mine: false }
+    pub(super) fn of(taken: &'a AtomicUsize, slots: Range<u32>, bytes: usize) -> Self {
+        let slot_bytes = usize::try_from(SLOTS).map_or(bytes, |slots| bytes.div_ceil(slots));
+        Self::Of { taken, slots, slot_bytes, walked: 0, current: None }
     }
 
     /// Whether the next so many bytes are this thread's. Every walk must ask for the same in the same order.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
-        let Some((taken, slots)) = &self.of else { return true };
-        let slot = self.walked.checked_div(self.slot_bytes).unwrap_or(0);
-        // A walk over more than was announced stays in the last slot.
+        let Self::Of { taken, slots, slot_bytes, walked, current } = self else { return true };
+        let slot = walked.checked_div(*slot_bytes).unwrap_or(0);
+        // A walk over more than was said stays in the last slot.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX).min(SLOTS.wrapping_sub(1));
-        self.walked = self.walked.wrapping_add(bytes);
-        if self.slot != Some(slot) {
-            self.slot = Some(slot);
-            let bit = 1_usize.wrapping_shl(slot);
-            // Whoever finds it taken knows that its taker is `Busy`.
-            self.is_mine = slots.contains(&slot) && taken.fetch_or(bit, Ordering::AcqRel) & bit == 0;
+        *walked = walked.wrapping_add(bytes);
+        match *current {
+            Some((same, is_mine)) if same == slot => is_mine,
+            _ => {
+                let bit = 1_usize.wrapping_shl(slot);
+                let is_mine = slots.contains(&slot) && taken.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+                *current = Some((slot, is_mine));
+                is_mine
+            }
         }
-        self.is_mine
     }
 
     /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
     pub(super) fn rows(&mut self, rows: Rows, row: usize, mut visit: impl FnMut(Rows)) {
-        let most = match self.of {
-            Some(_) => PIECE.checked_div(row).unwrap_or(1).max(1),
-            None => rows.count,
+        let most = match self {
+            Self::All => rows.count,
+            Self::Of { .. } => PIECE.checked_div(row).unwrap_or(1).max(1),
         };
         let mut rest = rows;
         while rest.count > 0 {
@@ -146,21 +142,5 @@ impl<'a> Share<'a> {
             rest.src = rest.src.wrapping_add(count);
             rest.count = rest.count.wrapping_sub(count);
         }
-    }
-}
-
-/// Counts a thread as busy, also while a panic unwinds it.
-struct Busy<'a>(&'a AtomicUsize);
-
-impl<'a> Busy<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
     }
 }

@@ -2,14 +2,14 @@
 
 use core::fmt;
 
-/// The instruction sets that kernels are written for, narrowest first.
+/// The instruction sets that kernels are written for.
 ///
 /// [`Isa::detected`] is what this machine has. What a geometry uses ([`Geometry::isa`](crate::Geometry::isa))
 /// is chosen when it is prepared: the detected one, or with the feature `std` a narrower one that the
 /// environment variable `KVSCATTER_MAX_ISA` names (`portable`, `sse2`, `avx2`, `avx512`). The variable is for
 /// tests, and for telling a kernel's fault from another's; it is read once, and a word that is none of these
-/// sets no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// sets no limit. 4-bit rows that straddle bytes have no kernel of their own for AVX-512, and strings have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Isa {
     /// What the compiler's target has, and nothing of an architecture's own.
@@ -23,6 +23,8 @@ pub enum Isa {
 }
 
 impl Isa {
+    /// Narrowest first.
+    #[cfg(any(feature = "std", test))]
     const ALL: [Self; 4] = [Self::Portable, Self::Sse2, Self::Avx2, Self::Avx512];
 
     /// The widest one that this machine has; without the feature `std`, that the target is compiled for.
@@ -55,8 +57,8 @@ impl Isa {
         static ALLOWED: OnceLock<Isa> = OnceLock::new();
         *ALLOWED.get_or_init(|| {
             let limit = std::env::var("KVSCATTER_MAX_ISA").ok();
-            let limit = limit.and_then(|name| Self::ALL.into_iter().find(|isa| isa.name() == name));
-            limit.map_or(Self::detected(), |limit| limit.min(Self::detected()))
+            let limit = limit.and_then(|name| Self::detected().up_to().find(|isa| isa.name() == name));
+            limit.unwrap_or(Self::detected())
         })
     }
 
@@ -64,6 +66,13 @@ impl Isa {
     #[cfg(not(feature = "std"))]
     pub(crate) fn allowed() -> Self {
         Self::detected()
+    }
+
+    /// The narrower ones, and this one.
+    #[cfg(any(feature = "std", test))]
+    pub(super) fn up_to(self) -> impl Iterator<Item = Self> {
+        let mut done = false;
+        Self::ALL.into_iter().take_while(move |&isa| !core::mem::replace(&mut done, isa == self))
     }
 
     fn name(self) -> &'static str {

@@ -12,12 +12,15 @@ use super::limits::SHORT;
 use super::x86;
 use crate::mapping::Loop;
 
-/// Where one row of runs begins on either side.
+/// A place on either side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begin {
+pub(super) struct Sides {
     pub(super) dst: *mut u8,
     pub(super) src: *const u8,
 }
+
+// SAFETY: threads that share the pointers write disjoint bytes (P2, P3) and only read those at `src`.
+unsafe impl Sync for Sides {}
 
 /// What the blocks of a batch have in common.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +29,7 @@ pub(super) struct Pattern {
     pub(super) runs: Loop,
     /// Bytes of one run.
     pub(super) len: usize,
-    /// How many runs ahead of the copy destinations are asked for; [`NEVER`] where the machine sees for itself
+    /// How many runs ahead of the copy destinations are prefetched; [`NEVER`] where the machine sees for itself
     /// what comes next.
     pub(super) lead: usize,
 }
@@ -34,13 +37,13 @@ pub(super) struct Pattern {
 /// More runs than any batch has.
 pub(super) const NEVER: usize = usize::MAX >> 1;
 
-/// Copies all runs of a batch.
+/// Copies all runs of a batch, the blocks of which begin at these places.
 ///
 /// # Safety
-/// P1: every run, which is `len` bytes at a beginning moved by a multiple of the pattern's steps below its
+/// The pattern's runs are as long as those that the kernel was chosen for, unless it takes any length. P1: every run, which is `len` bytes at a beginning moved by a multiple of the pattern's steps below its
 /// count, is valid for writes on the left and for reads on the right; no run that is written overlaps one that
 /// is read. The machine has the instruction set that the kernel was chosen for.
-pub(super) type Kernel = unsafe fn(&[Begin], &Pattern);
+pub(super) type Kernel = unsafe fn(&[Sides], &Pattern);
 
 /// The kernels of one mapping.
 #[derive(Clone, Copy, Debug)]
@@ -54,31 +57,58 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
+    /// For runs of usually `len` bytes.
     pub(super) fn choose(isa: Isa, len: usize) -> Self {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => x86::avx512_kernels(len),
+            Isa::Avx512 => Self::of::<x86::Avx512>(len),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => x86::avx2_kernels(len),
+            Isa::Avx2 => Self::of::<x86::Avx2>(len),
             #[cfg(target_arch = "x86_64")]
-            Isa::Sse2 => x86::sse2_kernels(len),
-            _ => Self::portable(len),
+            Isa::Sse2 => Self::of::<x86::Sse2>(len),
+            _ => Self::of::<Portable>(len),
         }
     }
 
-    pub(super) fn portable(len: usize) -> Self {
+    fn of<I: Instructions>(len: usize) -> Self {
         let usual = match len {
-            1 => copy_runs::<Fixed<1>>,
-            2 => copy_runs::<Fixed<2>>,
-            4 => copy_runs::<Fixed<4>>,
-            8 => copy_runs::<Fixed<8>>,
-            16 => copy_runs::<Fixed<16>>,
-            32 => copy_runs::<Fixed<32>>,
-            64 => copy_runs::<Fixed<64>>,
-            128 => copy_runs::<Fixed<128>>,
-            _ => copy_runs::<Memcpy>,
+            1 => I::kernel::<Fixed<1>>(),
+            2 => I::kernel::<Fixed<2>>(),
+            4 => I::kernel::<Fixed<4>>(),
+            8 => I::kernel::<Fixed<8>>(),
+            16 => I::kernel::<Fixed<16>>(),
+            32 => I::kernel::<Fixed<32>>(),
+            64 => I::kernel::<Fixed<64>>(),
+            128 => I::kernel::<Fixed<128>>(),
+            192 if len <= I::LONGEST => I::kernel::<Fixed<192>>(),
+            256 if len <= I::LONGEST => I::kernel::<Fixed<256>>(),
+            512 if len <= I::LONGEST => I::kernel::<Fixed<512>>(),
+            _ => I::kernel::<I::Any>(),
         };
-        Self { len, usual, any: copy_runs::<Memcpy>, stream: copy_runs::<Memcpy> }
+        Self { len, usual, any: I::kernel::<I::Any>(), stream: I::kernel::<I::Stream>() }
+    }
+}
+
+/// An instruction set that kernels are compiled for.
+pub(super) trait Instructions {
+    /// The longest run that is moved through registers at once.
+    const LONGEST: usize;
+    /// Runs of any length.
+    type Any: Run;
+    /// Runs that bypass the caches.
+    type Stream: Run;
+    fn kernel<R: Run>() -> Kernel;
+}
+
+struct Portable;
+
+impl Instructions for Portable {
+    const LONGEST: usize = 128;
+    type Any = Memcpy;
+    type Stream = Memcpy;
+
+    fn kernel<R: Run>() -> Kernel {
+        copy_runs::<R>
     }
 }
 
@@ -95,11 +125,11 @@ pub(super) trait Run {
     /// machine has the instruction set that the caller is compiled for.
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize);
 
-    /// Asks for a destination that will be written soon.
+    /// Prefetches a destination that will be written soon.
     #[inline(always)]
-    fn announce(dst: *mut u8, len: usize) {
+    fn prefetch(dst: *mut u8, len: usize) {
         #[cfg(target_arch = "x86_64")]
-        x86::announce(dst, len);
+        x86::prefetch_run(dst, len);
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (dst, len);
     }
@@ -110,12 +140,12 @@ pub(super) trait Run {
 /// # Safety
 /// As [`Kernel`].
 #[inline(always)]
-pub(super) unsafe fn copy_runs<R: Run>(batch: &[Begin], pattern: &Pattern) {
+pub(super) unsafe fn copy_runs<R: Run>(batch: &[Sides], pattern: &Pattern) {
     let Pattern { runs, len, lead } = *pattern;
     // P1: every run lies inside its buffer; the step past the last one is computed but never used, and wrapping
     // arithmetic makes that defined.
     if batch.len().wrapping_mul(runs.count) <= lead {
-        for &Begin { mut dst, mut src } in batch {
+        for &Sides { mut dst, mut src } in batch {
             for _ in 0..runs.count {
                 // SAFETY: the caller's.
                 unsafe { R::copy(dst, src, len) };
@@ -126,10 +156,10 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Begin], pattern: &Pattern) {
         return;
     }
     let mut ahead = Ahead { batch: batch.iter(), runs, dst: ptr::null_mut(), left: 0 };
-    ahead.by_ref().take(lead).for_each(|dst| R::announce(dst, len));
-    for &Begin { mut dst, mut src } in batch {
+    ahead.by_ref().take(lead).for_each(|dst| R::prefetch(dst, len));
+    for &Sides { mut dst, mut src } in batch {
         for _ in 0..runs.count {
-            ahead.next().into_iter().for_each(|dst| R::announce(dst, len));
+            ahead.next().into_iter().for_each(|dst| R::prefetch(dst, len));
             // SAFETY: the caller's.
             unsafe { R::copy(dst, src, len) };
             dst = dst.wrapping_offset(runs.dst);
@@ -140,7 +170,7 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Begin], pattern: &Pattern) {
 
 /// The destinations of a batch's runs.
 struct Ahead<'a> {
-    batch: slice::Iter<'a, Begin>,
+    batch: slice::Iter<'a, Sides>,
     runs: Loop,
     dst: *mut u8,
     /// How many runs begin at `dst` and behind it, before the next block does.
@@ -168,17 +198,16 @@ pub(super) struct Fixed<const N: usize>;
 
 impl<const N: usize> Run for Fixed<N> {
     #[inline(always)]
-    unsafe fn copy(dst: *mut u8, src: *const u8, _: usize) {
-        // That of overlapping memory, because it loads all before it stores any: a load behind a store to the
-        // same place in another page waits for it.
-        // SAFETY: the caller's, for `N` bytes: the kernel is chosen by that length.
+    unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        debug_assert_eq!(len, N, "a kernel for other runs");
+        // SAFETY: the caller's, for `N` bytes: the contract of [`Kernel`] is that runs are as long.
         unsafe { ptr::copy_nonoverlapping(src, dst, N) };
     }
 
     #[inline(always)]
-    fn announce(dst: *mut u8, _: usize) {
+    fn prefetch(dst: *mut u8, _: usize) {
         #[cfg(target_arch = "x86_64")]
-        x86::announce(dst, N);
+        x86::prefetch_run(dst, N);
         #[cfg(not(target_arch = "x86_64"))]
         let _ = dst;
     }
@@ -197,9 +226,9 @@ impl Run for Memcpy {
 
 /// Runs of any length: short ones in pieces of `N` bytes, the last of which overlaps the one before it, without
 /// the cost of a call.
-pub(super) struct Pieces<const N: usize>;
+pub(super) struct Short<const N: usize>;
 
-impl<const N: usize> Run for Pieces<N> {
+impl<const N: usize> Run for Short<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let Some(last) = len.checked_sub(N).filter(|_| len <= SHORT) else {

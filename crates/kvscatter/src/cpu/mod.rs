@@ -3,14 +3,7 @@
 //! Functions here are safe because they check, against the plan's geometry, the two things a plan cannot know:
 //! how long the buffers are and how wide their elements. P1 does the rest.
 //!
-//! | module | what |
-//! |---|---|
-//! | [`copiers`] | one call: in place or functional, on one thread or a host's |
-//! | [`copier`] | one sample: its blocks, and which kernel each goes to |
-//! | [`kernel`], [`x86`] | one block: every run of it |
-//! | [`limits`] | the numbers that choose between them |
-//! | [`nibbles`] | a plan over 4-bit elements that do not keep to bytes |
-//! | [`parts`] | the destination of those for many threads |
+//! `ARCHITECTURE.md` says which file does what.
 
 mod copier;
 mod copiers;
@@ -34,6 +27,7 @@ pub(crate) use self::copiers::{Copiers, Shapes};
 pub use self::executor::Executor;
 pub(crate) use self::executor::Host;
 pub use self::isa::Isa;
+pub(crate) use self::limits::SHARED;
 use self::nibbles::Nibbles;
 use crate::size::Width;
 use crate::{ElementType, Error, WritePlan};
@@ -42,8 +36,6 @@ use crate::{ElementType, Error, WritePlan};
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) isa: Isa,
-    /// Bytes of one element; 0 where elements are not whole bytes.
-    width: usize,
     by: By,
 }
 
@@ -60,7 +52,6 @@ enum By {
 impl Cpu {
     pub(crate) fn new(element: ElementType, shapes: &Shapes<'_>) -> Self {
         let isa = Isa::allowed();
-        let width = element.bits().unwrap_or(0).div_euclid(8);
         let bytes = |width| By::Bytes(Box::new(Copiers::new(isa, width, shapes)));
         let by = match element.bits() {
             None => By::Clone,
@@ -68,41 +59,52 @@ impl Cpu {
                 Some(half) => bytes(half),
                 None => By::Nibbles(Nibbles::new(isa, shapes.write, shapes.rows)),
             },
-            Some(_) => bytes(Width::Bytes(width)),
+            Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
-        Self { isa, width, by }
+        Self { isa, by }
     }
 }
 
 /// Checks that a plan moves elements as wide as `T`, and that buffers of these lengths hold its tensors.
 /// `buffer` is the place an error names.
 #[inline]
-pub(crate) fn check<T>(
-    plan: &WritePlan<'_>,
+pub(crate) fn check<'a, T>(
+    plan: &WritePlan<'a>,
     buffer: usize,
     cache: usize,
     update: usize,
-) -> Result<(), Error> {
+) -> Result<&'a Copiers, Error> {
     let geometry = plan.geometry();
-    if size_of::<T>() == 0 || size_of::<T>() != geometry.cpu.width {
-        return Err(Error::ElementWidth {
-            got: size_of::<T>().saturating_mul(8),
-            element: geometry.element(),
-        });
+    match &geometry.cpu.by {
+        By::Bytes(copiers) if copiers.moves::<T>() => {
+            geometry.check_buffers(buffer, cache, update, |buffer| buffer.len)?;
+            Ok(copiers)
+        }
+        _ => Err(Error::ElementWidth { got: size_of::<T>().saturating_mul(8), element: geometry.element() }),
     }
-    geometry.check_buffers(buffer, cache, update, |buffer| buffer.len)
 }
 
 /// The same for raw bytes, which may be elements of any fixed width.
-pub(crate) fn check_bytes(
-    plan: &WritePlan<'_>,
+pub(crate) fn check_bytes<'a>(
+    plan: &WritePlan<'a>,
     buffer: usize,
     cache: usize,
     update: usize,
-) -> Result<(), Error> {
-    let element = plan.geometry().element();
-    element.bits().ok_or(Error::ElementWidth { got: 8, element })?;
-    plan.geometry().check_buffers(buffer, cache, update, |buffer| buffer.bytes)
+) -> Result<Raw<'a>, Error> {
+    let geometry = plan.geometry();
+    let raw = match &geometry.cpu.by {
+        By::Bytes(copiers) => Raw::Bytes(copiers),
+        By::Nibbles(nibbles) => Raw::Nibbles(nibbles),
+        By::Clone => return Err(Error::ElementWidth { got: 8, element: geometry.element() }),
+    };
+    geometry.check_buffers(buffer, cache, update, |buffer| buffer.bytes)?;
+    Ok(raw)
+}
+
+/// What moves raw bytes.
+pub(crate) enum Raw<'a> {
+    Bytes(&'a Copiers),
+    Nibbles(&'a Nibbles),
 }
 
 /// Writes in place.
@@ -113,9 +115,9 @@ pub(crate) fn write<T: NoUninit>(
     cache: &mut [T],
     update: &[T],
 ) -> Result<(), Error> {
-    check::<T>(plan, buffer, cache.len(), update.len())?;
+    let copiers = check::<T>(plan, buffer, cache.len(), update.len())?;
     // SAFETY: just checked; the cache is borrowed exclusively, and values of `T` are moved whole.
-    unsafe { write_raw(plan, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
+    unsafe { copiers.write(plan, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
     Ok(())
 }
 
@@ -126,11 +128,10 @@ pub(crate) fn write_bytes(
     cache: &mut [u8],
     update: &[u8],
 ) -> Result<(), Error> {
-    check_bytes(plan, buffer, cache.len(), update.len())?;
-    match &plan.geometry().cpu.by {
-        By::Nibbles(nibbles) => nibbles.write(plan, cache, update),
+    match check_bytes(plan, buffer, cache.len(), update.len())? {
+        Raw::Nibbles(nibbles) => nibbles.write(plan, cache, update),
         // SAFETY: just checked; the cache is borrowed exclusively.
-        _ => unsafe { write_raw(plan, cache.as_mut_ptr(), update.as_ptr()) },
+        Raw::Bytes(copiers) => unsafe { copiers.write(plan, cache.as_mut_ptr(), update.as_ptr()) },
     }
     Ok(())
 }
@@ -142,10 +143,11 @@ pub(crate) fn into_present<T: NoUninit>(
     update: &[T],
     present: &mut [T],
 ) -> Result<(), Error> {
-    check::<T>(plan, 0, past.len(), update.len())?;
+    let copiers = check::<T>(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
+    let present = present.as_mut_ptr().cast();
     // SAFETY: just checked; the present is borrowed exclusively, and values of `T` are moved whole.
-    unsafe { fill_raw(plan, present.as_mut_ptr().cast(), past.as_ptr().cast(), update.as_ptr().cast()) };
+    unsafe { copiers.fill(plan, present, past.as_ptr().cast(), update.as_ptr().cast()) };
     Ok(())
 }
 
@@ -156,10 +158,11 @@ pub(crate) fn into_present_uninit<'p, T: NoUninit>(
     update: &[T],
     present: &'p mut [MaybeUninit<T>],
 ) -> Result<&'p mut [T], Error> {
-    check::<T>(plan, 0, past.len(), update.len())?;
+    let copiers = check::<T>(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
+    let start = present.as_mut_ptr().cast();
     // SAFETY: just checked; the present is borrowed exclusively.
-    unsafe { fill_raw(plan, present.as_mut_ptr().cast(), past.as_ptr().cast(), update.as_ptr().cast()) };
+    unsafe { copiers.fill(plan, start, past.as_ptr().cast(), update.as_ptr().cast()) };
     // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the plan's (both
     // just checked), and the blocks from the past and from the update partition it: each element was copied
     // whole from a valid `T`.
@@ -173,34 +176,14 @@ pub(crate) fn into_present_bytes(
     update: &[u8],
     present: &mut [u8],
 ) -> Result<(), Error> {
-    check_bytes(plan, 0, past.len(), update.len())?;
+    let raw = check_bytes(plan, 0, past.len(), update.len())?;
     plan.geometry().check_present(present.len(), |buffer| buffer.bytes)?;
-    match &plan.geometry().cpu.by {
-        By::Nibbles(nibbles) => nibbles.fill(plan, present, past, update),
+    match raw {
+        Raw::Nibbles(nibbles) => nibbles.fill(plan, present, past, update),
         // SAFETY: just checked; the present is borrowed exclusively.
-        _ => unsafe { fill_raw(plan, present.as_mut_ptr(), past.as_ptr(), update.as_ptr()) },
+        Raw::Bytes(copiers) => unsafe {
+            copiers.fill(plan, present.as_mut_ptr(), past.as_ptr(), update.as_ptr());
+        },
     }
     Ok(())
-}
-
-/// Executes the plan on elements of whole bytes; the checks above let no others come here.
-///
-/// # Safety
-/// As [`Copiers::write`].
-unsafe fn write_raw(plan: &WritePlan<'_>, cache: *mut u8, update: *const u8) {
-    if let By::Bytes(copiers) = &plan.geometry().cpu.by {
-        // SAFETY: the caller's.
-        unsafe { copiers.write(plan, cache, update) };
-    }
-}
-
-/// The functional form of [`write_raw`].
-///
-/// # Safety
-/// As [`Copiers::fill`].
-unsafe fn fill_raw(plan: &WritePlan<'_>, present: *mut u8, past: *const u8, update: *const u8) {
-    if let By::Bytes(copiers) = &plan.geometry().cpu.by {
-        // SAFETY: the caller's.
-        unsafe { copiers.fill(plan, present, past, update) };
-    }
 }

@@ -9,8 +9,7 @@
 use core::hint;
 
 use super::Isa;
-use super::kernel::{Pieces, Run};
-use super::limits::SHARED;
+use super::kernel::{Run, Short};
 use super::parts;
 use crate::WritePlan;
 use crate::mapping::{Block, Loop, Mapping};
@@ -25,7 +24,7 @@ const PIECE: usize = 32;
 
 /// How 4-bit elements are moved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nibbles {
+pub(crate) struct Nibbles {
     kernel: Kernel,
     /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
     rows: usize,
@@ -59,7 +58,7 @@ impl Nibbles {
         let geometry = plan.geometry();
         let bytes = plan.bytes().unwrap_or(0);
         let written = bytes.checked_div(plan.batch()).unwrap_or(0);
-        let executor = plan.host().filter(|_| geometry.cache.exact && bytes >= SHARED);
+        let executor = plan.executor(bytes).filter(|_| geometry.cache.exact);
         let (dst, src) = plan.bases();
         parts::share(geometry, cache, written, executor, |mine| {
             plan.for_each_rows(|rows| {
@@ -80,7 +79,7 @@ impl Nibbles {
     pub(super) fn fill(self, plan: &WritePlan<'_>, present: &mut [u8], past: &[u8], update: &[u8]) {
         let geometry = plan.geometry();
         let written = geometry.row_elements.wrapping_mul(geometry.capacity()).div_ceil(2);
-        let executor = plan.host().filter(|_| geometry.present.buffer.bytes >= SHARED);
+        let executor = plan.executor(geometry.present.buffer.bytes);
         parts::share(geometry, present, written, executor, |mine| {
             plan.for_each_sample(|layer, sample, target| {
                 let Some(part) = mine.part_of(layer, sample) else { return };
@@ -182,7 +181,7 @@ unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
     }
     // SAFETY: the caller's; the bytes between them.
-    unsafe { Pieces::<PIECE>::copy(dst, src, whole) };
+    unsafe { Short::<PIECE>::copy(dst, src, whole) };
 }
 
 /// To nibble `odd` of the first byte from the other nibble of the first byte.
@@ -290,11 +289,6 @@ mod tests {
     use crate::Isa;
     use crate::mapping::Loop;
 
-    fn isas() -> impl Iterator<Item = Isa> {
-        let all = [Isa::Portable, Isa::Sse2, Isa::Avx2, Isa::Avx512];
-        all.into_iter().filter(|&isa| isa <= Isa::detected())
-    }
-
     fn unpack(bytes: &[u8]) -> Vec<u8> {
         bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect()
     }
@@ -304,7 +298,7 @@ mod tests {
     fn every_parity_and_length_leaves_the_neighbours_alone() {
         let src: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(37) ^ 0x5a).collect();
         let (nibbles, old) = (unpack(&src), [0xc3_u8; 320]);
-        for isa in isas() {
+        for isa in Isa::detected().up_to() {
             for (to, from, step) in
                 [(0, 0, 203), (0, 1, 203), (1, 0, 203), (1, 1, 203), (3, 2, 204), (2, 5, 204)]
             {
@@ -332,7 +326,7 @@ mod tests {
             // SAFETY: the machine has the instruction set.
             catch_unwind(|| unsafe { kernel(isa)(&mut [0; 8], to, &[0; 8], from, &pattern) }).is_ok()
         };
-        for isa in isas() {
+        for isa in Isa::detected().up_to() {
             assert!(fits(isa, 0, 0, 11, 5));
             assert!(!fits(isa, 1, 0, 11, 5), "behind the destination");
             assert!(fits(isa, 0, 10, 0, 5));

@@ -24,7 +24,7 @@ pub(super) fn share(
     work: impl Fn(&mut Mine<'_, '_>) + Sync,
 ) {
     match executor {
-        None => work(&mut Mine::new(&Parts::one(geometry, dst), &mut Share::all())),
+        None => work(&mut Mine::new(&Parts::one(geometry, dst), &mut Share::All)),
         Some(executor) => {
             let parts = Parts::many(geometry, dst, written);
             executor::share(executor, parts.len, |share| work(&mut Mine::new(&parts, share)));
@@ -147,7 +147,7 @@ mod tests {
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
             let parts = Parts::many(write.geometry(), &mut buffer, written);
             let taken = AtomicUsize::new(0);
-            let mut shares = [0..20, 20..usize::BITS].map(|slots| Share::new(&taken, slots, parts.len));
+            let mut shares = [0..20, 20..usize::BITS].map(|slots| Share::of(&taken, slots, parts.len));
             let mut threads = shares.each_mut().map(|share| Mine::new(&parts, share));
             let mut owners = Vec::new();
             for (layer, sample) in (0..3).flat_map(|layer| (0..batch).map(move |sample| (layer, sample))) {

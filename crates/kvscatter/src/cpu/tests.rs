@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
-use super::kernel::{Begin, Kernel, Kernels, NEVER, Pattern};
+use super::kernel::{Kernel, Kernels, NEVER, Pattern, Sides};
 use super::limits::{AHEAD, BATCH, LEAD, PIECE, SHARED, SHORT, STREAMED, TILE, WIDE};
 use super::{Isa, executor};
 use crate::mapping::{Loop, Rows};
@@ -34,7 +34,7 @@ fn lengths() -> Vec<usize> {
 
 /// Each instruction set of this machine, up to the one that this run of the tests allows.
 fn instruction_sets() -> impl Iterator<Item = Isa> {
-    [Isa::Portable, Isa::Sse2, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::allowed())
+    Isa::allowed().up_to()
 }
 
 /// Three runs of each of a few blocks, `gap` bytes between neighbours on the left and none on the right.
@@ -52,7 +52,7 @@ fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: 
     }
     let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
     let begins: Vec<_> = (0..BLOCKS)
-        .map(|block| Begin {
+        .map(|block| Sides {
             dst: dst_start.wrapping_add(dst_at + block * RUNS * (len + gap)),
             src: src_start.wrapping_add(src_at + block * RUNS * len),
         })

@@ -6,70 +6,65 @@ use core::arch::x86_64::{
 };
 use core::marker::PhantomData;
 
-use super::kernel::{Begin, Fixed, Kernels, Memcpy, Pattern, Pieces, Run, copy_runs};
+use super::kernel::{Instructions, Kernel, Memcpy, Pattern, Run, Short, Sides, copy_runs};
 use super::limits::AHEAD;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-pub(super) fn avx512_kernels(len: usize) -> Kernels {
-    let usual = match len {
-        1 => avx512::<Fixed<1>>,
-        2 => avx512::<Fixed<2>>,
-        4 => avx512::<Fixed<4>>,
-        8 => avx512::<Fixed<8>>,
-        16 => avx512::<Fixed<16>>,
-        32 => avx512::<Fixed<32>>,
-        64 => avx512::<Fixed<64>>,
-        128 => avx512::<Fixed<128>>,
-        192 => avx512::<Fixed<192>>,
-        256 => avx512::<Fixed<256>>,
-        512 => avx512::<Fixed<512>>,
-        _ => avx512::<Pieces<64>>,
-    };
-    Kernels { len, usual, any: avx512::<Pieces<64>>, stream: avx512::<Stream<__m512i>> }
+pub(super) struct Sse2;
+pub(super) struct Avx2;
+pub(super) struct Avx512;
+
+impl Instructions for Sse2 {
+    const LONGEST: usize = 128;
+    type Any = Memcpy;
+    type Stream = Stream<__m128i>;
+
+    fn kernel<R: Run>() -> Kernel {
+        copy_runs::<R>
+    }
 }
 
-pub(super) fn avx2_kernels(len: usize) -> Kernels {
-    let usual = match len {
-        1 => avx2::<Fixed<1>>,
-        2 => avx2::<Fixed<2>>,
-        4 => avx2::<Fixed<4>>,
-        8 => avx2::<Fixed<8>>,
-        16 => avx2::<Fixed<16>>,
-        32 => avx2::<Fixed<32>>,
-        64 => avx2::<Fixed<64>>,
-        128 => avx2::<Fixed<128>>,
-        192 => avx2::<Fixed<192>>,
-        256 => avx2::<Fixed<256>>,
-        _ => avx2::<Pieces<32>>,
-    };
-    Kernels { len, usual, any: avx2::<Pieces<32>>, stream: avx2::<Stream<__m256i>> }
+impl Instructions for Avx2 {
+    const LONGEST: usize = 256;
+    type Any = Short<32>;
+    type Stream = Stream<__m256i>;
+
+    fn kernel<R: Run>() -> Kernel {
+        avx2::<R>
+    }
 }
 
-pub(super) fn sse2_kernels(len: usize) -> Kernels {
-    Kernels { stream: copy_runs::<Stream<__m128i>>, ..Kernels::portable(len) }
+impl Instructions for Avx512 {
+    const LONGEST: usize = 512;
+    type Any = Short<64>;
+    type Stream = Stream<__m512i>;
+
+    fn kernel<R: Run>() -> Kernel {
+        avx512::<R>
+    }
 }
 
 /// # Safety
-/// As [`Kernel`](super::kernel::Kernel).
+/// As [`Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn avx512<R: Run>(batch: &[Begin], pattern: &Pattern) {
+unsafe fn avx512<R: Run>(batch: &[Sides], pattern: &Pattern) {
     // SAFETY: the caller's.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
 /// # Safety
-/// As [`Kernel`](super::kernel::Kernel).
+/// As [`Kernel`].
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<R: Run>(batch: &[Begin], pattern: &Pattern) {
+unsafe fn avx2<R: Run>(batch: &[Sides], pattern: &Pattern) {
     // SAFETY: the caller's.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
 /// Runs whose whole lines are stored past the caches, so that they are not read first. [`fence`] comes after
 /// the last one.
-struct Stream<V>(PhantomData<V>);
+pub(super) struct Stream<V>(PhantomData<V>);
 
 impl<V: Vector> Run for Stream<V> {
     #[inline(always)]
@@ -109,11 +104,11 @@ pub(super) fn fence() {
     unsafe { _mm_sfence() };
 }
 
-/// Asks for the lines of a run that will be written, into the second-level cache: the hint that costs hot
+/// Prefetches the lines of a run that will be written, into the second-level cache: the hint that costs hot
 /// destinations least and gains cold ones most. A run that does not begin with a line ends in one more, which
-/// the machine asks for itself.
+/// the machine fetches itself.
 #[inline(always)]
-pub(super) fn announce(dst: *mut u8, len: usize) {
+pub(super) fn prefetch_run(dst: *mut u8, len: usize) {
     let mut at = 0;
     while at < len {
         prefetch::<_MM_HINT_T2>(dst.wrapping_add(at));
@@ -128,7 +123,7 @@ fn prefetch<const HINT: i32>(at: *const u8) {
 }
 
 /// A vector register.
-trait Vector {
+pub(super) trait Vector {
     const BYTES: usize;
     /// # Safety
     /// `src` is valid for `BYTES` of reads; the machine has the register.
