@@ -3,7 +3,6 @@
 use std::fs;
 use std::process::Command;
 
-use kvscatter::Isa;
 use kvscatter_bench::{Machine, units};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +22,6 @@ impl Host {
             ("cores", Some(cores.to_string())),
             ("data caches", Some(levels.join(", ")).filter(|levels| !levels.is_empty())),
             ("memory", memory()),
-            ("kvscatter uses", Some(Isa::detected().to_string())),
             ("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
             ("libc", output("getconf", "GNU_LIBC_VERSION")),
             ("compiler", output("rustc", "--version")),

@@ -35,6 +35,10 @@ fn machine(results: &Results) -> String {
     for (name, fact) in &results.host.facts {
         text += &format!("| {name} | {fact} |\n");
     }
+    // The rows that are limited to fewer instructions say so themselves.
+    if let Some(isa) = results.rows.iter().flat_map(|row| &row.cases).find_map(|case| case.isa.as_ref()) {
+        text += &format!("| kvscatter uses | {isa} |\n");
+    }
     for line in &results.absent {
         text += &format!("\n{line}.\n");
     }
@@ -99,8 +103,10 @@ fn row(row: &RowResults) -> String {
 }
 
 fn line(name: &str, case: &CaseResults, engine: &EngineResults, cold: bool) -> String {
-    if let Some(Note::Wrong(_) | Note::Failed(_)) = engine.note {
-        return format!("| {name} | {} | wrong, not timed |\n", engine.name);
+    match &engine.note {
+        Some(Note::Wrong(_)) => return format!("| {name} | {} | wrong, not timed |\n", engine.name),
+        Some(Note::Failed(why)) => return format!("| {name} | {} | failed: {why} |\n", engine.name),
+        Some(Note::Unsupported(_)) | None => (),
     }
     let ratio =
         |ratio: Option<Percentiles>| ratio.map_or_else(dash, |ratio| units::three_digits(ratio.median));

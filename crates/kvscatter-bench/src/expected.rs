@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::case::{Case, Form, Sides, UpdateLayout};
 use crate::engine::Task;
-use crate::layout::{Piece, pieces, runs, starts_of};
+use crate::layout::{runs, starts_of};
 
 /// Who says what is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,9 +51,7 @@ impl Reference {
                 return oracle(case, task, starts, &cache, update);
             }
             (Task::Write | Task::Unwrapped, Self::RowLoop) => {
-                for piece in pieces(case, task, starts) {
-                    row_loop(case, &piece, &mut cache, update);
-                }
+                row_loop(case, task, starts, &mut cache, update);
             }
         }
         cache
@@ -123,15 +121,18 @@ fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
     ordered
 }
 
-fn row_loop(case: &Case, piece: &Piece, cache: &mut [u8], update: &[u8]) {
-    let (Sides { outer, capacity, inner, bits, .. }, all) = (case.sides(), case.parameters().rows);
-    for head in 0..outer {
-        for i in 0..piece.rows {
-            let to = ((piece.sample * outer + head) * capacity + piece.slot + i) * inner;
-            let row = piece.row + i;
+/// Row by row, each to the slot that the specification's formula says: nothing here is shared with the engines.
+fn row_loop(case: &Case, task: Task, starts: &[i64], cache: &mut [u8], update: &[u8]) {
+    let Sides { outer, capacity, inner, bits, .. } = case.sides();
+    let rows = case.parameters().rows;
+    for (sample, start) in starts_of(case, task, starts).into_iter().enumerate() {
+        for (head, row) in (0..outer).flat_map(|head| (0..rows).map(move |row| (head, row))) {
+            // Linear starts fit, so that they are the same modulo the capacity.
+            let slot = (i128::from(start) + row as i128).rem_euclid(capacity as i128) as usize;
+            let to = ((sample * outer + head) * capacity + slot) * inner;
             let from = match case.parameters().update {
-                UpdateLayout::Dense => ((piece.sample * outer + head) * all + row) * inner,
-                UpdateLayout::Bshd => ((piece.sample * all + row) * outer + head) * inner,
+                UpdateLayout::Dense => ((sample * outer + head) * rows + row) * inner,
+                UpdateLayout::Bshd => ((sample * rows + row) * outer + head) * inner,
             };
             if bits == 4 {
                 (0..inner)
