@@ -53,7 +53,7 @@ impl Copier {
     /// Copies the rows of many samples: those that `walk` puts into the batch.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy), for all of the rows.
+    /// As [`copy`](Self::copy), for all rows that `walk` puts there.
     #[inline(always)]
     pub(super) unsafe fn copy_many(&self, sides: Sides, stores: Stores, walk: impl FnOnce(&mut Batch<'_>)) {
         let kernel = match stores {

@@ -30,20 +30,18 @@ impl Isa {
     /// The widest one that this machine has; without the feature `std`, that the target is compiled for.
     #[must_use]
     pub fn detected() -> Self {
-        #[cfg(all(target_arch = "x86_64", feature = "std"))]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2", feature = "std"))]
         {
             use std::arch::is_x86_feature_detected as has;
-            if has!("avx512f") && has!("avx512bw") && has!("avx512vl") {
-                return Self::Avx512;
-            }
             if has!("avx2") {
-                return Self::Avx2;
+                let wide = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+                return if wide { Self::Avx512 } else { Self::Avx2 };
             }
         }
         let has_avx512 =
             cfg!(all(target_feature = "avx512f", target_feature = "avx512bw", target_feature = "avx512vl"));
         match () {
-            () if cfg!(not(target_arch = "x86_64")) => Self::Portable,
+            () if cfg!(not(all(target_arch = "x86_64", target_feature = "sse2"))) => Self::Portable,
             () if has_avx512 => Self::Avx512,
             () if cfg!(target_feature = "avx2") => Self::Avx2,
             () => Self::Sse2,

@@ -8,7 +8,7 @@ use core::{ptr, slice};
 
 use super::Isa;
 use super::limits::SHORT;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use super::x86;
 use crate::mapping::Loop;
 
@@ -60,11 +60,11 @@ impl Kernels {
     /// For runs of usually `len` bytes.
     pub(super) fn choose(isa: Isa, len: usize) -> Self {
         match isa {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Isa::Avx512 => Self::of::<x86::Avx512>(len),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Isa::Avx2 => Self::of::<x86::Avx2>(len),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Isa::Sse2 => Self::of::<x86::Sse2>(len),
             _ => Self::of::<Portable>(len),
         }
@@ -114,7 +114,7 @@ impl Instructions for Portable {
 
 /// Makes streamed stores visible to other threads before anything that follows.
 pub(super) fn fence() {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     x86::fence();
 }
 
@@ -128,11 +128,16 @@ pub(super) trait Run {
     /// Prefetches a destination that will be written soon.
     #[inline(always)]
     fn prefetch(dst: *mut u8, len: usize) {
-        #[cfg(target_arch = "x86_64")]
-        x86::prefetch_run(dst, len);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (dst, len);
+        prefetch(dst, len);
     }
+}
+
+#[inline(always)]
+fn prefetch(dst: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    x86::prefetch_run(dst, len);
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
+    let _ = (dst, len);
 }
 
 /// Every run of a batch. `R` sees two pointers and a length.
@@ -206,10 +211,7 @@ impl<const N: usize> Run for Fixed<N> {
 
     #[inline(always)]
     fn prefetch(dst: *mut u8, _: usize) {
-        #[cfg(target_arch = "x86_64")]
-        x86::prefetch_run(dst, N);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = dst;
+        prefetch(dst, N);
     }
 }
 

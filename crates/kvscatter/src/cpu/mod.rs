@@ -15,7 +15,7 @@ mod nibbles;
 mod parts;
 #[cfg(test)]
 mod tests;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
 
 use alloc::boxed::Box;

@@ -111,13 +111,13 @@ impl Nibbles {
 
 fn kernel(isa: Isa) -> Kernel {
     match isa {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         Isa::Avx512 | Isa::Avx2 => copy_avx2,
         _ => copy,
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[target_feature(enable = "avx2")]
 fn copy_avx2(dst: &mut [u8], to: usize, src: &[u8], from: usize, pattern: &Pattern) {
     copy(dst, to, src, from, pattern);
