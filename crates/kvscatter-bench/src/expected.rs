@@ -48,13 +48,27 @@ impl Reference {
             (Task::Memcpy, _) if case.parameters().form == Form::Functional => (),
             (Task::Memcpy, _) => flat(case, starts, &mut cache, update),
             (Task::Write | Task::Unwrapped, Self::Oracle) => {
-                return oracle(case, task, starts, &cache, update);
+                let last = cache.last().copied();
+                cache = oracle(case, task, starts, &cache, update);
+                pad(case, last, &mut cache);
             }
             (Task::Write | Task::Unwrapped, Self::RowLoop) => {
+                let last = cache.last().copied();
                 row_loop(case, task, starts, &mut cache, update);
+                pad(case, last, &mut cache);
             }
         }
         cache
+    }
+}
+
+/// The nibble behind an odd number of 4-bit elements belongs to none of them: a write in place leaves it as it was in
+/// the `last` byte, and a new cache has zero there, as ONNX stores it.
+fn pad(case: &Case, last: Option<u8>, cache: &mut [u8]) {
+    let is_odd = case.sides().bits == 4 && case.parameters().shape.iter().product::<usize>() % 2 == 1;
+    if let (true, Some(last), Some(byte)) = (is_odd, last, cache.last_mut()) {
+        let kept = if case.parameters().form == Form::InPlace { last & 0xF0 } else { 0 };
+        *byte = (*byte & 0x0F) | kept;
     }
 }
 

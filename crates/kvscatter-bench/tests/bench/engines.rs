@@ -6,7 +6,7 @@ use kvscatter_bench::{Call, Case, Engine, Failed, Form, Outcome, Reference, Run,
 use crate::support::{case, run};
 
 /// Small ones of every kind, and the yardsticks that suit them.
-const KINDS: [(&str, &[&str]); 15] = [
+const KINDS: [(&str, &[&str]); 16] = [
     ("shape = [3, 2, 16, 8]\nrows = 1", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 16\ntype = \"float32\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 1\nstarts = \"equal\"\ntype = \"i8\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
@@ -25,6 +25,7 @@ const KINDS: [(&str, &[&str]); 15] = [
     ("shape = [3, 2, 16, 8]\nrows = 3\nupdate = \"bshd\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 3\ntype = \"int4\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 7]\nrows = 3\ntype = \"uint4\"", &[MEMCPY, KVSCATTER]),
+    ("shape = [3, 1, 5, 7]\nrows = 3\ntype = \"uint4\"", &[MEMCPY, KVSCATTER]),
     ("shape = [3, 1, 5, 7]\nrows = 3\ntype = \"uint4\"\nform = \"functional\"", &[MEMCPY, KVSCATTER]),
     (
         "shape = [3, 2, 16, 8]\nrows = 2\ntemperature = \"unflushed\"\nlayers = 9",

@@ -26,18 +26,20 @@ use document::Document;
 const SVG_COLUMNS: usize = 136;
 
 /// Layers of a cold run that does not say.
-const COLD_LAYERS: usize = 8;
+const COLD_LAYERS: usize = 16;
 
 /// Rounds that are made even if the time is up.
 const LEAST_ROUNDS: usize = 9;
 
 /// Time a write of your own shape, next to memcpy
 ///
-/// Three engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
-/// kvscatter, called as a host calls it. Each result is compared with the specification's own pseudocode before it is
+/// Engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
+/// kvscatter, called as a host calls it; with threads or a wrap, also what those are compared with. Each result is compared with the specification's own pseudocode before it is
 /// timed. One engine has two turns: how far it is from itself is the A/A spread, and a difference inside it is none.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
 Examples:
   kvscatter bench --shape 8,8,4096,128
       one token for each of 8 samples, the same call again and again
@@ -48,7 +50,10 @@ Examples:
   kvscatter bench --shape 2,8,512,64 --form functional --json
 
 Build with --release and keep the machine quiet. Linux only.
-Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage.")]
+docs/performance.md says how to read the table.
+KVSCATTER_MAX_ISA=portable, sse2 or avx2 limits the instructions.
+Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage."
+)]
 pub(crate) struct Bench {
     /// The cache: 8,8,4096,128 is batch, heads, capacity, head size
     #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE")]
@@ -113,19 +118,21 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, Error> {
     let (svg, budget) = (args.svg.clone(), Budget { time: args.seconds, least_rounds: LEAST_ROUNDS });
     let case = args.case()?;
     let report = measured(&case, budget)?;
-    if let (Some(path), Some(histogram)) = (&svg, Histogram::new(&report, SVG_COLUMNS)) {
-        let picture = histogram.svg(&show::case(&case));
-        if path == Path::new("-") {
-            write!(output, "{picture}")?;
-            return Ok(outcome(&report));
-        }
-        files::write_bytes(path, picture.as_bytes(), &[])?;
+    let picture = || Some(Histogram::new(&report, SVG_COLUMNS)?.svg(&show::case(&case)));
+    let picture = svg.as_ref().and_then(|_| picture());
+    if let (Some(picture), true) = (&picture, svg.as_deref() == Some(Path::new("-"))) {
+        write!(output, "{picture}")?;
+        return Ok(outcome(&report));
     }
     let machine = Machine::read();
     if output.is_json() {
         output.json(&Document::new(&report, &machine))?;
     } else {
         show::report(&report, &machine, output)?;
+    }
+    // Last, so that a path that cannot be written costs the picture alone.
+    if let (Some(path), Some(picture)) = (&svg, &picture) {
+        files::write_bytes(path, picture.as_bytes(), &[])?;
     }
     Ok(outcome(&report))
 }

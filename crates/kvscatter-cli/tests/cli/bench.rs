@@ -66,7 +66,7 @@ fn json_says_all_of_it() {
 #[test]
 fn cold_runs_write_pairs_and_read_them_back() {
     let report = json("--shape 2,2,16,8 --cold=unflushed --update bshd");
-    assert_eq!(report["case"]["layers"], 8);
+    assert_eq!(report["case"]["layers"], 16);
     assert_eq!(report["bytes_per_call"], 2 * 2 * 2 * 8 * 2);
     let times = &report["engines"][2]["detail"];
     assert!(times["write_and_read"]["median"].as_f64() > times["write"]["median"].as_f64());
