@@ -72,7 +72,7 @@ fn cold_runs_write_pairs_and_read_them_back() {
     assert!(times["write_and_read"]["median"].as_f64() > times["write"]["median"].as_f64());
     let text = Folder::new().run(&format!("bench --shape 2,2,16,8 --cold=unflushed {QUICK}")).passed();
     assert!(
-        text.contains("keys and values of 8 layers, unflushed") && text.contains("with reading"),
+        text.contains("keys and values of 16 layers, unflushed") && text.contains("with reading"),
         "{text}"
     );
 }
