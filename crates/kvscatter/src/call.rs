@@ -250,7 +250,9 @@ impl<'a> Positions<'a> {
             && matches!(self.geometry.samples, Samples::Padded { .. })
     }
 
-    fn most_rows(&self) -> usize {
+    /// Rows that each sample of a padded update brings.
+    #[inline(always)]
+    pub(crate) fn most_rows(&self) -> usize {
         match self.geometry.samples {
             Samples::Padded { rows, .. } => rows,
             Samples::Packed { .. } => 0,

@@ -156,11 +156,7 @@ impl<'a> WritePlan<'a> {
     /// Where samples go whose starts say it all.
     #[inline(always)]
     fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
-        let Geometry { samples, .. } = self.geometry();
-        let length = match *samples {
-            Samples::Padded { rows, .. } => rows,
-            Samples::Packed { .. } => 0,
-        };
+        let length = self.positions.most_rows();
         let rule = self.positions.slot_rule(length);
         let capacity = self.geometry().capacity();
         values.enumerate().filter_map(move |(sample, value)| {

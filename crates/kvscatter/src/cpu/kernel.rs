@@ -40,9 +40,10 @@ pub(super) const NEVER: usize = usize::MAX >> 1;
 /// Copies all runs of a batch, the blocks of which begin at these places.
 ///
 /// # Safety
-/// The pattern's runs are as long as those that the kernel was chosen for, unless it takes any length. P1: every run, which is `len` bytes at a beginning moved by a multiple of the pattern's steps below its
-/// count, is valid for writes on the left and for reads on the right; no run that is written overlaps one that
-/// is read. The machine has the instruction set that the kernel was chosen for.
+/// The pattern's runs are as long as those that the kernel was chosen for, unless it takes any length. P1: every
+/// run, which is `len` bytes at a beginning moved by a multiple of the pattern's steps below its count, is valid
+/// for writes on the left and for reads on the right; no run that is written overlaps one that is read. The
+/// machine has the instruction set that the kernel was chosen for.
 pub(super) type Kernel = unsafe fn(&[Sides], &Pattern);
 
 /// The kernels of one mapping.
