@@ -52,11 +52,11 @@ pub(crate) struct CaseResults {
 pub(crate) struct EngineResults {
     pub(crate) name: String,
     /// Nanoseconds per call; none if it was not timed.
-    pub(crate) time: Option<Percentiles>,
-    pub(crate) over_memcpy: Option<Percentiles>,
-    pub(crate) over_hand_loop: Option<Percentiles>,
+    pub(crate) time: Option<Spread>,
+    pub(crate) over_memcpy: Option<Spread>,
+    pub(crate) over_hand_loop: Option<Spread>,
     /// In cold cases: writing, and reading back what was written, over the hand loop's.
-    pub(crate) with_read_over_hand_loop: Option<Percentiles>,
+    pub(crate) with_read_over_hand_loop: Option<Spread>,
     /// Why it was not timed.
     pub(crate) note: Option<Note>,
 }
@@ -68,20 +68,6 @@ pub(crate) enum Note {
     Unsupported(String),
     Wrong(String),
     Failed(String),
-}
-
-/// A distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Percentiles {
-    pub(crate) p10: f64,
-    pub(crate) median: f64,
-    pub(crate) p90: f64,
-}
-
-impl From<Spread> for Percentiles {
-    fn from(Spread { p10, median, p90 }: Spread) -> Self {
-        Self { p10, median, p90 }
-    }
 }
 
 impl RowResults {
@@ -136,7 +122,7 @@ impl CaseResults {
     }
 
     /// The engine of that name, if it was timed.
-    pub(crate) fn time(&self, engine: &str) -> Option<Percentiles> {
+    pub(crate) fn time(&self, engine: &str) -> Option<Spread> {
         self.engines.iter().find(|found| found.name == engine)?.time
     }
 
@@ -168,7 +154,7 @@ impl EngineResults {
     fn new(report: &Report, entry: &Entry) -> Self {
         let name = &entry.engine;
         let (time, note) = match &entry.outcome {
-            Outcome::Measured(times) => (Some(times.write.spread().into()), None),
+            Outcome::Measured(times) => (Some(times.write.spread()), None),
             Outcome::Unsupported(why) => (None, Some(Note::Unsupported(why.clone()))),
             Outcome::Wrong(why) => (None, Some(Note::Wrong(why.clone()))),
             Outcome::Failed(why) => (None, Some(Note::Failed(why.clone()))),
@@ -176,9 +162,9 @@ impl EngineResults {
         Self {
             name: name.clone(),
             time,
-            over_memcpy: report.ratio(name, MEMCPY).map(Into::into),
-            over_hand_loop: report.ratio(name, HAND_LOOP).map(Into::into),
-            with_read_over_hand_loop: report.ratio_with_read(name, HAND_LOOP).map(Into::into),
+            over_memcpy: report.ratio(name, MEMCPY),
+            over_hand_loop: report.ratio(name, HAND_LOOP),
+            with_read_over_hand_loop: report.ratio_with_read(name, HAND_LOOP),
             note,
         }
     }
@@ -207,9 +193,9 @@ fn median(samples: &Samples) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use kvscatter_bench::{MedianSpread, Parameters};
+    use kvscatter_bench::{MedianSpread, Parameters, Spread};
 
-    use super::{CaseResults, EngineResults, Note, Percentiles, Results, RowResults};
+    use super::{CaseResults, EngineResults, Note, Results, RowResults};
     use crate::host::Host;
     use crate::suite::{Flat, Held, Plot};
     use crate::target::{Status, Verdict};
@@ -217,7 +203,7 @@ pub(crate) mod tests {
     const NOISE: MedianSpread = MedianSpread { lowest: 0.99, highest: 1.01 };
 
     fn engine(name: &str, nanoseconds: f64, memcpy: f64) -> EngineResults {
-        let exact = |value| Some(Percentiles { p10: value, median: value, p90: value });
+        let exact = |value| Some(Spread { p10: value, median: value, p90: value });
         EngineResults {
             name: name.to_owned(),
             time: exact(nanoseconds),

@@ -1,9 +1,9 @@
 //! Tables on the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use kvscatter_bench::{MedianSpread, units};
+use kvscatter_bench::{MedianSpread, Spread, units};
 
-use crate::results::{CaseResults, EngineResults, Note, Percentiles, Results};
+use crate::results::{CaseResults, EngineResults, Note, Results};
 use crate::target::{Status, Verdict};
 
 /// One case: every engine, then the targets.
@@ -70,10 +70,8 @@ pub(crate) fn target(verdict: &Verdict) -> String {
 
 fn line(engine: &EngineResults, moved: usize, cold: bool) -> Vec<String> {
     let dash = || "–".to_owned();
-    let ratio =
-        |ratio: Option<Percentiles>| ratio.map_or_else(dash, |ratio| units::three_digits(ratio.median));
-    let time =
-        |form: fn(Percentiles, usize) -> String| engine.time.map_or_else(dash, |time| form(time, moved));
+    let ratio = |ratio: Option<Spread>| ratio.map_or_else(dash, |ratio| units::three_digits(ratio.median));
+    let time = |form: fn(Spread, usize) -> String| engine.time.map_or_else(dash, |time| form(time, moved));
     let mut cells = vec![
         engine.name.clone(),
         time(|time, _| units::time(time.median)),

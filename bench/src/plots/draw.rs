@@ -2,14 +2,12 @@
 
 use std::io;
 
-use plotters::coord::Shift;
+use kvscatter_bench::ink::{self, Area, Drawn, GREY, GRID, INK, OURS, write};
 use plotters::element::DashedPathElement;
 use plotters::prelude::{
-    Circle, Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, PathElement, Polygon,
-    RGBColor, SVGBackend, Text, WHITE,
+    Circle, Color, DrawingAreaErrorKind, IntoDrawingArea, PathElement, Polygon, RGBColor, SVGBackend, WHITE,
 };
-use plotters::style::FontStyle;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 
 use super::{Figure, Line, Look};
 use crate::suite::Plot;
@@ -24,14 +22,8 @@ const BOTTOM: i32 = HEIGHT - 56;
 /// Between the names of two lines.
 const LEADING: i32 = 17;
 
-const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
-const GREY: RGBColor = RGBColor(0x59, 0x63, 0x6e);
-const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
 const SHADE: RGBColor = RGBColor(0xee, 0xf0, 0xf2);
-const OURS: RGBColor = RGBColor(0x09, 0x69, 0xda);
 
-type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 type Place = (i32, i32);
 
 pub(super) fn svg(figure: &Figure) -> Result<String, DrawingAreaErrorKind<io::Error>> {
@@ -43,8 +35,13 @@ pub(super) fn svg(figure: &Figure) -> Result<String, DrawingAreaErrorKind<io::Er
 fn draw(figure: &Figure, document: &mut String) -> Drawn {
     let area = SVGBackend::with_string(document, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
     area.fill(&WHITE)?;
-    write(&area, figure.title(), (16, 18), Type { size: 16, color: INK, bold: true, at: HPos::Left })?;
-    write(&area, figure.subtitle(), (16, 40), Type { size: 12, color: GREY, bold: false, at: HPos::Left })?;
+    write(&area, figure.title(), (16, 18), ink::Look { size: 16, color: INK, bold: true, at: HPos::Left })?;
+    write(
+        &area,
+        figure.subtitle(),
+        (16, 40),
+        ink::Look { size: 12, color: GREY, bold: false, at: HPos::Left },
+    )?;
     let limit = figure.lines.iter().find(|line| line.look == Look::Limit);
     limit.map_or(Ok(()), |line| shade(&area, figure, line))?;
     grid(&area, figure)?;
@@ -70,7 +67,7 @@ fn shade(area: &Area<'_>, figure: &Figure, limit: &Line) -> Drawn {
 }
 
 fn grid(area: &Area<'_>, figure: &Figure) -> Drawn {
-    let small = |at| Type { size: 12, color: GREY, bold: false, at };
+    let small = |at| ink::Look { size: 12, color: GREY, bold: false, at };
     for tick in figure.x.ticks() {
         let x = x(figure, tick);
         area.draw(&PathElement::new([(x, TOP), (x, BOTTOM)], GRID.stroke_width(1)))?;
@@ -105,7 +102,7 @@ fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
         let tie = [end, (RIGHT + 10, end.1), (RIGHT + 22, y), (RIGHT + 27, y)];
         area.draw(&PathElement::new(tie, color.stroke_width(1)))?;
         let bold = matches!(line.look, Look::Ours | Look::Limit);
-        let look = Type { size: 12, color, bold, at: HPos::Left };
+        let look = ink::Look { size: 12, color, bold, at: HPos::Left };
         write(area, &line.name, (RIGHT + 31, y), look)?;
     }
     Ok(())
@@ -149,20 +146,6 @@ fn color(look: Look) -> RGBColor {
             RGBColor(r, g, b)
         }
     }
-}
-
-/// How a piece of text is set.
-struct Type {
-    size: i32,
-    color: RGBColor,
-    bold: bool,
-    at: HPos,
-}
-
-fn write(area: &Area<'_>, text: &str, place: Place, Type { size, color, bold, at }: Type) -> Drawn {
-    let weight = if bold { FontStyle::Bold } else { FontStyle::Normal };
-    let style = ("sans-serif", size).into_font().style(weight).color(&color).pos(Pos::new(at, VPos::Center));
-    area.draw(&Text::new(text, place, style))
 }
 
 #[cfg(test)]

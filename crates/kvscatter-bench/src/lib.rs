@@ -15,6 +15,7 @@ pub mod engines;
 mod error;
 mod expected;
 mod histogram;
+pub mod ink;
 mod layout;
 mod machine;
 mod measure;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 pub struct Samples(Vec<f64>);
 
 /// A distribution, by three of its percentiles.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The 10th percentile.
     pub p10: f64,

@@ -1,18 +1,12 @@
 //! The histogram as a picture: a panel per engine over one axis.
 
-use std::io;
-
-use plotters::coord::Shift;
-use plotters::prelude::{
-    Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, PathElement, RGBColor, Rectangle,
-    SVGBackend, Text, WHITE,
-};
-use plotters::style::FontStyle;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::prelude::{Color, IntoDrawingArea, PathElement, RGBColor, Rectangle, SVGBackend, WHITE};
+use plotters::style::text_anchor::HPos;
 
 use super::text::label;
 use super::{Histogram, Lane};
 use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
+use crate::ink::{Area, Drawn, GREY, GRID, INK, Look, OURS, write};
 use crate::units::time;
 
 const WIDTH: i32 = 760;
@@ -26,14 +20,7 @@ const PANEL: i32 = 52;
 const GAP: i32 = 14;
 const FOOT: i32 = 56;
 
-const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
-const GREY: RGBColor = RGBColor(0x59, 0x63, 0x6e);
-const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
 const OTHERS: RGBColor = RGBColor(0x8c, 0x95, 0x9f);
-const OURS: RGBColor = RGBColor(0x09, 0x69, 0xda);
-
-type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
 impl Histogram {
     /// An SVG document under a title: ours in blue, all others in grey, each with its median.
@@ -133,22 +120,6 @@ fn lines(title: &str) -> Vec<String> {
         }
     }
     lines
-}
-
-/// How a text looks; its anchor is halfway up.
-#[derive(Clone, Copy)]
-struct Look {
-    size: i32,
-    color: RGBColor,
-    bold: bool,
-    at: HPos,
-}
-
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), look: Look) -> Drawn {
-    let font = ("sans-serif", look.size).into_font();
-    let font = if look.bold { font.style(FontStyle::Bold) } else { font };
-    let style = font.color(&look.color).pos(Pos::new(look.at, VPos::Center));
-    area.draw(&Text::new(text.to_owned(), at, style))
 }
 
 #[cfg(test)]
