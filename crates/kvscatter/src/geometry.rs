@@ -6,6 +6,7 @@ use crate::argument::Words;
 use crate::cpu::{Cpu, Isa, Shapes};
 use crate::layout::{self, Dim, View};
 use crate::mapping::{Dimensions, Loop, Mapping, Step};
+use crate::plan::Source;
 use crate::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange, size};
 
 /// The shapes of one write: batch × outer × capacity × row, with strides for both sides.
@@ -129,11 +130,16 @@ impl Geometry {
             from_update: mapping(most_rows, &present.1, &new)?,
             from_past: mapping(capacity, &present.1, &past)?,
         };
+        let usual_rows = match samples {
+            // As many tokens as samples at most: each brings its next one.
+            Samples::Packed { tokens } if tokens <= batch.0.size => 1,
+            _ => most_rows,
+        };
         let begins = [cache.offset, update.offset, layers.stride.unsigned_abs()];
         let shapes = Shapes {
             write: &write,
             present: &present,
-            rows: most_rows,
+            rows: usual_rows,
             row_elements,
             capacity,
             even: begins.iter().all(|begin| begin.is_multiple_of(2)),
@@ -300,6 +306,15 @@ pub(crate) struct Present {
     pub(crate) layer_stride: isize,
     pub(crate) from_update: Mapping,
     pub(crate) from_past: Mapping,
+}
+
+impl Present {
+    pub(crate) fn from(&self, source: Source) -> &Mapping {
+        match source {
+            Source::Past => &self.from_past,
+            Source::Update => &self.from_update,
+        }
+    }
 }
 
 /// One side of a mapping.

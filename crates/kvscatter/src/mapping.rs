@@ -39,9 +39,15 @@ pub struct Block {
 }
 
 impl Block {
-    /// One run, from offset 0 to offset 0.
-    pub(crate) fn run(len: usize) -> Self {
-        Self { dst: 0, src: 0, len, loops: [Loop::ONCE; 3] }
+    /// The same runs, with a loop that repeats innermost if there is one. The order of runs is free (P2).
+    #[inline(always)]
+    pub(crate) fn turned(mut self) -> Self {
+        while let [outer, middle, Loop { count: 1, .. }] = self.loops
+            && (outer.count, middle.count) != (1, 1)
+        {
+            self.loops = [Loop::ONCE, outer, middle];
+        }
+        self
     }
 
     /// Elements this block moves.
@@ -258,7 +264,7 @@ impl Mapping {
     /// The loop and the length of the runs that so many rows of a sample are, where nothing is around that loop.
     pub(crate) fn only_loop(&self, rows: usize) -> Option<(Loop, usize)> {
         let rows = Rows { sample: 0, dst: 0, src: 0, count: rows };
-        let Block { len, loops: [outer, middle, inner], .. } = self.block(0, 0, rows);
+        let Block { len, loops: [outer, middle, inner], .. } = self.block(0, 0, rows).turned();
         let only = !self.is_empty(rows) && self.split.is_empty() && outer.count == 1 && middle.count == 1;
         only.then_some((inner, len))
     }

@@ -164,51 +164,43 @@ impl<'a> WritePlan<'a> {
         })
     }
 
-    /// The functional form: every sample of every layer of the cache, and where its new rows go.
-    pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(usize, usize, Option<Target>)) {
+    /// The functional form: every sample of every layer of the cache.
+    pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(Sample)) {
         let Geometry { layers, present, .. } = self.geometry();
         if present.buffer.len == 0 {
             return;
         }
+        let capacity = self.geometry().capacity();
         for layer in 0..layers.size {
             let written = if layer == self.checked.layer { self.walked() } else { 0 };
             let mut packed_row = 0;
-            for sample in 0..self.geometry().cache_batch() {
-                let target = if sample < written { self.target(sample, &mut packed_row) } else { None };
-                visit(layer, sample, target);
+            for index in 0..self.geometry().cache_batch() {
+                let target = if index < written { self.target(index, &mut packed_row) } else { None };
+                visit(Sample { layer, index, pieces: Target::pieces(target, index, capacity) });
             }
         }
     }
 
-    /// The blocks of the functional form that come from the update: those of the plan, in the present's layout.
-    pub(crate) fn for_each_present(&self, mut visit: impl FnMut(&Block)) {
-        let (dst, src) = self.present_bases();
-        self.for_each_rows(|rows| {
-            self.geometry().present.from_update.for_each(dst, src, rows, &mut visit);
-        });
-    }
-
-    /// The blocks of the functional form that come from the past: every slot that the plan leaves alone.
-    pub(crate) fn for_each_kept(&self, mut visit: impl FnMut(&Block)) {
-        let capacity = self.geometry().capacity();
-        self.for_each_sample(|layer, sample, target| {
-            let (dst, src) = self.kept_bases(layer);
-            for rows in Target::kept(target, sample, capacity) {
-                self.geometry().present.from_past.for_each(dst, src, rows, &mut visit);
+    /// The functional form block by block.
+    pub(crate) fn for_each_present(&self, mut visit: impl FnMut(Source, &Block)) {
+        let Geometry { present, .. } = self.geometry();
+        self.for_each_sample(|sample| {
+            for (source, rows) in sample.pieces {
+                let mapping = present.from(source);
+                let (dst, src) = self.present_bases(sample.layer, source);
+                mapping.for_each(dst, src, rows, |block| visit(source, block));
             }
         });
     }
 
-    /// Where sample 0 of the written layer begins, in the present and in the update.
-    pub(crate) fn present_bases(&self) -> (usize, usize) {
-        let Geometry { update, present, .. } = self.geometry();
-        (layer_base(0, present.layer_stride, self.checked.layer), update.offset)
-    }
-
-    /// Where sample 0 of a layer begins, in the present and in the past.
-    pub(crate) fn kept_bases(&self, layer: usize) -> (usize, usize) {
-        let Geometry { cache, layers, present, .. } = self.geometry();
-        (layer_base(0, present.layer_stride, layer), layer_base(cache.offset, layers.stride, layer))
+    /// Where sample 0 of a layer begins, in the present and in what it comes from.
+    pub(crate) fn present_bases(&self, layer: usize, source: Source) -> (usize, usize) {
+        let Geometry { cache, update, layers, present, .. } = self.geometry();
+        let src = match source {
+            Source::Past => layer_base(cache.offset, layers.stride, layer),
+            Source::Update => update.offset,
+        };
+        (layer_base(0, present.layer_stride, layer), src)
     }
 
     /// Where sample 0 of the written layer begins, in the cache and in the update.
@@ -279,36 +271,62 @@ impl Target {
         found.into_iter().flatten()
     }
 
-    /// The slots of a sample that its target, if it has one, leaves alone, as rows of the past.
-    pub(crate) fn kept(target: Option<Self>, sample: usize, capacity: usize) -> [Rows; 2] {
-        let keep =
-            |from: usize, to: usize| Rows { sample, dst: from, src: from, count: to.saturating_sub(from) };
-        let Some(Self { slot, length, .. }) = target else {
-            return [keep(0, capacity), keep(0, 0)];
+    /// All slots of a sample, first to last, and where they come from.
+    fn pieces(target: Option<Self>, sample: usize, capacity: usize) -> [(Source, Rows); 3] {
+        let past = |from: usize, to: usize| {
+            (Source::Past, Rows { sample, dst: from, src: from, count: to.saturating_sub(from) })
         };
-        // No sum wraps: both are at most the capacity, which fits `isize`.
+        let Some(Self { slot, row, length, .. }) = target else {
+            return [past(0, capacity), past(capacity, capacity), past(capacity, capacity)];
+        };
+        let update =
+            |dst: usize, src: usize, count: usize| (Source::Update, Rows { sample, dst, src, count });
+        // No sum wraps: slot and length are at most the capacity, which fits `isize`; the rows are the update's.
         let end = slot.wrapping_add(length);
         match end.checked_sub(capacity) {
-            Some(wrapped) => [keep(wrapped, slot), keep(0, 0)],
-            None => [keep(0, slot), keep(end, capacity)],
+            Some(wrapped) => {
+                let first = length.wrapping_sub(wrapped);
+                let rest = update(0, row.wrapping_add(first), wrapped);
+                [rest, past(wrapped, slot), update(slot, row, first)]
+            }
+            None => [past(0, slot), update(slot, row, length), past(end, capacity)],
         }
     }
+}
+
+/// A sample in functional form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) layer: usize,
+    pub(crate) index: usize,
+    /// Its slots, first to last; none may be there.
+    pub(crate) pieces: [(Source, Rows); 3],
+}
+
+/// Where slots of a present come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Past,
+    Update,
 }
 
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
 
-    use super::WritePlan;
+    use super::{Source, WritePlan};
     use crate::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
     use crate::{ElementType, Mode, OutOfRange};
 
     /// Elements that the functional form takes from the past and from the update.
     fn moved(plan: &WritePlan<'_>) -> [usize; 2] {
-        let (mut kept, mut written) = (Vec::new(), Vec::new());
-        plan.for_each_kept(|block| kept.push(block.elements()));
-        plan.for_each_present(|block| written.push(block.elements()));
-        [kept.iter().sum(), written.iter().sum()]
+        [Source::Past, Source::Update].map(|wanted| {
+            let mut moved = Vec::new();
+            plan.for_each_present(|source, block| {
+                moved.extend((source == wanted).then_some(block.elements()));
+            });
+            moved.iter().sum()
+        })
     }
 
     /// One pass over memory: every element of the present is written once.

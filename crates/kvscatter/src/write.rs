@@ -6,6 +6,7 @@ use bytemuck::NoUninit;
 
 use crate::cpu;
 use crate::mapping::Block;
+use crate::plan::Source;
 use crate::{Error, WritePlan};
 
 /// What a write did.
@@ -175,8 +176,13 @@ impl WritePlan<'_> {
     ) -> Result<Written, Error> {
         self.geometry().check_buffers(0, past.len(), update.len(), |buffer| buffer.len)?;
         self.geometry().check_present(present.len(), |buffer| buffer.len)?;
-        self.for_each_kept(|block| clone_block(block, present, past));
-        self.for_each_present(|block| clone_block(block, present, update));
+        self.for_each_present(|source, block| {
+            let source = match source {
+                Source::Past => past,
+                Source::Update => update,
+            };
+            clone_block(block, present, source);
+        });
         Ok(self.written())
     }
 

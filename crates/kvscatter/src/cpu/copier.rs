@@ -4,7 +4,8 @@ use core::mem::MaybeUninit;
 
 use super::Isa;
 use super::kernel::{self, Kernel, Kernels, NEVER, Pattern, Sides};
-use super::limits::{BATCH, LEAD, SHORT};
+use super::limits::{BATCH, FORESEEN, LEAD, STREAMED};
+use super::lines::Lines;
 use crate::mapping::{Block, Loop, Mapping, Rows};
 use crate::size::Width;
 
@@ -27,6 +28,10 @@ pub(super) enum Stores {
 }
 
 impl Stores {
+    pub(super) fn for_bytes(bytes: usize) -> Self {
+        if bytes < STREAMED { Self::Cached } else { Self::Streamed }
+    }
+
     /// Makes streamed stores visible to other threads before anything that follows.
     pub(super) fn finish(self) {
         if self == Self::Streamed {
@@ -40,7 +45,7 @@ impl Copier {
     pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
-        let asks = isa != Isa::Portable && kernels.len <= SHORT;
+        let asks = isa != Isa::Portable && kernels.len <= FORESEEN;
         let lead = LEAD.checked_div(kernels.len).filter(|_| asks).map_or(NEVER, |runs| runs.max(1));
         let (rows, (runs, len)) = mapping.only_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
         Self { mapping, kernels, rows, pattern: Pattern { runs, len, lead } }
@@ -82,16 +87,22 @@ impl Copier {
     /// # Safety
     /// As [`copy`](Self::copy).
     pub(super) unsafe fn copy_block(&self, sides: Sides, block: &Block, stores: Stores) {
+        let block = block.turned();
         let [outer, middle, runs] = block.loops;
         let kernel = self.kernel(block.len, stores);
         let pattern = Pattern { runs, len: block.len, lead: NEVER };
-        let around = Block { loops: [Loop::ONCE, outer, middle], ..*block };
+        let around = Block { loops: [Loop::ONCE, outer, middle], ..block };
         around.for_each_run(|dst, src| {
             let begin = Sides { dst: sides.dst.wrapping_add(dst), src: sides.src.wrapping_add(src) };
             // SAFETY: P1, by this function's contract; the kernel was just chosen for runs of this length, and is
             // one of an instruction set that the machine has (`Isa::allowed`).
             unsafe { kernel(&[begin], &pattern) };
         });
+    }
+
+    /// For bytes that are stored in whole lines.
+    pub(super) fn lines(&self) -> Lines {
+        Lines::new(self.kernels.lines)
     }
 
     /// The kernel for runs of this length.

@@ -12,6 +12,9 @@ use super::limits::SHORT;
 use super::x86;
 use crate::mapping::Loop;
 
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+
 /// A place on either side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sides {
@@ -55,6 +58,8 @@ pub(super) struct Kernels {
     pub(super) any: Kernel,
     /// Past the caches: for writes that no cache can hold.
     pub(super) stream: Kernel,
+    /// The same for runs of whole lines.
+    pub(super) lines: Kernel,
 }
 
 impl Kernels {
@@ -86,7 +91,8 @@ impl Kernels {
             512 if len <= I::LONGEST => I::kernel::<Fixed<512>>(),
             _ => I::kernel::<I::Any>(),
         };
-        Self { len, usual, any: I::kernel::<I::Any>(), stream: I::kernel::<I::Stream>() }
+        let (any, stream, lines) = (I::kernel::<I::Any>(), I::kernel::<I::Stream>(), I::kernel::<I::Lines>());
+        Self { len, usual, any, stream, lines }
     }
 }
 
@@ -98,6 +104,8 @@ pub(super) trait Instructions {
     type Any: Run;
     /// Runs that bypass the caches.
     type Stream: Run;
+    /// The same, where destinations begin and end with a [`LINE`].
+    type Lines: Run;
     fn kernel<R: Run>() -> Kernel;
 }
 
@@ -107,6 +115,7 @@ impl Instructions for Portable {
     const LONGEST: usize = 128;
     type Any = Memcpy;
     type Stream = Memcpy;
+    type Lines = Memcpy;
 
     fn kernel<R: Run>() -> Kernel {
         copy_runs::<R>

@@ -10,8 +10,11 @@ const fn limit(value: usize, tiny: usize) -> usize {
     if cfg!(kvscatter_tiny) { tiny } else { value }
 }
 
-/// Runs longer than this are left to `memcpy`, and to the machine's own prefetching.
+/// Runs longer than this are left to `memcpy`. Measured: 512 and 1024.
 pub(super) const SHORT: usize = limit(1024, 160);
+
+/// Runs longer than this are left to the machine's own prefetching. Measured: 512 and 1024.
+pub(super) const FORESEEN: usize = limit(512, 160);
 
 /// Bytes of destinations that are prefetched before they are written. Measured: 2 to 32 KiB.
 pub(super) const LEAD: usize = limit(4 << 10, 8);
@@ -39,5 +42,8 @@ pub(super) const WIDE: usize = limit(4 << 10, 48);
 
 /// Bytes of a group of slabs. Measured: 16 to 64 KiB.
 pub(super) const TILE: usize = limit(32 << 10, 64);
+
+/// Longer slabs are streamed for a whole sample at once, and up to so many bytes of shorter ones belong together.
+pub(super) const STRIP: usize = limit(128 << 10, 80);
 
 const _: () = assert!(WIDE <= TILE, "a tile holds a slab");

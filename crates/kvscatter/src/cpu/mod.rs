@@ -8,9 +8,11 @@
 mod copier;
 mod copiers;
 mod executor;
+mod fill;
 mod isa;
 mod kernel;
 mod limits;
+mod lines;
 mod nibbles;
 mod parts;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::kernel::{Run, Short};
 use super::parts;
 use crate::WritePlan;
 use crate::mapping::{Block, Loop, Mapping};
-use crate::plan::Target;
+use crate::plan::{Sample, Source};
 
 const LOW: u8 = 0x0f;
 const HIGH: u8 = 0xf0;
@@ -81,17 +81,16 @@ impl Nibbles {
         let written = geometry.row_elements.wrapping_mul(geometry.capacity()).div_ceil(2);
         let executor = plan.executor(geometry.present.buffer.bytes);
         parts::share(geometry, present, written, executor, |mine| {
-            plan.for_each_sample(|layer, sample, target| {
-                let Some(part) = mine.part_of(layer, sample) else { return };
-                let (dst, src) = plan.kept_bases(layer);
-                for rows in Target::kept(target, sample, geometry.capacity()) {
-                    let copy = |block: &Block| self.copy(block, part.bytes, past);
-                    geometry.present.from_past.for_each(dst.wrapping_sub(part.first), src, rows, copy);
-                }
-                let (dst, src) = plan.present_bases();
-                for rows in target.into_iter().flat_map(Target::rows) {
-                    let copy = |block: &Block| self.copy(block, part.bytes, update);
-                    geometry.present.from_update.for_each(dst.wrapping_sub(part.first), src, rows, copy);
+            plan.for_each_sample(|Sample { layer, index, pieces }| {
+                let Some(part) = mine.part_of(layer, index) else { return };
+                for (source, rows) in pieces {
+                    let bytes = match source {
+                        Source::Past => past,
+                        Source::Update => update,
+                    };
+                    let (dst, src) = plan.present_bases(layer, source);
+                    let copy = |block: &Block| self.copy(block, part.bytes, bytes);
+                    geometry.present.from(source).for_each(dst.wrapping_sub(part.first), src, rows, copy);
                 }
             });
         });

@@ -13,8 +13,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
-use super::kernel::{Kernel, Kernels, NEVER, Pattern, Sides};
-use super::limits::{AHEAD, BATCH, LEAD, PIECE, SHARED, SHORT, STREAMED, TILE, WIDE};
+use super::kernel::{self, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
+use super::limits::{AHEAD, BATCH, LEAD, PIECE, SHARED, SHORT, STREAMED, STRIP, TILE, WIDE};
+use super::lines::Lines;
 use super::{Isa, executor};
 use crate::mapping::{Loop, Rows};
 use crate::spec::onnx::TensorScatter;
@@ -316,8 +317,48 @@ fn streaming() {
     let rows = STREAMED.div_ceil(row);
     let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
     shape.check_ring(&[2], &[rows as i64]);
-    // Tiles that are put together beside the present: 5 short rows of each head, 2 of them new.
-    let heads = STREAMED.div_ceil(5 * 7);
-    let tiles = Shape { batch: 1, heads, capacity: 5, rows: 2, len: 7, dst_at: 9, src_at: 4 };
-    tiles.check_ring(&[4], &[2]);
+    // Slabs whose pieces are stored along: of 5 short rows, and as long as the limit allows and longer.
+    let slabs = |rows: usize, capacity: usize, len: usize, start: i64| {
+        let heads = STREAMED.div_ceil(capacity * len);
+        let shape = Shape { batch: 1, heads, capacity, rows, len, dst_at: 9, src_at: 4 };
+        shape.check_ring(&[start], &[rows as i64]);
+    };
+    slabs(2, 5, 7, 4);
+    slabs(4, 5, 7, 3);
+    slabs(1, STRIP, 1, STRIP as i64 / 2);
+    slabs(1, STRIP + 1, 1, 5);
+}
+
+/// Bytes that are put together from pieces, one behind the other or apart, are stored as they are, and no others.
+#[test]
+fn lines_of_pieces() {
+    const PIECES: [usize; 14] = [1, 62, 0, 2, 64, 65, 63, 0, 200, 128, 7, 3, 129, 64];
+    let src = paint(100, PIECES.iter().sum());
+    for isa in instruction_sets() {
+        for (first, jump, apart) in (0..LINE).flat_map(|first| [(first, 6, 70), (first, 8, 0), (first, 9, 1)])
+        {
+            let mut dst = paint(0, first + src.len() + apart + LINE);
+            let mut expected = dst.clone();
+            // Relative to a line, not to wherever the vector lies.
+            let at = (first + dst.as_ptr().align_offset(LINE)) % LINE;
+            let start = dst.as_mut_ptr();
+            let mut lines = Lines::new(Kernels::choose(isa, 1).lines);
+            let (mut from, mut to) = (0, at);
+            for (index, len) in PIECES.into_iter().enumerate() {
+                if index == jump {
+                    to += apart;
+                }
+                expected[to..to + len].copy_from_slice(&src[from..from + len]);
+                // SAFETY: all that is appended lies inside the buffers, and nobody looks there before `finish`.
+                unsafe { lines.go_on_at(start.wrapping_add(to)) };
+                // SAFETY: as above.
+                unsafe { lines.append(src.as_ptr().wrapping_add(from), len) };
+                (from, to) = (from + len, to + len);
+            }
+            // SAFETY: as above.
+            unsafe { lines.finish() };
+            kernel::fence();
+            assert!(dst == expected, "{isa:?} from {first}, {apart} apart at piece {jump}");
+        }
+    }
 }

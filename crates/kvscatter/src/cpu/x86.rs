@@ -6,11 +6,8 @@ use core::arch::x86_64::{
 };
 use core::marker::PhantomData;
 
-use super::kernel::{Instructions, Kernel, Memcpy, Pattern, Run, Short, Sides, copy_runs};
+use super::kernel::{Instructions, Kernel, LINE, Memcpy, Pattern, Run, Short, Sides, copy_runs};
 use super::limits::AHEAD;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 pub(super) struct Sse2;
 pub(super) struct Avx2;
@@ -20,6 +17,7 @@ impl Instructions for Sse2 {
     const LONGEST: usize = 128;
     type Any = Memcpy;
     type Stream = Stream<__m128i>;
+    type Lines = Lines<__m128i>;
 
     fn kernel<R: Run>() -> Kernel {
         copy_runs::<R>
@@ -30,6 +28,7 @@ impl Instructions for Avx2 {
     const LONGEST: usize = 256;
     type Any = Short<32>;
     type Stream = Stream<__m256i>;
+    type Lines = Lines<__m256i>;
 
     fn kernel<R: Run>() -> Kernel {
         avx2::<R>
@@ -40,6 +39,7 @@ impl Instructions for Avx512 {
     const LONGEST: usize = 512;
     type Any = Short<64>;
     type Stream = Stream<__m512i>;
+    type Lines = Lines<__m512i>;
 
     fn kernel<R: Run>() -> Kernel {
         avx512::<R>
@@ -79,13 +79,28 @@ impl<V: Vector> Run for Stream<V> {
         let (dst, src) = (dst.wrapping_add(head), src.wrapping_add(head));
         let tail = body.wrapping_rem(LINE);
         let end = body.wrapping_sub(tail);
+        // SAFETY: `dst` is aligned to a line, and `end` is a whole number of them.
+        unsafe { Lines::<V>::copy(dst, src, end) };
+        // SAFETY: `end + tail` is the end of the run.
+        unsafe { Memcpy::copy(dst.wrapping_add(end), src.wrapping_add(end), tail) };
+    }
+}
+
+/// Runs that begin and end with a line of the destination, stored past the caches. [`fence`] comes after the last
+/// one.
+pub(super) struct Lines<V>(PhantomData<V>);
+
+impl<V: Vector> Run for Lines<V> {
+    #[inline(always)]
+    unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        debug_assert_eq!((dst.addr() % LINE, len % LINE), (0, 0), "a part of a line");
         let mut at = 0;
-        while at < end {
+        while at < len {
             prefetch::<_MM_HINT_T0>(src.wrapping_add(at.wrapping_add(AHEAD)));
             let mut within = 0;
             while within < LINE {
                 let here = at.wrapping_add(within);
-                // SAFETY: the line at `at` lies before `end`, and `LINE` is a multiple of the vector's width.
+                // SAFETY: the line at `at` lies before `len`, and `LINE` is a multiple of the vector's width.
                 let vector = unsafe { V::load(src.wrapping_add(here)) };
                 // SAFETY: as above; `dst` is aligned to a line, and every vector in it to its width.
                 unsafe { vector.stream(dst.wrapping_add(here)) };
@@ -93,8 +108,6 @@ impl<V: Vector> Run for Stream<V> {
             }
             at = at.wrapping_add(LINE);
         }
-        // SAFETY: `end + tail` is the end of the run.
-        unsafe { Memcpy::copy(dst.wrapping_add(end), src.wrapping_add(end), tail) };
     }
 }
 
