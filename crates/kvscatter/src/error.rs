@@ -265,6 +265,24 @@ pub enum Error {
         /// The length asked for, in the same unit: exact for dense tensors, the least for strided ones.
         want: usize,
     },
+    /// A foreign buffer that must hold bytes is null.
+    NullBuffer {
+        /// Which tensor.
+        argument: Argument,
+        /// Its place in a call over many buffers; 0 otherwise.
+        buffer: usize,
+        /// The bytes that it is said to have.
+        len: usize,
+    },
+    /// Two foreign buffers share a byte, and one of them is to be written.
+    Overlap {
+        /// What is written.
+        argument: Argument,
+        /// What it shares memory with.
+        with: Argument,
+        /// The place of the first in a call over many buffers; 0 otherwise.
+        buffer: usize,
+    },
     /// The slice's element is not as wide as the operator's element type.
     ElementWidth {
         /// Bits of the slice's element.
@@ -378,11 +396,13 @@ impl fmt::Display for Error {
                 "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
             ),
             Self::BufferLength { argument, buffer, got, want } => {
-                write!(f, "the buffer of {argument}")?;
-                if buffer > 0 {
-                    write!(f, " (pair {buffer})")?;
-                }
-                write!(f, " has length {got}, must have {want}")
+                write!(f, "the buffer of {argument}{} has length {got}, must have {want}", Pair(buffer))
+            }
+            Self::NullBuffer { argument, buffer, len } => {
+                write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
+            }
+            Self::Overlap { argument, with, buffer } => {
+                write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(buffer))
             }
             Self::ElementWidth { got, element } => match element.bits() {
                 None => f.write_str("strings have no width: use the `_cloned` methods"),
@@ -394,3 +414,12 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+/// The place of a buffer among many, where it is not the first.
+struct Pair(usize);
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 { write!(f, " (pair {})", self.0) } else { Ok(()) }
+    }
+}

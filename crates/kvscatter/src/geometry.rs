@@ -83,7 +83,39 @@ impl Geometry {
         self.update.check(self.words.update, buffer, update, unit(&self.update))
     }
 
-    /// The same for the present of the functional form.
+    /// Bytes that a buffer of the cache must have: all of a dense one, up to the last element of a strided one.
+    /// `None` for strings, as everywhere here.
+    #[must_use]
+    pub fn cache_bytes(&self) -> Option<usize> {
+        self.element.bits().map(|_| self.cache.bytes)
+    }
+
+    /// Bytes that a buffer of the update must have.
+    #[must_use]
+    pub fn update_bytes(&self) -> Option<usize> {
+        self.element.bits().map(|_| self.update.bytes)
+    }
+
+    /// Bytes that a buffer of the functional form's result must have: a dense tensor of the cache's shape.
+    #[must_use]
+    pub fn present_bytes(&self) -> Option<usize> {
+        self.element.bits().map(|_| self.present.buffer.bytes)
+    }
+
+    /// Elements in the cache's buffer before element `[0, 0, …]`: its [`Layout::offset`](crate::Layout::offset),
+    /// which a [`Block`](crate::Block) counts from the start of the buffer.
+    #[must_use]
+    pub fn cache_offset(&self) -> usize {
+        self.cache.offset
+    }
+
+    /// The same for the update.
+    #[must_use]
+    pub fn update_offset(&self) -> usize {
+        self.update.offset
+    }
+
+    /// Holds the length of a present against what the functional form fills.
     pub(crate) fn check_present(&self, got: usize, unit: impl Fn(&Buffer) -> usize) -> Result<(), Error> {
         let buffer = &self.present.buffer;
         buffer.check(self.words.present, 0, got, unit(buffer))

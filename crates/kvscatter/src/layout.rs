@@ -49,6 +49,21 @@ impl<'a> Layout<'a> {
         Self { offset: elements, ..self }
     }
 
+    /// How many elements negative strides reach back: the least [`offset`](Self::offset) at which the tensor lies
+    /// in its buffer. With it, a buffer begins at the lowest address of a tensor that is given by the address of
+    /// its element `[0, 0, …]`, as in C and DLPack.
+    #[must_use]
+    pub fn least_offset(&self) -> usize {
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        let dims = self.shape.iter().zip(self.strides.unwrap_or_default());
+        // A sum that does not fit is `TooLarge` in `resolve`.
+        dims.filter(|(_, stride)| **stride < 0).fold(0_usize, |sum, (size, stride)| {
+            sum.saturating_add(size.saturating_sub(1).saturating_mul(stride.unsigned_abs()))
+        })
+    }
+
     /// Elements along each dimension.
     #[must_use]
     pub const fn shape(&self) -> &'a [usize] {

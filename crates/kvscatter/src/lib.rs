@@ -105,7 +105,7 @@ pub mod spec;
 mod write;
 
 pub use argument::Argument;
-pub use cpu::{Executor, Isa};
+pub use cpu::{Executor, Isa, RawBuffer};
 pub use element::{DlpackType, ElementType};
 pub use error::Error;
 pub use geometry::Geometry;

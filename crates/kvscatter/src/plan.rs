@@ -1,5 +1,6 @@
 //! One call's positions, all checked before the first byte moves, as blocks to be copied.
 
+use crate::argument::Words;
 use crate::call::{Call, Checked, Positions};
 use crate::cpu::{Executor, Host, SHARED};
 use crate::geometry::{Geometry, Samples};
@@ -66,6 +67,11 @@ impl<'a> WritePlan<'a> {
     #[must_use]
     pub fn geometry(&self) -> &'a Geometry {
         self.positions.geometry()
+    }
+
+    /// What this plan's specification calls its tensors.
+    pub(crate) fn words(&self) -> &'static Words {
+        self.geometry().words
     }
 
     /// Samples of the update.

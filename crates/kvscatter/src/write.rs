@@ -195,7 +195,7 @@ impl WritePlan<'_> {
         cpu::check_bytes(self, buffer, cache, update).map(drop)
     }
 
-    fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> Written {
         Written { skipped: self.skipped() }
     }
 }

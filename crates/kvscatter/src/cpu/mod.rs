@@ -15,6 +15,7 @@ mod limits;
 mod lines;
 mod nibbles;
 mod parts;
+mod raw;
 #[cfg(test)]
 mod tests;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -31,6 +32,7 @@ pub(crate) use self::executor::Host;
 pub use self::isa::Isa;
 pub(crate) use self::limits::SHARED;
 use self::nibbles::Nibbles;
+pub use self::raw::RawBuffer;
 use crate::size::Width;
 use crate::{ElementType, Error, WritePlan};
 

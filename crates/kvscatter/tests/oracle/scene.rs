@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use bytemuck::{AnyBitPattern, NoUninit};
-use kvscatter::{ElementType, Error, Executor, WritePlan};
+use kvscatter::{ElementType, Error, Executor, RawBuffer, WritePlan};
 use kvscatter_oracle::cases::{Call, Element, Origin, Values};
 use kvscatter_oracle::{Outcome, Refusal, nibbles};
 
@@ -164,9 +164,10 @@ impl Scene<'_> {
         let mut bytes = vec![0; size_of_val(past) + 1];
         bytes[1..].copy_from_slice(bytemuck::cast_slice(past));
         let buffer = 1 + buffer.start * size_of::<W>()..1 + buffer.end * size_of::<W>();
-        plan.write_bytes(&mut bytes[buffer], bytemuck::cast_slice(update)).unwrap();
+        // SAFETY: one buffer is borrowed exclusively, nobody writes to the other.
+        unsafe { plan.write_raw(raw(&mut bytes[buffer]), read(bytemuck::cast_slice(update))) }.unwrap();
         let expected: &[u8] = bytemuck::cast_slice(expected);
-        assert_eq!(&bytes[1..], expected, "in place as bytes, {plan:?}, {self:?}");
+        assert_eq!(&bytes[1..], expected, "in place, by address, {plan:?}, {self:?}");
     }
 
     fn check_functional<W>(&self, plan: &WritePlan<'_>, past: &[W], update: &[W], expected: &[W], guard: W)
@@ -195,13 +196,15 @@ impl Scene<'_> {
         let present = nibbles::pack(&look_up(self.present(outcome)));
 
         let mut cache = past.clone();
-        plan.write_bytes(&mut cache[packed(cache_buffer.clone())], update).unwrap();
+        // SAFETY: one buffer is borrowed exclusively, nobody writes to the other.
+        unsafe { plan.write_raw(raw(&mut cache[packed(cache_buffer.clone())]), read(update)) }.unwrap();
         assert_eq!(cache, in_place, "in place, {self:?}");
 
         let past = &past[packed(cache_buffer)];
         let mut guarded = vec![0xA5; present.len() + 2];
         let inner = 1..=present.len();
-        plan.into_present_bytes(past, update, &mut guarded[inner.clone()]).unwrap();
+        // SAFETY: as above.
+        unsafe { plan.into_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }.unwrap();
         assert_eq!(guarded[inner], present, "functional, {self:?}");
         assert_eq!([guarded[0], guarded[present.len() + 1]], [0xA5; 2], "functional guards, {self:?}");
     }
@@ -239,4 +242,13 @@ impl Debug for Scene<'_> {
 fn packed(nibbles: std::ops::Range<usize>) -> std::ops::Range<usize> {
     assert!(nibbles.start.is_multiple_of(2));
     nibbles.start / 2..nibbles.end.div_ceil(2)
+}
+
+fn raw(bytes: &mut [u8]) -> RawBuffer {
+    RawBuffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }
+}
+
+/// To be read only.
+fn read(bytes: &[u8]) -> RawBuffer {
+    RawBuffer { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() }
 }

@@ -1,0 +1,190 @@
+//! Memory that a foreign caller owns: what slices promise by their types is checked here, before the first byte
+//! moves.
+
+use core::{ptr, slice};
+
+use super::{Raw, check_bytes};
+use crate::{Argument, Error, WritePlan, Written};
+
+/// The memory of one tensor, by address and length: what a C caller or a host runtime lends.
+///
+/// A dense tensor takes all of it; a strided one lies somewhere in it. No alignment is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawBuffer {
+    /// The first byte. It may be null, and point anywhere, if there are no bytes.
+    pub ptr: *mut u8,
+    /// Bytes from there on.
+    pub len: usize,
+}
+
+/// Writing through pointers. On an error nothing has been written (X1), and no byte outside the plan ever changes
+/// (X2).
+impl WritePlan<'_> {
+    /// [`write_bytes`](Self::write_bytes) for a cache and an update that a foreign caller owns.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::NullBuffer`]; [`Error::Overlap`] if the two share a byte;
+    /// [`Error::ElementWidth`] for strings.
+    ///
+    /// # Safety
+    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well.
+    /// While this runs nothing else writes to either, and nothing else reads the cache.
+    pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
+        // SAFETY: the caller's.
+        unsafe { self.write_many_raw([(cache, update)]) }
+    }
+
+    /// [`write_many_bytes`](Self::write_many_bytes) for buffers that a foreign caller owns. All pairs of a cache and
+    /// its update are checked before the first byte moves. Strided caches may interleave, dense ones may not.
+    ///
+    /// # Errors
+    /// As [`write_raw`](Self::write_raw), naming the pair; [`Error::Overlap`] also if a cache shares a byte with
+    /// another pair's update, or a dense cache with another.
+    ///
+    /// # Safety
+    /// As [`write_raw`](Self::write_raw), for every pair.
+    pub unsafe fn write_many_raw(
+        &self,
+        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
+    ) -> Result<Written, Error> {
+        let pairs = pairs.into_iter();
+        for (index, (cache, update)) in pairs.clone().enumerate() {
+            check_bytes(self, index, cache.len, update.len)?;
+            self.check_null(index, [(self.words().cache, cache), (self.words().update, update)])?;
+        }
+        self.check_apart(&pairs)?;
+        for (index, (cache, update)) in pairs.enumerate() {
+            match check_bytes(self, index, cache.len, update.len)? {
+                // SAFETY: just checked, and the caller's.
+                Raw::Bytes(copiers) => unsafe { copiers.write(self, cache.ptr, update.ptr) },
+                Raw::Nibbles(nibbles) => {
+                    // SAFETY: the caller's; no update shares a byte with this cache.
+                    let cache = unsafe { cache.bytes_mut() };
+                    // SAFETY: as above.
+                    nibbles.write(self, cache, unsafe { update.bytes() });
+                }
+            }
+        }
+        Ok(self.written())
+    }
+
+    /// [`into_present_bytes`](Self::into_present_bytes) for buffers that a foreign caller owns. The present need
+    /// not be initialised.
+    ///
+    /// # Errors
+    /// As [`write_raw`](Self::write_raw); [`Error::Overlap`] if the present shares a byte with the past or the
+    /// update. (Where it *is* the past, write in place.)
+    ///
+    /// # Safety
+    /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for
+    /// writes. While this runs nothing else writes to any of them, and nothing else reads the present.
+    pub unsafe fn into_present_raw(
+        &self,
+        past: RawBuffer,
+        update: RawBuffer,
+        present: RawBuffer,
+    ) -> Result<Written, Error> {
+        let words = self.words();
+        let raw = check_bytes(self, 0, past.len, update.len)?;
+        self.geometry().check_present(present.len, |buffer| buffer.bytes)?;
+        self.check_null(0, [(words.cache, past), (words.update, update)])?;
+        self.check_null(0, [(words.present, present)])?;
+        for (with, other) in [(words.cache, past), (words.update, update)] {
+            if present.overlaps(other) {
+                return Err(Error::Overlap { argument: words.present, with, buffer: 0 });
+            }
+        }
+        match raw {
+            // SAFETY: just checked, and the caller's.
+            Raw::Bytes(copiers) => unsafe { copiers.fill(self, present.ptr, past.ptr, update.ptr) },
+            Raw::Nibbles(nibbles) => {
+                // Two elements make a byte, and the first of them reads it.
+                if present.len > 0 {
+                    // SAFETY: the caller's.
+                    unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
+                }
+                // SAFETY: the caller's; it is initialised, and shares no byte with the others.
+                let present = unsafe { present.bytes_mut() };
+                // SAFETY: the caller's.
+                let past = unsafe { past.bytes() };
+                // SAFETY: the caller's.
+                nibbles.fill(self, present, past, unsafe { update.bytes() });
+            }
+        }
+        Ok(self.written())
+    }
+
+    fn check_null<const N: usize>(
+        &self,
+        buffer: usize,
+        buffers: [(Argument, RawBuffer); N],
+    ) -> Result<(), Error> {
+        match buffers.into_iter().find(|(_, raw)| raw.ptr.is_null() && raw.len > 0) {
+            Some((argument, RawBuffer { len, .. })) => Err(Error::NullBuffer { argument, buffer, len }),
+            None => Ok(()),
+        }
+    }
+
+    /// No cache shares a byte with an update, nor a dense one with another cache.
+    fn check_apart(
+        &self,
+        pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
+    ) -> Result<(), Error> {
+        let words = self.words();
+        // Pairs are few, and mostly far apart: what lies outside all updates needs no second look.
+        let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));
+        let mut caches = RawBuffer::NONE;
+        for (buffer, (cache, _)) in pairs.clone().enumerate() {
+            if cache.overlaps(updates) && pairs.clone().any(|(_, update)| cache.overlaps(update)) {
+                return Err(Error::Overlap { argument: words.cache, with: words.update, buffer });
+            }
+            let mut before = pairs.clone().take(buffer);
+            if self.geometry().cache.exact
+                && cache.overlaps(caches)
+                && before.any(|(other, _)| cache.overlaps(other))
+            {
+                return Err(Error::Overlap { argument: words.cache, with: words.cache, buffer });
+            }
+            caches = caches.join(cache);
+        }
+        Ok(())
+    }
+}
+
+impl RawBuffer {
+    const NONE: Self = Self { ptr: ptr::null_mut(), len: 0 };
+
+    fn end(self) -> usize {
+        self.ptr.addr().saturating_add(self.len)
+    }
+
+    /// Whether the two share a byte.
+    fn overlaps(self, other: Self) -> bool {
+        let apart = self.end() <= other.ptr.addr() || other.end() <= self.ptr.addr();
+        self.len > 0 && other.len > 0 && !apart
+    }
+
+    /// The least buffer that holds both.
+    fn join(self, other: Self) -> Self {
+        if self.len == 0 || other.len == 0 {
+            return if self.len == 0 { other } else { self };
+        }
+        let first = if self.ptr.addr() < other.ptr.addr() { self } else { other };
+        let end = self.end().max(other.end());
+        Self { len: end.saturating_sub(first.ptr.addr()), ..first }
+    }
+
+    /// # Safety
+    /// There are no bytes, or they are valid for reads for as long as the slice lives, and nothing writes there.
+    unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: the caller's.
+        if self.len == 0 { &[] } else { unsafe { slice::from_raw_parts(self.ptr, self.len) } }
+    }
+
+    /// # Safety
+    /// As [`bytes`](Self::bytes), for writes as well, and nothing else reads there either.
+    unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
+        // SAFETY: the caller's.
+        if self.len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(self.ptr, self.len) } }
+    }
+}

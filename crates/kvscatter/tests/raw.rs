@@ -1,0 +1,150 @@
+//! Foreign memory: what slices promise by their types is refused here, and nothing is written then.
+
+use core::ptr::null_mut;
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::{Argument, ElementType, Error, Layout, Prepared, RawBuffer, Written};
+
+const CACHE: usize = 8;
+const UPDATE: usize = 4;
+
+#[expect(clippy::unwrap_used, reason = "shapes that are known to be right")]
+fn prepared() -> Prepared {
+    TensorScatter::new().prepare(ElementType::UInt8, &[2, 4, 1], &[2, 2, 1]).unwrap()
+}
+
+/// Buffers that begin at these bytes of one piece of memory.
+fn at(memory: &mut [u8], places: &[(usize, usize)]) -> Vec<RawBuffer> {
+    let start = memory.as_mut_ptr();
+    let buffer = |&(from, len): &(usize, usize)| {
+        assert!(from + len <= memory.len());
+        RawBuffer { ptr: start.wrapping_add(from), len }
+    };
+    places.iter().map(buffer).collect()
+}
+
+fn write_many(memory: &mut [u8], places: &[(usize, usize)]) -> Result<Written, Error> {
+    let write = prepared();
+    let starts = [1_i64, 2];
+    let plan = write.plan(&starts)?;
+    let buffers = at(memory, places);
+    // SAFETY: all of them lie inside the memory, which is borrowed exclusively.
+    unsafe { plan.write_many_raw(buffers.chunks(2).map(|pair| (pair[0], pair[1]))) }
+}
+
+fn overlap(argument: Argument, with: Argument, buffer: usize) -> Result<Written, Error> {
+    Err(Error::Overlap { argument, with, buffer })
+}
+
+#[test]
+fn pairs_side_by_side_are_written() {
+    let mut memory: Vec<u8> = (0..24).collect();
+    let expected: Vec<u8> =
+        vec![0, 8, 9, 3, 4, 5, 10, 11, 8, 9, 10, 11, 12, 20, 21, 15, 16, 17, 22, 23, 20, 21, 22, 23];
+    write_many(&mut memory, &[(0, CACHE), (8, UPDATE), (12, CACHE), (20, UPDATE)]).unwrap();
+    assert_eq!(memory, expected);
+}
+
+#[test]
+fn a_cache_that_shares_memory_is_refused() {
+    use Argument::{PastCache, Update};
+    let before: Vec<u8> = (0..40).collect();
+    let mut memory = before.clone();
+    let mut refused = |places: &[(usize, usize)], expected: Result<Written, Error>| {
+        assert_eq!(write_many(&mut memory, places), expected, "{places:?}");
+        assert_eq!(memory, before, "{places:?}");
+    };
+    for update in 0..CACHE + UPDATE - 1 {
+        // By every number of bytes, from before the cache to its last byte.
+        refused(&[(3, CACHE), (update, UPDATE)], overlap(PastCache, Update, 0));
+    }
+    refused(&[(0, CACHE), (30, UPDATE), (20, CACHE), (7, UPDATE)], overlap(PastCache, Update, 0));
+    refused(&[(0, CACHE), (19, UPDATE), (20, CACHE), (30, UPDATE)], overlap(PastCache, Update, 1));
+    refused(&[(0, CACHE), (30, UPDATE), (7, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, 1));
+    refused(&[(0, CACHE), (30, UPDATE), (0, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, 1));
+    // One update for two caches is read twice and shares nothing with what is written.
+    assert!(write_many(&mut memory, &[(0, CACHE), (30, UPDATE), (8, CACHE), (30, UPDATE)]).is_ok());
+}
+
+/// Keys and values of a fused cache: each other element.
+#[test]
+fn strided_caches_may_interleave() {
+    let cache = Layout::strided(&[1, 3, 1], &[6, 2, 1]);
+    let write = TensorScatter::new().prepare(ElementType::UInt8, cache, &[1, 1, 1]).unwrap();
+    assert_eq!((write.geometry().cache_bytes(), write.geometry().update_bytes()), (Some(5), Some(1)));
+    let mut memory = [0, 1, 2, 3, 4, 5, 60, 70];
+    let buffers = at(&mut memory, &[(0, 5), (6, 1), (1, 5), (7, 1)]);
+    let starts = [1_i64];
+    let plan = write.plan(&starts).unwrap();
+    // SAFETY: all of them lie inside the array, which is borrowed exclusively.
+    unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
+    assert_eq!(memory, [0, 1, 60, 70, 4, 5, 60, 70]);
+}
+
+#[test]
+fn null_is_a_buffer_without_bytes_and_no_other() {
+    let null = |len| RawBuffer { ptr: null_mut(), len };
+    let write = prepared();
+    let plan = write.plan(&[0_i64, 0]).unwrap();
+    let mut memory = [7_u8; CACHE + UPDATE];
+    let buffers = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE)]);
+    let refused = |argument, len| Err(Error::NullBuffer { argument, buffer: 0, len });
+    // SAFETY: in each case the buffers that are not null lie inside the array, which is borrowed exclusively.
+    let written = unsafe {
+        [(null(CACHE), buffers[1]), (buffers[0], null(UPDATE))].map(|(to, from)| plan.write_raw(to, from))
+    };
+    assert_eq!(written, [refused(Argument::PastCache, CACHE), refused(Argument::Update, UPDATE)]);
+    // SAFETY: as above.
+    let filled = unsafe { plan.into_present_raw(buffers[0], buffers[1], null(CACHE)) };
+    assert_eq!(filled, refused(Argument::PresentCache, CACHE));
+    assert_eq!(memory, [7; CACHE + UPDATE]);
+
+    let empty = TensorScatter::new().prepare(ElementType::Int4, &[0, 4, 1], &[0, 2, 1]).unwrap();
+    let plan = empty.plan(&[] as &[i64]).unwrap();
+    // SAFETY: there are no bytes.
+    let written = unsafe { plan.write_raw(null(0), null(0)) };
+    // SAFETY: there are no bytes.
+    let filled = unsafe { plan.into_present_raw(null(0), null(0), null(0)) };
+    assert!(written.is_ok() && filled.is_ok(), "{written:?} {filled:?}");
+}
+
+#[test]
+fn a_present_that_shares_memory_is_refused() {
+    let write = KvCacheUpdate::new().prepare(ElementType::Float16, &[1, 1, 4, 1], &[1, 1, 1, 1]).unwrap();
+    let starts = [2_i32];
+    let plan = write.plan(&starts).unwrap();
+    let before: Vec<u8> = (0..40).collect();
+    let mut memory = before.clone();
+    for (past, update, present, with) in
+        [(0, 30, 0, Argument::Cache), (0, 30, 7, Argument::Cache), (0, 15, 8, Argument::Update)]
+    {
+        let buffers = at(&mut memory, &[(past, 8), (update, 2), (present, 8)]);
+        // SAFETY: all of them lie inside the memory, which is borrowed exclusively.
+        let filled = unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) };
+        assert_eq!(filled, overlap(Argument::Output, with, 0));
+        assert_eq!(memory, before);
+    }
+    let buffers = at(&mut memory, &[(0, 8), (30, 2), (8, 8)]);
+    // SAFETY: as above.
+    unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) }.unwrap();
+    assert_eq!(memory[8..16], [0, 1, 2, 3, 30, 31, 6, 7]);
+}
+
+/// A tensor that is given by the address of its first element lies around it.
+#[test]
+fn negative_strides_reach_back() {
+    let (shape, strides) = ([1_usize, 3, 2], [9_isize, -2, 1]);
+    let update = Layout::strided(&shape, &strides);
+    assert_eq!(update.least_offset(), 4);
+    let write = TensorScatter::new()
+        .prepare(ElementType::UInt8, &[1, 3, 2], update.offset(update.least_offset()))
+        .unwrap();
+    assert_eq!((write.geometry().update_offset(), write.geometry().cache_offset()), (4, 0));
+    let mut cache = [0_u8; 6];
+    write.in_place(&mut cache, &[1, 2, 3, 4, 5, 6], &[0_i64]).unwrap();
+    assert_eq!(cache, [5, 6, 3, 4, 1, 2]);
+    assert_eq!(Layout::strided(&[0, 3], &[1, -1]).least_offset(), 0);
+    assert_eq!(Layout::dense(&[2, 3]).least_offset(), 0);
+    assert_eq!(Layout::strided(&[usize::MAX, 2], &[isize::MIN, -1]).least_offset(), usize::MAX);
+}
