@@ -5,7 +5,7 @@
 use arbitrary::{Result, Unstructured};
 use kvscatter::{ElementType, Error};
 use kvscatter_oracle::ascend::KvCacheOperation;
-use kvscatter_oracle::cases::{Call, Element, Random};
+use kvscatter_oracle::cases::{Call, Element, Random, View};
 use kvscatter_oracle::onnx::TensorScatter;
 use kvscatter_oracle::tensorrt::{KvCacheUpdate, UpdateForm};
 use kvscatter_oracle::{NegativeIndex, OutOfRange, size};
@@ -23,7 +23,7 @@ mod scene;
 mod view;
 
 use scene::{PAINTED, Scene};
-use view::View;
+use view::AsLayout;
 
 /// Even, so that a buffer of nibbles begins on a byte.
 const GUARD: usize = 2;

@@ -9,15 +9,19 @@ mod element;
 mod exhaustive;
 mod kv_cache_operation;
 mod kv_cache_update;
+mod placed;
 mod random;
 mod tensor_scatter;
 mod values;
+mod view;
 
 pub use call::Call;
 pub use element::Element;
 pub use exhaustive::{SmallCase, exhaustive, exhaustive_extensions};
+pub use placed::{After, Placed};
 pub use random::Random;
 pub use values::{Origin, Values};
+pub use view::View;
 
 use crate::{Outcome, Refusal, size};
 

@@ -1,11 +1,11 @@
 //! The adversarial cases that every backend and surface is run on.
 
 use kvscatter::{ElementType, Error};
-use kvscatter_oracle::cases::{Case, Expected, Random, Values, cases, tensor_scatter};
+use kvscatter_oracle::cases::{Case, Expected, Random, Values, View, cases, tensor_scatter};
 
 use crate::call::{can_be_said, error, with_plan};
 use crate::scene::Scene;
-use crate::view::View;
+use crate::view::AsLayout;
 
 /// As stored: bytes in, bytes out, for all 24 types.
 fn check(case: &Case) {

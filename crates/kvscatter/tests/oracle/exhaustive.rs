@@ -1,9 +1,8 @@
 //! Every `TensorScatter` of a small domain, at every width, dense and strided.
 
-use kvscatter_oracle::cases::{Call, Random, SmallCase, exhaustive, exhaustive_extensions};
+use kvscatter_oracle::cases::{Call, Random, SmallCase, View, exhaustive, exhaustive_extensions};
 
 use crate::scene::{Scene, every_width};
-use crate::view::View;
 
 /// Guards of an even number of elements, so that a buffer of nibbles begins on a byte.
 const GUARD: usize = 2;

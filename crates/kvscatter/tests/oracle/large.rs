@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use kvscatter::{ElementType, Executor};
 use kvscatter_oracle::ascend::KvCacheOperation;
-use kvscatter_oracle::cases::{Call, Origin, Random};
+use kvscatter_oracle::cases::{Call, Origin, Random, View};
 use kvscatter_oracle::onnx::TensorScatter;
 use kvscatter_oracle::tensorrt::{KvCacheUpdate, UpdateForm};
 use kvscatter_oracle::{NegativeIndex, OutOfRange};
@@ -13,7 +13,7 @@ use kvscatter_oracle::{NegativeIndex, OutOfRange};
 use crate::call::with_plan;
 use crate::executors;
 use crate::pool::POOL;
-use crate::view::View;
+use crate::view::AsLayout;
 
 fn tensor_scatter(axis: i64, mode: &str, write_indices: &[i64]) -> Call {
     let operator = TensorScatter {

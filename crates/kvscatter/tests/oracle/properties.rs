@@ -2,7 +2,7 @@
 
 use kvscatter::{ElementType, Executor};
 use kvscatter_oracle::ascend::KvCacheOperation;
-use kvscatter_oracle::cases::{Call, Random};
+use kvscatter_oracle::cases::{Call, Random, View};
 use kvscatter_oracle::onnx::TensorScatter;
 use kvscatter_oracle::tensorrt::{KvCacheUpdate, UpdateForm};
 use kvscatter_oracle::{NegativeIndex, OutOfRange};
@@ -14,7 +14,7 @@ use crate::call::with_plan;
 use crate::executors;
 use crate::pool::POOL;
 use crate::scene::{PAINTED, Scene, every_width};
-use crate::view::View;
+use crate::view::AsLayout;
 
 /// A call and the shapes of its cache and its update.
 type Sized = (Call, Vec<usize>, Vec<usize>);

@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use kvscatter::{ElementType, Error, Executor, RawBuffer, WritePlan};
-use kvscatter_oracle::cases::{Call, Element, Origin, Values};
+use kvscatter_oracle::cases::{Call, Element, Origin, Values, View};
 use kvscatter_oracle::{Outcome, Refusal, nibbles};
 
 use crate::call::{can_be_said, error, with_plan};
 use crate::executors;
-use crate::view::View;
+use crate::view::AsLayout;
 
 /// A call, where its tensors lie, and what the oracle says in index space.
 pub(crate) struct Scene<'a> {

@@ -1,106 +1,17 @@
-//! Where a tensor lies in a buffer, computed independently of the core.
+//! What the core is told about where a tensor lies.
 
 use kvscatter::Layout;
-use kvscatter_oracle::cases::Random;
+use kvscatter_oracle::cases::View;
 
-/// A tensor inside a buffer inside guards.
-#[derive(Clone, Debug)]
-pub(crate) struct View {
-    shape: Vec<usize>,
-    /// `None` for a dense tensor that takes the whole buffer.
-    strides: Option<Vec<isize>>,
-    offset: usize,
-    /// Elements of the buffer that the core is given.
-    len: usize,
-    /// Elements before it, and behind it, that the core never sees.
-    guard: usize,
+pub(crate) trait AsLayout {
+    fn layout(&self) -> Layout<'_>;
 }
 
-impl View {
-    /// Row-major.
-    pub(crate) fn dense(shape: &[usize], guard: usize) -> Self {
-        let len = shape.iter().product();
-        Self { shape: shape.to_vec(), strides: None, offset: 0, len, guard }
-    }
-
-    /// Dimensions in any order, gaps between them, any of them backwards: no two positions meet.
-    pub(crate) fn strided(shape: &[usize], guard: usize, random: &mut Random) -> Self {
-        let mut order: Vec<_> = (0..shape.len()).collect();
-        for i in (1..order.len()).rev() {
-            order.swap(i, random.below(i + 1));
+impl AsLayout for View {
+    fn layout(&self) -> Layout<'_> {
+        match self.strides() {
+            None => Layout::dense(self.shape()),
+            Some(strides) => Layout::strided(self.shape(), strides).offset(self.offset()),
         }
-        let mut strides = vec![0; shape.len()];
-        let mut covered = 1;
-        for dimension in order {
-            let stride = covered + random.pick(&[0, 0, 1, 3]);
-            covered += shape[dimension].saturating_sub(1) * stride;
-            strides[dimension] = stride as isize * random.pick(&[1, 1, -1]);
-        }
-        Self::of_strides(shape, strides, guard, random)
-    }
-
-    /// As [`strided`](Self::strided), but positions may meet: for tensors that are only read.
-    pub(crate) fn broadcast(shape: &[usize], guard: usize, random: &mut Random) -> Self {
-        let mut view = Self::strided(shape, guard, random);
-        let mut strides = view.strides.take().unwrap_or_default();
-        let dimension = random.below(shape.len());
-        strides[dimension] = random.pick(&[0, 1, -1, 2]);
-        Self::of_strides(shape, strides, guard, random)
-    }
-
-    /// These strides, in a buffer that is large enough for them.
-    pub(crate) fn of_strides(
-        shape: &[usize],
-        strides: Vec<isize>,
-        guard: usize,
-        random: &mut Random,
-    ) -> Self {
-        if shape.contains(&0) {
-            return Self { shape: shape.to_vec(), strides: Some(strides), offset: 0, len: 0, guard };
-        }
-        let reach = |backwards: bool| -> usize {
-            let of_sign = strides.iter().zip(shape).filter(|(stride, _)| (**stride < 0) == backwards);
-            of_sign.map(|(stride, size)| stride.unsigned_abs() * (size - 1)).sum()
-        };
-        let offset = reach(true) + random.pick(&[0, 1, 2]);
-        let len = offset + reach(false) + 1 + random.pick(&[0, 0, 2]);
-        Self { shape: shape.to_vec(), strides: Some(strides), offset, len, guard }
-    }
-
-    /// What the core is told.
-    pub(crate) fn layout(&self) -> Layout<'_> {
-        match &self.strides {
-            None => Layout::dense(&self.shape),
-            Some(strides) => Layout::strided(&self.shape, strides).offset(self.offset),
-        }
-    }
-
-    pub(crate) fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    /// Elements of buffer and guards.
-    pub(crate) fn total(&self) -> usize {
-        self.len + 2 * self.guard
-    }
-
-    /// The buffer inside its guards.
-    pub(crate) fn buffer(&self) -> std::ops::Range<usize> {
-        self.guard..self.guard + self.len
-    }
-
-    /// The place, guards included, of every element in row-major order.
-    pub(crate) fn places(&self) -> Vec<usize> {
-        let origin = self.guard + self.offset;
-        let Some(strides) = &self.strides else {
-            return (origin..origin + self.len).collect();
-        };
-        let mut places = vec![origin];
-        for (&size, &stride) in self.shape.iter().zip(strides) {
-            let along =
-                |&place: &usize| (0..size).map(move |i| place.wrapping_add_signed(stride * i as isize));
-            places = places.iter().flat_map(along).collect();
-        }
-        places
     }
 }

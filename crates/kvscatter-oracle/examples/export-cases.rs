@@ -1,0 +1,252 @@
+//! Writes the cases that everything is tested on to a file that a program in any language reads without a library:
+//! `cargo run -p kvscatter-oracle --example export-cases -- FILE COUNT`
+//!
+//! Each of `COUNT` cases comes as a dense one and, where there are dimensions to lay out, as a strided one. The file:
+//!
+//! ```text
+//! file     "KVSCASE1", number of cases, cases
+//! case     name text, operator text ("TensorScatter", "KVCacheUpdate", "KVCacheOperation"),
+//!          axis, mode text, out_of_range (0 an error, 1 the sample is skipped),
+//!          negative_index (0 modulo, 1 refused), update_form (0 padded, 1 packed),
+//!          indices × 6: write_indices, lengths, update_lengths, layer_id, token_offset, seq_len,
+//!          tensor × 2: cache, update,
+//!          rule text: empty, or the rule that the call breaks; then
+//!            if empty      skipped samples, bytes of the cache's whole buffer after a write in place,
+//!                          bytes of a dense present after a write in functional form
+//!            otherwise     argument text (empty where the oracle does not know it),
+//!                          1 and the sample or 0 and 0, 1 and the offending value or 0 and 0
+//! indices  bits (0 absent, 32, 64), array
+//! tensor   element type text (ONNX's name), bits of a stored element (strings are stored as handles of 64),
+//!          shape array, strides array (empty if dense), element [0, 0, …]'s place in the buffer in elements,
+//!          bytes of the whole buffer
+//! text     bytes
+//! bytes    their number, and so many bytes
+//! array    their number, and so many numbers
+//! ```
+//!
+//! Every number is a little-endian int64.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, BufWriter, Error, Write};
+
+use kvscatter_oracle::cases::{Call, Case, Placed, Random, Values, View, cases};
+use kvscatter_oracle::tensorrt::UpdateForm;
+use kvscatter_oracle::{NegativeIndex, OutOfRange, Refusal};
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let [path, count] = arguments.as_slice() else {
+        return Err(Error::other("usage: export-cases FILE COUNT"));
+    };
+    let count = count.parse().map_err(|_| Error::other(format!("COUNT = {count}: must be a number")))?;
+
+    let mut out = BufWriter::new(File::create(path)?);
+    let all: Vec<_> = cases(0, count).flat_map(placements).collect();
+    out.write_all(b"KVSCASE1")?;
+    number(&mut out, all.len())?;
+    let mut refused = 0;
+    for (case, placed) in &all {
+        write_case(&mut out, case, placed)?;
+        refused += usize::from(placed.expected.is_err());
+    }
+    out.flush()?;
+    println!("{path}: {} cases, {refused} of them to be refused", all.len());
+    Ok(())
+}
+
+/// Dense in exactly its own memory, and as a view into more of it.
+fn placements(case: Case) -> Vec<(Case, Placed)> {
+    let dense = case.placed(View::dense(&case.cache_shape, 0), View::dense(&case.update_shape, 0));
+    if case.cache_shape.is_empty() || case.update_shape.is_empty() {
+        return vec![(case, dense)];
+    }
+    let seed = case.name.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let random = &mut Random::new(seed, 0);
+    let cache = addressable(&case, |random| View::strided(&case.cache_shape, 2, random), random);
+    let update = addressable(&case, |random| View::broadcast(&case.update_shape, 2, random), random);
+    let strided = case.placed(cache, update);
+    let mut renamed = case.clone();
+    renamed.name.push_str("_strided");
+    vec![(case, dense), (renamed, strided)]
+}
+
+/// A view whose element [0, 0, …] has an address, as elements of 4 bits have only at even places.
+fn addressable(case: &Case, mut make: impl FnMut(&mut Random) -> View, random: &mut Random) -> View {
+    loop {
+        let view = make(random);
+        if case.elements.iter().all(|element| element.bits != Some(4)) || view.offset().is_multiple_of(2) {
+            return view;
+        }
+    }
+}
+
+fn write_case(out: &mut impl Write, case: &Case, placed: &Placed) -> io::Result<()> {
+    bytes(out, case.name.as_bytes())?;
+    Said::of(&case.call).write(out)?;
+    for (side, view, values) in [(0, &placed.cache, &placed.past), (1, &placed.update, &placed.new)] {
+        bytes(out, case.elements[side].name.as_bytes())?;
+        number(out, placed.stored[side].bits.unwrap_or_default())?;
+        array(out, view.shape())?;
+        array(out, view.strides().unwrap_or_default())?;
+        number(out, view.buffer().start + view.offset())?;
+        stored(out, values)?;
+    }
+    match &placed.expected {
+        Ok(after) => {
+            bytes(out, b"")?;
+            number(out, after.skipped)?;
+            stored(out, &after.in_place)?;
+            stored(out, &after.present)
+        }
+        Err(refusal) => write_refusal(out, refusal, &case.call),
+    }
+}
+
+/// A call in the words of all three documents; what an operator does not have keeps its default.
+#[derive(Default)]
+struct Said<'a> {
+    operator: &'static str,
+    axis: i64,
+    mode: &'a str,
+    out_of_range: OutOfRange,
+    negative_index: NegativeIndex,
+    packed: bool,
+    write_indices: Option<Indices>,
+    lengths: Option<Indices>,
+    update_lengths: Option<Indices>,
+    layer_id: Option<Indices>,
+    token_offset: Option<Indices>,
+    seq_len: Option<Indices>,
+}
+
+/// Indices, and whether they are given as int32.
+struct Indices {
+    values: Vec<i64>,
+    narrow: bool,
+}
+
+impl Said<'_> {
+    fn of(call: &Call) -> Said<'_> {
+        match call {
+            Call::TensorScatter { operator, write_indices, lengths } => Said {
+                operator: "TensorScatter",
+                axis: operator.axis,
+                mode: &operator.mode,
+                out_of_range: operator.out_of_range,
+                negative_index: operator.negative_index,
+                write_indices: Indices::wide(write_indices.as_ref()),
+                lengths: Indices::wide(lengths.as_ref()),
+                ..Said::default()
+            },
+            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => Said {
+                operator: "KVCacheUpdate",
+                mode: "linear",
+                out_of_range: operator.out_of_range,
+                packed: operator.update_form == UpdateForm::Packed,
+                write_indices: Indices::wide(Some(write_indices)).map(Indices::narrowed),
+                lengths: Indices::wide(lengths.as_ref()),
+                update_lengths: Indices::narrow(update_lengths.as_ref()),
+                ..Said::default()
+            },
+            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => Said {
+                operator: "KVCacheOperation",
+                mode: "linear",
+                out_of_range: operator.out_of_range,
+                layer_id: Indices::narrow(Some(layer_id)),
+                token_offset: Indices::narrow(Some(token_offset)),
+                seq_len: Indices::narrow(Some(seq_len)),
+                lengths: Indices::wide(lengths.as_ref()),
+                ..Said::default()
+            },
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        bytes(out, self.operator.as_bytes())?;
+        number(out, self.axis)?;
+        bytes(out, self.mode.as_bytes())?;
+        number(out, u8::from(self.out_of_range == OutOfRange::SkipSample))?;
+        number(out, u8::from(self.negative_index == NegativeIndex::Reject))?;
+        number(out, u8::from(self.packed))?;
+        let (starts, lengths) = (&self.write_indices, &self.lengths);
+        let rest = [&self.update_lengths, &self.layer_id, &self.token_offset, &self.seq_len];
+        for indices in [starts, lengths].into_iter().chain(rest) {
+            let bits = indices.as_ref().map_or(0, |indices| if indices.narrow { 32 } else { 64 });
+            number(out, bits)?;
+            array(out, indices.as_ref().map_or(&[], |indices| &indices.values))?;
+        }
+        Ok(())
+    }
+}
+
+impl Indices {
+    fn wide(values: Option<&Vec<i64>>) -> Option<Self> {
+        Some(Self { values: values?.clone(), narrow: false })
+    }
+
+    fn narrow(values: Option<&Vec<i32>>) -> Option<Self> {
+        Some(Self { values: values?.iter().copied().map(i64::from).collect(), narrow: true })
+    }
+
+    /// As int32 if all of them fit: starts may be either.
+    fn narrowed(self) -> Self {
+        let narrow = self.values.iter().all(|&value| i32::try_from(value).is_ok());
+        Self { narrow, ..self }
+    }
+}
+
+/// The rule by the oracle's name for it, and those of its numbers that every surface reports alike.
+fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Result<()> {
+    let debug = format!("{refusal:?}");
+    let rule = debug.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let (starts, token_offset) = match call {
+        Call::TensorScatter { .. } => ("write_indices", None),
+        Call::KvCacheUpdate { .. } => ("writeIndices", None),
+        Call::KvCacheOperation { token_offset, .. } => ("tokenOffset", Some(token_offset)),
+    };
+    let (argument, sample, value) = match *refusal {
+        Refusal::IndexCount { argument, given, .. } => (argument, None, i64::try_from(given).ok()),
+        Refusal::Axis { axis, .. } => ("", None, Some(axis)),
+        Refusal::Length { sample, length, .. } => ("lengths", Some(sample), Some(length)),
+        // A document that counts the length after the write is told that length.
+        Refusal::NegativeStart { sample, start } | Refusal::OutOfRange { sample, start, .. } => {
+            let given = token_offset.map_or(start, |offsets| offsets[sample].into());
+            (starts, Some(sample), i64::try_from(given).ok())
+        }
+        Refusal::UpdateLengthsFirst { first } => ("updateLengths", None, Some(first.into())),
+        Refusal::LayerId { layer_id, .. } => ("layerId", None, Some(layer_id.into())),
+        Refusal::SeqLen { sample, seq_len } => ("seqLen", Some(sample), Some(seq_len.into())),
+        Refusal::UpdateLengthsTotal { total, .. } => ("updateLengths", None, i64::try_from(total).ok()),
+        Refusal::SeqLenTotal { total, .. } => ("seqLen", None, i64::try_from(total).ok()),
+        _ => ("", None, None),
+    };
+    bytes(out, rule.as_bytes())?;
+    bytes(out, argument.as_bytes())?;
+    number(out, u8::from(sample.is_some()))?;
+    number(out, sample.unwrap_or_default())?;
+    number(out, u8::from(value.is_some()))?;
+    number(out, value.unwrap_or_default())
+}
+
+fn stored(out: &mut impl Write, values: &Values) -> io::Result<()> {
+    match values {
+        Values::Bytes(stored) => bytes(out, stored),
+        Values::Strings(_) => Err(Error::other("strings are placed as handles")),
+    }
+}
+
+fn bytes(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    number(out, bytes.len())?;
+    out.write_all(bytes)
+}
+
+fn array<N: Copy + TryInto<i64>>(out: &mut impl Write, values: &[N]) -> io::Result<()> {
+    number(out, values.len())?;
+    values.iter().try_for_each(|&value| number(out, value))
+}
+
+fn number(out: &mut impl Write, value: impl TryInto<i64>) -> io::Result<()> {
+    let value = value.try_into().map_err(|_| Error::other("a number is beyond int64"))?;
+    out.write_all(&value.to_le_bytes())
+}

@@ -1,0 +1,101 @@
+use super::{Case, Element, Origin, Values, View};
+use crate::{Outcome, Refusal};
+
+/// A [`Case`] somewhere in memory: the whole buffers of its two tensors, guards included, before and after.
+///
+/// Strings are stored as numbers of 8 bytes, which stand for handles that a caller has of his strings.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// Where the cache lies in its buffer.
+    pub cache: View,
+    /// Where the update lies in its buffer.
+    pub update: View,
+    /// How the elements of cache and update are stored.
+    pub stored: [&'static Element; 2],
+    /// The cache's buffer before the call.
+    pub past: Values,
+    /// The update's buffer.
+    pub new: Values,
+    /// What the call leaves behind, or the reason for leaving everything as it was.
+    pub expected: Result<After, Refusal>,
+}
+
+/// What a call that is not refused leaves behind.
+#[derive(Clone, Debug)]
+pub struct After {
+    /// The cache's buffer after a write in place.
+    pub in_place: Values,
+    /// The present, dense, after a write in functional form.
+    pub present: Values,
+    /// Samples left out.
+    pub skipped: usize,
+}
+
+impl Case {
+    /// The same call on tensors that lie like this, painted over whole buffers.
+    #[must_use]
+    pub fn placed(&self, cache: View, update: View) -> Placed {
+        let stored = self.elements.map(|element| match element.bits {
+            Some(_) => element,
+            None => Element::named("uint64").unwrap_or(element),
+        });
+        let past = Values::painted(stored[0], 0, cache.total());
+        let new = Values::painted(stored[1], cache.total(), update.total());
+        let outcome = self
+            .call
+            .check_elements(self.elements)
+            .and_then(|()| self.call.run_on_origins(&self.cache_shape, &self.update_shape));
+        let expected = outcome.map(|Outcome { present, skipped }| {
+            let (slots, rows) = (cache.places(), update.places());
+            let mut buffer: Vec<_> = (0..cache.total()).map(Origin::Cache).collect();
+            let mut dense = Vec::with_capacity(present.len());
+            for (&slot, origin) in slots.iter().zip(present) {
+                let origin = match origin {
+                    Origin::Cache(kept) => Origin::Cache(slots[kept]),
+                    Origin::Update(written) => Origin::Update(rows[written]),
+                };
+                buffer[slot] = origin;
+                dense.push(origin);
+            }
+            After {
+                in_place: Values::gathered(stored[0], &buffer, &past, &new),
+                present: Values::gathered(stored[0], &dense, &past, &new),
+                skipped,
+            }
+        });
+        Placed { cache, update, stored, past, new, expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Origin, View, cases};
+
+    #[test]
+    fn a_dense_case_without_guards_is_the_case() {
+        for case in cases(5, 600).filter(|case| case.elements[0].bits.is_some()) {
+            let placed = case.placed(View::dense(&case.cache_shape, 0), View::dense(&case.update_shape, 0));
+            match (&placed.expected, &case.expected) {
+                (Ok(after), Ok(expected)) => {
+                    assert_eq!([&after.in_place, &after.present], [&expected.present; 2], "{case:?}");
+                    assert_eq!(after.skipped, expected.skipped, "{case:?}");
+                }
+                (placed, case) => assert_eq!(placed.as_ref().err(), case.as_ref().err()),
+            }
+        }
+    }
+
+    #[test]
+    fn guards_stay_as_they_are() {
+        let case = cases(6, 1).next().unwrap();
+        let placed = case.placed(View::dense(&case.cache_shape, 2), View::dense(&case.update_shape, 2));
+        let (past, after) = (&placed.past, &placed.expected.unwrap().in_place);
+        let ends = |values| {
+            let last = placed.cache.total() - 1;
+            let origins = [0, 1, last - 1, last].map(Origin::Cache);
+            super::Values::gathered(case.elements[0], &origins, values, &placed.new)
+        };
+        assert_eq!(ends(past), ends(after));
+        assert_ne!(past, after);
+    }
+}
