@@ -1,0 +1,275 @@
+//! One call of a kernel: its inputs, its output, and the write from the one into the other.
+
+use core::marker::PhantomData;
+use core::ptr::{self, null_mut};
+use std::borrow::Cow;
+
+use kvscatter::{Argument, ElementType, Error, RawBuffer, WritePlan};
+use ort_sys::{OrtKernelContext, OrtValue};
+
+use crate::runtime::{Runtime, element_code, element_type};
+use crate::status::Failure;
+use crate::threads::ParallelFor;
+
+/// What a kernel is called with.
+pub(crate) struct Context<'a> {
+    runtime: Runtime,
+    raw: *mut OrtKernelContext,
+    inputs: usize,
+    call: PhantomData<&'a ()>,
+}
+
+impl<'a> Context<'a> {
+    /// # Errors
+    /// Whatever the runtime says.
+    ///
+    /// # Safety
+    /// `raw` is what the runtime calls a kernel with, and is used no longer than that call.
+    pub(crate) unsafe fn new(runtime: Runtime, raw: *mut OrtKernelContext) -> Result<Self, Failure> {
+        let mut inputs = 0;
+        // SAFETY: the caller's; the number goes to a variable of ours.
+        runtime.check(unsafe { (runtime.api.KernelContext_GetInputCount)(raw, &raw mut inputs) })?;
+        Ok(Self { runtime, raw, inputs, call: PhantomData })
+    }
+
+    /// An input that the operator cannot do without.
+    pub(crate) fn input(&self, index: usize, argument: Argument) -> Result<Tensor<'a>, Failure> {
+        self.optional_input(index, argument)?.ok_or_else(|| Failure::fail(format!("{argument} is missing")))
+    }
+
+    /// An input that may be absent, at the end or by an empty name.
+    pub(crate) fn optional_input(
+        &self,
+        index: usize,
+        argument: Argument,
+    ) -> Result<Option<Tensor<'a>>, Failure> {
+        if index >= self.inputs {
+            return Ok(None);
+        }
+        let mut value = ptr::null();
+        // SAFETY: the context of this call and an input that it has; the answer goes to a pointer of ours.
+        let status = unsafe { (self.runtime.api.KernelContext_GetInput)(self.raw, index, &raw mut value) };
+        self.runtime.check(status)?;
+        if value.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: inputs live as long as the call, which `'a` does not outlive.
+        unsafe { Tensor::new(self.runtime, argument, value) }.map(Some)
+    }
+
+    /// Executes the plan: in place if the runtime has given the output the memory of the cache, otherwise in one
+    /// pass over both. The output is asked for only now, after every index has been checked.
+    ///
+    /// # Errors
+    /// What the runtime says; what the core refuses, in the words of `refuse`.
+    pub(crate) fn write(
+        &self,
+        plan: &WritePlan<'_>,
+        cache: &Tensor<'_>,
+        update: &Tensor<'_>,
+        refuse: fn(Error) -> Failure,
+    ) -> Result<(), Failure> {
+        let (past, present) = (self.buffer(cache.value, cache.data)?, self.output(cache.shape)?);
+        let update = self.buffer(update.value, update.data)?;
+        let threads = ParallelFor::new(self.runtime, self.raw);
+        let plan = plan.with_executor(&threads);
+        let written = if present.ptr == past.ptr {
+            // SAFETY: the runtime lends the memory of its tensors, as much as it says, during the call; by one address
+            // for input and output it says that this kernel alone uses it.
+            unsafe { plan.write_raw(past, update) }
+        } else {
+            // SAFETY: as above; the output is this kernel's alone.
+            unsafe { plan.into_present_raw(past, update, present) }
+        };
+        written.map(drop).map_err(refuse)
+    }
+
+    /// The memory of output 0, of this shape.
+    fn output(&self, shape: &[i64]) -> Result<RawBuffer, Failure> {
+        let Self { runtime, raw, .. } = *self;
+        let mut value = null_mut();
+        // SAFETY: the context of this call; the answer goes to a pointer of ours.
+        let status = unsafe {
+            (runtime.api.KernelContext_GetOutput)(raw, 0, shape.as_ptr(), shape.len(), &raw mut value)
+        };
+        runtime.check(status)?;
+        let mut data = null_mut();
+        // SAFETY: the output, which the runtime has just allocated, or been lent.
+        runtime.check(unsafe { (runtime.api.GetTensorMutableData)(value, &raw mut data) })?;
+        self.buffer(value, data.cast())
+    }
+
+    /// The memory of a tensor, as long as the runtime says: what the core then asks for it to be, by type and shape,
+    /// is a second opinion on both.
+    fn buffer(&self, value: *const OrtValue, ptr: *mut u8) -> Result<RawBuffer, Failure> {
+        let mut len = 0;
+        // SAFETY: a tensor of this call; the number goes to a variable of ours.
+        let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(value, &raw mut len) };
+        self.runtime.check(status)?;
+        Ok(RawBuffer { ptr, len })
+    }
+}
+
+/// An input.
+pub(crate) struct Tensor<'a> {
+    argument: Argument,
+    value: *const OrtValue,
+    /// The runtime's number of its element type.
+    pub(crate) code: i32,
+    /// Its dimensions.
+    pub(crate) shape: &'a [i64],
+    data: *mut u8,
+}
+
+impl<'a> Tensor<'a> {
+    /// # Safety
+    /// `value` is a tensor that lives for `'a`.
+    unsafe fn new(runtime: Runtime, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
+        let (mut code, mut dims, mut rank) = (0_i32, ptr::null(), 0);
+        let code_out = (&raw mut code).cast();
+        // SAFETY: the caller's; the answers go to variables of ours, the type to a number of the size that the
+        // header's enumeration has.
+        let status = unsafe {
+            (runtime.api.GetTensorElementTypeAndShapeDataReference)(
+                value,
+                code_out,
+                &raw mut dims,
+                &raw mut rank,
+            )
+        };
+        runtime.check(status)?;
+        let shape = if rank == 0 {
+            [].as_slice()
+        } else {
+            // SAFETY: the runtime's own list of this many dimensions, which the tensor keeps for `'a`.
+            unsafe { core::slice::from_raw_parts(dims, rank) }
+        };
+        let mut data = ptr::null();
+        // SAFETY: the caller's; the answer goes to a pointer of ours.
+        runtime.check(unsafe { (runtime.api.GetTensorData)(value, &raw mut data) })?;
+        Ok(Self { argument, value, code, shape, data: data.cast_mut().cast() })
+    }
+
+    /// A tensor without memory.
+    #[cfg(test)]
+    pub(crate) fn described(argument: Argument, code: i32, shape: &'a [i64]) -> Self {
+        Self { argument, value: ptr::null(), code, shape, data: null_mut() }
+    }
+
+    /// The type of its elements.
+    fn element(&self) -> Result<ElementType, Failure> {
+        element_type(self.code).ok_or_else(|| {
+            let (argument, code) = (self.argument, self.code);
+            Failure::fail(format!("{argument} has element type {code}, which no write is defined for"))
+        })
+    }
+
+    /// The one type that it and `update` have.
+    pub(crate) fn element_with(&self, update: &Tensor<'_>) -> Result<Result<ElementType, Error>, Failure> {
+        let (cache, element) = (self.element()?, update.element()?);
+        let argument = update.argument;
+        let mismatch = Error::ElementTypeMismatch { cache, argument, element };
+        Ok(if cache == element { Ok(cache) } else { Err(mismatch) })
+    }
+
+    /// Its dimensions as sizes.
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
+        let size = |&dim: &i64| usize::try_from(dim);
+        self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
+            let (argument, shape) = (self.argument, self.shape);
+            Failure::fail(format!("{argument} has shape {shape:?}: no dimension may be negative"))
+        })
+    }
+
+    /// Whether its elements are of this type.
+    pub(crate) fn holds(&self, element: ElementType) -> bool {
+        self.code == element_code(element)
+    }
+
+    /// Its values, if it is a list of such integers.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] or [`Error::Rank`].
+    pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Error> {
+        let argument = self.argument;
+        if !self.holds(T::ELEMENT) {
+            let element = element_type(self.code).unwrap_or(ElementType::String);
+            return Err(Error::ElementType { argument, element });
+        }
+        let &[count] = self.shape else {
+            return Err(Error::Rank { argument, rank: self.shape.len(), expected: &[1] });
+        };
+        let Ok(count @ 1..) = usize::try_from(count) else { return Ok(Cow::Borrowed(&[])) };
+        let data = self.data.cast::<T>();
+        if data.is_aligned() {
+            // SAFETY: the tensor holds so many integers of this type for `'a`, and they are aligned.
+            return Ok(Cow::Borrowed(unsafe { core::slice::from_raw_parts(data, count) }));
+        }
+        // Memory that a caller lends may begin anywhere.
+        let mut values = vec![T::default(); count];
+        // SAFETY: as above, byte by byte, into as many integers of our own.
+        unsafe { ptr::copy_nonoverlapping(self.data, values.as_mut_ptr().cast(), size_of_val(&*values)) };
+        Ok(Cow::Owned(values))
+    }
+}
+
+/// The types that positions and lengths come in.
+pub(crate) trait Integer: Copy + Default {
+    /// Its element type.
+    const ELEMENT: ElementType;
+}
+
+impl Integer for i32 {
+    const ELEMENT: ElementType = ElementType::Int32;
+}
+
+impl Integer for i64 {
+    const ELEMENT: ElementType = ElementType::Int64;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use kvscatter::{Argument, ElementType, Error};
+
+    use super::Tensor;
+    use crate::runtime::element_code;
+
+    const ARGUMENT: Argument = Argument::WriteIndices;
+
+    fn tensor<'a>(element: ElementType, shape: &'a [i64], data: &'a [u8]) -> Tensor<'a> {
+        Tensor { data: data.as_ptr().cast_mut(), ..Tensor::described(ARGUMENT, element_code(element), shape) }
+    }
+
+    #[test]
+    fn lists_are_read_wherever_they_begin() {
+        let bytes: Vec<u8> = [7_i32, -1, i32::MAX, 0].iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let mut places = vec![0_u8; bytes.len() + 8];
+        let mut kinds = [0, 0];
+        for offset in 0..8 {
+            places[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            let list = tensor(ElementType::Int32, &[4], &places[offset..]).list::<i32>().unwrap();
+            assert_eq!(*list, [7, -1, i32::MAX, 0], "{offset}");
+            kinds[usize::from(matches!(list, Cow::Owned(_)))] += 1;
+        }
+        assert_eq!(kinds, [2, 6], "borrowed where aligned, copied elsewhere");
+    }
+
+    #[test]
+    fn an_empty_list_needs_no_memory() {
+        let empty = Tensor { data: std::ptr::null_mut(), ..tensor(ElementType::Int64, &[0], &[]) };
+        assert_eq!(*empty.list::<i64>().unwrap(), []);
+    }
+
+    #[test]
+    fn other_tensors_are_no_lists() {
+        let data = [0; 16];
+        let list = |element, shape| tensor(element, shape, &data).list::<i64>().unwrap_err();
+        let refused = Error::ElementType { argument: ARGUMENT, element: ElementType::Int32 };
+        assert_eq!(list(ElementType::Int32, &[2]), refused);
+        let rank = |rank| Error::Rank { argument: ARGUMENT, rank, expected: &[1] };
+        assert_eq!(list(ElementType::Int64, &[]), rank(0));
+        assert_eq!(list(ElementType::Int64, &[1, 2]), rank(2));
+    }
+}

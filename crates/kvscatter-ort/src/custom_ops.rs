@@ -1,0 +1,255 @@
+//! The operators of the domain `com.kvscatter`, for runtimes and graphs in which nodes are given to no execution
+//! provider of ours.
+//!
+//! The runtime lets at most one input of a custom operator leave its type open, and both cache and update have it.
+//! So each operator is registered once for every element type: the runtime chooses by the types of a node's inputs,
+//! and refuses at load a node whose types do not agree.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::{null, null_mut};
+
+use kvscatter::ElementType;
+use ort_sys::{
+    ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
+    OrtKernelContext, OrtKernelInfo, OrtMemType, OrtShapeInferContext, OrtStatusPtr,
+};
+
+use crate::inference::infer;
+use crate::kernel::Kernel;
+use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
+use crate::runtime::{Runtime, tensor_element};
+use crate::status::{enter, leave};
+use crate::sys::API_VERSION;
+
+/// The domain.
+pub(crate) const DOMAIN: &CStr = c"com.kvscatter";
+
+/// The only version of the operators so far.
+const VERSION: c_int = 1;
+
+/// Every operator, for every element type that the runtime carries.
+pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
+    use ElementType::{BFloat16, Float16, Float32, Int8, Int32, Int64};
+    let carried: Vec<ElementType> = runtime.carried().map(|(element, _)| element).collect();
+    let tensor_scatter = carried.iter().map(|&element| {
+        let inputs = vec![required(element), required(element), optional(Int64), optional(Int64)];
+        CustomOp::new::<TensorScatter, 0>(runtime, c"TensorScatter", inputs)
+    });
+    let kv_cache_update = [Float32, Float16, BFloat16].into_iter().flat_map(|element| {
+        [Int64, Int32].map(|index| {
+            let inputs = vec![required(element), required(element), required(index), optional(Int32)];
+            CustomOp::new::<KvCacheUpdate, 0>(runtime, c"KVCacheUpdate", inputs)
+        })
+    });
+    let kv_cache_operation = [Float16, BFloat16, Int8].into_iter().map(|element| {
+        let positions = [Int32, Int32].map(required);
+        let inputs = [required(element), required(Int32), required(element)].into_iter().chain(positions);
+        CustomOp::new::<KvCacheOperation, 2>(runtime, c"KVCacheOperation", inputs.collect())
+    });
+    tensor_scatter.chain(kv_cache_update).chain(kv_cache_operation).collect()
+}
+
+/// An operator for one element type: begins with what the runtime knows of it.
+#[repr(C)]
+pub(crate) struct CustomOp {
+    base: OrtCustomOp,
+    runtime: Runtime,
+    name: &'static CStr,
+    inputs: Vec<Input>,
+    output: ONNXTensorElementDataType,
+}
+
+/// What the runtime checks of an input.
+struct Input {
+    element: ONNXTensorElementDataType,
+    characteristic: Characteristic,
+}
+
+fn required(element: ElementType) -> Input {
+    Input { element: tensor_element(element), characteristic: Characteristic::INPUT_OUTPUT_REQUIRED }
+}
+
+fn optional(element: ElementType) -> Input {
+    Input { characteristic: Characteristic::INPUT_OUTPUT_OPTIONAL, ..required(element) }
+}
+
+impl CustomOp {
+    /// The operator `O`, whose cache is input `CACHE`.
+    fn new<O: Operator, const CACHE: usize>(
+        runtime: Runtime,
+        name: &'static CStr,
+        inputs: Vec<Input>,
+    ) -> Self {
+        let output = match inputs.get(CACHE) {
+            Some(cache) => cache.element,
+            None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+        };
+        let base = OrtCustomOp {
+            version: API_VERSION,
+            CreateKernel: None,
+            GetName: Some(get_name),
+            GetExecutionProviderType: Some(get_execution_provider),
+            GetInputType: Some(get_input_type),
+            GetInputTypeCount: Some(get_input_count),
+            GetOutputType: Some(get_output_type),
+            GetOutputTypeCount: Some(get_output_count),
+            KernelCompute: None,
+            KernelDestroy: Some(destroy::<O>),
+            GetInputCharacteristic: Some(get_input_characteristic),
+            GetOutputCharacteristic: Some(get_output_characteristic),
+            GetInputMemoryType: Some(get_input_memory_type),
+            GetVariadicInputMinArity: Some(get_no_arity),
+            GetVariadicInputHomogeneity: Some(get_no_arity),
+            GetVariadicOutputMinArity: Some(get_no_arity),
+            GetVariadicOutputHomogeneity: Some(get_no_arity),
+            CreateKernelV2: Some(create::<O>),
+            KernelComputeV2: Some(compute::<O>),
+            InferOutputShapeFn: Some(infer_shape::<O, CACHE>),
+            GetStartVersion: Some(get_version),
+            GetEndVersion: Some(get_version),
+            GetMayInplace: Some(get_may_inplace::<CACHE>),
+            ReleaseMayInplace: Some(release_may_inplace),
+            GetAliasMap: None,
+            ReleaseAliasMap: None,
+        };
+        Self { base, runtime, name, inputs, output }
+    }
+
+    /// The address that the runtime keeps.
+    pub(crate) fn as_ptr(&self) -> *const OrtCustomOp {
+        (&raw const *self).cast()
+    }
+
+    /// # Safety
+    /// `raw` comes from [`as_ptr`](Self::as_ptr) of an operator that is still there.
+    unsafe fn of<'a>(raw: *const OrtCustomOp) -> &'a Self {
+        // SAFETY: the caller's; the operator begins with what the runtime has the address of.
+        unsafe { &*raw.cast::<Self>() }
+    }
+}
+
+unsafe extern "system" fn get_name(op: *const OrtCustomOp) -> *const c_char {
+    // SAFETY: one of ours.
+    unsafe { CustomOp::of(op) }.name.as_ptr()
+}
+
+/// The runtime's own, for the CPU.
+unsafe extern "system" fn get_execution_provider(_op: *const OrtCustomOp) -> *const c_char {
+    null()
+}
+
+unsafe extern "system" fn get_input_count(op: *const OrtCustomOp) -> usize {
+    // SAFETY: one of ours.
+    unsafe { CustomOp::of(op) }.inputs.len()
+}
+
+unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
+    // SAFETY: one of ours.
+    match unsafe { CustomOp::of(op) }.inputs.get(index) {
+        Some(input) => input.element,
+        None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+    }
+}
+
+unsafe extern "system" fn get_input_characteristic(op: *const OrtCustomOp, index: usize) -> Characteristic {
+    // SAFETY: one of ours.
+    match unsafe { CustomOp::of(op) }.inputs.get(index) {
+        Some(input) => input.characteristic,
+        None => Characteristic::INPUT_OUTPUT_REQUIRED,
+    }
+}
+
+unsafe extern "system" fn get_input_memory_type(_op: *const OrtCustomOp, _index: usize) -> OrtMemType {
+    OrtMemType::OrtMemTypeDefault
+}
+
+unsafe extern "system" fn get_output_count(_op: *const OrtCustomOp) -> usize {
+    1
+}
+
+unsafe extern "system" fn get_output_type(
+    op: *const OrtCustomOp,
+    _index: usize,
+) -> ONNXTensorElementDataType {
+    // SAFETY: one of ours.
+    unsafe { CustomOp::of(op) }.output
+}
+
+unsafe extern "system" fn get_output_characteristic(
+    _op: *const OrtCustomOp,
+    _index: usize,
+) -> Characteristic {
+    Characteristic::INPUT_OUTPUT_REQUIRED
+}
+
+/// No input or output is variadic.
+unsafe extern "system" fn get_no_arity(_op: *const OrtCustomOp) -> c_int {
+    1
+}
+
+unsafe extern "system" fn get_version(_op: *const OrtCustomOp) -> c_int {
+    VERSION
+}
+
+/// The output may have the memory of the cache.
+unsafe extern "system" fn get_may_inplace<const CACHE: usize>(
+    input: *mut *mut c_int,
+    output: *mut *mut c_int,
+) -> usize {
+    /// Indices that the runtime reads and leaves as they are.
+    static INDICES: [c_int; 3] = [0, 1, 2];
+    let place = |index: usize| INDICES.get(index).map_or(null_mut(), |index| (&raw const *index).cast_mut());
+    // SAFETY: the runtime's variable for the answer.
+    unsafe { input.write(place(CACHE)) };
+    // SAFETY: as above.
+    unsafe { output.write(place(0)) };
+    1
+}
+
+unsafe extern "system" fn release_may_inplace(_input: *mut c_int, _output: *mut c_int) {}
+
+unsafe extern "system" fn infer_shape<O: Operator, const CACHE: usize>(
+    op: *const OrtCustomOp,
+    context: *mut OrtShapeInferContext,
+) -> OrtStatusPtr {
+    // SAFETY: one of ours.
+    let runtime = unsafe { CustomOp::of(op) }.runtime;
+    // SAFETY: what the runtime asks with.
+    enter(runtime, || unsafe { infer::<O>(runtime, context, CACHE) })
+}
+
+unsafe extern "system" fn create<O: Operator>(
+    op: *const OrtCustomOp,
+    _api: *const OrtApi,
+    info: *const OrtKernelInfo,
+    out: *mut *mut c_void,
+) -> OrtStatusPtr {
+    // SAFETY: one of ours.
+    let runtime = unsafe { CustomOp::of(op) }.runtime;
+    enter(runtime, || {
+        // SAFETY: what the runtime calls for a kernel with.
+        let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
+        // SAFETY: the runtime's variable for the answer, which it gives back to `destroy`.
+        unsafe { out.write(Box::into_raw(Box::new(kernel)).cast()) };
+        Ok(())
+    })
+}
+
+unsafe extern "system" fn compute<O: Operator>(
+    kernel: *mut c_void,
+    context: *mut OrtKernelContext,
+) -> OrtStatusPtr {
+    // SAFETY: made by `create`; the runtime calls it on many threads, and shares it.
+    let kernel = unsafe { &*kernel.cast::<Kernel<O>>() };
+    // SAFETY: what the runtime calls a kernel with.
+    unsafe { kernel.compute(context) }
+}
+
+unsafe extern "system" fn destroy<O: Operator>(kernel: *mut c_void) {
+    if kernel.is_null() {
+        return;
+    }
+    // SAFETY: made by `create`, and given back once.
+    let kernel = unsafe { Box::from_raw(kernel.cast::<Kernel<O>>()) };
+    leave(|| drop(kernel));
+}

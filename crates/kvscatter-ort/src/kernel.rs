@@ -1,0 +1,89 @@
+//! Kernels: one node's operator behind the functions by which the runtime calls it.
+
+use core::ffi::c_void;
+
+use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtStatusPtr};
+
+use crate::attributes::KernelInfo;
+use crate::context::Context;
+use crate::operators::{Operator, TensorScatter};
+use crate::runtime::Runtime;
+use crate::status::{Failure, enter, leave};
+use crate::sys::{API_VERSION, KernelImpl};
+
+/// An operator and the runtime that calls it: what a kernel of a custom operator is.
+pub(crate) struct Kernel<O> {
+    runtime: Runtime,
+    operator: O,
+}
+
+impl<O: Operator> Kernel<O> {
+    /// # Safety
+    /// `info` is what the runtime calls for a kernel with.
+    pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
+        // SAFETY: the caller's.
+        let attributes = unsafe { KernelInfo::new(runtime, info) };
+        Ok(Self { runtime, operator: O::new(&attributes)? })
+    }
+
+    /// # Safety
+    /// `context` is what the runtime calls a kernel with.
+    pub(crate) unsafe fn compute(&self, context: *mut OrtKernelContext) -> OrtStatusPtr {
+        enter(self.runtime, || {
+            // SAFETY: the caller's.
+            let context = unsafe { Context::new(self.runtime, context) }?;
+            self.operator.compute(&context)
+        })
+    }
+}
+
+/// A kernel of the execution provider: begins with what the runtime knows of it.
+#[repr(C)]
+pub(crate) struct EpKernel {
+    base: KernelImpl,
+    kernel: Kernel<TensorScatter>,
+}
+
+impl EpKernel {
+    /// `KernelCreateFn`. The state is the [`Runtime`] that the kernel was registered with.
+    ///
+    /// # Safety
+    /// As the header has it; the state outlives the call.
+    pub(crate) unsafe extern "system" fn create(
+        state: *mut c_void,
+        info: *const OrtKernelInfo,
+        out: *mut *mut KernelImpl,
+    ) -> OrtStatusPtr {
+        // SAFETY: the state that was registered.
+        let runtime = unsafe { *state.cast::<Runtime>() };
+        enter(runtime, || {
+            let base = KernelImpl {
+                ort_version_supported: API_VERSION,
+                flags: 0,
+                Compute: Self::compute,
+                Release: Self::release,
+                PrePackWeight: None,
+                SetSharedPrePackedWeight: None,
+            };
+            // SAFETY: the caller's.
+            let kernel = unsafe { Kernel::new(runtime, info) }?;
+            let kernel = Box::into_raw(Box::new(Self { base, kernel }));
+            // SAFETY: the runtime's variable for the answer, which owns it from here on.
+            unsafe { out.write(kernel.cast()) };
+            Ok(())
+        })
+    }
+
+    unsafe extern "system" fn compute(this: *mut KernelImpl, context: *mut OrtKernelContext) -> OrtStatusPtr {
+        // SAFETY: a kernel that `create` has made; the runtime calls it on many threads, and shares it.
+        let this = unsafe { &*this.cast::<Self>() };
+        // SAFETY: as the header has it.
+        unsafe { this.kernel.compute(context) }
+    }
+
+    unsafe extern "system" fn release(this: *mut KernelImpl) {
+        // SAFETY: a kernel that `create` has made, which the runtime gives back once.
+        let kernel = unsafe { Box::from_raw(this.cast::<Self>()) };
+        leave(|| drop(kernel));
+    }
+}

@@ -1,0 +1,167 @@
+//! ONNX `TensorScatter`, of ONNX's own domain and, with `lengths`, of ours.
+
+use kvscatter::spec::onnx::{self, Dimension, Inferred};
+use kvscatter::{Argument, Error, Mode, NegativeIndex, Prepared};
+
+use super::Operator;
+use crate::attributes::Attributes;
+use crate::context::{Context, Tensor};
+use crate::inference::Known;
+use crate::recent::Recent;
+use crate::status::Failure;
+
+/// `TensorScatter(past_cache, update, write_indices?, lengths?)`. The runtime's rules: a negative index is refused.
+pub(crate) struct TensorScatter {
+    operator: onnx::TensorScatter,
+    recent: Recent<Prepared>,
+}
+
+impl TensorScatter {
+    fn prepare(&self, cache: &Tensor<'_>, update: &Tensor<'_>) -> Result<Prepared, Failure> {
+        let element = cache.element_with(update)?.map_err(refuse)?;
+        self.operator.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
+    }
+}
+
+impl Operator for TensorScatter {
+    fn new(attributes: &impl Attributes) -> Result<Self, Failure> {
+        let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
+        if let Some(axis) = attributes.integer(c"axis")? {
+            operator = operator.axis(axis);
+        }
+        if let Some(name) = attributes.string(c"mode")? {
+            let mode = name.parse::<Mode>().map_err(|_| {
+                Failure::fail(format!("TensorScatter: mode must be 'linear' or 'circular', got '{name}'"))
+            })?;
+            operator = operator.mode(mode);
+        }
+        Ok(Self { operator, recent: Recent::new() })
+    }
+
+    fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
+        let cache = context.input(0, Argument::PastCache)?;
+        let update = context.input(1, Argument::Update)?;
+        let write_indices = context.optional_input(2, Argument::WriteIndices)?;
+        let lengths = context.optional_input(3, Argument::Lengths)?;
+        let run = |write: &Prepared| {
+            let write_indices =
+                write_indices.as_ref().map(Tensor::list::<i64>).transpose().map_err(refuse)?;
+            let lengths = lengths.as_ref().map(Tensor::list::<i64>).transpose().map_err(refuse)?;
+            let plan = write.plan_lengths(write_indices.as_deref(), lengths.as_deref()).map_err(refuse)?;
+            context.write(&plan, &cache, &update, refuse)
+        };
+        self.recent.with(&cache, &update, || self.prepare(&cache, &update), run)
+    }
+
+    fn infer(&self, inputs: &[Known]) -> Result<(), Failure> {
+        let dimensions = |known: &Known| -> Option<Vec<Dimension<'static>>> {
+            let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
+            Some(known.sizes.as_ref()?.iter().map(dimension).collect())
+        };
+        let shapes: Vec<_> = inputs.iter().map(dimensions).collect();
+        let input = |at: usize| {
+            let shape = shapes.get(at).and_then(Option::as_deref);
+            inputs.get(at).map(|known| Inferred { element: known.element, shape })
+        };
+        let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
+        self.operator.infer(cache, update, input(2)).map(drop).map_err(refuse)
+    }
+}
+
+/// The refusal in the words of the runtime's own kernel, where it has some.
+fn refuse(error: Error) -> Failure {
+    Failure::fail(message(error))
+}
+
+fn message(error: Error) -> String {
+    use Argument::WriteIndices;
+    match error {
+        Error::NegativeStart { argument, index, value } => {
+            format!("TensorScatter: {argument}[{index}] = {value} is negative")
+        }
+        Error::StartOutOfRange { argument, index, value, rows, capacity } => format!(
+            "TensorScatter linear mode: {argument}[{index}] + sequence_length ({value} + {rows}) exceeds max_sequence_length ({capacity})"
+        ),
+        Error::UpdateLongerThanCache { rows, capacity } => {
+            format!("TensorScatter: update sequence_length ({rows}) exceeds max_sequence_length ({capacity})")
+        }
+        Error::DimensionMismatch { argument, dimension, expected, got } => format!(
+            "TensorScatter: shape mismatch in dimension {dimension}: past_cache={expected} vs {argument}={got}"
+        ),
+        Error::RankTooLow { argument, .. } => {
+            format!("TensorScatter: {argument} must have at least 2 dimensions")
+        }
+        Error::RankMismatch { .. } => {
+            "TensorScatter: past_cache and update must have the same number of dimensions".to_owned()
+        }
+        Error::AxisOutOfRange { axis, rank } | Error::AxisIsBatch { axis, rank } => {
+            let rank = i64::try_from(rank).unwrap_or(i64::MAX);
+            let axis = if axis < 0 { axis.saturating_add(rank) } else { axis };
+            format!("TensorScatter: axis must be in [1, ndim-1] after normalization, got {axis}")
+        }
+        Error::Count { argument: WriteIndices, .. } | Error::Rank { argument: WriteIndices, .. } => {
+            "TensorScatter: write_indices must have shape [batch_size]".to_owned()
+        }
+        _ => format!("TensorScatter: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::spec::onnx;
+    use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex};
+
+    use super::message;
+
+    /// The texts are those of onnxruntime 1.25 to 1.31.
+    #[test]
+    fn refusals_read_as_the_runtimes_own() {
+        let operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
+        let shapes = |operator: onnx::TensorScatter, cache: &[usize], update: &[usize]| {
+            message(operator.prepare(ElementType::Float32, cache, update).unwrap_err())
+        };
+        let write = operator.prepare(ElementType::Float32, &[2, 4, 1], &[2, 2, 1]).unwrap();
+        let indices = |indices: &[i64]| message(write.plan(indices).unwrap_err());
+
+        assert_eq!(indices(&[0, -1]), "TensorScatter: write_indices[1] = -1 is negative");
+        assert_eq!(
+            indices(&[3, 0]),
+            "TensorScatter linear mode: write_indices[0] + sequence_length (3 + 2) exceeds max_sequence_length (4)"
+        );
+        assert_eq!(indices(&[0]), "TensorScatter: write_indices must have shape [batch_size]");
+        assert_eq!(
+            shapes(operator, &[1, 4, 1], &[1, 5, 1]),
+            "TensorScatter: update sequence_length (5) exceeds max_sequence_length (4)"
+        );
+        assert_eq!(
+            shapes(operator, &[1, 4, 1], &[1, 1, 2]),
+            "TensorScatter: shape mismatch in dimension 2: past_cache=1 vs update=2"
+        );
+        assert_eq!(
+            shapes(operator, &[1, 4, 1], &[1, 1]),
+            "TensorScatter: past_cache and update must have the same number of dimensions"
+        );
+        assert_eq!(shapes(operator, &[4], &[1]), "TensorScatter: past_cache must have at least 2 dimensions");
+        for (axis, normalised) in
+            [(0, "0"), (-3, "0"), (3, "3"), (-4, "-1"), (i64::MAX, "9223372036854775807")]
+        {
+            assert_eq!(
+                shapes(operator.axis(axis), &[1, 4, 1], &[1, 1, 1]),
+                format!("TensorScatter: axis must be in [1, ndim-1] after normalization, got {normalised}")
+            );
+        }
+        let ring =
+            operator.mode(Mode::Circular).prepare(ElementType::Float32, &[1, 4, 1], &[1, 2, 1]).unwrap();
+        let refused = message(ring.plan(&[-1_i64]).unwrap_err());
+        assert_eq!(refused, "TensorScatter: write_indices[0] = -1 is negative", "in a ring as well");
+    }
+
+    #[test]
+    fn what_the_runtime_has_no_words_for_is_in_ours() {
+        let (argument, with) = (Argument::PastCache, Argument::Update);
+        assert_eq!(
+            message(Error::Overlap { argument, with, buffer: 0 }),
+            "TensorScatter: the buffer of past_cache shares memory with that of update"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! The shapes that a kernel was last called with, prepared.
+
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::context::Tensor;
+use crate::status::Failure;
+
+/// Shapes that are kept: those of decoding, and of the chunks that a prefill or a draft comes in.
+const KEPT: usize = 4;
+
+/// Writes that are prepared for the shapes of recent calls.
+///
+/// Sessions run one kernel on many threads at once, and none of them ever waits here: whoever does not get at a
+/// place prepares the write for itself.
+pub(crate) struct Recent<P> {
+    places: [RwLock<Option<Entry<P>>>; KEPT],
+    next: AtomicUsize,
+}
+
+/// A prepared write and what it was prepared for.
+struct Entry<P> {
+    code: i32,
+    cache: Box<[i64]>,
+    update: Box<[i64]>,
+    prepared: P,
+}
+
+impl<P> Recent<P> {
+    pub(crate) fn new() -> Self {
+        Self { places: [const { RwLock::new(None) }; KEPT], next: AtomicUsize::new(0) }
+    }
+
+    /// Calls `run` with the write that is prepared for these tensors; `prepare` makes it if it is not among the
+    /// recent ones.
+    pub(crate) fn with(
+        &self,
+        cache: &Tensor<'_>,
+        update: &Tensor<'_>,
+        prepare: impl FnOnce() -> Result<P, Failure>,
+        run: impl FnOnce(&P) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        for place in &self.places {
+            if let Ok(entry) = place.try_read()
+                && let Some(entry) = entry.as_ref()
+                && entry.is_for(cache, update)
+            {
+                return run(&entry.prepared);
+            }
+        }
+        let prepared = prepare()?;
+        let written = run(&prepared);
+        let entry =
+            Entry { code: cache.code, cache: cache.shape.into(), update: update.shape.into(), prepared };
+        let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
+        if let Some(Ok(mut place)) = self.places.get(next).map(RwLock::try_write) {
+            *place = Some(entry);
+        }
+        written
+    }
+}
+
+impl<P> Entry<P> {
+    fn is_for(&self, cache: &Tensor<'_>, update: &Tensor<'_>) -> bool {
+        self.code == cache.code
+            && self.code == update.code
+            && *self.cache == *cache.shape
+            && *self.update == *update.shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use kvscatter::Argument;
+
+    use super::{KEPT, Recent};
+    use crate::context::Tensor;
+    use crate::status::Failure;
+
+    fn shaped(code: i32, shape: &[i64]) -> Tensor<'_> {
+        Tensor::described(Argument::PastCache, code, shape)
+    }
+
+    fn refuse() -> Failure {
+        Failure::fail("refused")
+    }
+
+    #[test]
+    fn shapes_that_repeat_are_prepared_once() {
+        let (recent, prepared) = (Recent::new(), Cell::new(0));
+        let call = |cache: &Tensor<'_>, update: &Tensor<'_>, value: usize| {
+            let mut seen = None;
+            let prepare = || {
+                prepared.set(prepared.get() + 1);
+                Ok(value)
+            };
+            let ran = recent.with(cache, update, prepare, |&it| {
+                seen = Some(it);
+                Ok(())
+            });
+            assert!(ran.is_ok());
+            seen
+        };
+        let cache = shaped(1, &[2, 8, 16]);
+        let lengths: Vec<[i64; 3]> = (1..=5).map(|rows| [2, rows, 16]).collect();
+        for round in 0..3 {
+            for (value, update) in lengths.iter().take(KEPT).enumerate() {
+                assert_eq!(call(&cache, &shaped(1, update), value), Some(value), "round {round}");
+            }
+        }
+        assert_eq!(prepared.get(), KEPT);
+        assert_eq!(call(&cache, &shaped(1, &lengths[4]), 4), Some(4), "one more than are kept");
+        assert_eq!(call(&shaped(10, &[2, 8, 16]), &shaped(10, &lengths[1]), 9), Some(9), "another type");
+        assert_eq!(prepared.get(), KEPT + 2);
+    }
+
+    #[test]
+    fn what_is_refused_is_not_kept() {
+        let recent = Recent::new();
+        let (cache, update) = (shaped(1, &[1, 1]), shaped(1, &[1, 2]));
+        assert!(recent.with(&cache, &update, || Err(refuse()), |_: &u8| Ok(())).is_err());
+        let mut ran = false;
+        let run = |_: &u8| {
+            ran = true;
+            Err(refuse())
+        };
+        assert!(
+            recent.with(&cache, &update, || Ok(0), run).is_err(),
+            "prepared, but its indices are refused"
+        );
+        assert!(ran);
+        assert!(recent.with(&cache, &update, || Err(refuse()), |_| Ok(())).is_ok(), "and kept all the same");
+    }
+
+    /// A place that a thread is reading cannot be written: the next call prepares, and runs, for itself.
+    #[test]
+    fn nobody_waits() {
+        let recent = Recent::new();
+        let shapes: Vec<[i64; 2]> = (0..20).map(|rows| [1, rows]).collect();
+        let cache = shaped(1, &[1, 99]);
+        let depth = Cell::new(0);
+        fn nest(recent: &Recent<usize>, cache: &Tensor<'_>, shapes: &[[i64; 2]], depth: &Cell<usize>) {
+            let Some((first, rest)) = shapes.split_first() else { return };
+            let update = shaped(1, first);
+            for _ in 0..2 {
+                let ran = recent.with(
+                    cache,
+                    &update,
+                    || Ok(rest.len()),
+                    |&it| {
+                        assert_eq!(it, rest.len());
+                        depth.set(depth.get() + 1);
+                        Ok(())
+                    },
+                );
+                assert!(ran.is_ok());
+            }
+            let ran = recent.with(
+                cache,
+                &update,
+                || Ok(rest.len()),
+                |_| {
+                    nest(recent, cache, rest, depth);
+                    Ok(())
+                },
+            );
+            assert!(ran.is_ok());
+        }
+        nest(&recent, &cache, &shapes, &depth);
+        assert_eq!(depth.get(), 40);
+    }
+}

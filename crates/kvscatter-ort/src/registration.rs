@@ -1,0 +1,92 @@
+//! Custom operators on loan to runtimes.
+//!
+//! A runtime keeps the addresses of a domain and its operators for as long as any session has them, and never gives
+//! them back. So there is one domain for each runtime, however many sessions register it, and it goes when the
+//! library is unloaded: the runtime does that after the last session that holds the library.
+
+use core::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
+
+use ort_sys::{OrtCustomOpDomain, OrtSessionOptions};
+
+use crate::custom_ops::{self, CustomOp, DOMAIN};
+use crate::runtime::Runtime;
+use crate::status::{Failure, leave};
+
+/// What each runtime has been lent.
+static LENT: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
+
+/// Adds the domain to the options of a session.
+///
+/// # Errors
+/// Whatever the runtime says.
+///
+/// # Safety
+/// `options` are the runtime's.
+pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions) -> Result<(), Failure> {
+    let mut lent = LENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let domain = match lent.iter().find(|registration| registration.runtime.is(runtime)) {
+        Some(registration) => registration.domain,
+        None => {
+            let registration = Registration::new(runtime)?;
+            let domain = registration.domain;
+            lent.push(registration);
+            domain
+        }
+    };
+    // SAFETY: the caller's; the domain stays as long as the library does.
+    runtime.check(unsafe { (runtime.api.AddCustomOpDomain)(options, domain.as_ptr()) })
+}
+
+/// A runtime's domain and what is in it.
+struct Registration {
+    runtime: Runtime,
+    domain: NonNull<OrtCustomOpDomain>,
+    /// The domain has their addresses.
+    _operators: Box<[CustomOp]>,
+}
+
+// SAFETY: a domain is a list, which is complete before anyone shares it.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    fn new(runtime: Runtime) -> Result<Self, Failure> {
+        let mut domain = null_mut();
+        // SAFETY: the name is a string, which is copied; the answer goes to a pointer of ours.
+        let status = unsafe { (runtime.api.CreateCustomOpDomain)(DOMAIN.as_ptr(), &raw mut domain) };
+        runtime.check(status)?;
+        let domain =
+            NonNull::new(domain).ok_or_else(|| Failure::fail("kvscatter: the runtime made no domain"))?;
+        let operators = custom_ops::all(runtime).into_boxed_slice();
+        let registration = Self { runtime, domain, _operators: operators };
+        for operator in &registration._operators {
+            // SAFETY: the domain is owned here, and the operator stays where it is for as long.
+            let status = unsafe { (runtime.api.CustomOpDomain_Add)(domain.as_ptr(), operator.as_ptr()) };
+            runtime.check(status)?;
+        }
+        Ok(registration)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: made by this runtime, and given back once.
+        unsafe { (self.runtime.api.ReleaseCustomOpDomain)(self.domain.as_ptr()) };
+    }
+}
+
+/// Runs when the library is unloaded, or the process ends; libraries are unloaded before those that were there
+/// before them, so the runtime is still there.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+#[used]
+#[cfg_attr(target_os = "linux", unsafe(link_section = ".fini_array"))]
+#[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_term_func"))]
+static UNLOAD: extern "C" fn() = unload;
+
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+extern "C" fn unload() {
+    leave(|| {
+        let lent = LENT.lock().map(|mut lent| core::mem::take(&mut *lent));
+        drop(lent);
+    });
+}

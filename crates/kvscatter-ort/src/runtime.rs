@@ -1,0 +1,199 @@
+//! The runtime that loaded this library: its functions, in the version that this library is written against.
+
+use core::ffi::CStr;
+
+use kvscatter::ElementType;
+use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtApiBase, OrtErrorCode, OrtStatusPtr};
+
+use crate::status::{Failure, new_status};
+use crate::sys::{self, API_VERSION, EpApi, OLDEST_RUNTIME, OrtDataType};
+
+/// The tables of one runtime. There may be several in a process, so everything that calls one carries its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Runtime {
+    /// What everyone may call.
+    pub(crate) api: &'static OrtApi,
+    /// What execution providers may call.
+    pub(crate) ep: &'static EpApi,
+}
+
+impl Runtime {
+    /// Asks for the tables.
+    ///
+    /// # Errors
+    /// A status of the runtime's that says which version it is and which it would have to be.
+    ///
+    /// # Safety
+    /// `base` is what a runtime hands to a library that it loads.
+    pub(crate) unsafe fn negotiate(base: *const OrtApiBase) -> Result<Self, OrtStatusPtr> {
+        // SAFETY: the caller's; the runtime's tables live as long as it does.
+        let base: &'static OrtApiBase = unsafe { &*base };
+        // SAFETY: any number may be asked for.
+        let api = unsafe { (base.GetApi)(API_VERSION) };
+        if api.is_null() {
+            return Err(too_old(base));
+        }
+        // SAFETY: the runtime has this version of the table, and keeps it.
+        let api: &'static OrtApi = unsafe { &*api };
+        // SAFETY: as the header declares it, without arguments.
+        let ep = unsafe { (api.GetEpApi)() };
+        // SAFETY: the type is opaque in the binding, and `EpApi` is its beginning in every version from
+        // `API_VERSION` on; NULL in builds of the runtime that leave out execution providers.
+        match unsafe { ep.cast::<EpApi>().as_ref() } {
+            Some(ep) => Ok(Self { api, ep }),
+            None => Err(new_status(
+                api.CreateStatus,
+                OrtErrorCode::ORT_NOT_IMPLEMENTED,
+                "kvscatter needs an ONNX Runtime with support for plugin execution providers",
+            )),
+        }
+    }
+
+    /// Whether the other is the same copy of the runtime.
+    pub(crate) fn is(self, other: Self) -> bool {
+        core::ptr::eq(self.api, other.api)
+    }
+
+    /// The element types that the runtime carries and a write can move by width, with its own description of
+    /// tensors of them.
+    pub(crate) fn carried(self) -> impl Iterator<Item = (ElementType, *const OrtDataType)> {
+        // Runtimes without float8e8m0 take its number for ONNX's of int2, and then that of uint2 for nothing.
+        let numbers_are_its_own =
+            self.data_type(ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 as i32).is_some();
+        let fixed_size = ElementType::ALL.into_iter().filter(move |&element| {
+            element.bits().is_some() && (element != ElementType::Float8E8M0 || numbers_are_its_own)
+        });
+        fixed_size.filter_map(move |element| Some((element, self.data_type(element_code(element))?)))
+    }
+
+    fn data_type(self, code: i32) -> Option<*const OrtDataType> {
+        let mut data_type = core::ptr::null();
+        // SAFETY: any number may be asked for, and the answer is written to a pointer of ours.
+        let status = unsafe { (self.ep.GetTensorDataType)(code, &raw mut data_type) };
+        let known = self.check(status).is_ok() && !data_type.is_null();
+        known.then_some(data_type)
+    }
+
+    /// The status of a call as a result that owns it.
+    pub(crate) fn check(self, status: OrtStatusPtr) -> Result<(), Failure> {
+        Failure::from_status(self, status)
+    }
+}
+
+/// The runtime's number of an element type. The last of them are in another order than ONNX's.
+pub(crate) fn element_code(element: ElementType) -> i32 {
+    tensor_element(element) as i32
+}
+
+/// The element type with this number of the runtime's, if it is one of the 24 that `TensorScatter` takes.
+pub(crate) fn element_type(code: i32) -> Option<ElementType> {
+    ElementType::ALL.into_iter().find(|&element| element_code(element) == code)
+}
+
+/// The runtime's name of an element type.
+pub(crate) fn tensor_element(element: ElementType) -> ONNXTensorElementDataType {
+    use ONNXTensorElementDataType::*;
+    match element {
+        ElementType::BFloat16 => ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+        ElementType::Bool => ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+        ElementType::Complex128 => ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128,
+        ElementType::Complex64 => ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64,
+        ElementType::Float64 => ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+        ElementType::Float32 => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        ElementType::Float16 => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+        ElementType::Float4E2M1 => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1,
+        ElementType::Float8E4M3Fn => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN,
+        ElementType::Float8E4M3FnUz => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ,
+        ElementType::Float8E5M2 => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2,
+        ElementType::Float8E5M2FnUz => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ,
+        ElementType::Float8E8M0 => ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0,
+        ElementType::Int16 => ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+        ElementType::Int32 => ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+        ElementType::Int4 => ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4,
+        ElementType::Int64 => ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+        ElementType::Int8 => ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+        ElementType::String => ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
+        ElementType::UInt16 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+        ElementType::UInt32 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+        ElementType::UInt4 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4,
+        ElementType::UInt64 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+        ElementType::UInt8 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+        // The core may learn of more; a runtime that is asked for this type says that it has none.
+        _ => ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+    }
+}
+
+/// A runtime without our version of the interface still makes statuses: that is the first entry of every version.
+fn too_old(base: &OrtApiBase) -> OrtStatusPtr {
+    // SAFETY: as the header declares it, without arguments.
+    let version = unsafe { (base.GetVersionString)() };
+    // SAFETY: a string that the runtime keeps.
+    let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
+    // SAFETY: every runtime has the first version.
+    let api = unsafe { (base.GetApi)(1) };
+    // SAFETY: a place in the table, which is not read here.
+    let entry = unsafe { &raw const (*api).CreateStatus };
+    // SAFETY: the first entry, which every version has.
+    let create = unsafe { entry.read() };
+    let message = format!("kvscatter needs ONNX Runtime {OLDEST_RUNTIME} or newer, this is {version}");
+    new_status(create, OrtErrorCode::ORT_FAIL, &message)
+}
+
+// The binding's idea of the version and ours are one.
+const _: () = assert!(sys::API_VERSION == ort_sys::ORT_API_VERSION);
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::{CStr, c_char};
+    use core::mem::offset_of;
+    use core::ptr;
+    use std::cell::RefCell;
+
+    use kvscatter::ElementType;
+    use ort_sys::{OrtApi, OrtApiBase, OrtErrorCode, OrtStatusPtr};
+
+    use super::{Runtime, element_code, element_type};
+
+    #[test]
+    fn element_types_are_numbered_as_the_runtime_does() {
+        for element in ElementType::ALL {
+            assert_eq!(element_type(element_code(element)), Some(element));
+        }
+        assert_eq!(element_type(24), None, "uint2, which ONNX numbers 25");
+        assert_eq!(element_type(25), None, "int2");
+        assert_eq!([0, -1, 27, i32::MAX].map(element_type), [None; 4]);
+    }
+
+    thread_local! {
+        static SAID: RefCell<Option<(i32, String)>> = const { RefCell::new(None) };
+    }
+
+    unsafe extern "system" fn create_status(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr {
+        // SAFETY: what is said is a string.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned();
+        SAID.set(Some((code as i32, text)));
+        OrtStatusPtr(ptr::dangling_mut())
+    }
+
+    unsafe extern "system" fn version() -> *const c_char {
+        c"1.23.2".as_ptr()
+    }
+
+    /// As a runtime of 1.23 does: it has versions up to 23.
+    unsafe extern "system" fn get_api(version: u32) -> *const OrtApi {
+        type CreateStatus = unsafe extern "system" fn(OrtErrorCode, *const c_char) -> OrtStatusPtr;
+        static FIRST_ENTRY: CreateStatus = create_status;
+        if version <= 23 { (&raw const FIRST_ENTRY).cast() } else { ptr::null() }
+    }
+
+    #[test]
+    fn an_older_runtime_is_told_which_it_would_have_to_be() {
+        assert_eq!(offset_of!(OrtApi, CreateStatus), 0);
+        let base = OrtApiBase { GetApi: get_api, GetVersionString: version };
+        // SAFETY: the base answers as a runtime does.
+        let refused = unsafe { Runtime::negotiate(&raw const base) };
+        assert!(refused.is_err_and(|status| !status.0.is_null()));
+        let said = "kvscatter needs ONNX Runtime 1.24 or newer, this is 1.23.2";
+        assert_eq!(SAID.take(), Some((1, said.to_owned())));
+    }
+}

@@ -1,0 +1,115 @@
+//! Errors on their way out, and the edge that every call from the runtime comes in by.
+
+use core::ffi::{CStr, c_char};
+use core::ptr::{NonNull, null_mut};
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ort_sys::{OrtErrorCode, OrtStatus, OrtStatusPtr};
+
+use crate::runtime::Runtime;
+
+/// Runs what the runtime has called for. Neither a panic nor a failure goes further than this: both become the
+/// status that the call returns.
+pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => OrtStatusPtr(null_mut()),
+        Ok(Err(failure)) => failure.into_status(runtime),
+        Err(_) => Failure::fail("kvscatter panicked: a defect, please report it").into_status(runtime),
+    }
+}
+
+/// [`enter`] for the calls that give something back and cannot say that they failed.
+pub(crate) fn leave(body: impl FnOnce()) {
+    // What panics here has been reported to the standard error; there is nobody else to tell.
+    let _reported = catch_unwind(AssertUnwindSafe(body));
+}
+
+/// Why a call failed.
+pub(crate) enum Failure {
+    /// The runtime's own word, passed on as it is.
+    Runtime(Status),
+    /// Ours.
+    Refused {
+        /// The class that language bindings make an exception of.
+        code: OrtErrorCode,
+        /// One line for a person.
+        message: String,
+    },
+}
+
+impl Failure {
+    /// What the runtime's own kernels answer to inputs that do not fit: `FAIL`.
+    pub(crate) fn fail(message: impl Into<String>) -> Self {
+        Self::Refused { code: OrtErrorCode::ORT_FAIL, message: message.into() }
+    }
+
+    /// What is wrong with a model, whatever its inputs.
+    pub(crate) fn invalid_argument(message: impl Into<String>) -> Self {
+        Self::Refused { code: OrtErrorCode::ORT_INVALID_ARGUMENT, message: message.into() }
+    }
+
+    /// Takes over a status.
+    pub(crate) fn from_status(runtime: Runtime, status: OrtStatusPtr) -> Result<(), Self> {
+        match NonNull::new(status.0) {
+            None => Ok(()),
+            Some(raw) => Err(Self::Runtime(Status { runtime, raw })),
+        }
+    }
+
+    /// Gives the runtime a status of its own making.
+    fn into_status(self, runtime: Runtime) -> OrtStatusPtr {
+        match self {
+            Self::Runtime(status) => status.into_raw(),
+            Self::Refused { code, message } => new_status(runtime.api.CreateStatus, code, &message),
+        }
+    }
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Runtime(status) => f.write_str(&status.message()),
+            Self::Refused { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+/// A status that the runtime made and this library owns.
+pub(crate) struct Status {
+    runtime: Runtime,
+    raw: NonNull<OrtStatus>,
+}
+
+impl Status {
+    fn message(&self) -> String {
+        // SAFETY: a status that is owned here.
+        let text = unsafe { (self.runtime.api.GetErrorMessage)(self.raw.as_ptr()) };
+        // SAFETY: a string that belongs to the status.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    fn into_raw(self) -> OrtStatusPtr {
+        let raw = self.raw;
+        core::mem::forget(self);
+        OrtStatusPtr(raw.as_ptr())
+    }
+}
+
+impl Drop for Status {
+    fn drop(&mut self) {
+        // SAFETY: owned, and dropped once.
+        unsafe { (self.runtime.api.ReleaseStatus)(self.raw.as_ptr()) };
+    }
+}
+
+/// `OrtApi::CreateStatus`, which every version of the runtime has.
+type CreateStatusFn = unsafe extern "system" fn(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr;
+
+/// A status that belongs to the runtime it is returned to.
+pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &str) -> OrtStatusPtr {
+    // A name in a model may hold any byte; a C string ends at the first NUL.
+    let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
+    // SAFETY: a string, which the runtime copies.
+    unsafe { create(code, text.as_ptr()) }
+}

@@ -1,0 +1,72 @@
+//! The runtime's own threads, lent to writes that are large enough to gain by them.
+
+use core::any::Any;
+use core::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, OnceLock};
+use std::thread::available_parallelism;
+
+use kvscatter::Executor;
+use ort_sys::OrtKernelContext;
+
+use crate::runtime::Runtime;
+
+/// The threads of the session that a kernel runs in.
+pub(crate) struct ParallelFor {
+    runtime: Runtime,
+    context: *const OrtKernelContext,
+}
+
+// SAFETY: the core calls `broadcast` on the thread that the kernel was called on, where the context may be used;
+// other threads see this only as part of the plan, which does not call it.
+unsafe impl Sync for ParallelFor {}
+
+impl ParallelFor {
+    pub(crate) fn new(runtime: Runtime, context: *const OrtKernelContext) -> Self {
+        Self { runtime, context }
+    }
+}
+
+impl Executor for ParallelFor {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        let job = Job { work, panicked: Mutex::new(None) };
+        let data = (&raw const job).cast_mut().cast();
+        // SAFETY: the context of the call that the kernel is in. The runtime calls `run` with the job, which lives
+        // until it returns, and returns when all calls have.
+        let status = unsafe {
+            (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, helpers(), 0, data)
+        };
+        // What no thread has done, the core does: a refusal makes the write slower, not wrong.
+        let _refused = self.runtime.check(status);
+        let panicked = job.panicked.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(payload) = panicked {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// A closure on its way through C.
+struct Job<'a> {
+    work: &'a (dyn Fn() + Sync),
+    panicked: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Job<'_> {
+    /// A panic must not unwind into the runtime: it goes on where the job was handed over.
+    unsafe extern "C" fn run(data: *mut c_void, _index: usize) {
+        // SAFETY: the job of `broadcast`, which waits for this call.
+        let job = unsafe { &*data.cast::<Job<'_>>() };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(job.work)) {
+            let mut panicked = job.panicked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            *panicked = Some(payload);
+        }
+    }
+}
+
+/// How often work is offered: once for each thread that the machine can run. The runtime does not tell how many its
+/// pool has; with fewer, some threads look twice and find nothing left.
+fn helpers() -> usize {
+    // Asking takes several system calls.
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| available_parallelism().map_or(1, usize::from))
+}
