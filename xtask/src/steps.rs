@@ -215,7 +215,7 @@ pub(crate) fn codegen() -> Step {
 }
 
 /// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.
-fn cargo(line: &str) -> Command {
+pub(crate) fn cargo(line: &str) -> Command {
     let mut command = Command::new("cargo");
     command.args(line.split(' ')).env("INSTA_UPDATE", "no");
     // A relative folder is relative to where the user stands, and the commands run in the root.
@@ -225,7 +225,7 @@ fn cargo(line: &str) -> Command {
     command
 }
 
-fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     match (env::var_os("CARGO_TARGET_DIR"), env::current_dir()) {
         (Some(folder), Ok(here)) => here.join(folder),
         (Some(folder), Err(_)) => folder.into(),
@@ -233,7 +233,7 @@ fn target_dir() -> PathBuf {
     }
 }
 
-fn prefixed(prefix: &str, path: &Path) -> OsString {
+pub(crate) fn prefixed(prefix: &str, path: &Path) -> OsString {
     let mut argument = OsString::from(prefix);
     argument.push(path);
     argument
