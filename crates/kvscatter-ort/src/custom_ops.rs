@@ -16,6 +16,7 @@ use ort_sys::{
 
 use crate::inference::infer;
 use crate::kernel::Kernel;
+use crate::node::Node;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
 use crate::runtime::{Runtime, tensor_element};
 use crate::status::{enter, leave};
@@ -104,7 +105,7 @@ impl CustomOp {
             GetVariadicOutputHomogeneity: Some(get_no_arity),
             CreateKernelV2: Some(create::<O>),
             KernelComputeV2: Some(compute::<O>),
-            InferOutputShapeFn: Some(infer_shape::<O, CACHE>),
+            InferOutputShapeFn: Some(infer_shape::<CACHE>),
             GetStartVersion: Some(get_version),
             GetEndVersion: Some(get_version),
             GetMayInplace: Some(get_may_inplace::<CACHE>),
@@ -208,14 +209,14 @@ unsafe extern "system" fn get_may_inplace<const CACHE: usize>(
 
 unsafe extern "system" fn release_may_inplace(_input: *mut c_int, _output: *mut c_int) {}
 
-unsafe extern "system" fn infer_shape<O: Operator, const CACHE: usize>(
+unsafe extern "system" fn infer_shape<const CACHE: usize>(
     op: *const OrtCustomOp,
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
     // SAFETY: one of ours.
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     // SAFETY: what the runtime asks with.
-    enter(runtime, || unsafe { infer::<O>(runtime, context, CACHE) })
+    enter(runtime, || unsafe { infer(runtime, context, CACHE) })
 }
 
 unsafe extern "system" fn create<O: Operator>(
@@ -228,7 +229,9 @@ unsafe extern "system" fn create<O: Operator>(
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     enter(runtime, || {
         // SAFETY: what the runtime calls for a kernel with.
-        let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
+        let node = unsafe { Node::new(runtime, info) };
+        let kernel = Kernel::<O>::new(runtime, &node)?;
+        kernel.check(&node)?;
         // SAFETY: the runtime's variable for the answer, which it gives back to `destroy`.
         unsafe { out.write(Box::into_raw(Box::new(kernel)).cast()) };
         Ok(())

@@ -4,8 +4,8 @@ use core::ffi::c_void;
 
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtStatusPtr};
 
-use crate::attributes::KernelInfo;
 use crate::context::Context;
+use crate::node::Node;
 use crate::operators::{Operator, TensorScatter};
 use crate::runtime::Runtime;
 use crate::status::{Failure, enter, leave};
@@ -18,12 +18,16 @@ pub(crate) struct Kernel<O> {
 }
 
 impl<O: Operator> Kernel<O> {
-    /// # Safety
-    /// `info` is what the runtime calls for a kernel with.
-    pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
-        // SAFETY: the caller's.
-        let attributes = unsafe { KernelInfo::new(runtime, info) };
-        Ok(Self { runtime, operator: O::new(&attributes)? })
+    /// # Errors
+    /// For attributes that the operator does not know.
+    pub(crate) fn new(runtime: Runtime, node: &Node<'_>) -> Result<Self, Failure> {
+        Ok(Self { runtime, operator: O::new(node)? })
+    }
+
+    /// # Errors
+    /// For inputs of which it is known already that no call can be right.
+    pub(crate) fn check(&self, node: &Node<'_>) -> Result<(), Failure> {
+        self.operator.check(&node.inputs()?)
     }
 
     /// # Safety
@@ -66,7 +70,8 @@ impl EpKernel {
                 SetSharedPrePackedWeight: None,
             };
             // SAFETY: the caller's.
-            let kernel = unsafe { Kernel::new(runtime, info) }?;
+            let node = unsafe { Node::new(runtime, info) };
+            let kernel = Kernel::new(runtime, &node)?;
             let kernel = Box::into_raw(Box::new(Self { base, kernel }));
             // SAFETY: the runtime's variable for the answer, which owns it from here on.
             unsafe { out.write(kernel.cast()) };

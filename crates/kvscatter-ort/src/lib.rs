@@ -15,7 +15,7 @@
 //!
 //! `sys` declares what no binding does; `runtime` negotiates the version; `status` is the edge that every call comes
 //! in by; `ep`, `registry` and `kernel` are the execution provider; `registration`, `custom_ops` and `inference` the
-//! custom operators; `operators` say what one call means, by way of `context`, `attributes`, `recent` and `threads`.
+//! custom operators; `operators` say what one call means, by way of `node`, `known`, `context`, `recent` and `threads`.
 //! What a write is, and which are refused, is the core's to say.
 //!
 //! # Needs
@@ -23,13 +23,15 @@
 //! ONNX Runtime 1.24 or newer. An older one is told so.
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod attributes;
 mod context;
 mod custom_ops;
 mod ep;
 mod inference;
 mod kernel;
+mod known;
+mod node;
 mod operators;
+mod owned;
 mod recent;
 mod registration;
 mod registry;

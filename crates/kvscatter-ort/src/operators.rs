@@ -5,9 +5,9 @@ mod kv_cache_operation;
 mod kv_cache_update;
 mod tensor_scatter;
 
-use crate::attributes::Attributes;
 use crate::context::Context;
-use crate::inference::Known;
+use crate::known::Known;
+use crate::node::Node;
 use crate::status::Failure;
 
 pub(crate) use kv_cache_operation::KvCacheOperation;
@@ -20,7 +20,7 @@ pub(crate) trait Operator: Sized + Send + Sync {
     ///
     /// # Errors
     /// For those that the operator does not know values of.
-    fn new(attributes: &impl Attributes) -> Result<Self, Failure>;
+    fn new(node: &Node<'_>) -> Result<Self, Failure>;
 
     /// One call.
     ///
@@ -32,5 +32,5 @@ pub(crate) trait Operator: Sized + Send + Sync {
     ///
     /// # Errors
     /// As [`compute`](Self::compute) would.
-    fn infer(&self, inputs: &[Known]) -> Result<(), Failure>;
+    fn check(&self, inputs: &[Known]) -> Result<(), Failure>;
 }

@@ -4,12 +4,12 @@
 //! them back. So there is one domain for each runtime, however many sessions register it, and it goes when the
 //! library is unloaded: the runtime does that after the last session that holds the library.
 
-use core::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
 
 use ort_sys::{OrtCustomOpDomain, OrtSessionOptions};
 
 use crate::custom_ops::{self, CustomOp, DOMAIN};
+use crate::owned::Owned;
 use crate::runtime::Runtime;
 use crate::status::{Failure, leave};
 
@@ -26,23 +26,23 @@ static LENT: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions) -> Result<(), Failure> {
     let mut lent = LENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let domain = match lent.iter().find(|registration| registration.runtime.is(runtime)) {
-        Some(registration) => registration.domain,
+        Some(registration) => registration.domain.as_ptr(),
         None => {
             let registration = Registration::new(runtime)?;
-            let domain = registration.domain;
+            let domain = registration.domain.as_ptr();
             lent.push(registration);
             domain
         }
     };
     // SAFETY: the caller's; the domain stays as long as the library does.
-    runtime.check(unsafe { (runtime.api.AddCustomOpDomain)(options, domain.as_ptr()) })
+    runtime.check(unsafe { (runtime.api.AddCustomOpDomain)(options, domain) })
 }
 
 /// A runtime's domain and what is in it.
 struct Registration {
     runtime: Runtime,
-    domain: NonNull<OrtCustomOpDomain>,
-    /// The domain has their addresses.
+    domain: Owned<OrtCustomOpDomain>,
+    /// The domain has their addresses, and is dropped before them.
     _operators: Box<[CustomOp]>,
 }
 
@@ -51,27 +51,18 @@ unsafe impl Send for Registration {}
 
 impl Registration {
     fn new(runtime: Runtime) -> Result<Self, Failure> {
-        let mut domain = null_mut();
-        // SAFETY: the name is a string, which is copied; the answer goes to a pointer of ours.
-        let status = unsafe { (runtime.api.CreateCustomOpDomain)(DOMAIN.as_ptr(), &raw mut domain) };
-        runtime.check(status)?;
-        let domain =
-            NonNull::new(domain).ok_or_else(|| Failure::fail("kvscatter: the runtime made no domain"))?;
+        let api = runtime.api;
+        // SAFETY: the name is a string, which is copied; the answer goes to a pointer of `Owned`'s.
+        let domain = Owned::new(runtime, api.ReleaseCustomOpDomain, |out| unsafe {
+            (api.CreateCustomOpDomain)(DOMAIN.as_ptr(), out)
+        })?;
         let operators = custom_ops::all(runtime).into_boxed_slice();
-        let registration = Self { runtime, domain, _operators: operators };
-        for operator in &registration._operators {
+        for operator in &operators {
             // SAFETY: the domain is owned here, and the operator stays where it is for as long.
-            let status = unsafe { (runtime.api.CustomOpDomain_Add)(domain.as_ptr(), operator.as_ptr()) };
+            let status = unsafe { (api.CustomOpDomain_Add)(domain.as_ptr(), operator.as_ptr()) };
             runtime.check(status)?;
         }
-        Ok(registration)
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        // SAFETY: made by this runtime, and given back once.
-        unsafe { (self.runtime.api.ReleaseCustomOpDomain)(self.domain.as_ptr()) };
+        Ok(Self { runtime, domain, _operators: operators })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The kernels of the execution provider, as the runtime keeps them.
 
 use core::ffi::CStr;
-use core::ptr::{NonNull, null_mut};
 
 use crate::kernel::EpKernel;
+use crate::owned::Owned;
 use crate::runtime::Runtime;
 use crate::status::Failure;
 use crate::sys::{ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, OrtKernelRegistry};
@@ -79,34 +79,4 @@ fn tensor_scatter(runtime: Runtime, provider: &'static CStr) -> Result<Owned<Ort
     runtime.check(status)?;
     // SAFETY: the builder is owned here; the answer is written to a pointer of `Owned`'s.
     Owned::new(runtime, ep.ReleaseKernelDef, |out| unsafe { (ep.KernelDefBuilder_Build)(raw, out) })
-}
-
-/// Something that the runtime made and this library gives back.
-struct Owned<T> {
-    raw: NonNull<T>,
-    release: unsafe extern "system" fn(*mut T),
-}
-
-impl<T> Owned<T> {
-    fn new(
-        runtime: Runtime,
-        release: unsafe extern "system" fn(*mut T),
-        make: impl FnOnce(*mut *mut T) -> ort_sys::OrtStatusPtr,
-    ) -> Result<Self, Failure> {
-        let mut raw = null_mut();
-        runtime.check(make(&raw mut raw))?;
-        let raw = NonNull::new(raw).ok_or_else(|| Failure::fail("kvscatter: the runtime made nothing"))?;
-        Ok(Self { raw, release })
-    }
-
-    fn as_ptr(&self) -> *mut T {
-        self.raw.as_ptr()
-    }
-}
-
-impl<T> Drop for Owned<T> {
-    fn drop(&mut self) {
-        // SAFETY: made by the runtime whose function this is, and given back once.
-        unsafe { (self.release)(self.raw.as_ptr()) };
-    }
 }

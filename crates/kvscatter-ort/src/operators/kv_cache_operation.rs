@@ -4,9 +4,9 @@ use kvscatter::spec::ascend::{self, Prepared};
 use kvscatter::{Argument, Error};
 
 use super::Operator;
-use crate::attributes::Attributes;
 use crate::context::Context;
-use crate::inference::Known;
+use crate::known::Known;
+use crate::node::Node;
 use crate::recent::Recent;
 use crate::status::Failure;
 
@@ -18,7 +18,7 @@ pub(crate) struct KvCacheOperation {
 const OPERATOR: ascend::KvCacheOperation = ascend::KvCacheOperation::new();
 
 impl Operator for KvCacheOperation {
-    fn new(_attributes: &impl Attributes) -> Result<Self, Failure> {
+    fn new(_node: &Node<'_>) -> Result<Self, Failure> {
         Ok(Self { recent: Recent::new() })
     }
 
@@ -41,7 +41,7 @@ impl Operator for KvCacheOperation {
         })
     }
 
-    fn infer(&self, inputs: &[Known]) -> Result<(), Failure> {
+    fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
         let [new_kv, _, past, ..] = inputs else { return Ok(()) };
         let (Some(element), Some(new_kv), Some(past)) = (past.element, new_kv.whole(), past.whole()) else {
             return Ok(());

@@ -6,9 +6,9 @@ use kvscatter::spec::tensorrt::{self, PreparedPacked};
 use kvscatter::{Argument, ElementType, Error, Prepared, Starts};
 
 use super::Operator;
-use crate::attributes::Attributes;
 use crate::context::{Context, Tensor};
-use crate::inference::Known;
+use crate::known::Known;
+use crate::node::Node;
 use crate::recent::Recent;
 use crate::status::Failure;
 
@@ -29,8 +29,8 @@ enum Form {
 const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
 
 impl Operator for KvCacheUpdate {
-    fn new(attributes: &impl Attributes) -> Result<Self, Failure> {
-        match attributes.string(c"cache_mode")?.as_deref() {
+    fn new(node: &Node<'_>) -> Result<Self, Failure> {
+        match node.string(c"cache_mode")?.as_deref() {
             None | Some("linear") => {}
             Some(other) => {
                 return Err(Failure::invalid_argument(format!(
@@ -38,7 +38,7 @@ impl Operator for KvCacheUpdate {
                 )));
             }
         }
-        let form = match attributes.string(c"update_form")?.as_deref() {
+        let form = match node.string(c"update_form")?.as_deref() {
             None | Some("padded") => Form::Padded(Recent::new()),
             Some("packed_nhd") => Form::Packed(Recent::new()),
             Some(other) => {
@@ -84,8 +84,9 @@ impl Operator for KvCacheUpdate {
         }
     }
 
-    fn infer(&self, inputs: &[Known]) -> Result<(), Failure> {
-        self.check_lengths(inputs.len() > 3)?;
+    fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
+        let is_given = |known: &Known| known.element.is_some();
+        self.check_lengths(inputs.get(3).is_some_and(is_given))?;
         let [cache, update, ..] = inputs else { return Ok(()) };
         let (Some(element), Some(cache), Some(update)) = (cache.element, cache.whole(), update.whole())
         else {

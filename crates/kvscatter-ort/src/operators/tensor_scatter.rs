@@ -4,9 +4,9 @@ use kvscatter::spec::onnx::{self, Dimension, Inferred};
 use kvscatter::{Argument, Error, Mode, NegativeIndex, Prepared};
 
 use super::Operator;
-use crate::attributes::Attributes;
 use crate::context::{Context, Tensor};
-use crate::inference::Known;
+use crate::known::Known;
+use crate::node::Node;
 use crate::recent::Recent;
 use crate::status::Failure;
 
@@ -24,12 +24,12 @@ impl TensorScatter {
 }
 
 impl Operator for TensorScatter {
-    fn new(attributes: &impl Attributes) -> Result<Self, Failure> {
+    fn new(node: &Node<'_>) -> Result<Self, Failure> {
         let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
-        if let Some(axis) = attributes.integer(c"axis")? {
+        if let Some(axis) = node.integer(c"axis")? {
             operator = operator.axis(axis);
         }
-        if let Some(name) = attributes.string(c"mode")? {
+        if let Some(name) = node.string(c"mode")? {
             let mode = name.parse::<Mode>().map_err(|_| {
                 Failure::fail(format!("TensorScatter: mode must be 'linear' or 'circular', got '{name}'"))
             })?;
@@ -53,7 +53,7 @@ impl Operator for TensorScatter {
         self.recent.with(&cache, &update, || self.prepare(&cache, &update), run)
     }
 
-    fn infer(&self, inputs: &[Known]) -> Result<(), Failure> {
+    fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
         let dimensions = |known: &Known| -> Option<Vec<Dimension<'static>>> {
             let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
             Some(known.sizes.as_ref()?.iter().map(dimension).collect())

@@ -1,0 +1,143 @@
+//! What the runtime tells of a node when it asks for its kernel: attributes, and what is known of its inputs.
+
+use core::ffi::{CStr, c_char};
+use core::marker::PhantomData;
+use core::ptr::{null, null_mut};
+
+use ort_sys::{OrtKernelInfo, OrtStatusPtr};
+
+use crate::known::Known;
+use crate::owned::Owned;
+use crate::runtime::Runtime;
+use crate::status::Failure;
+
+/// A node whose kernel is being made.
+pub(crate) struct Node<'a> {
+    runtime: Runtime,
+    raw: *const OrtKernelInfo,
+    call: PhantomData<&'a ()>,
+}
+
+impl Node<'_> {
+    /// # Safety
+    /// `raw` is what the runtime hands to a call that makes a kernel, and is used no longer than that.
+    pub(crate) unsafe fn new(runtime: Runtime, raw: *const OrtKernelInfo) -> Self {
+        Self { runtime, raw, call: PhantomData }
+    }
+
+    /// An attribute that is an integer, if there is one of this name.
+    ///
+    /// # Errors
+    /// If it is of another kind.
+    pub(crate) fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+        let mut value = 0;
+        // SAFETY: the caller's of `new`; the value goes to a variable of ours.
+        let status = unsafe {
+            (self.runtime.api.KernelInfoGetAttribute_int64)(self.raw, name.as_ptr(), &raw mut value)
+        };
+        match self.runtime.check(status) {
+            Ok(()) => Ok(Some(value)),
+            Err(_) if self.has(name) => Err(mistyped(name, "an integer")),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// An attribute that is a string, if there is one of this name.
+    ///
+    /// # Errors
+    /// If it is of another kind.
+    pub(crate) fn string(&self, name: &CStr) -> Result<Option<String>, Failure> {
+        let read = |buffer: *mut c_char, length: &mut usize| {
+            // SAFETY: the caller's of `new`; the buffer has this length, or there is none and the length is asked
+            // for.
+            let status = unsafe {
+                (self.runtime.api.KernelInfoGetAttribute_string)(self.raw, name.as_ptr(), buffer, length)
+            };
+            self.runtime.check(status)
+        };
+        let mut length = 0;
+        if read(null_mut(), &mut length).is_err() {
+            return if self.has(name) { Err(mistyped(name, "a string")) } else { Ok(None) };
+        }
+        let mut buffer = vec![0_u8; length];
+        read(buffer.as_mut_ptr().cast(), &mut length)?;
+        Ok(Some(until_nul(&buffer)))
+    }
+
+    /// What is known of its inputs. Those that are absent are known as nothing, or not listed.
+    ///
+    /// # Errors
+    /// Whatever the runtime says.
+    pub(crate) fn inputs(&self) -> Result<Vec<Known>, Failure> {
+        let Self { runtime, raw, .. } = *self;
+        let mut count = 0;
+        // SAFETY: the caller's of `new`; the number goes to a variable of ours.
+        runtime.check(unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, &raw mut count) })?;
+        let known = |index| {
+            // SAFETY: as above, of an input that there is.
+            let info = Owned::new(runtime, runtime.api.ReleaseTypeInfo, |out| unsafe {
+                (runtime.api.KernelInfo_GetInputTypeInfo)(raw, index, out)
+            });
+            // An input that is absent has no type.
+            let Ok(info) = info else { return Ok(Known::default()) };
+            let mut tensor = null();
+            // SAFETY: owned here; the answer, which is a part of it, goes to a pointer of ours.
+            let status = unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info.as_ptr(), &raw mut tensor) };
+            runtime.check(status)?;
+            if tensor.is_null() {
+                return Ok(Known::default());
+            }
+            // SAFETY: a part of what is owned here.
+            unsafe { Known::new(runtime, tensor) }
+        };
+        (0..count).map(known).collect()
+    }
+
+    /// The runtime says in words alone whether an attribute is absent or of another kind. It is there if it can be
+    /// read as any.
+    fn has(&self, name: &CStr) -> bool {
+        let Self { runtime, raw, .. } = *self;
+        let (mut integer, mut float, mut count) = (0, 0.0, 0);
+        let name = name.as_ptr();
+        // SAFETY: the caller's of `new`; the value goes to a variable of ours.
+        let as_integer = unsafe { (runtime.api.KernelInfoGetAttribute_int64)(raw, name, &raw mut integer) };
+        // SAFETY: as above.
+        let as_float = unsafe { (runtime.api.KernelInfoGetAttribute_float)(raw, name, &raw mut float) };
+        // SAFETY: as above; without a buffer only the length is asked for.
+        let as_string =
+            unsafe { (runtime.api.KernelInfoGetAttribute_string)(raw, name, null_mut(), &raw mut count) };
+        // SAFETY: as above.
+        let as_integers =
+            unsafe { (runtime.api.KernelInfoGetAttributeArray_int64)(raw, name, null_mut(), &raw mut count) };
+        // SAFETY: as above.
+        let as_floats =
+            unsafe { (runtime.api.KernelInfoGetAttributeArray_float)(raw, name, null_mut(), &raw mut count) };
+        // Each status must be taken over, so none is left out once one has answered.
+        let readable = [as_integer, as_float, as_string, as_integers, as_floats]
+            .map(|status: OrtStatusPtr| runtime.check(status).is_ok());
+        readable.contains(&true)
+    }
+}
+
+fn mistyped(name: &CStr, wanted: &str) -> Failure {
+    Failure::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
+}
+
+fn until_nul(buffer: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(buffer).map(CStr::to_bytes).unwrap_or(buffer);
+    String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::until_nul;
+
+    #[test]
+    fn strings_end_at_the_nul_or_with_the_buffer() {
+        assert_eq!(until_nul(b"linear\0"), "linear");
+        assert_eq!(until_nul(b"linear"), "linear");
+        assert_eq!(until_nul(b"\0circular\0"), "");
+        assert_eq!(until_nul(b""), "");
+        assert_eq!(until_nul(b"lin\xFFear\0"), "lin\u{fffd}ear");
+    }
+}
