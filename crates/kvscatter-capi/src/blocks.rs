@@ -1,0 +1,92 @@
+//! The plan itself, for who moves the bytes in another way.
+
+use std::ffi::c_void;
+
+use kvscatter::{Block, Loop};
+
+use crate::boundary::guarded;
+use crate::call::{Arguments, kvs_call};
+use crate::failure::Kind;
+use crate::prepared::kvs_prepared;
+use crate::status::kvs_status;
+
+/// A strided loop: how often, and how far the destination and the source move each time, in elements.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct kvs_loop {
+    /// Iterations: 1 for a loop that is not needed.
+    pub count: usize,
+    /// Step in the cache.
+    pub dst: isize,
+    /// Step in the update.
+    pub src: isize,
+}
+
+/// One strided copy of a write: a contiguous run of elements inside three loops, outermost first. The run at iterations
+/// i, j, k begins at element `dst + i * loops[0].dst + j * loops[1].dst + k * loops[2].dst` of the cache, and at the same
+/// sum over `src` of the update, both counted from the tensor's element [0, 0, ...] in its memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct kvs_block {
+    /// First element in the cache.
+    pub dst: isize,
+    /// First element in the update.
+    pub src: isize,
+    /// Elements of one run.
+    pub len: usize,
+    /// The loops around it.
+    pub loops: [kvs_loop; 3],
+}
+
+/// Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own. Blocks
+/// are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not used, and
+/// `visit` runs on the calling thread.
+///
+/// A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The block is
+/// valid until the visitor returns; the visitor may call other functions of this library.
+///
+/// Errors: as for `kvs_in_place`, but for those of tensors and data.
+///
+/// # Safety
+/// `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL or valid
+/// as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_for_each_block(
+    prepared: *const kvs_prepared,
+    call: *const kvs_call,
+    visit: Option<unsafe extern "C" fn(user: *mut c_void, block: *const kvs_block) -> i32>,
+    user: *mut c_void,
+) -> kvs_status {
+    guarded(|| {
+        // SAFETY: the caller's.
+        let prepared = unsafe { kvs_prepared::read(prepared) }?;
+        // SAFETY: the caller's.
+        let call = unsafe { Arguments::read(call) }?;
+        let visit = visit.ok_or(Kind::NullPointer { argument: c"visit" })?;
+        let plan = prepared.plan(&call)?;
+        let geometry = prepared.geometry();
+        let begins = (geometry.cache_offset(), geometry.update_offset());
+        for block in plan.blocks() {
+            let block = kvs_block::of(&block, begins);
+            // SAFETY: the caller's; the block lives until it returns.
+            let value = unsafe { visit(user, &raw const block) };
+            if value != 0 {
+                return Err(Kind::Stopped { value }.into());
+            }
+        }
+        Ok(())
+    })
+}
+
+impl kvs_block {
+    /// `begins` is where element `[0, 0, …]` lies in the buffers of cache and update. Both are below `isize::MAX` (G1).
+    fn of(block: &Block, (cache, update): (usize, usize)) -> Self {
+        let around = |&Loop { count, dst, src }: &Loop| kvs_loop { count, dst, src };
+        Self {
+            dst: block.dst.wrapping_sub(cache).cast_signed(),
+            src: block.src.wrapping_sub(update).cast_signed(),
+            len: block.len,
+            loops: block.loops.each_ref().map(around),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What every function does at the boundary: no panic leaves, and no pointer is followed unchecked.
+
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{mem, slice};
+
+use crate::failure::{Failure, Kind};
+use crate::last_error;
+use crate::status::{kvs_status, kvs_status_code};
+
+/// Runs the body of a C function: a failure becomes the thread's last error and its number, and so does a panic.
+#[inline]
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => kvs_status_code::KVS_OK as kvs_status,
+        Ok(Err(failure)) => last_error::record(failure),
+        Err(payload) => {
+            mem::forget(payload); // dropping it may panic again
+            last_error::record(Kind::Panic.into())
+        }
+    }
+}
+
+/// Refuses NULL and addresses that no `T` can have.
+#[inline]
+pub(crate) fn check_pointer<T>(pointer: *const T, argument: &'static CStr) -> Result<(), Failure> {
+    if pointer.is_null() {
+        return Err(Kind::NullPointer { argument }.into());
+    }
+    if !pointer.is_aligned() {
+        return Err(Kind::Misaligned { argument, alignment: align_of::<T>() }.into());
+    }
+    Ok(())
+}
+
+/// What a pointer points to.
+///
+/// # Safety
+/// `pointer` is either NULL, misaligned, or points to a `T` that nobody writes while `'a` lasts.
+#[inline]
+pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
+    check_pointer(pointer, argument)?;
+    // SAFETY: neither NULL nor misaligned; the rest is the caller's.
+    Ok(unsafe { &*pointer })
+}
+
+/// The elements of an array; those of an array without elements lie nowhere.
+///
+/// # Safety
+/// `pointer` is either NULL, misaligned, or points to `count` elements that nobody writes while `'a` lasts.
+#[inline]
+pub(crate) unsafe fn array<'a, T>(
+    pointer: *const T,
+    count: usize,
+    argument: &'static CStr,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check_pointer(pointer, argument)?;
+    let bytes = count.checked_mul(size_of::<T>());
+    if bytes.is_none_or(|bytes| bytes > isize::MAX.unsigned_abs()) {
+        return Err(Kind::TooLarge { argument }.into());
+    }
+    // SAFETY: not NULL, aligned, and of a size that a slice may have; the rest is the caller's.
+    Ok(unsafe { slice::from_raw_parts(pointer, count) })
+}
+
+/// A struct of the header that begins with its size in bytes.
+///
+/// # Safety
+/// The type is `repr(C)` and its first field is `struct_size: usize`.
+pub(crate) unsafe trait Versioned {}
+
+/// The size that a struct says it has, which is at least the size of `T`.
+///
+/// # Safety
+/// `pointer` is either NULL, misaligned, or points to as many bytes as the `usize` there says.
+#[inline]
+pub(crate) unsafe fn struct_size<T: Versioned>(
+    pointer: *const T,
+    argument: &'static CStr,
+) -> Result<usize, Failure> {
+    check_pointer(pointer, argument)?;
+    // SAFETY: neither NULL nor misaligned, and `T` begins with this field.
+    let got = unsafe { *pointer.cast::<usize>() };
+    let want = size_of::<T>();
+    if got < want { Err(Kind::StructSize { argument, got, want }.into()) } else { Ok(got) }
+}
+
+/// A struct that begins with its size, which it has at least.
+///
+/// # Safety
+/// As for [`struct_size`], and nobody writes it while `'a` lasts.
+#[inline]
+pub(crate) unsafe fn structure<'a, T: Versioned>(
+    pointer: *const T,
+    argument: &'static CStr,
+) -> Result<&'a T, Failure> {
+    // SAFETY: the caller's.
+    unsafe { struct_size(pointer, argument) }?;
+    // SAFETY: neither NULL nor misaligned, and there are as many bytes as `T` has; the rest is the caller's.
+    Ok(unsafe { &*pointer })
+}

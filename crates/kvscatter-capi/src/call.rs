@@ -1,0 +1,158 @@
+//! What one call brings beside the tensors.
+
+use std::ffi::{CStr, c_void};
+
+use kvscatter::{RawBuffer, Starts};
+
+use crate::boundary::{Versioned, array, structure};
+use crate::executor::{Host, kvs_executor};
+use crate::failure::{Failure, Kind};
+
+/// An index argument: `count` numbers of 32 or 64 bits (`int32_t`, `int64_t`), aligned as such. All zero, it is not
+/// given.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_indices {
+    /// The first of them. May be NULL if there are none.
+    pub values: *const c_void,
+    /// How many there are.
+    pub count: usize,
+    /// The width of each: 32 or 64; 0 if the argument is not given.
+    pub bits: i32,
+}
+
+/// The arguments of one call, and who is to help with it. Those of another operator than the prepared one must not be
+/// given. Beside the operators' own there is `lengths`, an extension of this library to all of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_call {
+    /// `sizeof(kvs_call)`; the `KVS_CALL_INIT` macro sets it.
+    pub struct_size: usize,
+    /// TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do without:
+    /// then every sample begins at slot 0.
+    pub write_indices: kvs_indices,
+    /// How many rows of each sample are real: the rest is padding and not written. If not given, all are.
+    pub lengths: kvs_indices,
+    /// KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples; 32
+    /// bits.
+    pub update_lengths: kvs_indices,
+    /// KVCacheOperation: the layer; one value of 32 bits.
+    pub layer_id: kvs_indices,
+    /// KVCacheOperation: the length after the write, one per batch of past; 32 bits.
+    pub token_offset: kvs_indices,
+    /// KVCacheOperation: the tokens of each batch; 32 bits.
+    pub seq_len: kvs_indices,
+    /// Threads for writes that are large enough to gain by them. NULL: everything runs on the calling thread.
+    pub executor: *const kvs_executor,
+}
+
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_call {}
+
+/// A `kvs_call` that was read.
+#[derive(Debug)]
+pub(crate) struct Arguments<'a> {
+    pub(crate) write_indices: Indices<'a>,
+    pub(crate) lengths: Indices<'a>,
+    pub(crate) update_lengths: Indices<'a>,
+    pub(crate) layer_id: Indices<'a>,
+    pub(crate) token_offset: Indices<'a>,
+    pub(crate) seq_len: Indices<'a>,
+    pub(crate) host: Option<Host>,
+}
+
+impl<'a> Arguments<'a> {
+    /// # Safety
+    /// `call` is either NULL, misaligned, or points to a struct with the `struct_size` that it says it has. Every
+    /// `values` in it is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes while
+    /// `'a` lasts, and `executor` is either NULL, misaligned, or points to a `kvs_executor`.
+    #[inline]
+    pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
+        // SAFETY: the caller's.
+        let call = unsafe { structure(call, c"call") }?;
+        // SAFETY: the caller's, for this and each of the following.
+        let write_indices = unsafe { Indices::read(&call.write_indices, c"write_indices") }?;
+        // SAFETY: as above.
+        let lengths = unsafe { Indices::read(&call.lengths, c"lengths") }?;
+        // SAFETY: as above.
+        let update_lengths = unsafe { Indices::read(&call.update_lengths, c"update_lengths") }?;
+        // SAFETY: as above.
+        let layer_id = unsafe { Indices::read(&call.layer_id, c"layer_id") }?;
+        // SAFETY: as above.
+        let token_offset = unsafe { Indices::read(&call.token_offset, c"token_offset") }?;
+        // SAFETY: as above.
+        let seq_len = unsafe { Indices::read(&call.seq_len, c"seq_len") }?;
+        // SAFETY: as above.
+        let host = unsafe { Host::read(call.executor) }?;
+        Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, host })
+    }
+
+    /// All of them with their names.
+    pub(crate) fn each(&self) -> [(&'static CStr, Indices<'a>); 6] {
+        [
+            (c"write_indices", self.write_indices),
+            (c"lengths", self.lengths),
+            (c"update_lengths", self.update_lengths),
+            (c"layer_id", self.layer_id),
+            (c"token_offset", self.token_offset),
+            (c"seq_len", self.seq_len),
+        ]
+    }
+}
+
+/// An index argument that was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Indices<'a> {
+    Absent,
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+}
+
+impl<'a> Indices<'a> {
+    /// # Safety
+    /// `values` is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes while `'a`
+    /// lasts.
+    #[inline]
+    unsafe fn read(given: &kvs_indices, argument: &'static CStr) -> Result<Self, Failure> {
+        let kvs_indices { values, count, bits } = *given;
+        match bits {
+            // SAFETY: the caller's.
+            32 => Ok(Self::I32(unsafe { array(values.cast(), count, argument) }?)),
+            // SAFETY: the caller's.
+            64 => Ok(Self::I64(unsafe { array(values.cast(), count, argument) }?)),
+            0 if values.is_null() && count == 0 => Ok(Self::Absent),
+            _ => Err(Kind::IndexWidth { argument, bits, only: None }.into()),
+        }
+    }
+
+    /// As starts, absent ones are zero; as lengths, they are full ones.
+    #[inline]
+    pub(crate) fn starts(self) -> Starts<'a> {
+        match self {
+            Self::Absent => Starts::Zero,
+            Self::I32(values) => Starts::I32(values),
+            Self::I64(values) => Starts::I64(values),
+        }
+    }
+
+    /// Those of an argument that must have 32 bits. The core says how many there must be: none, if absent.
+    #[inline]
+    pub(crate) fn narrow(self, argument: &'static CStr) -> Result<&'a [i32], Failure> {
+        match self {
+            Self::Absent => Ok(&[]),
+            Self::I32(values) => Ok(values),
+            Self::I64(_) => Err(Kind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
+        }
+    }
+
+    /// Where they lie.
+    #[inline]
+    pub(crate) fn buffer(self) -> RawBuffer {
+        let (first, len) = match self {
+            Self::Absent => return RawBuffer { ptr: std::ptr::null_mut(), len: 0 },
+            Self::I32(values) => (values.as_ptr().cast::<u8>(), size_of_val(values)),
+            Self::I64(values) => (values.as_ptr().cast::<u8>(), size_of_val(values)),
+        };
+        RawBuffer { ptr: first.cast_mut(), len }
+    }
+}

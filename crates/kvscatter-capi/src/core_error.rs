@@ -1,0 +1,189 @@
+//! The core's errors in C: a number for each, and its fields in places of one meaning.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use kvscatter::{Argument, Error};
+
+use crate::failure::Fields;
+use crate::status::kvs_status_code::{self, *};
+
+/// Number, argument, index, value and the nearest value that would have been taken.
+pub(crate) fn fields(error: Error) -> Fields {
+    let of = Fields::new;
+    match error {
+        Error::ElementType { argument, element } => {
+            about(KVS_ERROR_ELEMENT_TYPE, argument).value(element.onnx_code())
+        }
+        Error::ElementTypeMismatch { cache, argument, element } => {
+            about(KVS_ERROR_ELEMENT_TYPE_MISMATCH, argument)
+                .value(element.onnx_code())
+                .limit(cache.onnx_code())
+        }
+        Error::Rank { argument, rank, expected } => {
+            let fields = about(KVS_ERROR_RANK, argument).value(rank);
+            match expected.iter().min_by_key(|expected| expected.abs_diff(rank)) {
+                Some(&nearest) => fields.limit(nearest),
+                None => fields,
+            }
+        }
+        Error::RankTooLow { argument, rank, least } => {
+            about(KVS_ERROR_RANK_TOO_LOW, argument).value(rank).limit(least)
+        }
+        Error::RankMismatch { cache, update } => {
+            about(KVS_ERROR_RANK_MISMATCH, Argument::Update).value(update).limit(cache)
+        }
+        Error::AxisOutOfRange { axis, rank } => {
+            let rank = i64::try_from(rank).unwrap_or(i64::MAX);
+            let nearest = if axis < 0 { 1 - rank } else { rank - 1 };
+            of(KVS_ERROR_AXIS_OUT_OF_RANGE).named(c"axis").value(axis).limit(nearest)
+        }
+        Error::AxisIsBatch { axis, .. } => {
+            of(KVS_ERROR_AXIS_IS_BATCH).named(c"axis").value(axis).limit(axis.saturating_add(1))
+        }
+        Error::DimensionMismatch { argument, dimension, expected, got } => {
+            about(KVS_ERROR_DIMENSION_MISMATCH, argument).index(dimension).value(got).limit(expected)
+        }
+        Error::HiddenSize { heads, head_size, hidden } => {
+            about(KVS_ERROR_HIDDEN_SIZE, Argument::NewKv).value(heads.saturating_mul(head_size)).limit(hidden)
+        }
+        Error::BatchTooLarge { cache, update } => {
+            about(KVS_ERROR_BATCH_TOO_LARGE, Argument::Update).value(update).limit(cache)
+        }
+        Error::UpdateLongerThanCache { rows, capacity } => {
+            about(KVS_ERROR_UPDATE_LONGER_THAN_CACHE, Argument::Update).value(rows).limit(capacity)
+        }
+        Error::TooLarge { argument } => about(KVS_ERROR_TOO_LARGE, argument),
+        Error::CacheOverlapsItself => about(KVS_ERROR_CACHE_OVERLAPS_ITSELF, Argument::Cache),
+        Error::Layout { loops } => of(KVS_ERROR_LAYOUT).value(loops).limit(3),
+        Error::Reserved { index, value } => {
+            of(KVS_ERROR_RESERVED).named(c"rsv").index(index).value(value).limit(0)
+        }
+        Error::Count { argument, got, want } => about(KVS_ERROR_COUNT, argument).value(got).limit(want),
+        Error::NegativeStart { argument, index, value } => {
+            about(KVS_ERROR_NEGATIVE_START, argument).index(index).value(value).limit(0)
+        }
+        Error::StartOutOfRange { argument, index, value, rows, capacity } => {
+            let last = capacity.saturating_sub(rows);
+            about(KVS_ERROR_START_OUT_OF_RANGE, argument).index(index).value(value).limit(last)
+        }
+        Error::EndOutOfRange { argument, index, value, min, max } => {
+            between(about(KVS_ERROR_END_OUT_OF_RANGE, argument).index(index), value, min, max)
+        }
+        Error::LengthOutOfRange { argument, index, value, min, max } => {
+            between(about(KVS_ERROR_LENGTH_OUT_OF_RANGE, argument).index(index), value, min, max)
+        }
+        Error::CumulativeStart { argument, value } => {
+            about(KVS_ERROR_CUMULATIVE_START, argument).index(0).value(value).limit(0)
+        }
+        Error::CumulativeOrder { argument, index, value, previous } => {
+            about(KVS_ERROR_CUMULATIVE_ORDER, argument).index(index).value(value).limit(previous)
+        }
+        Error::CumulativeLength { argument, index, rows, capacity } => {
+            about(KVS_ERROR_CUMULATIVE_LENGTH, argument).index(index).value(rows).limit(capacity)
+        }
+        Error::TokenSum { argument, got, tokens } => {
+            about(KVS_ERROR_TOKEN_SUM, argument).value(got).limit(tokens)
+        }
+        Error::LayerOutOfRange { value, layers } => {
+            let fields = about(KVS_ERROR_LAYER_OUT_OF_RANGE, Argument::LayerId);
+            match layers.checked_sub(1) {
+                Some(last) => between(fields, value, 0, last),
+                None => fields.value(value),
+            }
+        }
+        Error::NullBuffer { argument, buffer, len } => {
+            about(KVS_ERROR_NULL_BUFFER, argument).index(buffer).limit(len)
+        }
+        Error::Overlap { argument, buffer, .. } => about(KVS_ERROR_OVERLAP, argument).index(buffer),
+        Error::ElementWidth { .. } => of(KVS_ERROR_ELEMENT_WIDTH),
+        // No call of the interface can be refused for these: it has no names of modes, as many strides as
+        // dimensions, room before negative strides, buffers of the prepared length, and no bare positions.
+        Error::UnknownMode
+        | Error::StrideCount { .. }
+        | Error::BeforeBuffer { .. }
+        | Error::BufferLength { .. }
+        | Error::Position { .. } => of(KVS_ERROR_INTERNAL),
+        // A later core may know errors that this interface has no number for.
+        _ => of(KVS_ERROR_INTERNAL),
+    }
+}
+
+/// The core's own line, but for advice that only a Rust program can take.
+pub(crate) fn write_message(error: Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match error {
+        Error::ElementWidth { .. } => f.write_str(
+            "the tensors hold strings, which have no bytes here: visit the blocks and move them yourself",
+        ),
+        _ => write!(f, "{error}"),
+    }
+}
+
+fn about(code: kvs_status_code, argument: Argument) -> Fields {
+    let fields = Fields::new(code);
+    match name(argument) {
+        Some(name) => fields.named(name),
+        None => fields,
+    }
+}
+
+/// A value and, if there are any that would do, the nearest of them.
+fn between(fields: Fields, value: i64, min: usize, max: usize) -> Fields {
+    let fields = fields.value(value);
+    let as_i64 = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+    if min <= max { fields.limit(value.clamp(as_i64(min), as_i64(max))) } else { fields }
+}
+
+/// `Argument`'s own spelling, for C.
+fn name(argument: Argument) -> Option<&'static CStr> {
+    Some(match argument {
+        Argument::PastCache => c"past_cache",
+        Argument::Update => c"update",
+        Argument::WriteIndices => c"write_indices",
+        Argument::PresentCache => c"present_cache",
+        Argument::Cache => c"cache",
+        Argument::TensorRtWriteIndices => c"writeIndices",
+        Argument::UpdateLengths => c"updateLengths",
+        Argument::Output => c"output",
+        Argument::NewKv => c"newKv",
+        Argument::LayerId => c"layerId",
+        Argument::Past => c"past",
+        Argument::TokenOffset => c"tokenOffset",
+        Argument::SeqLen => c"seqLen",
+        Argument::Present => c"present",
+        Argument::Lengths => c"lengths",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::Argument;
+
+    use super::name;
+
+    #[test]
+    fn arguments_are_spelled_as_in_the_core() {
+        use Argument::*;
+        let all = [
+            PastCache,
+            Update,
+            WriteIndices,
+            PresentCache,
+            Cache,
+            TensorRtWriteIndices,
+            UpdateLengths,
+            Output,
+            NewKv,
+            LayerId,
+            Past,
+            TokenOffset,
+            SeqLen,
+            Present,
+            Lengths,
+        ];
+        for argument in all {
+            assert_eq!(name(argument).unwrap().to_str().unwrap(), argument.to_string());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! DLPack tensors as the interface's own.
+
+use std::ffi::c_void;
+
+use kvscatter::{DlpackType, ElementType};
+
+use crate::boundary::{guarded, reference, struct_size};
+use crate::failure::{Failure, Kind};
+use crate::status::kvs_status;
+use crate::tensor::{KVS_MAX_RANK, kvs_tensor};
+
+/// DLPack's kDLCPU.
+pub(crate) const CPU: i32 = 1;
+
+/// DLPack's `DLTensor`, the same in every version up to 1.3.
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// Describes a DLPack tensor. `dl_tensor` points to a `DLTensor` of dlpack.h: `&managed->dl_tensor` of a
+/// `DLManagedTensor` or a `DLManagedTensorVersioned`. (It is no `DLTensor` here, so that this header does not need
+/// that one.) `out` then points to the same data, shape and strides, and is valid as long as they are.
+///
+/// Shape and strides are checked by the function that `out` is given to.
+///
+/// Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types that
+/// ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of the
+/// two pointers.
+///
+/// # Safety
+/// `dl_tensor` is either NULL or points to a `DLTensor`; `out` is either NULL or points to a `kvs_tensor` whose
+/// `struct_size` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_tensor_from_dlpack(
+    dl_tensor: *const c_void,
+    out: *mut kvs_tensor,
+) -> kvs_status {
+    guarded(|| {
+        // SAFETY: the caller's.
+        let tensor = unsafe { reference(dl_tensor.cast::<DlTensor>(), c"dl_tensor") }?;
+        // SAFETY: the caller's.
+        let struct_size = unsafe { struct_size(out, c"out") }?;
+        let tensor = tensor.described(struct_size)?;
+        // SAFETY: neither NULL nor misaligned, and `struct_size` says that there is room.
+        unsafe { out.write(tensor) };
+        Ok(())
+    })
+}
+
+impl DlTensor {
+    fn described(&self, struct_size: usize) -> Result<kvs_tensor, Failure> {
+        let Self { shape, strides, .. } = *self;
+        if self.device_type != CPU {
+            return Err(Kind::Device { device: self.device_type }.into());
+        }
+        let (element, data) = (self.element()?, self.element_0()?);
+        let rank = u32::try_from(self.ndim).ok().filter(|&rank| rank <= KVS_MAX_RANK);
+        let rank = rank.ok_or(Kind::RankLimit { argument: c"dl_tensor", rank: self.ndim.into() })?;
+        Ok(kvs_tensor { struct_size, data, r#type: element.onnx_code(), rank, shape, strides })
+    }
+
+    fn element(&self) -> Result<ElementType, Failure> {
+        let Self { code, bits, lanes, .. } = *self;
+        let is_it = |element: &ElementType| {
+            lanes == 1
+                && matches!(element.dlpack(), Some(DlpackType { code: its, bits: wide, .. }) if (its, wide) == (code, bits))
+        };
+        let found = ElementType::ALL.into_iter().find(is_it);
+        found.ok_or(Kind::DlpackType { code, bits, lanes }.into())
+    }
+
+    /// The address of element `[0, 0, …]`.
+    fn element_0(&self) -> Result<*mut c_void, Failure> {
+        let offset = usize::try_from(self.byte_offset).ok();
+        let inside = offset.filter(|&offset| {
+            offset == 0 || !self.data.is_null() && self.data.addr().checked_add(offset).is_some()
+        });
+        let offset = inside.ok_or(Kind::ByteOffset { offset: self.byte_offset })?;
+        Ok(self.data.wrapping_byte_add(offset))
+    }
+}

@@ -1,0 +1,130 @@
+//! A host's threads, lent through C.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use kvscatter::Executor;
+
+use crate::boundary::reference;
+use crate::failure::{Failure, Kind};
+
+/// The warm threads of a host, lent for one call. Only large writes, of hundreds of kilobytes and more, ask for
+/// them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_executor {
+    /// Calls `work(context)` on each thread that is to help, once or more often, and returns when all of these calls
+    /// have returned and what they stored can be seen (joining or any release and acquire does). `work` must not be
+    /// called after that. Each call takes parts of the write until none are left, and what nobody took, the calling
+    /// thread writes: so it may call `work` never, or on one thread only, and be slow but not wrong.
+    pub broadcast: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            work: Option<unsafe extern "C" fn(context: *mut c_void)>,
+            context: *mut c_void,
+        ),
+    >,
+    /// Given to `broadcast` as it is.
+    pub user: *mut c_void,
+}
+
+/// The executor of one call.
+#[derive(Debug)]
+pub(crate) struct Host {
+    broadcast: unsafe extern "C" fn(*mut c_void, Option<unsafe extern "C" fn(*mut c_void)>, *mut c_void),
+    user: *mut c_void,
+}
+
+// SAFETY: `user` is never followed here, and the core calls `broadcast` on the thread that it was called on.
+unsafe impl Sync for Host {}
+
+impl Host {
+    /// None, for NULL.
+    ///
+    /// # Safety
+    /// `executor` is either NULL, misaligned, or points to a `kvs_executor`.
+    #[inline]
+    pub(crate) unsafe fn read(executor: *const kvs_executor) -> Result<Option<Self>, Failure> {
+        if executor.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's.
+        let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
+        let broadcast = broadcast.ok_or(Kind::NullPointer { argument: c"executor.broadcast" })?;
+        Ok(Some(Self { broadcast, user }))
+    }
+}
+
+impl Executor for Host {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        let task = Task { work, panic: Mutex::new(None) };
+        let context = (&raw const task).cast_mut().cast();
+        // SAFETY: the host promises to call `run` with this context alone, and not after it has returned.
+        unsafe { (self.broadcast)(self.user, Some(run), context) };
+        let panic = task.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(panic) = panic {
+            resume_unwind(panic); // as if it had run here
+        }
+    }
+}
+
+/// What the host's threads are given.
+struct Task<'a> {
+    work: &'a (dyn Fn() + Sync),
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// Runs the work. A panic must not unwind into a thread of the host: it is kept for the thread that asked.
+///
+/// # Safety
+/// `context` points to a `Task` that lives until this returns.
+unsafe extern "C" fn run(context: *mut c_void) {
+    // SAFETY: the caller's.
+    let task = unsafe { &*context.cast_const().cast::<Task<'_>>() };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(task.work)) {
+        *task.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::ptr;
+
+    use kvscatter::Executor;
+
+    use super::{Host, kvs_executor};
+
+    unsafe extern "C" fn twice(
+        calls: *mut c_void,
+        work: Option<unsafe extern "C" fn(context: *mut c_void)>,
+        context: *mut c_void,
+    ) {
+        for _ in 0..2 {
+            // SAFETY: what `broadcast` is for.
+            unsafe { work.unwrap()(context) };
+            // SAFETY: the counter of the test below.
+            unsafe { *calls.cast::<u32>() += 1 };
+        }
+    }
+
+    #[test]
+    fn a_panic_on_a_thread_of_the_host_reaches_the_caller_and_not_the_host() {
+        let mut calls = 0_u32;
+        let executor = kvs_executor { broadcast: Some(twice), user: (&raw mut calls).cast() };
+        // SAFETY: it lives as long as the host.
+        let host = unsafe { Host::read(&executor) }.unwrap().unwrap();
+        let panics = catch_unwind(AssertUnwindSafe(|| host.broadcast(&|| panic!("in the work"))));
+        assert_eq!(*panics.unwrap_err().downcast::<&str>().unwrap(), "in the work");
+        assert_eq!(calls, 2);
+    }
+
+    #[test]
+    fn no_executor_is_no_host() {
+        // SAFETY: NULL is allowed.
+        assert!(unsafe { Host::read(ptr::null()) }.unwrap().is_none());
+    }
+}

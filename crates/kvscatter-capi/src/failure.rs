@@ -1,0 +1,252 @@
+//! Why a function of the interface refused: an error of the core, or one that only C can make.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use kvscatter::Error;
+
+use crate::core_error;
+use crate::status::kvs_status_code::{self, *};
+use crate::tensor::KVS_MAX_RANK;
+
+/// Why a function refused. It is kept as it is, and put into words when somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    kind: Kind,
+    /// The pair, if this is about a tensor that a run was given.
+    pair: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Core(Error),
+    NullPointer { argument: &'static CStr },
+    Misaligned { argument: &'static CStr, alignment: usize },
+    StructSize { argument: &'static CStr, got: usize, want: usize },
+    ElementType { argument: &'static CStr, code: i32 },
+    DlpackType { code: u8, bits: u8, lanes: u16 },
+    RankLimit { argument: &'static CStr, rank: i64 },
+    NegativeDimension { argument: &'static CStr, dimension: usize, value: i64 },
+    UnknownOption { option: &'static CStr, value: i32, greatest: usize },
+    UnexpectedArgument { argument: &'static CStr, operator: &'static str },
+    IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
+    TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, want: i64 },
+    TooLarge { argument: &'static CStr },
+    Overlap { argument: &'static CStr, with: &'static CStr },
+    Device { device: i32 },
+    ByteOffset { offset: u64 },
+    Stopped { value: i32 },
+    Panic,
+}
+
+/// What differs between a tensor and the one that was prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aspect {
+    Type,
+    Rank,
+    Dimension(usize),
+    Stride(usize),
+}
+
+/// What a program can ask of an error; see `kvs_status_code` for what each number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub(crate) code: kvs_status_code,
+    pub(crate) argument: Option<&'static CStr>,
+    pub(crate) index: Option<i64>,
+    pub(crate) value: Option<i64>,
+    pub(crate) limit: Option<i64>,
+}
+
+impl Failure {
+    /// The same, about a tensor of this pair of a run.
+    pub(crate) fn in_pair(self, pair: usize) -> Self {
+        Self { pair: Some(pair), ..self }
+    }
+
+    pub(crate) fn fields(&self) -> Fields {
+        let fields = match self.kind {
+            Kind::Core(error) => core_error::fields(error),
+            Kind::NullPointer { argument } => Fields::new(KVS_ERROR_NULL_POINTER).named(argument),
+            Kind::Misaligned { argument, alignment } => {
+                Fields::new(KVS_ERROR_MISALIGNED).named(argument).limit(alignment)
+            }
+            Kind::StructSize { argument, got, want } => {
+                Fields::new(KVS_ERROR_STRUCT_SIZE).named(argument).value(got).limit(want)
+            }
+            Kind::ElementType { argument, code } => {
+                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(argument).value(code)
+            }
+            Kind::DlpackType { code, .. } => {
+                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(c"dtype").value(code)
+            }
+            Kind::RankLimit { argument, rank } => {
+                let limit = rank.clamp(0, KVS_MAX_RANK.into());
+                Fields::new(KVS_ERROR_RANK_LIMIT).named(argument).value(rank).limit(limit)
+            }
+            Kind::NegativeDimension { argument, dimension, value } => {
+                Fields::new(KVS_ERROR_NEGATIVE_DIMENSION)
+                    .named(argument)
+                    .index(dimension)
+                    .value(value)
+                    .limit(0)
+            }
+            Kind::UnknownOption { option, value, greatest } => {
+                let greatest = i64::try_from(greatest).unwrap_or(i64::MAX);
+                let limit = i64::from(value).clamp(0, greatest);
+                Fields::new(KVS_ERROR_UNKNOWN_OPTION).named(option).value(value).limit(limit)
+            }
+            Kind::UnexpectedArgument { argument, .. } => {
+                Fields::new(KVS_ERROR_UNEXPECTED_ARGUMENT).named(argument)
+            }
+            Kind::IndexWidth { argument, bits, only } => {
+                let limit = only.unwrap_or(if bits > 32 { 64 } else { 32 });
+                Fields::new(KVS_ERROR_INDEX_WIDTH).named(argument).value(bits).limit(limit)
+            }
+            Kind::TensorMismatch { argument, got, want, .. } => {
+                Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(want)
+            }
+            Kind::TooLarge { argument } => Fields::new(KVS_ERROR_TOO_LARGE).named(argument),
+            Kind::Overlap { argument, .. } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
+            Kind::Device { device } => {
+                Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(crate::dlpack::CPU)
+            }
+            Kind::ByteOffset { offset } => {
+                Fields::new(KVS_ERROR_BYTE_OFFSET).named(c"byte_offset").value(offset)
+            }
+            Kind::Stopped { value } => Fields::new(KVS_ERROR_STOPPED).named(c"visit").value(value),
+            Kind::Panic => Fields::new(KVS_ERROR_PANIC),
+        };
+        match self.pair {
+            Some(pair) => fields.index(pair),
+            None => fields,
+        }
+    }
+}
+
+impl From<Kind> for Failure {
+    fn from(kind: Kind) -> Self {
+        Self { kind, pair: None }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Kind::Core(error).into()
+    }
+}
+
+/// One lower-case line for people: argument, value, limit.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pair) = self.pair.filter(|&pair| pair > 0) {
+            write!(f, "pair {pair}: ")?;
+        }
+        self.kind.fmt(f)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Core(error) => core_error::write_message(error, f),
+            Self::NullPointer { argument } => write!(f, "{} is NULL", Name(argument)),
+            Self::Misaligned { argument, alignment } => {
+                write!(f, "the address of {} is not a multiple of {alignment} bytes", Name(argument))
+            }
+            Self::StructSize { argument, got, want } => {
+                write!(f, "struct_size of {} is {got}, must be {want}: set it to sizeof", Name(argument))
+            }
+            Self::ElementType { argument, code } => {
+                write!(f, "{} has type {code}, which is none", Name(argument))
+            }
+            Self::DlpackType { code, bits, lanes } => write!(
+                f,
+                "DLPack type code {code} of {bits} bits and {lanes} lanes is none that a cache can have"
+            ),
+            Self::RankLimit { argument, rank } => {
+                write!(f, "{} has {rank} dimensions, must have 0 to {KVS_MAX_RANK}", Name(argument))
+            }
+            Self::NegativeDimension { argument, dimension, value } => {
+                write!(f, "dimension {dimension} of {} is {value}: must not be negative", Name(argument))
+            }
+            Self::UnknownOption { option, value, greatest } => {
+                write!(f, "{} = {value}: must lie between 0 and {greatest}", Name(option))
+            }
+            Self::UnexpectedArgument { argument, operator } => {
+                write!(f, "{} is no argument of {operator}: leave it zero", Name(argument))
+            }
+            Self::IndexWidth { argument, bits, only: Some(only) } => {
+                write!(f, "{} has indices of {bits} bits, must have {only}", Name(argument))
+            }
+            Self::IndexWidth { argument, bits, only: None } => {
+                write!(f, "{} has indices of {bits} bits, must have 32 or 64", Name(argument))
+            }
+            Self::TensorMismatch { argument, aspect, got, want } => {
+                let argument = Name(argument);
+                match aspect {
+                    Aspect::Type => write!(f, "{argument} has type {got}, was prepared with {want}"),
+                    Aspect::Rank => write!(f, "{argument} has {got} dimensions, was prepared with {want}"),
+                    Aspect::Dimension(at) => {
+                        write!(f, "dimension {at} of {argument} is {got}, was prepared with {want}")
+                    }
+                    Aspect::Stride(at) => {
+                        write!(f, "stride {at} of {argument} is {got}, was prepared with {want}")
+                    }
+                }
+            }
+            Self::TooLarge { argument } => {
+                write!(f, "{} is larger than any array: at most {} bytes", Name(argument), isize::MAX)
+            }
+            Self::Overlap { argument, with } => {
+                write!(f, "{} shares memory with {}, which is read", Name(argument), Name(with))
+            }
+            Self::Device { device } => write!(
+                f,
+                "the tensor lies on DLPack device type {device}, must lie on {} (kDLCPU)",
+                crate::dlpack::CPU
+            ),
+            Self::ByteOffset { offset } => {
+                write!(f, "byte_offset = {offset} leads from the tensor's data out of the address space")
+            }
+            Self::Stopped { value } => write!(f, "the visitor has returned {value}"),
+            Self::Panic => f.write_str("the library has a fault, please report it: it panicked"),
+        }
+    }
+}
+
+impl Fields {
+    pub(crate) fn new(code: kvs_status_code) -> Self {
+        Self { code, argument: None, index: None, value: None, limit: None }
+    }
+
+    pub(crate) fn named(self, argument: &'static CStr) -> Self {
+        Self { argument: Some(argument), ..self }
+    }
+
+    pub(crate) fn index(self, index: impl TryInto<i64>) -> Self {
+        Self { index: Some(saturated(index)), ..self }
+    }
+
+    pub(crate) fn value(self, value: impl TryInto<i64>) -> Self {
+        Self { value: Some(saturated(value)), ..self }
+    }
+
+    pub(crate) fn limit(self, limit: impl TryInto<i64>) -> Self {
+        Self { limit: Some(saturated(limit)), ..self }
+    }
+}
+
+/// Only sizes that no memory has are larger.
+fn saturated(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+/// A name of the header, which is ASCII.
+struct Name(&'static CStr);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.to_str().unwrap_or_default())
+    }
+}

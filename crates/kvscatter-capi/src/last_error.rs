@@ -1,0 +1,160 @@
+//! The last error of each thread: the only state that the interface keeps.
+
+use std::cell::Cell;
+use std::ffi::c_char;
+use std::fmt::{self, Write};
+use std::ptr;
+
+use crate::boundary::{Versioned, struct_size};
+use crate::failure::Failure;
+use crate::status::{kvs_status, kvs_status_code};
+
+/// Which fields of a `kvs_error` say something.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvs_error_field {
+    /// `index` does.
+    KVS_ERROR_HAS_INDEX = 1,
+    /// `value` does.
+    KVS_ERROR_HAS_VALUE = 2,
+    /// `limit` does.
+    KVS_ERROR_HAS_LIMIT = 4,
+}
+
+/// An error in parts, for programs, and in words, for people.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_error {
+    /// In: `sizeof(kvs_error)`.
+    pub struct_size: usize,
+    /// What the function returned; `KVS_OK` if none has failed on this thread.
+    pub code: kvs_status,
+    /// Which of `index`, `value` and `limit` say something: a sum of `kvs_error_field`. The others are 0.
+    pub fields: u32,
+    /// What is wrong, by the name that the operator's specification or this header gives it. Static; NULL if it is
+    /// nothing with a name.
+    pub argument: *const c_char,
+    /// Which sample, dimension, byte or pair: see `kvs_status_code`.
+    pub index: i64,
+    /// The value that was refused.
+    pub value: i64,
+    /// The nearest value that would have been taken.
+    pub limit: i64,
+    /// One line in English, in lower case, without a full stop; what does not fit is cut off.
+    pub message: [c_char; 256],
+}
+
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_error {}
+
+thread_local! {
+    static LAST: Cell<Option<Failure>> = const { Cell::new(None) };
+}
+
+/// Keeps a failure for the thread that is to ask for it, and returns its number.
+#[cold]
+pub(crate) fn record(failure: Failure) -> kvs_status {
+    LAST.set(Some(failure));
+    failure.fields().code as kvs_status
+}
+
+/// Says why the last function that failed on this thread failed. As with errno, success changes nothing: ask after
+/// a status that is not `KVS_OK`. Asking does not forget.
+///
+/// Returns `KVS_OK`; `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out` cannot
+/// take the error, which stays what it was.
+///
+/// # Safety
+/// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
+    // SAFETY: the caller's.
+    let size = match unsafe { struct_size(out, c"out") } {
+        Ok(size) => size,
+        Err(failure) => return failure.fields().code as kvs_status,
+    };
+    let error = LAST.get().map_or(kvs_error::none(size), |failure| kvs_error::of(&failure, size));
+    // SAFETY: neither NULL nor misaligned, and `struct_size` says that there is room.
+    unsafe { out.write(error) };
+    kvs_status_code::KVS_OK as kvs_status
+}
+
+impl kvs_error {
+    fn none(struct_size: usize) -> Self {
+        let (code, argument) = (kvs_status_code::KVS_OK as kvs_status, ptr::null());
+        Self { struct_size, code, fields: 0, argument, index: 0, value: 0, limit: 0, message: [0; 256] }
+    }
+
+    fn of(failure: &Failure, struct_size: usize) -> Self {
+        use kvs_error_field::{KVS_ERROR_HAS_INDEX, KVS_ERROR_HAS_LIMIT, KVS_ERROR_HAS_VALUE};
+        let parts = failure.fields();
+        let flag = |part: Option<i64>, flag| part.map_or(0, |_| flag as u32);
+        let mut message = Message::new();
+        // It refuses nothing, and neither does any `Display` that it is given.
+        let _ = write!(message, "{failure}");
+        Self {
+            struct_size,
+            code: parts.code as kvs_status,
+            fields: flag(parts.index, KVS_ERROR_HAS_INDEX)
+                | flag(parts.value, KVS_ERROR_HAS_VALUE)
+                | flag(parts.limit, KVS_ERROR_HAS_LIMIT),
+            argument: parts.argument.map_or(ptr::null(), |name| name.as_ptr()),
+            index: parts.index.unwrap_or(0),
+            value: parts.value.unwrap_or(0),
+            limit: parts.limit.unwrap_or(0),
+            message: message.line,
+        }
+    }
+}
+
+/// A line of C that is cut off, between two characters, before it overflows.
+struct Message {
+    line: [c_char; 256],
+    len: usize,
+}
+
+impl Message {
+    fn new() -> Self {
+        Self { line: [0; 256], len: 0 }
+    }
+}
+
+impl Write for Message {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            let mut bytes = [0; 4];
+            let bytes = character.encode_utf8(&mut bytes).as_bytes();
+            // The last byte stays 0.
+            match self.line[..255].get_mut(self.len..self.len + bytes.len()) {
+                Some(place) => place.iter_mut().zip(bytes).for_each(|(place, &byte)| *place = byte as c_char),
+                None => self.len = 255, // and nothing follows
+            }
+            self.len = (self.len + bytes.len()).min(255);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+    use std::fmt::Write;
+
+    use super::Message;
+
+    fn written(parts: &[&str]) -> String {
+        let mut message = Message::new();
+        parts.iter().for_each(|part| message.write_str(part).unwrap());
+        let bytes: Vec<u8> = message.line.iter().map(|&byte| byte as u8).collect();
+        CStr::from_bytes_until_nul(&bytes).unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_line_is_cut_off_between_two_characters() {
+        assert_eq!(written(&["axis = ", "7"]), "axis = 7");
+        let long = "x".repeat(255);
+        assert_eq!(written(&[&long]), long);
+        assert_eq!(written(&[&long, "y", "z"]), long);
+        assert_eq!(written(&[&long[..254], "κ", "y"]), long[..254]);
+    }
+}

@@ -1,0 +1,75 @@
+//! The C interface of kvscatter: `include/kvscatter.h`, which is made of this crate's documentation.
+//!
+//! It converts and delegates. What is checked here is what only C can get wrong (pointers, struct sizes, numbers
+//! that name nothing, memory that overlaps what is read); every rule of a specification lies in the core, whose
+//! errors pass through with a number each.
+//!
+//! A Rust program uses the `kvscatter` crate. This one is also a Rust library so that its tests can call the
+//! functions as C does.
+#![expect(non_camel_case_types, reason = "the names of the C header")]
+
+mod boundary;
+mod core_error;
+mod executor;
+mod failure;
+
+// In the order of the header.
+mod status;
+
+mod element;
+
+mod tensor;
+
+mod dlpack;
+
+mod call;
+
+mod prepared;
+
+mod operators;
+
+mod run;
+
+mod blocks;
+
+mod last_error;
+
+use std::ffi::{CStr, c_char};
+
+pub use blocks::{kvs_block, kvs_for_each_block, kvs_loop};
+pub use call::{kvs_call, kvs_indices};
+pub use dlpack::kvs_tensor_from_dlpack;
+pub use element::{kvs_element_type, kvs_element_type_code};
+pub use executor::kvs_executor;
+pub use last_error::{kvs_error, kvs_error_field, kvs_last_error};
+pub use operators::{
+    kvs_cache_mode, kvs_kv_cache_operation_options, kvs_kv_cache_operation_prepare,
+    kvs_kv_cache_update_options, kvs_kv_cache_update_prepare, kvs_mode, kvs_negative_index, kvs_out_of_range,
+    kvs_tensor_scatter_options, kvs_tensor_scatter_prepare, kvs_update_form,
+};
+pub use prepared::{kvs_prepared, kvs_prepared_destroy};
+pub use run::{kvs_in_place, kvs_in_place_many, kvs_into_present, kvs_pair, kvs_written};
+pub use status::{kvs_status, kvs_status_code, kvs_status_name};
+pub use tensor::{KVS_MAX_RANK, kvs_tensor};
+
+/// The version of this interface. It grows when something is added that a program may want to ask for, and never
+/// means that something was taken away.
+pub const KVS_ABI_VERSION: u32 = 1;
+
+/// `KVS_ABI_VERSION` of the library that is running. A program compiled with a larger one than this must not use
+/// what was added since.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvs_abi_version() -> u32 {
+    KVS_ABI_VERSION
+}
+
+/// The version of the library that is running, such as "0.1.0". Static.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvs_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}

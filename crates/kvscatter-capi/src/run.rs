@@ -1,0 +1,246 @@
+//! Running a prepared write.
+
+use std::ffi::CStr;
+
+use kvscatter::{RawBuffer, Written};
+
+use crate::boundary::{Versioned, array, guarded, struct_size, structure};
+use crate::call::{Arguments, kvs_call};
+use crate::failure::{Failure, Kind};
+use crate::prepared::kvs_prepared;
+use crate::status::kvs_status;
+use crate::tensor::kvs_tensor;
+
+/// A cache and the update that is to be written into it: keys, values, or those of a layer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_pair {
+    /// The cache (for KVCacheOperation: past).
+    pub cache: kvs_tensor,
+    /// The update (for KVCacheOperation: newKv).
+    pub update: kvs_tensor,
+}
+
+/// What a run did.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_written {
+    /// In: `sizeof(kvs_written)`; the `KVS_WRITTEN_INIT` macro sets it.
+    pub struct_size: usize,
+    /// Samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` has left as they were, in each cache alike.
+    pub skipped: usize,
+}
+
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_written {}
+
+/// Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a dense one
+/// may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
+///
+/// Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for the
+/// indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
+/// `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
+/// `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+///
+/// # Safety
+/// `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such structs, whose
+/// pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed, or points to a
+/// `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything else that this reads,
+/// before it returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_in_place(
+    prepared: *const kvs_prepared,
+    call: *const kvs_call,
+    cache: *const kvs_tensor,
+    update: *const kvs_tensor,
+    written: *mut kvs_written,
+) -> kvs_status {
+    guarded(|| {
+        // SAFETY: the caller's, for this and each of the following.
+        let prepared = unsafe { kvs_prepared::read(prepared) }?;
+        // SAFETY: as above.
+        let call = unsafe { Arguments::read(call) }?;
+        // SAFETY: as above.
+        let cache = unsafe { structure(cache, c"cache") }?;
+        // SAFETY: as above.
+        let update = unsafe { structure(update, c"update") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(written) }?;
+        // SAFETY: as above.
+        let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
+        let plan = prepared.plan(&call)?;
+        check_reads(&call, &[], c"cache", [buffers.0])?;
+        // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
+        out.put(unsafe { plan.write_raw(buffers.0, buffers.1) }?);
+        Ok(())
+    })
+}
+
+/// Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All of
+/// them or, after an error, none. With each other, caches may share memory only where their strides interleave without
+/// meeting.
+///
+/// `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
+///
+/// Errors: as for `kvs_in_place`; `index` is the pair.
+///
+/// # Safety
+/// As for `kvs_in_place`; `pairs` is either NULL or points to `count` pairs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_in_place_many(
+    prepared: *const kvs_prepared,
+    call: *const kvs_call,
+    pairs: *const kvs_pair,
+    count: usize,
+    written: *mut kvs_written,
+) -> kvs_status {
+    guarded(|| {
+        // SAFETY: the caller's, for this and each of the following.
+        let prepared = unsafe { kvs_prepared::read(prepared) }?;
+        // SAFETY: as above.
+        let call = unsafe { Arguments::read(call) }?;
+        // SAFETY: as above.
+        let pairs = unsafe { array(pairs, count, c"pairs") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(written) }?;
+        for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
+            check_exact_size(cache, c"cache").map_err(|failure| failure.in_pair(index))?;
+            check_exact_size(update, c"update").map_err(|failure| failure.in_pair(index))?;
+            // SAFETY: as above.
+            unsafe { checked_pair(prepared, index, cache, update) }?;
+        }
+        let plan = prepared.plan(&call)?;
+        let buffers = pairs
+            .iter()
+            .map(|pair| (prepared.cache.buffer(&pair.cache), prepared.update.buffer(&pair.update)));
+        check_reads(&call, pairs, c"cache", buffers.clone().map(|(cache, _)| cache))?;
+        // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
+        out.put(unsafe { plan.write_many_raw(buffers) }?);
+        Ok(())
+    })
+}
+
+/// The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present` has the
+/// type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where the result may
+/// take the place of the past, write in place instead. Allocates nothing.
+///
+/// Errors: as for `kvs_in_place`.
+///
+/// # Safety
+/// As for `kvs_in_place`, with `past` only read and `present` in the place of the cache.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_into_present(
+    prepared: *const kvs_prepared,
+    call: *const kvs_call,
+    past: *const kvs_tensor,
+    update: *const kvs_tensor,
+    present: *const kvs_tensor,
+    written: *mut kvs_written,
+) -> kvs_status {
+    guarded(|| {
+        // SAFETY: the caller's, for this and each of the following.
+        let prepared = unsafe { kvs_prepared::read(prepared) }?;
+        // SAFETY: as above.
+        let call = unsafe { Arguments::read(call) }?;
+        // SAFETY: as above.
+        let past = unsafe { structure(past, c"past") }?;
+        // SAFETY: as above.
+        let update = unsafe { structure(update, c"update") }?;
+        // SAFETY: as above.
+        let present = unsafe { structure(present, c"present") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(written) }?;
+        // SAFETY: as above.
+        let past = unsafe { prepared.cache.checked(past, c"past") }?;
+        // SAFETY: as above.
+        let update = unsafe { prepared.update.checked(update, c"update") }?;
+        // SAFETY: as above.
+        let present = unsafe { prepared.present.checked(present, c"present") }?;
+        let plan = prepared.plan(&call)?;
+        check_reads(&call, &[], c"present", [present])?;
+        // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
+        out.put(unsafe { plan.into_present_raw(past, update, present) }?);
+        Ok(())
+    })
+}
+
+/// The buffers of a cache and its update.
+///
+/// # Safety
+/// Shapes and strides are each NULL, misaligned, or point to as many numbers as their tensor has dimensions.
+#[inline]
+unsafe fn checked_pair(
+    prepared: &kvs_prepared,
+    pair: usize,
+    cache: &kvs_tensor,
+    update: &kvs_tensor,
+) -> Result<(RawBuffer, RawBuffer), Failure> {
+    // SAFETY: the caller's.
+    let cache = unsafe { prepared.cache.checked(cache, c"cache") };
+    // SAFETY: the caller's.
+    let update = unsafe { prepared.update.checked(update, c"update") };
+    match (cache, update) {
+        (Ok(cache), Ok(update)) => Ok((cache, update)),
+        (Err(failure), _) | (_, Err(failure)) => Err(failure.in_pair(pair)),
+    }
+}
+
+fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), Failure> {
+    let (got, want) = (tensor.struct_size, size_of::<kvs_tensor>());
+    if got == want { Ok(()) } else { Err(Kind::StructSize { argument, got, want }.into()) }
+}
+
+/// Indices are read again while bytes move, and so are pairs: nothing may be written there. (What tensors share with each
+/// other, the core checks.)
+#[inline]
+fn check_reads(
+    call: &Arguments<'_>,
+    pairs: &[kvs_pair],
+    argument: &'static CStr,
+    written: impl IntoIterator<Item = RawBuffer>,
+) -> Result<(), Failure> {
+    let pairs = RawBuffer { ptr: pairs.as_ptr().cast::<u8>().cast_mut(), len: size_of_val(pairs) };
+    for (pair, written) in written.into_iter().enumerate() {
+        for (with, indices) in call.each() {
+            if shares_a_byte(written, indices.buffer()) {
+                return Err(Failure::from(Kind::Overlap { argument, with }).in_pair(pair));
+            }
+        }
+        if shares_a_byte(written, pairs) {
+            return Err(Failure::from(Kind::Overlap { argument, with: c"pairs" }).in_pair(pair));
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn shares_a_byte(one: RawBuffer, other: RawBuffer) -> bool {
+    let end = |buffer: RawBuffer| buffer.ptr.addr().saturating_add(buffer.len);
+    one.len > 0 && other.len > 0 && one.ptr.addr() < end(other) && other.ptr.addr() < end(one)
+}
+
+/// Where a run says what it did, if anybody wants to know.
+struct Out(Option<(*mut kvs_written, usize)>);
+
+impl Out {
+    /// # Safety
+    /// `written` is either NULL, misaligned, or points to a `kvs_written` whose `struct_size` is set, and that nobody else
+    /// uses while this lives.
+    #[inline]
+    unsafe fn new(written: *mut kvs_written) -> Result<Self, Failure> {
+        if written.is_null() {
+            return Ok(Self(None));
+        }
+        // SAFETY: the caller's.
+        let struct_size = unsafe { struct_size(written, c"written") }?;
+        Ok(Self(Some((written, struct_size))))
+    }
+
+    #[inline]
+    fn put(self, Written { skipped, .. }: Written) {
+        if let Self(Some((written, struct_size))) = self {
+            // SAFETY: `new` has seen that it is neither NULL nor misaligned, and that there is room.
+            unsafe { written.write(kvs_written { struct_size, skipped }) };
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Tensors as C describes them, and what is kept of them when they are prepared.
+
+use std::ffi::{CStr, c_void};
+
+use kvscatter::{ElementType, Layout, RawBuffer};
+
+use crate::boundary::{Versioned, array};
+use crate::element::kvs_element_type;
+use crate::failure::{Aspect, Failure, Kind};
+
+/// The most dimensions that a tensor may have.
+pub const KVS_MAX_RANK: u32 = 16;
+
+/// A tensor: where it lies, what it holds, its dimensions and strides. The library reads it during the call only.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_tensor {
+    /// `sizeof(kvs_tensor)`; the `KVS_TENSOR_INIT` macro sets it.
+    pub struct_size: usize,
+    /// The address of element [0, 0, ...], at which a byte begins; strides may lead to lower ones. Little-endian.
+    /// May be NULL if there are no elements. Ignored by the prepare functions.
+    pub data: *mut c_void,
+    /// One of `kvs_element_type_code`.
+    pub r#type: kvs_element_type,
+    /// How many dimensions: at most `KVS_MAX_RANK`.
+    pub rank: u32,
+    /// `rank` dimensions, in elements, outermost first.
+    pub shape: *const i64,
+    /// `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative, those
+    /// of a cache must keep its elements apart.
+    pub strides: *const i64,
+}
+
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_tensor {}
+
+/// A tensor's type, shape and strides, read and checked as far as only C can get them wrong.
+#[derive(Debug)]
+pub(crate) struct Description {
+    pub(crate) element: ElementType,
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+    /// The strides say nothing that the shape does not.
+    dense: bool,
+}
+
+impl Description {
+    /// # Safety
+    /// `tensor.shape` and `tensor.strides` are each NULL, misaligned, or point to `tensor.rank` numbers.
+    pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, Failure> {
+        let code = tensor.r#type;
+        let element = ElementType::from_onnx_code(code).ok_or(Kind::ElementType { argument, code })?;
+        if tensor.rank > KVS_MAX_RANK {
+            return Err(Kind::RankLimit { argument, rank: tensor.rank.into() }.into());
+        }
+        // SAFETY: the caller's.
+        let shape = unsafe { array(tensor.shape, tensor.rank as usize, argument) }?;
+        if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
+            return Err(Kind::NegativeDimension { argument, dimension, value }.into());
+        }
+        let row_major = row_major(shape);
+        let strides = if tensor.strides.is_null() {
+            row_major.as_slice()
+        } else {
+            // SAFETY: the caller's.
+            unsafe { array(tensor.strides, tensor.rank as usize, argument) }?
+        };
+        Ok(Self {
+            element,
+            shape: narrowed(shape, argument)?,
+            strides: narrowed(strides, argument)?,
+            dense: first_difference(shape, strides, &row_major).is_none(),
+        })
+    }
+
+    /// The layout of a tensor that is given by the address of its element `[0, 0, …]`. The buffer begins on a byte:
+    /// where the lowest 4-bit element does not, the one before it is part of the buffer.
+    pub(crate) fn layout(&self, argument: &'static CStr) -> Result<Layout<'_>, Failure> {
+        if self.dense {
+            return Ok(Layout::dense(&self.shape));
+        }
+        let layout = Layout::strided(&self.shape, &self.strides);
+        let per_byte = if self.element.bits() == Some(4) { 2 } else { 1 };
+        let offset = layout.least_offset().checked_next_multiple_of(per_byte);
+        Ok(layout.offset(offset.ok_or(Kind::TooLarge { argument })?))
+    }
+}
+
+/// What the tensors of a run are held against, and where their buffers begin and end.
+#[derive(Debug)]
+pub(crate) struct Operand {
+    code: kvs_element_type,
+    shape: Box<[i64]>,
+    strides: Box<[i64]>,
+    dense: bool,
+    /// What the address of the data is a multiple of.
+    alignment: usize,
+    /// Bytes of the buffer before element `[0, 0, …]`.
+    before: usize,
+    /// Bytes of the buffer; 0 for strings, whose runs are refused.
+    bytes: usize,
+}
+
+impl Operand {
+    /// `offset` and `bytes` are the core's: elements of the buffer before `[0, 0, …]`, and its size.
+    pub(crate) fn new(description: &Description, offset: usize, bytes: Option<usize>) -> Self {
+        let Description { element, shape, strides, dense } = description;
+        Self {
+            code: element.onnx_code(),
+            // They were i64 before.
+            shape: shape.iter().map(|&size| size as i64).collect(),
+            strides: strides.iter().map(|&stride| stride as i64).collect(),
+            dense: *dense,
+            alignment: alignment(*element),
+            // G1, and even for 4-bit elements.
+            before: offset.saturating_mul(element.bits().unwrap_or(8)) / 8,
+            bytes: bytes.unwrap_or(0),
+        }
+    }
+
+    /// A dense tensor of the same type and shape.
+    pub(crate) fn dense(&self, bytes: Option<usize>) -> Self {
+        Self {
+            code: self.code,
+            shape: self.shape.clone(),
+            strides: row_major(&self.shape).into(),
+            dense: true,
+            alignment: self.alignment,
+            before: 0,
+            bytes: bytes.unwrap_or(0),
+        }
+    }
+
+    /// The buffer of a tensor that is, but for its address, the prepared one.
+    ///
+    /// # Safety
+    /// `tensor.shape` and `tensor.strides` are each NULL, misaligned, or point to `tensor.rank` numbers.
+    #[inline]
+    pub(crate) unsafe fn checked(
+        &self,
+        tensor: &kvs_tensor,
+        argument: &'static CStr,
+    ) -> Result<RawBuffer, Failure> {
+        let mismatch = |aspect, got, want| Err(Kind::TensorMismatch { argument, aspect, got, want }.into());
+        if tensor.r#type != self.code {
+            return mismatch(Aspect::Type, tensor.r#type.into(), self.code.into());
+        }
+        let rank = self.shape.len();
+        if tensor.rank as usize != rank {
+            return mismatch(Aspect::Rank, tensor.rank.into(), rank as i64);
+        }
+        // SAFETY: the caller's.
+        let shape = unsafe { array(tensor.shape, rank, argument) }?;
+        for (dimension, (&got, &want)) in shape.iter().zip(&self.shape).enumerate() {
+            if got != want {
+                return mismatch(Aspect::Dimension(dimension), got, want);
+            }
+        }
+        if !(tensor.strides.is_null() && self.dense) {
+            // SAFETY: the caller's.
+            let strides = unsafe { array(tensor.strides, rank, argument) }?;
+            if let Some(at) = first_difference(shape, strides, &self.strides) {
+                return mismatch(Aspect::Stride(at), strides[at], self.strides[at]);
+            }
+        }
+        if self.bytes > 0 && !tensor.data.addr().is_multiple_of(self.alignment) {
+            return Err(Kind::Misaligned { argument, alignment: self.alignment }.into());
+        }
+        Ok(self.buffer(tensor))
+    }
+
+    /// The buffer of a tensor that was checked.
+    #[inline]
+    pub(crate) fn buffer(&self, tensor: &kvs_tensor) -> RawBuffer {
+        let element = tensor.data.cast::<u8>();
+        let ptr = if element.is_null() { element } else { element.wrapping_sub(self.before) };
+        RawBuffer { ptr, len: self.bytes }
+    }
+}
+
+/// C's own rule for the type: complex numbers are arrays of two.
+fn alignment(element: ElementType) -> usize {
+    let bits = match element {
+        ElementType::Complex64 => 32,
+        ElementType::Complex128 => 64,
+        _ => element.bits().unwrap_or(8),
+    };
+    bits.div_ceil(8)
+}
+
+/// The strides of a dense tensor. Where they do not fit, the core refuses the shape.
+fn row_major(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    let mut stride = 1_i64;
+    for (place, size) in strides.iter_mut().zip(shape).rev() {
+        *place = stride;
+        stride = stride.wrapping_mul(*size);
+    }
+    strides
+}
+
+/// The first stride that leads elsewhere. None does where there is one element along it, or none at all.
+#[inline]
+fn first_difference(shape: &[i64], strides: &[i64], expected: &[i64]) -> Option<usize> {
+    let different = |at: &usize| shape[*at] > 1 && strides[*at] != expected[*at];
+    let first = (0..shape.len()).find(different);
+    first.filter(|_| !shape.contains(&0))
+}
+
+/// On machines whose addresses are narrower than C's numbers, some do not fit.
+fn narrowed<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, Failure> {
+    let narrowed = |&number| T::try_from(number).map_err(|_| Kind::TooLarge { argument }.into());
+    numbers.iter().map(narrowed).collect()
+}

@@ -1,0 +1,9 @@
+/* Which code the library has for a rule that the oracle says is broken. */
+#ifndef KVS_TESTS_RULES_H
+#define KVS_TESTS_RULES_H
+
+#include "case_file.h"
+
+kvs_status status_of_rule(const test_case *of);
+
+#endif
