@@ -2,8 +2,10 @@
 
 mod step;
 mod steps;
+mod steps_c;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,7 +20,7 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions and bench-check
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, c and bench-check
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -35,6 +37,15 @@ enum Task {
         /// Rewrites the table instead
         #[arg(long)]
         bless: bool,
+    },
+    /// The C interface, installed and compiled against: shared, static, under sanitizers and valgrind, through pkg-config
+    /// and CMake
+    C,
+    /// Installs kvscatter.h, both libraries and what pkg-config and CMake read
+    InstallC {
+        /// Where include/, lib/ and share/ are or will be
+        #[arg(long, value_name = "DIR")]
+        prefix: PathBuf,
     },
     /// Clippy over bench/, which is outside the workspace, and its tests; times nothing
     BenchCheck,
@@ -72,6 +83,8 @@ fn main() -> ExitCode {
         Task::Unit => one(steps::unit()),
         Task::Kernels => one(steps::kernels()),
         Task::Instructions { bless } => one(steps::instructions(bless)),
+        Task::C => step::run(steps_c::all(), Missing::IsSkipped),
+        Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
+use crate::steps_c;
 
 const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -37,7 +38,7 @@ pub(crate) fn root() -> &'static Path {
 
 /// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
 pub(crate) fn all() -> Vec<Step> {
-    vec![
+    let rust = vec![
         fmt(),
         deny(),
         lint(),
@@ -48,7 +49,8 @@ pub(crate) fn all() -> Vec<Step> {
         kernels(),
         instructions(false),
         bench_check(),
-    ]
+    ];
+    rust.into_iter().chain(steps_c::all()).collect()
 }
 
 pub(crate) fn fmt() -> Step {

@@ -6,7 +6,7 @@
 //! ```text
 //! file     "KVSCASE1", number of cases, cases
 //! case     name text, operator text ("TensorScatter", "KVCacheUpdate", "KVCacheOperation"),
-//!          axis, mode text, out_of_range (0 an error, 1 the sample is skipped),
+//!          axis, mode (0 linear, 1 circular, 2 none that there is), out_of_range (0 an error, 1 the sample is skipped),
 //!          negative_index (0 modulo, 1 refused), update_form (0 padded, 1 packed),
 //!          indices × 6: write_indices, lengths, update_lengths, layer_id, token_offset, seq_len,
 //!          tensor × 2: cache, update,
@@ -14,7 +14,7 @@
 //!            if empty      skipped samples, bytes of the cache's whole buffer after a write in place,
 //!                          bytes of a dense present after a write in functional form
 //!            otherwise     argument text (empty where the oracle does not know it),
-//!                          1 and the sample or 0 and 0, 1 and the offending value or 0 and 0
+//!                          1 and the sample or dimension or 0 and 0, 1 and the offending value or 0 and 0
 //! indices  bits (0 absent, 32, 64), array
 //! tensor   element type text (ONNX's name), bits of a stored element (strings are stored as handles of 64),
 //!          shape array, strides array (empty if dense), element [0, 0, …]'s place in the buffer in elements,
@@ -165,7 +165,7 @@ impl Said<'_> {
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         bytes(out, self.operator.as_bytes())?;
         number(out, self.axis)?;
-        bytes(out, self.mode.as_bytes())?;
+        number(out, ["linear", "circular"].iter().position(|&mode| mode == self.mode).unwrap_or(2))?;
         number(out, u8::from(self.out_of_range == OutOfRange::SkipSample))?;
         number(out, u8::from(self.negative_index == NegativeIndex::Reject))?;
         number(out, u8::from(self.packed))?;
@@ -205,26 +205,37 @@ fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Re
         Call::KvCacheUpdate { .. } => ("writeIndices", None),
         Call::KvCacheOperation { token_offset, .. } => ("tokenOffset", Some(token_offset)),
     };
-    let (argument, sample, value) = match *refusal {
-        Refusal::IndexCount { argument, given, .. } => (argument, None, i64::try_from(given).ok()),
-        Refusal::Axis { axis, .. } => ("", None, Some(axis)),
+    let size = |size: usize| i64::try_from(size).ok();
+    let (argument, index, value) = match *refusal {
+        Refusal::CacheRank { rank } | Refusal::UpdateRank { rank } => ("", None, size(rank)),
+        Refusal::Axis { axis, .. } => ("axis", None, Some(axis)),
+        // Heads and head size of a 4-D newKv are two dimensions.
+        Refusal::Dimension { dimension: 3, update, .. } if token_offset.is_some() => {
+            ("newKv", None, size(update))
+        }
+        Refusal::Dimension { dimension, update, .. } => ("", Some(dimension), size(update)),
+        Refusal::UpdateBatch { update, .. } => ("update", None, size(update)),
+        Refusal::UpdateTooLong { rows, .. } => ("", None, size(rows)),
+        Refusal::IndexCount { argument, given, .. } => (argument, None, size(given)),
         Refusal::Length { sample, length, .. } => ("lengths", Some(sample), Some(length)),
         // A document that counts the length after the write is told that length.
         Refusal::NegativeStart { sample, start } | Refusal::OutOfRange { sample, start, .. } => {
             let given = token_offset.map_or(start, |offsets| offsets[sample].into());
             (starts, Some(sample), i64::try_from(given).ok())
         }
-        Refusal::UpdateLengthsFirst { first } => ("updateLengths", None, Some(first.into())),
+        Refusal::UpdateLengthsFirst { first } => ("updateLengths", Some(0), Some(first.into())),
+        Refusal::UpdateLengthsDecrease { sample } => ("updateLengths", Some(sample + 1), None),
+        Refusal::UpdateLengthsTooLong { sample, rows, .. } => ("updateLengths", Some(sample), size(rows)),
+        Refusal::UpdateLengthsTotal { total, .. } => ("updateLengths", None, size(total)),
         Refusal::LayerId { layer_id, .. } => ("layerId", None, Some(layer_id.into())),
         Refusal::SeqLen { sample, seq_len } => ("seqLen", Some(sample), Some(seq_len.into())),
-        Refusal::UpdateLengthsTotal { total, .. } => ("updateLengths", None, i64::try_from(total).ok()),
-        Refusal::SeqLenTotal { total, .. } => ("seqLen", None, i64::try_from(total).ok()),
+        Refusal::SeqLenTotal { total, .. } => ("seqLen", None, size(total)),
         _ => ("", None, None),
     };
     bytes(out, rule.as_bytes())?;
     bytes(out, argument.as_bytes())?;
-    number(out, u8::from(sample.is_some()))?;
-    number(out, sample.unwrap_or_default())?;
+    number(out, u8::from(index.is_some()))?;
+    number(out, index.unwrap_or_default())?;
     number(out, u8::from(value.is_some()))?;
     number(out, value.unwrap_or_default())
 }

@@ -1,0 +1,258 @@
+//! The C interface as C and C++ programmers meet it: installed into a folder, compiled against and run.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::{Step, Tool};
+use crate::steps::{cargo, prefixed, root, target_dir};
+
+const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
+const GXX: Tool = Tool { name: "g++", probe: "g++ --version", install: "apt-get install g++" };
+const VALGRIND: Tool =
+    Tool { name: "valgrind", probe: "valgrind --version", install: "apt-get install valgrind" };
+const PKG_CONFIG: Tool =
+    Tool { name: "pkg-config", probe: "pkg-config --version", install: "apt-get install pkg-config" };
+const CMAKE: Tool = Tool { name: "cmake", probe: "cmake --version", install: "pip install cmake" };
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What the shared library calls itself: programs linked with it take any that has the same.
+const SONAME: &str = "libkvscatter.so.0.1";
+
+/// What a static library leaves to the linker: `rustc --print=native-static-libs`.
+const NATIVE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+
+/// How many cases the generator makes; most come dense and strided.
+const CASES: &str = "5000";
+
+const TESTS: &str = "crates/kvscatter-capi/tests-c";
+const EXAMPLES: &str = "examples/c";
+
+/// A program of the tests or an example, with its sources.
+struct Program {
+    name: &'static str,
+    folder: &'static str,
+    sources: &'static [&'static str],
+}
+
+const CASES_PROGRAM: Program = Program {
+    name: "cases",
+    folder: TESTS,
+    sources: &["cases.c", "case_file.c", "rules.c", "blocks.c", "memory.c", "check.c"],
+};
+
+const BAD_INPUT: Program = Program {
+    name: "bad-input",
+    folder: TESTS,
+    sources: &[
+        "bad_input.c",
+        "bad_prepare.c",
+        "bad_run.c",
+        "bad_memory.c",
+        "bad_dlpack.c",
+        "spoilt.c",
+        "memory.c",
+        "check.c",
+    ],
+};
+
+/// Those that take no arguments.
+const PROGRAMS: &[Program] = &[
+    BAD_INPUT,
+    Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
+    Program { name: "threads", folder: TESTS, sources: &["threads.c", "memory.c", "check.c"] },
+    Program { name: "header", folder: TESTS, sources: &["header.cpp"] },
+    Program { name: "decode-c", folder: EXAMPLES, sources: &["decode.c"] },
+    Program { name: "decode-cpp", folder: EXAMPLES, sources: &["decode.cpp"] },
+];
+
+/// How a program takes in the library, and what watches it.
+#[derive(Clone, Copy)]
+enum Build {
+    Shared,
+    Static,
+    /// The address and the undefined behaviour sanitizer of the C compiler, around the ordinary library.
+    Sanitized,
+}
+
+/// All steps of this file.
+pub(crate) fn all() -> Vec<Step> {
+    vec![c(), c_valgrind(), c_pkg_config(), c_cmake()]
+}
+
+/// Installs header, libraries and what finds them, from an optimised build.
+pub(crate) fn install_c(prefix: &Path) -> Step {
+    // A relative folder is relative to where the user stands, and the commands run in the root.
+    let prefix = env::current_dir().map_or_else(|_| prefix.to_owned(), |here| here.join(prefix));
+    Step::new("install-c", install(&prefix, "release"))
+}
+
+/// Every program with the shared library, with the static one, and under sanitizers.
+fn c() -> Step {
+    let mut commands = build();
+    for build in [Build::Shared, Build::Static, Build::Sanitized] {
+        commands.push(compile(&CASES_PROGRAM, build));
+        let mut cases = Command::new(program(&CASES_PROGRAM, build));
+        cases.arg(cases_file());
+        if matches!(build, Build::Sanitized) {
+            cases.args(["1", "exact"]);
+        }
+        commands.push(cases);
+        for each in PROGRAMS {
+            commands.extend([compile(each, build), Command::new(program(each, build))]);
+        }
+    }
+    Step::new("c", commands).needs(&[GCC, GXX])
+}
+
+/// Every program under valgrind, on every twentieth case: it is that much slower.
+fn c_valgrind() -> Step {
+    let valgrind = |each| {
+        let mut command = Command::new("valgrind");
+        command
+            .args(["--quiet", "--error-exitcode=1", "--leak-check=full"])
+            .arg(program(each, Build::Shared));
+        command
+    };
+    let mut cases = valgrind(&CASES_PROGRAM);
+    cases.arg(cases_file()).args(["20", "exact"]);
+    let mut commands = build();
+    commands.extend([compile(&CASES_PROGRAM, Build::Shared), cases]);
+    for each in PROGRAMS {
+        commands.extend([compile(each, Build::Shared), valgrind(each)]);
+    }
+    Step::new("c-valgrind", commands).needs(&[GCC, GXX, VALGRIND])
+}
+
+/// What pkg-config says about the installed library builds the example.
+fn c_pkg_config() -> Step {
+    let built = folder().join("decode-pkg-config");
+    let mut compile = Command::new("sh");
+    compile.env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig")).arg("-c").arg(format!(
+        "gcc -std=c11 {EXAMPLES}/decode.c -o '{}' $(pkg-config --cflags --libs 'kvscatter = {VERSION}')",
+        built.display()
+    ));
+    let mut run = Command::new(built);
+    run.env("LD_LIBRARY_PATH", prefix().join("lib"));
+    let mut commands = install(&prefix(), "dev");
+    commands.extend([compile, run]);
+    Step::new("c-pkg-config", commands).needs(&[GCC, PKG_CONFIG])
+}
+
+/// The examples' own project finds the installed library.
+fn c_cmake() -> Step {
+    let built = folder().join("cmake");
+    let mut configure = Command::new("cmake");
+    configure.args(["--fresh", "-S", EXAMPLES, "-B"]).arg(&built);
+    configure.arg(prefixed("-DCMAKE_PREFIX_PATH=", &prefix()));
+    let mut build = Command::new("cmake");
+    build.arg("--build").arg(&built);
+    let mut commands = install(&prefix(), "dev");
+    commands.extend([configure, build]);
+    commands.extend(["decode_c", "decode_cpp"].map(|name| Command::new(built.join(name))));
+    Step::new("c-cmake", commands).needs(&[GCC, GXX, CMAKE])
+}
+
+/// The installed library and the file of cases, and a folder for what is compiled.
+fn build() -> Vec<Command> {
+    let mut commands = install(&prefix(), "dev");
+    let mut export = cargo("run --quiet -p kvscatter-oracle --example export-cases --");
+    export.arg(cases_file()).arg(CASES);
+    commands.push(export);
+    commands
+}
+
+/// Builds both libraries and lays them out as cargo-c does, beside the header and what pkg-config and CMake read.
+fn install(prefix: &Path, profile: &str) -> Vec<Command> {
+    const PACKAGE: &str = "crates/kvscatter-capi";
+    let mut libraries =
+        cargo("rustc --quiet -p kvscatter-capi --lib --crate-type=cdylib,staticlib --profile");
+    libraries.args([profile, "--", &format!("-Clink-arg=-Wl,-soname,{SONAME}")]);
+
+    let built = target_dir().join(if profile == "dev" { "debug" } else { profile });
+    let versioned = format!("libkvscatter.so.{VERSION}");
+    let packaging = |name| root().join(PACKAGE).join("packaging").join(name);
+    let files = [
+        (root().join(PACKAGE).join("include/kvscatter.h"), "include/kvscatter.h"),
+        (built.join("libkvscatter_capi.a"), "lib/libkvscatter.a"),
+        (built.join("libkvscatter_capi.so"), &format!("lib/{versioned}")),
+        (packaging("kvscatter.pc"), "lib/pkgconfig/kvscatter.pc"),
+        (packaging("kvscatterConfig.cmake"), "share/kvscatter/cmake/kvscatterConfig.cmake"),
+        (packaging("kvscatterConfigVersion.cmake"), "share/kvscatter/cmake/kvscatterConfigVersion.cmake"),
+    ];
+    let copy = |(from, to): (PathBuf, &str)| {
+        let mut install = Command::new("install");
+        install.args(["-D", "-m644"]).arg(from).arg(prefix.join(to));
+        install
+    };
+    let link = |(to, from): (&str, &str)| {
+        let mut link = Command::new("ln");
+        link.arg("-sf").arg(to).arg(prefix.join("lib").join(from));
+        link
+    };
+    let links = [(versioned.as_str(), SONAME), (SONAME, "libkvscatter.so")];
+    [libraries].into_iter().chain(files.map(copy)).chain(links.map(link)).collect()
+}
+
+fn compile(of: &Program, build: Build) -> Command {
+    let is_cpp = of.sources.iter().any(|source| source.ends_with(".cpp"));
+    let mut compile = Command::new(if is_cpp { "g++" } else { "gcc" });
+    compile.arg(if is_cpp { "-std=c++17" } else { "-std=c11" });
+    compile.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1", "-pthread"]);
+    compile.arg(format!("-DKVS_TESTS_VERSION=\"{VERSION}\""));
+    compile.arg("-I").arg(prefix().join("include"));
+    compile.args(of.sources.iter().map(|source| Path::new(of.folder).join(source)));
+    compile.arg("-o").arg(program(of, build));
+    let library = prefix().join("lib");
+    match build {
+        Build::Shared => {
+            compile.arg("-L").arg(&library).arg("-lkvscatter").arg(prefixed("-Wl,-rpath,", &library));
+        }
+        Build::Static | Build::Sanitized => {
+            compile.arg(library.join("libkvscatter.a")).args(NATIVE_LIBRARIES.split(' '));
+        }
+    }
+    if matches!(build, Build::Sanitized) {
+        compile.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    }
+    compile
+}
+
+fn program(of: &Program, build: Build) -> PathBuf {
+    folder().join(format!(
+        "{}-{}",
+        of.name,
+        match build {
+            Build::Shared => "shared",
+            Build::Static => "static",
+            Build::Sanitized => "sanitized",
+        }
+    ))
+}
+
+fn folder() -> PathBuf {
+    target_dir().join("c")
+}
+
+fn prefix() -> PathBuf {
+    folder().join("prefix")
+}
+
+fn cases_file() -> PathBuf {
+    folder().join("cases.bin")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SONAME, VERSION};
+
+    #[test]
+    fn what_finds_the_library_has_its_version() {
+        let pkg_config = include_str!("../../crates/kvscatter-capi/packaging/kvscatter.pc");
+        assert!(pkg_config.contains(&format!("\nVersion: {VERSION}\n")));
+        let cmake = include_str!("../../crates/kvscatter-capi/packaging/kvscatterConfigVersion.cmake");
+        assert!(cmake.contains(&format!("set(PACKAGE_VERSION {VERSION})\n")));
+        assert!(format!("libkvscatter.so.{VERSION}.").starts_with(&format!("{SONAME}.")));
+    }
+}
