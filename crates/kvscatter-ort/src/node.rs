@@ -61,7 +61,7 @@ impl Node<'_> {
         }
         let mut buffer = vec![0_u8; length];
         read(buffer.as_mut_ptr().cast(), &mut length)?;
-        Ok(Some(until_nul(&buffer)))
+        Ok(Some(text(&buffer)))
     }
 
     /// What is known of its inputs. Those that are absent are known as nothing, or not listed.
@@ -123,21 +123,21 @@ fn mistyped(name: &CStr, wanted: &str) -> Failure {
     Failure::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
 }
 
-fn until_nul(buffer: &[u8]) -> String {
-    let text = CStr::from_bytes_until_nul(buffer).map(CStr::to_bytes).unwrap_or(buffer);
-    String::from_utf8_lossy(text).into_owned()
+/// What the runtime writes as a string: its bytes and a NUL. There may be others among the bytes.
+fn text(buffer: &[u8]) -> String {
+    String::from_utf8_lossy(buffer.strip_suffix(b"\0").unwrap_or(buffer)).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::until_nul;
+    use super::text;
 
     #[test]
-    fn strings_end_at_the_nul_or_with_the_buffer() {
-        assert_eq!(until_nul(b"linear\0"), "linear");
-        assert_eq!(until_nul(b"linear"), "linear");
-        assert_eq!(until_nul(b"\0circular\0"), "");
-        assert_eq!(until_nul(b""), "");
-        assert_eq!(until_nul(b"lin\xFFear\0"), "lin\u{fffd}ear");
+    fn strings_end_at_the_last_nul() {
+        assert_eq!(text(b"linear\0"), "linear");
+        assert_eq!(text(b"circular\0\0"), "circular\0");
+        assert_eq!(text(b"\0"), "");
+        assert_eq!(text(b""), "");
+        assert_eq!(text(b"lin\xFFear\0"), "lin\u{fffd}ear");
     }
 }

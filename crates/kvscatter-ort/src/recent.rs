@@ -1,34 +1,28 @@
 //! The shapes that a kernel was last called with, prepared.
 
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::context::Tensor;
 use crate::status::Failure;
 
-/// Shapes that are kept: those of decoding, and of the chunks that a prefill or a draft comes in.
-const KEPT: usize = 4;
+/// Shapes that are kept: those of decoding, and of the chunks that a prefill or a draft comes in; one shape several
+/// times where several threads decode.
+const KEPT: usize = 8;
 
 /// Writes that are prepared for the shapes of recent calls.
 ///
-/// Sessions run one kernel on many threads at once, and none of them ever waits here: whoever does not get at a
-/// place prepares the write for itself.
+/// Sessions run one kernel on many threads at once, and none of them ever waits here: a thread that finds a place
+/// taken looks at the next, and prepares the write for itself where no place has it.
 pub(crate) struct Recent<P> {
-    places: [RwLock<Option<Entry<P>>>; KEPT],
-    next: AtomicUsize,
-}
-
-/// A prepared write and what it was prepared for.
-struct Entry<P> {
-    code: i32,
-    cache: Box<[i64]>,
-    update: Box<[i64]>,
-    prepared: P,
+    places: [Place<P>; KEPT],
+    /// The place that was found or filled last.
+    latest: AtomicUsize,
 }
 
 impl<P> Recent<P> {
     pub(crate) fn new() -> Self {
-        Self { places: [const { RwLock::new(None) }; KEPT], next: AtomicUsize::new(0) }
+        Self { places: [const { Place::empty() }; KEPT], latest: AtomicUsize::new(0) }
     }
 
     /// Calls `run` with the write that is prepared for these tensors; `prepare` makes it if it is not among the
@@ -40,11 +34,16 @@ impl<P> Recent<P> {
         prepare: impl FnOnce() -> Result<P, Failure>,
         run: impl FnOnce(&P) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        for place in &self.places {
-            if let Ok(entry) = place.try_read()
-                && let Some(entry) = entry.as_ref()
+        let latest = self.latest.load(Ordering::Relaxed);
+        let places = || self.places.iter().enumerate().cycle().skip(latest).take(KEPT);
+        for (index, place) in places() {
+            if let Some(taken) = place.take()
+                && let Some(entry) = taken.entry()
                 && entry.is_for(cache, update)
             {
+                if index != latest {
+                    self.latest.store(index, Ordering::Relaxed);
+                }
                 return run(&entry.prepared);
             }
         }
@@ -52,12 +51,68 @@ impl<P> Recent<P> {
         let written = run(&prepared);
         let entry =
             Entry { code: cache.code, cache: cache.shape.into(), update: update.shape.into(), prepared };
-        let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
-        if let Some(Ok(mut place)) = self.places.get(next).map(RwLock::try_write) {
-            *place = Some(entry);
+        // The one after the latest has been there longest, as far as places were free.
+        if let Some((index, mut taken)) =
+            places().skip(1).find_map(|(index, place)| Some((index, place.take()?)))
+        {
+            taken.fill(entry);
+            self.latest.store(index, Ordering::Relaxed);
         }
         written
     }
+}
+
+/// Room for one prepared write, which one thread at a time looks at.
+///
+/// A mutex would do, were it not for its release: that is a read-modify-write, which waits for all that has been
+/// written to reach the caches. Nobody waits for this one, so a store is enough.
+struct Place<P> {
+    is_taken: AtomicBool,
+    entry: UnsafeCell<Option<Entry<P>>>,
+}
+
+// SAFETY: the entry is reached through `Taken` alone, of which there is one at a time, on whatever thread.
+unsafe impl<P: Send> Sync for Place<P> {}
+
+impl<P> Place<P> {
+    const fn empty() -> Self {
+        Self { is_taken: AtomicBool::new(false), entry: UnsafeCell::new(None) }
+    }
+
+    fn take(&self) -> Option<Taken<'_, P>> {
+        (!self.is_taken.swap(true, Ordering::Acquire)).then(|| Taken { place: self })
+    }
+}
+
+/// A place, for as long as one thread has it.
+struct Taken<'a, P> {
+    place: &'a Place<P>,
+}
+
+impl<P> Taken<'_, P> {
+    fn entry(&self) -> Option<&Entry<P>> {
+        // SAFETY: there is no other `Taken` of this place, and this one is borrowed as the entry is.
+        unsafe { &*self.place.entry.get() }.as_ref()
+    }
+
+    fn fill(&mut self, entry: Entry<P>) {
+        // SAFETY: there is no other `Taken` of this place, and this one is not borrowed.
+        unsafe { *self.place.entry.get() = Some(entry) };
+    }
+}
+
+impl<P> Drop for Taken<'_, P> {
+    fn drop(&mut self) {
+        self.place.is_taken.store(false, Ordering::Release);
+    }
+}
+
+/// A prepared write and what it was prepared for.
+struct Entry<P> {
+    code: i32,
+    cache: Box<[i64]>,
+    update: Box<[i64]>,
+    prepared: P,
 }
 
 impl<P> Entry<P> {
@@ -104,14 +159,14 @@ mod tests {
             seen
         };
         let cache = shaped(1, &[2, 8, 16]);
-        let lengths: Vec<[i64; 3]> = (1..=5).map(|rows| [2, rows, 16]).collect();
+        let lengths: Vec<[i64; 3]> = (1..=9).map(|rows| [2, rows, 16]).collect();
         for round in 0..3 {
             for (value, update) in lengths.iter().take(KEPT).enumerate() {
                 assert_eq!(call(&cache, &shaped(1, update), value), Some(value), "round {round}");
             }
         }
         assert_eq!(prepared.get(), KEPT);
-        assert_eq!(call(&cache, &shaped(1, &lengths[4]), 4), Some(4), "one more than are kept");
+        assert_eq!(call(&cache, &shaped(1, &lengths[KEPT]), KEPT), Some(KEPT), "one more than are kept");
         assert_eq!(call(&shaped(10, &[2, 8, 16]), &shaped(10, &lengths[1]), 9), Some(9), "another type");
         assert_eq!(prepared.get(), KEPT + 2);
     }
@@ -134,7 +189,7 @@ mod tests {
         assert!(recent.with(&cache, &update, || Err(refuse()), |_| Ok(())).is_ok(), "and kept all the same");
     }
 
-    /// A place that a thread is reading cannot be written: the next call prepares, and runs, for itself.
+    /// While every place is taken, a call prepares, and runs, for itself.
     #[test]
     fn nobody_waits() {
         let recent = Recent::new();
