@@ -69,14 +69,15 @@ impl<'a> Context<'a> {
         update: &Tensor<'_>,
         refuse: fn(Error) -> Failure,
     ) -> Result<(), Failure> {
-        let (past, present) = (self.buffer(cache.value, cache.data)?, self.output(cache.shape)?);
+        let past = self.buffer(cache.value, cache.data)?;
         let update = self.buffer(update.value, update.data)?;
+        let present = self.output(cache.shape)?;
         let threads = ParallelFor::new(self.runtime, self.raw);
         let plan = plan.with_executor(&threads);
         let written = if present.ptr == past.ptr {
             // SAFETY: the runtime lends the memory of its tensors, as much as it says, during the call; by one address
             // for input and output it says that this kernel alone uses it.
-            unsafe { plan.write_raw(past, update) }
+            unsafe { plan.write_raw(present, update) }
         } else {
             // SAFETY: as above; the output is this kernel's alone.
             unsafe { plan.into_present_raw(past, update, present) }
@@ -93,6 +94,9 @@ impl<'a> Context<'a> {
             (runtime.api.KernelContext_GetOutput)(raw, 0, shape.as_ptr(), shape.len(), &raw mut value)
         };
         runtime.check(status)?;
+        if value.is_null() {
+            return Err(Failure::fail("kvscatter: the runtime has no output to write to"));
+        }
         let mut data = null_mut();
         // SAFETY: the output, which the runtime has just allocated, or been lent.
         runtime.check(unsafe { (runtime.api.GetTensorMutableData)(value, &raw mut data) })?;
@@ -164,12 +168,16 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// The one type that it and `update` have.
-    pub(crate) fn element_with(&self, update: &Tensor<'_>) -> Result<Result<ElementType, Error>, Failure> {
+    /// The one type that it and `update` have. The runtime sees to that where a type is declared for both.
+    pub(crate) fn element_with(
+        &self,
+        update: &Tensor<'_>,
+        refuse: fn(Error) -> Failure,
+    ) -> Result<ElementType, Failure> {
         let (cache, element) = (self.element()?, update.element()?);
         let argument = update.argument;
         let mismatch = Error::ElementTypeMismatch { cache, argument, element };
-        Ok(if cache == element { Ok(cache) } else { Err(mismatch) })
+        if cache == element { Ok(cache) } else { Err(refuse(mismatch)) }
     }
 
     /// Its dimensions as sizes.

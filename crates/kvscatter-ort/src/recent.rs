@@ -27,6 +27,9 @@ impl<P> Recent<P> {
 
     /// Calls `run` with the write that is prepared for these tensors; `prepare` makes it if it is not among the
     /// recent ones.
+    ///
+    /// # Errors
+    /// Those of `prepare` and `run`.
     pub(crate) fn with(
         &self,
         cache: &Tensor<'_>,

@@ -2,7 +2,7 @@
 //!
 //! A runtime keeps the addresses of a domain and its operators for as long as any session has them, and never gives
 //! them back. So there is one domain for each runtime, however many sessions register it, and it goes when the
-//! library is unloaded: the runtime does that after the last session that holds the library.
+//! library is unloaded: the runtime does that after the last session that has it.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,9 @@ use ort_sys::{OrtCustomOpDomain, OrtSessionOptions};
 use crate::custom_ops::{self, CustomOp, DOMAIN};
 use crate::owned::Owned;
 use crate::runtime::Runtime;
-use crate::status::{Failure, leave};
+use crate::status::Failure;
+#[cfg(target_os = "linux")]
+use crate::status::leave;
 
 /// What each runtime has been lent.
 static LENT: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
@@ -66,18 +68,19 @@ impl Registration {
     }
 }
 
-/// Runs when the library is unloaded, or the process ends; libraries are unloaded before those that were there
-/// before them, so the runtime is still there.
-#[cfg(any(target_os = "linux", target_os = "macos"))]
+/// Runs when the library is unloaded, or the process ends; either way the code of the runtime, which was there before
+/// the library, still is. (Systems that have no such list of functions keep what is lent.)
+#[cfg(target_os = "linux")]
 #[used]
-#[cfg_attr(target_os = "linux", unsafe(link_section = ".fini_array"))]
-#[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_term_func"))]
+#[unsafe(link_section = ".fini_array")]
 static UNLOAD: extern "C" fn() = unload;
 
-#[cfg(any(target_os = "linux", target_os = "macos"))]
+#[cfg(target_os = "linux")]
 extern "C" fn unload() {
     leave(|| {
-        let lent = LENT.lock().map(|mut lent| core::mem::take(&mut *lent));
-        drop(lent);
+        // Where a process ends in the middle of a registration, nothing is given back.
+        if let Ok(mut lent) = LENT.try_lock() {
+            lent.clear();
+        }
     });
 }

@@ -29,7 +29,7 @@ impl Operator for KvCacheOperation {
         let token_offset = context.input(3, Argument::TokenOffset)?;
         let seq_len = context.input(4, Argument::SeqLen)?;
         let prepare = || {
-            let element = past.element_with(new_kv)?.map_err(refuse)?;
+            let element = past.element_with(new_kv, refuse)?;
             OPERATOR.prepare(element, &new_kv.sizes()?, &past.sizes()?).map_err(refuse)
         };
         self.recent.with(past, new_kv, prepare, |write| {

@@ -61,7 +61,7 @@ impl Operator for KvCacheUpdate {
         match &self.form {
             Form::Padded(recent) => {
                 let prepare = || {
-                    let element = cache.element_with(update)?.map_err(refuse)?;
+                    let element = cache.element_with(update, refuse)?;
                     OPERATOR.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
                 };
                 recent.with(cache, update, prepare, |write| {
@@ -73,7 +73,7 @@ impl Operator for KvCacheUpdate {
                 let lengths = lengths.as_ref().map(Tensor::list::<i32>).transpose().map_err(refuse)?;
                 let lengths = lengths.as_deref().unwrap_or_default();
                 let prepare = || {
-                    let element = cache.element_with(update)?.map_err(refuse)?;
+                    let element = cache.element_with(update, refuse)?;
                     OPERATOR.prepare_packed(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
                 };
                 recent.with(cache, update, prepare, |write| {

@@ -18,7 +18,7 @@ pub(crate) struct TensorScatter {
 
 impl TensorScatter {
     fn prepare(&self, cache: &Tensor<'_>, update: &Tensor<'_>) -> Result<Prepared, Failure> {
-        let element = cache.element_with(update)?.map_err(refuse)?;
+        let element = cache.element_with(update, refuse)?;
         self.operator.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
     }
 }
