@@ -55,7 +55,7 @@ enum Task {
     NoStd,
     /// Licences, bans and sources of the dependencies (needs cargo-deny)
     Deny,
-    /// The core's tests on every instruction set under the address sanitizer (needs a nightly toolchain)
+    /// The core's tests on every instruction set and the C programs under the address sanitizer (needs a nightly toolchain)
     Asan,
     /// The fuzz targets, one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),
         Task::Deny => one(steps::deny()),
-        Task::Asan => one(steps::asan()),
+        Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::Codegen => one(steps::codegen()),

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::step::{Step, Tool};
 use crate::steps_c;
 
-const NIGHTLY: Tool = Tool {
+pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
     probe: "cargo +nightly --version",
     install: "rustup toolchain install nightly",

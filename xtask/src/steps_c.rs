@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::steps::{cargo, prefixed, root, target_dir};
+use crate::steps::{NIGHTLY, cargo, prefixed, root, target_dir};
 
 const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
 const GXX: Tool = Tool { name: "g++", probe: "g++ --version", install: "apt-get install g++" };
@@ -22,6 +22,9 @@ const SONAME: &str = "libkvscatter.so.0.1";
 
 /// What a static library leaves to the linker: `rustc --print=native-static-libs`.
 const NATIVE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+
+/// Named, so that flags reach the library and not build scripts.
+const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// How many cases the generator makes; most come dense and strided.
 const CASES: &str = "5000";
@@ -63,20 +66,29 @@ const PROGRAMS: &[Program] = &[
     Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
     Program { name: "threads", folder: TESTS, sources: &["threads.c", "memory.c", "check.c"] },
     Program { name: "header", folder: TESTS, sources: &["header.cpp"] },
+    Program { name: "first", folder: EXAMPLES, sources: &["first.c"] },
     Program { name: "decode-c", folder: EXAMPLES, sources: &["decode.c"] },
     Program { name: "decode-cpp", folder: EXAMPLES, sources: &["decode.cpp"] },
 ];
 
 /// How a program takes in the library, and what watches it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
     Shared,
     Static,
     /// The address and the undefined behaviour sanitizer of the C compiler, around the ordinary library.
     Sanitized,
+    /// The same around a library that has the address sanitizer's checks in it as well.
+    SanitizedThroughout,
 }
 
-/// All steps of this file.
+impl Build {
+    fn is_sanitized(self) -> bool {
+        matches!(self, Self::Sanitized | Self::SanitizedThroughout)
+    }
+}
+
+/// The steps of `cargo xtask test`.
 pub(crate) fn all() -> Vec<Step> {
     vec![c(), c_valgrind(), c_pkg_config(), c_cmake()]
 }
@@ -92,18 +104,19 @@ pub(crate) fn install_c(prefix: &Path) -> Step {
 fn c() -> Step {
     let mut commands = build();
     for build in [Build::Shared, Build::Static, Build::Sanitized] {
-        commands.push(compile(&CASES_PROGRAM, build));
-        let mut cases = Command::new(program(&CASES_PROGRAM, build));
-        cases.arg(cases_file());
-        if matches!(build, Build::Sanitized) {
-            cases.args(["1", "exact"]);
-        }
-        commands.push(cases);
-        for each in PROGRAMS {
-            commands.extend([compile(each, build), Command::new(program(each, build))]);
-        }
+        commands.extend(compile_and_run(build));
     }
     Step::new("c", commands).needs(&[GCC, GXX])
+}
+
+/// Every program with the checks of the address sanitizer on both sides of the boundary.
+pub(crate) fn c_asan() -> Step {
+    let mut library = cargo("+nightly rustc --quiet -p kvscatter-capi --lib --crate-type=staticlib");
+    library.args(["--target", SANITIZED_TARGET]).env("RUSTFLAGS", "-Zsanitizer=address");
+    let mut commands = build();
+    commands.push(library);
+    commands.extend(compile_and_run(Build::SanitizedThroughout));
+    Step::new("c-asan", commands).needs(&[GCC, GXX, NIGHTLY])
 }
 
 /// Every program under valgrind, on every twentieth case: it is that much slower.
@@ -150,7 +163,7 @@ fn c_cmake() -> Step {
     build.arg("--build").arg(&built);
     let mut commands = install(&prefix(), "dev");
     commands.extend([configure, build]);
-    commands.extend(["decode_c", "decode_cpp"].map(|name| Command::new(built.join(name))));
+    commands.extend(["first", "decode_c", "decode_cpp"].map(|name| Command::new(built.join(name))));
     Step::new("c-cmake", commands).needs(&[GCC, GXX, CMAKE])
 }
 
@@ -195,6 +208,16 @@ fn install(prefix: &Path, profile: &str) -> Vec<Command> {
     [libraries].into_iter().chain(files.map(copy)).chain(links.map(link)).collect()
 }
 
+fn compile_and_run(build: Build) -> Vec<Command> {
+    let mut cases = Command::new(program(&CASES_PROGRAM, build));
+    cases.arg(cases_file());
+    if build.is_sanitized() {
+        cases.args(["1", "exact"]);
+    }
+    let others = PROGRAMS.iter().flat_map(|each| [compile(each, build), Command::new(program(each, build))]);
+    [compile(&CASES_PROGRAM, build), cases].into_iter().chain(others).collect()
+}
+
 fn compile(of: &Program, build: Build) -> Command {
     let is_cpp = of.sources.iter().any(|source| source.ends_with(".cpp"));
     let mut compile = Command::new(if is_cpp { "g++" } else { "gcc" });
@@ -212,23 +235,25 @@ fn compile(of: &Program, build: Build) -> Command {
         Build::Static | Build::Sanitized => {
             compile.arg(library.join("libkvscatter.a")).args(NATIVE_LIBRARIES.split(' '));
         }
+        Build::SanitizedThroughout => {
+            let built = target_dir().join(SANITIZED_TARGET).join("debug/libkvscatter_capi.a");
+            compile.arg(built).args(NATIVE_LIBRARIES.split(' '));
+        }
     }
-    if matches!(build, Build::Sanitized) {
+    if build.is_sanitized() {
         compile.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
     }
     compile
 }
 
 fn program(of: &Program, build: Build) -> PathBuf {
-    folder().join(format!(
-        "{}-{}",
-        of.name,
-        match build {
-            Build::Shared => "shared",
-            Build::Static => "static",
-            Build::Sanitized => "sanitized",
-        }
-    ))
+    let kind = match build {
+        Build::Shared => "shared",
+        Build::Static => "static",
+        Build::Sanitized => "sanitized",
+        Build::SanitizedThroughout => "sanitized-throughout",
+    };
+    folder().join(format!("{}-{kind}", of.name))
 }
 
 fn folder() -> PathBuf {
@@ -246,6 +271,13 @@ fn cases_file() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::{SONAME, VERSION};
+
+    #[test]
+    fn the_page_shows_the_program_that_is_tested() {
+        let page = include_str!("../../docs/c.md");
+        let program = include_str!("../../examples/c/first.c");
+        assert!(page.contains(&format!("```c\n{program}```\n")));
+    }
 
     #[test]
     fn what_finds_the_library_has_its_version() {

@@ -174,13 +174,15 @@ static void check_refused(const test_case *of, const kvs_prepared *prepared, boo
     scene_free(&run);
 }
 
-static void check_case(const test_case *of, bool guards) {
+/* Whether the case could be run: a few layouts that the generator makes up need more loops than a block has. */
+static bool check_case(const test_case *of, bool guards) {
     scene shapes = scene_of(of, guards);
     kvs_prepared *prepared = NULL;
     kvs_status status = prepare(of, &shapes.cache_tensor, &shapes.update_tensor, &prepared);
     bool strings = of->cache.type == KVS_STRING;
-    if (status == KVS_ERROR_LAYOUT && !of->cache.dense && of->cache.rank > 4) {
-        /* More than three strided loops behind the sequence are a layout that is refused. */
+    bool too_many_loops = status == KVS_ERROR_LAYOUT && !of->cache.dense && of->cache.rank > 4;
+    if (too_many_loops) {
+        CHECK(prepared == NULL, "%s", of->name);
     } else if (status != KVS_OK) {
         CHECK(prepared == NULL, "%s", of->name);
         check_error(of, status, "prepare");
@@ -197,6 +199,7 @@ static void check_case(const test_case *of, bool guards) {
     }
     kvs_prepared_destroy(prepared);
     scene_free(&shapes);
+    return !too_many_loops;
 }
 
 int main(int argc, char **argv) {
@@ -205,16 +208,17 @@ int main(int argc, char **argv) {
     bool guards = argc < 4;
     REQUIRE(every > 0, "EVERY = %s", argv[2]);
     case_file file = case_file_open(argv[1]);
-    size_t checked = 0;
+    size_t tried = 0, checked = 0;
     for (size_t n = 0; n < file.cases; n++) {
         test_case next = case_file_next(&file);
         if (n % every == 0) {
-            check_case(&next, guards);
-            checked++;
+            checked += check_case(&next, guards);
+            tried++;
         }
         test_case_release(&next);
     }
     REQUIRE(file.at == file.size, "%zu bytes behind the last case", file.size - file.at);
     case_file_close(&file);
+    REQUIRE(20 * checked >= 19 * tried, "only %zu of %zu cases could be run", checked, tried);
     return verdict("cases", checked);
 }
