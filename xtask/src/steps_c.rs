@@ -182,6 +182,9 @@ fn install(prefix: &Path, profile: &str) -> Vec<Command> {
     let mut libraries =
         cargo("rustc --quiet -p kvscatter-capi --lib --crate-type=cdylib,staticlib --profile");
     libraries.args([profile, "--", &format!("-Clink-arg=-Wl,-soname,{SONAME}")]);
+    if profile == "release" {
+        libraries.arg("-Cstrip=debuginfo");
+    }
 
     let built = target_dir().join(if profile == "dev" { "debug" } else { profile });
     let versioned = format!("libkvscatter.so.{VERSION}");
@@ -270,7 +273,7 @@ fn cases_file() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{SONAME, VERSION};
+    use super::{NATIVE_LIBRARIES, SONAME, VERSION};
 
     #[test]
     fn the_page_shows_the_program_that_is_tested() {
@@ -283,6 +286,7 @@ mod tests {
     fn what_finds_the_library_has_its_version() {
         let pkg_config = include_str!("../../crates/kvscatter-capi/packaging/kvscatter.pc");
         assert!(pkg_config.contains(&format!("\nVersion: {VERSION}\n")));
+        assert!(pkg_config.contains(&format!("\nLibs.private: {NATIVE_LIBRARIES}\n")));
         let cmake = include_str!("../../crates/kvscatter-capi/packaging/kvscatterConfigVersion.cmake");
         assert!(cmake.contains(&format!("set(PACKAGE_VERSION {VERSION})\n")));
         assert!(format!("libkvscatter.so.{VERSION}.").starts_with(&format!("{SONAME}.")));
