@@ -1,5 +1,5 @@
-/* A decoder's cache, written in place: two layers of keys and values, three sequences of different length, and a ring
- * that forgets the oldest token. No model is needed: a "key" here is the position of its token. */
+/* A decoder's cache, written in place: two layers of keys and values, three sequences of different length,
+ * and a ring that forgets the oldest token. No model is needed: a "key" here is the position of its token. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -36,8 +36,8 @@ static kvs_tensor tensor(void *data, const int64_t *shape, const int64_t *stride
     return made;
 }
 
-/* What writes `rows` tokens per sequence. Strides say that the update is [batch, rows, heads, head_size] in memory and
- * is to be read as [batch, heads, rows, head_size]: nothing is transposed. */
+/* What writes `rows` tokens per sequence. Strides say that the update is [batch, rows, heads, head_size] in
+ * memory and is to be read as [batch, heads, rows, head_size]: nothing is transposed. */
 typedef struct writer {
     int64_t shape[4], strides[4];
     kvs_prepared *prepared;
@@ -89,8 +89,9 @@ static void show(const char *when) {
 
 int main(void) {
     printf("kvscatter %s: %d layers, a ring of %d slots\n", kvs_version(), LAYERS, SLOTS);
-    for (float *each = &keys[0][0][0][0][0]; each < &keys[0][0][0][0][0] + sizeof keys / sizeof(float); each++)
-        *each = -1;
+    float *empty = &keys[0][0][0][0][0];
+    for (size_t i = 0; i < sizeof keys / sizeof *empty; i++)
+        empty[i] = -1;
 
     /* Once per shape. */
     writer prefill, decode;
@@ -127,7 +128,8 @@ int main(void) {
     /* A mistake is refused before anything is written, and says what it is. */
     const int64_t wrong[BATCH] = {1, 1, 2};
     step.lengths = (kvs_indices){wrong, BATCH, 64};
-    kvs_tensor cache = tensor(keys[0], cache_shape, NULL), update = tensor(new_keys, decode.shape, decode.strides);
+    kvs_tensor cache = tensor(keys[0], cache_shape, NULL);
+    kvs_tensor update = tensor(new_keys, decode.shape, decode.strides);
     kvs_status status = kvs_in_place(decode.prepared, &step, &cache, &update, NULL);
     kvs_error error = KVS_ERROR_INIT;
     check(kvs_last_error(&error));

@@ -112,8 +112,8 @@ int main() try {
         decode.write(keys, values, row, same, positions);
     } catch (const Refused &refused) {
         const kvs_error &error = refused.error;
-        std::printf("refused: %s\n  argument %s, index %lld, value %lld, limit %lld\n", refused.what(), error.argument,
-                    static_cast<long long>(error.index), static_cast<long long>(error.value),
+        std::printf("refused: %s\n  argument %s, index %lld, value %lld, limit %lld\n", refused.what(),
+                    error.argument, static_cast<long long>(error.index), static_cast<long long>(error.value),
                     static_cast<long long>(error.limit));
         return EXIT_SUCCESS;
     }

@@ -18,7 +18,8 @@ static void check_last_error(void) {
     /* Success does not forget either. */
     run.starts[0] = 1;
     CHECK(kvs_in_place(run.prepared, &run.call, &run.cache, &run.update, NULL) == KVS_OK, "the call itself");
-    CHECK(kvs_last_error(&error[1]) == KVS_OK && error[1].code == refused, "%s", kvs_status_name(error[1].code));
+    CHECK(kvs_last_error(&error[1]) == KVS_OK && error[1].code == refused, "%s",
+          kvs_status_name(error[1].code));
     CHECK((error[1].fields & KVS_ERROR_HAS_INDEX) != 0 && error[1].index == 0, "%s", error[1].message);
     CHECK((error[1].fields & KVS_ERROR_HAS_VALUE) != 0 && error[1].value == -1, "%s", error[1].message);
     CHECK((error[1].fields & KVS_ERROR_HAS_LIMIT) != 0 && error[1].limit == 0, "%s", error[1].message);

@@ -9,9 +9,15 @@ static kvs_status prepare(scene *s) {
     return kvs_tensor_scatter_prepare(&s->options, &s->cache, &s->update, &s->out);
 }
 
-static kvs_status null_cache(scene *s) { return kvs_tensor_scatter_prepare(&s->options, NULL, &s->update, &s->out); }
-static kvs_status null_update(scene *s) { return kvs_tensor_scatter_prepare(&s->options, &s->cache, NULL, &s->out); }
-static kvs_status null_out(scene *s) { return kvs_tensor_scatter_prepare(&s->options, &s->cache, &s->update, NULL); }
+static kvs_status null_cache(scene *s) {
+    return kvs_tensor_scatter_prepare(&s->options, NULL, &s->update, &s->out);
+}
+static kvs_status null_update(scene *s) {
+    return kvs_tensor_scatter_prepare(&s->options, &s->cache, NULL, &s->out);
+}
+static kvs_status null_out(scene *s) {
+    return kvs_tensor_scatter_prepare(&s->options, &s->cache, &s->update, NULL);
+}
 
 static kvs_status null_shape(scene *s) {
     s->cache.shape = NULL;

@@ -18,7 +18,9 @@ static kvs_status null_update(scene *s) {
 static kvs_status null_present(scene *s) {
     return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, NULL, &s->written);
 }
-static kvs_status null_pairs(scene *s) { return kvs_in_place_many(s->prepared, &s->call, NULL, 2, &s->written); }
+static kvs_status null_pairs(scene *s) {
+    return kvs_in_place_many(s->prepared, &s->call, NULL, 2, &s->written);
+}
 static kvs_status null_visitor(scene *s) { return kvs_for_each_block(s->prepared, &s->call, NULL, NULL); }
 static kvs_status null_indices(scene *s) {
     s->call.write_indices.values = NULL;

@@ -1,4 +1,5 @@
-/* The file that the case generator writes: `crates/kvscatter-oracle/examples/export-cases.rs` documents it. */
+/* The file that the case generator writes: `crates/kvscatter-oracle/examples/export-cases.rs` documents it.
+ */
 #ifndef KVS_TESTS_CASE_FILE_H
 #define KVS_TESTS_CASE_FILE_H
 

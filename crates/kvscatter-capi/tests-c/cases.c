@@ -1,9 +1,10 @@
-/* The cases of the generator, through every function that executes them: whole buffers, bit for bit, the exact error.
+/* The cases of the generator, through every function that executes them: whole buffers, bit for bit, the
+ * exact error.
  *
  *     cases FILE [EVERY [exact]]
  *
- * runs every EVERY-th case; `exact` leaves out the guards around buffers, so that a tool that watches memory sees who
- * leaves them. */
+ * runs every EVERY-th case; `exact` leaves out the guards around buffers, so that a tool that watches memory
+ * sees who leaves them. */
 #include <string.h>
 
 #include <kvscatter.h>
@@ -47,7 +48,8 @@ static void scene_free(scene *freed) {
     guarded_free(freed->update);
 }
 
-static kvs_status prepare(const test_case *of, const kvs_tensor *cache, const kvs_tensor *update, kvs_prepared **out) {
+static kvs_status prepare(const test_case *of, const kvs_tensor *cache, const kvs_tensor *update,
+                          kvs_prepared **out) {
     int32_t out_of_range = of->skip_sample ? KVS_OUT_OF_RANGE_SKIP_SAMPLE : KVS_OUT_OF_RANGE_ERROR;
     if (strcmp(of->operator_name, "TensorScatter") == 0) {
         kvs_tensor_scatter_options options = {
@@ -137,7 +139,8 @@ static void check_blocks(const test_case *of, const kvs_prepared *prepared, bool
 static void check_error(const test_case *of, kvs_status status, const char *how) {
     const case_refusal *refusal = &of->refusal;
     kvs_status expected = status_of_rule(of);
-    CHECK(status == expected, "%s, %s: %s, not %s", of->name, how, kvs_status_name(status), kvs_status_name(expected));
+    CHECK(status == expected, "%s, %s: %s, not %s", of->name, how, kvs_status_name(status),
+          kvs_status_name(expected));
     kvs_error error = {.struct_size = sizeof error};
     CHECK(kvs_last_error(&error) == KVS_OK, "%s", of->name);
     CHECK(error.code == status, "%s: %s", of->name, kvs_status_name(error.code));
@@ -146,16 +149,19 @@ static void check_error(const test_case *of, kvs_status status, const char *how)
         CHECK(error.argument != NULL && strcmp(error.argument, refusal->argument) == 0, "%s: %s", of->name,
               error.message);
     if (refusal->has_index)
-        CHECK((error.fields & KVS_ERROR_HAS_INDEX) != 0 && error.index == refusal->index, "%s: %s", of->name, error.message);
+        CHECK((error.fields & KVS_ERROR_HAS_INDEX) != 0 && error.index == refusal->index, "%s: %s", of->name,
+              error.message);
     if (refusal->has_value)
-        CHECK((error.fields & KVS_ERROR_HAS_VALUE) != 0 && error.value == refusal->value, "%s: %s", of->name, error.message);
+        CHECK((error.fields & KVS_ERROR_HAS_VALUE) != 0 && error.value == refusal->value, "%s: %s", of->name,
+              error.message);
 }
 
 /* Every way to execute the call says the same and changes nothing. */
 static void check_refused(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene run = scene_of(of, guards);
     kvs_tensor *cache = &run.cache_tensor, *update = &run.update_tensor;
-    guarded present = guarded_new(of->cache.buffer.size, guards), untouched = guarded_new(of->cache.buffer.size, guards);
+    guarded present = guarded_new(of->cache.buffer.size, guards),
+            untouched = guarded_new(of->cache.buffer.size, guards);
     kvs_tensor tensor = *cache;
     tensor.data = guarded_data(present);
     tensor.strides = NULL;
@@ -174,7 +180,8 @@ static void check_refused(const test_case *of, const kvs_prepared *prepared, boo
     scene_free(&run);
 }
 
-/* Whether the case could be run: a few layouts that the generator makes up need more loops than a block has. */
+/* Whether the case could be run: a few layouts that the generator makes up need more loops than a block has.
+ */
 static bool check_case(const test_case *of, bool guards) {
     scene shapes = scene_of(of, guards);
     kvs_prepared *prepared = NULL;

@@ -13,25 +13,25 @@ extern int failures;
 int verdict(const char *what, size_t count);
 
 /* Prints what was expected, and goes on: one failure rarely comes alone. */
-#define CHECK(condition, ...)                                                  \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            failures++;                                                        \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);    \
-            fprintf(stderr, __VA_ARGS__);                                      \
-            fputc('\n', stderr);                                               \
-        }                                                                      \
+#define CHECK(condition, ...)                                                                                \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            failures++;                                                                                      \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                  \
+            fprintf(stderr, __VA_ARGS__);                                                                    \
+            fputc('\n', stderr);                                                                             \
+        }                                                                                                    \
     } while (0)
 
 /* For what the test itself needs: a file, memory. */
-#define REQUIRE(condition, ...)                                                \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);    \
-            fprintf(stderr, __VA_ARGS__);                                      \
-            fputc('\n', stderr);                                               \
-            exit(2);                                                           \
-        }                                                                      \
+#define REQUIRE(condition, ...)                                                                              \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                  \
+            fprintf(stderr, __VA_ARGS__);                                                                    \
+            fputc('\n', stderr);                                                                             \
+            exit(2);                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 #endif

@@ -4,7 +4,8 @@
 
 #include "check.h"
 
-/* A rule by the oracle's name, of this operator or, where that is NULL, of any. The first row that fits counts. */
+/* A rule by the oracle's name, of this operator or, where that is NULL, of any. The first row that fits
+ * counts. */
 typedef struct row {
     const char *rule, *operator_name;
     kvs_status status;
@@ -43,13 +44,15 @@ static const row rows[] = {
 kvs_status status_of_rule(const test_case *of) {
     const case_refusal *refusal = &of->refusal;
     /* The axis is a dimension, but the batch. */
-    if (strcmp(refusal->rule, "Axis") == 0 && (refusal->value == 0 || refusal->value == -(int64_t)of->cache.rank))
+    if (strcmp(refusal->rule, "Axis") == 0 &&
+        (refusal->value == 0 || refusal->value == -(int64_t)of->cache.rank))
         return KVS_ERROR_AXIS_IS_BATCH;
     /* Two dimensions of the update together are one of the cache. */
     if (strcmp(refusal->rule, "Dimension") == 0 && !refusal->has_index)
         return KVS_ERROR_HIDDEN_SIZE;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        bool same_operator = rows[i].operator_name == NULL || strcmp(rows[i].operator_name, of->operator_name) == 0;
+        bool same_operator =
+            rows[i].operator_name == NULL || strcmp(rows[i].operator_name, of->operator_name) == 0;
         if (same_operator && strcmp(rows[i].rule, refusal->rule) == 0)
             return rows[i].status;
     }

@@ -7,8 +7,11 @@
 enum { CACHE_BYTES = 2 * 3 * 8 * 4 * 2, UPDATE_BYTES = 2 * 3 * 2 * 4 * 2 };
 
 static kvs_tensor float16(guarded buffer, const int64_t *shape) {
-    kvs_tensor made = {
-        .struct_size = sizeof made, .data = guarded_data(buffer), .type = KVS_FLOAT16, .rank = 4, .shape = shape};
+    kvs_tensor made = {.struct_size = sizeof made,
+                       .data = guarded_data(buffer),
+                       .type = KVS_FLOAT16,
+                       .rank = 4,
+                       .shape = shape};
     return made;
 }
 
@@ -59,8 +62,8 @@ kvs_status run_everywhere(scene *spoilt) {
     const kvs_pair pairs[] = {spoilt->other, {spoilt->cache, spoilt->update}};
     const kvs_prepared *prepared = spoilt->prepared;
     const kvs_call *call = &spoilt->call;
-    kvs_status functional = kvs_into_present(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->present,
-                                             &spoilt->written);
+    kvs_status functional =
+        kvs_into_present(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->present, &spoilt->written);
     kvs_status of_many = kvs_in_place_many(prepared, call, pairs, 2, &spoilt->written);
     kvs_status in_place = kvs_in_place(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->written);
     CHECK(functional == in_place, "%s, %s", kvs_status_name(functional), kvs_status_name(in_place));
@@ -82,8 +85,8 @@ size_t check_spoilt(const spoilt *rows, size_t count) {
         if (row->argument == NULL)
             CHECK(error.argument == NULL, "%s: %s", row->name, error.argument);
         else
-            CHECK(error.argument != NULL && strcmp(error.argument, row->argument) == 0, "%s: %s: %s", row->name,
-                  error.argument != NULL ? error.argument : "no argument", error.message);
+            CHECK(error.argument != NULL && strcmp(error.argument, row->argument) == 0, "%s: %s: %s",
+                  row->name, error.argument != NULL ? error.argument : "no argument", error.message);
         CHECK(unchanged(&run), "%s: something was written", row->name);
         if (getenv("KVS_TESTS_PRINT") != NULL)
             printf("%-40s %-34s %s\n", row->name, kvs_status_name(status), error.message);

@@ -6,8 +6,8 @@
 
 #include "memory.h"
 
-/* A float16 cache of 2 samples, 3 heads, 8 slots and 4 features; 2 rows are written at slots 1 and 6. Pointers lead
- * into the scene itself, so it stays where it is. */
+/* A float16 cache of 2 samples, 3 heads, 8 slots and 4 features; 2 rows are written at slots 1 and 6.
+ * Pointers lead into the scene itself, so it stays where it is. */
 typedef struct scene {
     guarded memory[5];
     int64_t cache_shape[17], update_shape[17], strides[17];
@@ -32,10 +32,12 @@ typedef struct spoilt {
 void scene_set(scene *empty);
 void scene_clear(scene *set);
 
-/* Runs each row on a scene of its own: its code, a line for people, and nothing has changed. How many there were. */
+/* Runs each row on a scene of its own: its code, a line for people, and nothing has changed. How many there
+ * were. */
 size_t check_spoilt(const spoilt *rows, size_t count);
 
-/* Through every function that runs a call, in the second pair where there are pairs: the code all of them return. */
+/* Through every function that runs a call, in the second pair where there are pairs: the code all of them
+ * return. */
 kvs_status run_everywhere(scene *spoilt);
 
 size_t check_prepare(void);

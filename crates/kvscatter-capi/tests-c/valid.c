@@ -24,7 +24,8 @@ static void check_defaults(void) {
     kvs_status status = kvs_tensor_scatter_prepare(NULL, &run.cache, &run.update, &run.out);
     CHECK(status == KVS_OK, "%s", kvs_status_name(status));
     run.call.write_indices = (kvs_indices){NULL, 0, 0};
-    CHECK(kvs_in_place(run.out, &run.call, &run.cache, &run.update, NULL) == KVS_OK, "no indices, no written");
+    CHECK(kvs_in_place(run.out, &run.call, &run.cache, &run.update, NULL) == KVS_OK,
+          "no indices, no written");
     CHECK(memcmp(run.cache.data, run.update.data, 2 * 4 * 2) == 0, "two rows at slot 0");
     CHECK(kvs_in_place_many(run.prepared, &run.call, NULL, 0, &run.written) == KVS_OK, "no pairs");
     kvs_prepared_destroy(run.out);
@@ -107,8 +108,8 @@ static void check_skipped(void) {
 }
 
 int main(void) {
-    void (*const checks[])(void) = {check_versions,      check_defaults, check_longer_structs, check_empty,
-                                    check_dlpack_tensor, check_skipped};
+    void (*const checks[])(void) = {check_versions, check_defaults,      check_longer_structs,
+                                    check_empty,    check_dlpack_tensor, check_skipped};
     size_t count = sizeof checks / sizeof *checks;
     for (size_t i = 0; i < count; i++)
         checks[i]();
