@@ -3,6 +3,7 @@
 mod step;
 mod steps;
 mod steps_c;
+mod steps_ort;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, c and bench-check
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c and ort
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -46,6 +47,13 @@ enum Task {
         /// Where include/, lib/ and share/ are or will be
         #[arg(long, value_name = "DIR")]
         prefix: PathBuf,
+    },
+    /// The plugin inside ONNX Runtime: the Python suite with the wheels of several versions (needs Python, downloads once)
+    Ort,
+    /// Times the plugin against the kernel that ONNX Runtime has itself; --quick, --write-docs
+    OrtBench {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
     },
     /// Clippy over bench/, which is outside the workspace, and its tests; times nothing
     BenchCheck,
@@ -85,6 +93,8 @@ fn main() -> ExitCode {
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::IsSkipped),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
+        Task::Ort => one(steps_ort::ort()),
+        Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::steps_c;
+use crate::{steps_c, steps_ort};
 
 pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -50,7 +50,7 @@ pub(crate) fn all() -> Vec<Step> {
         instructions(false),
         bench_check(),
     ];
-    rust.into_iter().chain(steps_c::all()).collect()
+    rust.into_iter().chain(steps_c::all()).chain([steps_ort::ort()]).collect()
 }
 
 pub(crate) fn fmt() -> Step {

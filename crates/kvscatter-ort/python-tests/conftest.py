@@ -1,0 +1,42 @@
+"""Loads the plugin once for all tests, as an application does.
+
+``cargo xtask ort`` sets two variables: KVSCATTER_ORT_LIBRARY, the plugin, and KVSCATTER_COMMAND, the command line tool that
+writes the oracle's cases.
+"""
+
+import os
+import subprocess
+
+import onnxruntime as ort
+import pytest
+
+from support.sessions import HAS_BUILTIN, LIBRARY, PROVIDER, unregister
+
+ort.set_default_logger_severity(4)
+
+
+def pytest_report_header():
+    return f"onnxruntime {ort.__version__}, {LIBRARY}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def library():
+    """The plugin, registered as long as tests run."""
+    ort.register_execution_provider_library(PROVIDER, LIBRARY)
+    yield LIBRARY
+    unregister()
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory):
+    """Folders of adversarial cases with the oracle's answers: every idea with every element type."""
+    folder = tmp_path_factory.mktemp("oracle") / "cases"
+    command = [os.environ["KVSCATTER_COMMAND"], "cases", "--output", folder, "--seed", "24", "--count", "624"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return sorted(folder.iterdir())
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("needs_builtin") and not HAS_BUILTIN:
+            item.add_marker(pytest.mark.skip(reason=f"onnxruntime {ort.__version__} has no TensorScatter of its own"))

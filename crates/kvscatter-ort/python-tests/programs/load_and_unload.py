@@ -1,0 +1,94 @@
+"""Loads and unloads the plugin a thousand times; prints what the process holds afterwards that it did not hold before."""
+
+import ctypes
+import gc
+import itertools
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto
+from support import models
+from support.sessions import LIBRARY, PROVIDER, plugin
+
+BLOCKS, BLOCK = 5, 200
+
+
+class MallInfo(ctypes.Structure):
+    """glibc's ``struct mallinfo2``: ten sizes."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = MallInfo
+
+
+def held() -> dict[str, int]:
+    gc.collect()
+    libc.malloc_trim(0)
+    info = libc.mallinfo2()
+    pages = pathlib.Path("/proc/self/statm").read_text().split()
+    return {
+        "heap": info.uordblks + info.hblkhd,
+        "resident": int(pages[1]) * 4096,
+        "mappings": len(pathlib.Path("/proc/self/maps").read_text().splitlines()),
+        "handles": len(list(pathlib.Path("/proc/self/fd").iterdir())),
+        "threads": len(list(pathlib.Path("/proc/self/task").iterdir())),
+    }
+
+
+def registration() -> None:
+    ort.register_execution_provider_library(PROVIDER, LIBRARY)
+    ort.unregister_execution_provider_library(PROVIDER)
+
+
+def operators() -> None:
+    ort.SessionOptions().register_custom_ops_library(LIBRARY)
+
+
+def session() -> None:
+    """Register, a session of each kind with a run that fits and one that does not, and back."""
+    ort.register_execution_provider_library(PROVIDER, LIBRARY)
+    for model in MODELS:
+        made = plugin(model, operators=True)
+        (present,) = made.run(None, FEED)
+        assert present[0, 3, 0] == 5
+        try:
+            made.run(None, FEED | {"write_indices": np.array([4])})
+        except Exception as refusal:
+            assert "exceeds max_sequence_length" in str(refusal)
+        else:
+            raise AssertionError("an index past the end was taken")
+    del made
+    ort.unregister_execution_provider_library(PROVIDER)
+
+
+MODELS = [models.tensor_scatter(TensorProto.FLOAT, domain=domain) for domain in ("", models.DOMAIN)]
+FEED = {
+    "past_cache": np.zeros((1, 4, 1), np.float32),
+    "update": np.full((1, 1, 1), 5, np.float32),
+    "write_indices": np.array([3]),
+}
+
+told = {}
+for work in (registration, operators, session):
+    for _ in range(BLOCK):
+        work()
+    states = [held()]
+    for _ in range(BLOCKS):
+        for _ in range(BLOCK):
+            work()
+        states.append(held())
+    told[work.__name__] = {name: states[-1][name] - states[0][name] for name in states[0]}
+    # Tables grow by leaps now and then; a leak grows in every block.
+    growth = [after["heap"] - before["heap"] for before, after in itertools.pairwise(states)]
+    told[work.__name__]["heap"] = min(growth) / BLOCK
+print(json.dumps(told))

@@ -1,0 +1,59 @@
+"""Prints how much more memory a run with an intermediate cache needs, in multiples of the cache.
+
+    peak_memory.py DOMAIN CONSUMERS
+
+With one consumer, the write, the cache may be written where it is; with two it must be copied.
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto, helper
+from support import models
+from support.sessions import LIBRARY, PROVIDER, options
+
+CACHE = (1, 64, 1 << 18)  # 64 MiB of float
+domain, consumers = sys.argv[1].replace("ai.onnx", ""), int(sys.argv[2])
+
+nodes = [
+    helper.make_node("Neg", ["past"], ["cache"]),
+    helper.make_node("TensorScatter", ["cache", "update"], ["present"], domain=domain),
+    helper.make_node("ReduceMax", ["present"], ["written"], keepdims=0),
+    # Waits for the write, then reads an element of the cache before it.
+    helper.make_node("Cast", ["written"], ["zero"], to=TensorProto.INT64),
+    helper.make_node("Constant", [], ["rank"], value_ints=[3]),
+    helper.make_node("Expand", ["zero", "rank"], ["place"]),
+    helper.make_node("GatherND", ["cache", "place"], ["kept"]),
+]
+nodes = nodes[: 3 if consumers == 1 else None]
+outputs = [models.value("written", TensorProto.FLOAT), models.value("kept", TensorProto.FLOAT)][:consumers]
+# ONNX Runtime reuses the memory of tensors alone whose shapes it knows to be equal, if only by the names of dimensions.
+inputs = [
+    models.value("past", TensorProto.FLOAT, ["batch", "capacity", "width"]),
+    models.value("update", TensorProto.FLOAT, ["batch", "rows", "width"]),
+]
+made = options()
+made.enable_cpu_mem_arena = False
+if domain:
+    made.register_custom_ops_library(LIBRARY)
+else:
+    ort.register_execution_provider_library(PROVIDER, LIBRARY)
+    made.add_provider_for_devices([device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {})
+session = ort.InferenceSession(models.model(nodes, inputs, outputs), made, enable_fallback=0)
+
+
+def resident(field: str) -> int:
+    status = pathlib.Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith(field))
+
+
+past, update = np.full(CACHE, 2, np.float32), np.zeros((1, 1, CACHE[2]), np.float32)
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before = resident("VmRSS")
+results = session.run(None, {"past": past, "update": update})
+assert [float(result) for result in results] == [0.0, -2.0][:consumers]
+print((resident("VmHWM") - before) / past.nbytes)

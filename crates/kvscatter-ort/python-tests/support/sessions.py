@@ -1,0 +1,81 @@
+"""Sessions with the plugin's execution provider, with its custom operators, or with neither."""
+
+import gc
+import os
+
+import onnxruntime as ort
+
+from support.elements import ALL, BY_NAME
+from support.tensors import Tensor
+
+PROVIDER = "KvscatterExecutionProvider"
+LIBRARY = os.environ["KVSCATTER_ORT_LIBRARY"]
+VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
+
+# ONNX Runtime has a TensorScatter of its own from here on.
+HAS_BUILTIN = VERSION >= (1, 25)
+
+# The types that this version of ONNX Runtime has tensors of.
+NOT_CARRIED = [] if VERSION >= (1, 31) else [BY_NAME["float8e8m0"]]
+CARRIED = [element for element in ALL if element not in NOT_CARRIED]
+
+
+def options(threads: int = 1, **entries: str) -> ort.SessionOptions:
+    """Options of a session that records which provider took which node."""
+    made = ort.SessionOptions()
+    made.intra_op_num_threads = threads
+    made.log_severity_level = 4
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for key, entry in entries.items():
+        made.add_session_config_entry(key, entry)
+    return made
+
+
+def plugin(model, threads: int = 1, operators: bool = False) -> ort.InferenceSession:
+    """A session in which the plugin takes what it can."""
+    made = options(threads)
+    made.add_provider_for_devices([device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {})
+    if operators:
+        made.register_custom_ops_library(LIBRARY)
+    return ort.InferenceSession(model, made, enable_fallback=0)
+
+
+def builtin(model, threads: int = 1) -> ort.InferenceSession:
+    """A session with ONNX Runtime's own kernels alone."""
+    return ort.InferenceSession(model, options(threads), providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def custom(model, threads: int = 1) -> ort.InferenceSession:
+    """A session with the custom operators and without the provider."""
+    made = options(threads)
+    made.register_custom_ops_library(LIBRARY)
+    return ort.InferenceSession(model, made, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def unregister() -> None:
+    """Gives the library back. ONNX Runtime asks for all of its sessions to be gone, also those that failed tests keep."""
+    gc.collect()
+    ort.unregister_execution_provider_library(PROVIDER)
+
+
+def assignment(session: ort.InferenceSession) -> dict[str, list[str]]:
+    """The operators that each provider took."""
+    taken: dict[str, list[str]] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        taken.setdefault(subgraph.ep_name, []).extend(node.op_type for node in subgraph.get_nodes())
+    return taken
+
+
+def bind(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> ort.IOBinding:
+    """A binding to memory of ours; one tensor may be both input and output."""
+    binding = session.io_binding()
+    for name, tensor in inputs.items():
+        binding.bind_input(name, "cpu", 0, tensor.element.code, tensor.shape, tensor.address)
+    for name, tensor in outputs.items():
+        binding.bind_output(name, "cpu", 0, tensor.element.code, tensor.shape, tensor.address)
+    return binding
+
+
+def run(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]):
+    """One run over memory of ours."""
+    session.run_with_iobinding(bind(session, inputs, outputs))

@@ -1,0 +1,63 @@
+"""In place means in place: proven by pointers, by page protection and by what a run needs in memory."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto
+from support import models
+from support.elements import FLOAT
+from support.sessions import bind, plugin
+from support.tensors import Tensor, same
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
+
+
+def program(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, PROGRAMS / name, *arguments], capture_output=True, text=True)
+
+
+def test_one_value_as_past_and_present():
+    session = plugin(models.tensor_scatter(TensorProto.FLOAT))
+    cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((2, 4, 1), np.float32))
+    address = cache.data_ptr()
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past_cache", cache)
+    binding.bind_cpu_input("update", np.array([[[1]], [[2]]], np.float32))
+    binding.bind_cpu_input("write_indices", np.array([1, 3]))
+    binding.bind_ortvalue_output("present_cache", cache)
+    session.run_with_iobinding(binding)
+    assert binding.get_outputs()[0].data_ptr() == address == cache.data_ptr()
+    assert cache.numpy().ravel().tolist() == [0, 1, 0, 0, 0, 0, 0, 2]
+
+
+def test_what_is_not_shared_stays_as_it_was():
+    past, update = Tensor.painted(FLOAT, (2, 3, 8, 4), 1), Tensor.painted(FLOAT, (2, 3, 2, 4), 2)
+    present, before = Tensor.garbage(FLOAT, past.shape), past.bytes()
+    session = plugin(models.tensor_scatter(FLOAT.code))
+    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([0, 6])}
+    binding = bind(session, inputs, {"present_cache": present})
+    session.run_with_iobinding(binding)
+    assert binding.get_outputs()[0].data_ptr() == present.address != past.address
+    same(past, before)
+
+
+def test_only_the_planned_pages_are_written():
+    done = program("protected_pages.py", "in-place")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_proof_by_protection_would_notice_a_stray_write():
+    assert program("protected_pages.py", "functional").returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize("domain", ["ai.onnx", models.DOMAIN])
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_an_intermediate_cache_is_written_where_it_is_unless_someone_else_reads_it(domain, consumers):
+    done = program("peak_memory.py", domain, str(consumers))
+    assert done.returncode == 0, done.stderr
+    assert abs(float(done.stdout) - consumers) < 0.1

@@ -1,0 +1,82 @@
+"""The oracle's cases, with the shapes taken out of the models, so that nothing but the kernel checks them."""
+
+import json
+
+import onnx
+import pytest
+from support.elements import BY_CODE
+from support.sessions import CARRIED, plugin, run
+from support.tensors import Tensor, same
+
+class Case:
+    """One folder of ``kvscatter cases``."""
+
+    def __init__(self, folder):
+        self.model = onnx.load(folder / "model.onnx")
+        data = folder / "test_data_set_0"
+        count = len(self.model.graph.input)
+        self.messages = [onnx.load_tensor(data / f"input_{place}.pb") for place in range(count)]
+        refused = folder / "refused.json"
+        self.refused = json.loads(refused.read_text())["kind"] if refused.exists() else None
+        self.expected = None if self.refused else onnx.load_tensor(data / "output_0.pb").raw_data
+
+    @property
+    def is_carried(self):
+        """Whether it is about types that the plugin takes; test_types.py has the others."""
+        return all(BY_CODE.get(message.data_type) in CARRIED for message in self.messages)
+
+    def tensors(self):
+        """The inputs, each in memory of its own."""
+        names = [value.name for value in self.model.graph.input]
+        return {
+            name: Tensor(BY_CODE[message.data_type], message.dims, message.raw_data)
+            for name, message in zip(names, self.messages, strict=True)
+        }
+
+    def without_shapes(self) -> bytes:
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        model.ir_version = 11
+        for value in [*model.graph.input, *model.graph.output]:
+            value.type.tensor_type.ClearField("shape")
+        return model.SerializeToString()
+
+    def is_negative_in_a_ring(self) -> bool:
+        """What the oracle takes modulo and ONNX Runtime refuses."""
+        indices = self.tensors().get("write_indices")
+        return b"circular" in self.model.SerializeToString() and indices is not None and any(
+            index >> 63 for index in indices.array().tolist()
+        )
+
+
+def check(case: Case):
+    shared, apart = case.tensors(), case.tensors()
+    past = shared["past_cache"].bytes()
+    present = Tensor.garbage(shared["past_cache"].element, shared["past_cache"].shape)
+    if case.refused or case.is_negative_in_a_ring():
+        with pytest.raises(Exception, match=r"TensorScatter|Type Error|mode|axis"):
+            session = plugin(case.without_shapes())
+            run(session, shared, {"present_cache": shared["past_cache"]})
+        same(shared["past_cache"], past)
+        return
+    session = plugin(case.without_shapes())
+    run(session, shared, {"present_cache": shared["past_cache"]})
+    same(shared["past_cache"], case.expected)
+    run(session, apart, {"present_cache": present})
+    same(present, case.expected)
+    same(apart["past_cache"], past)
+
+
+def test_the_oracles_answer_in_place_and_functional(cases):
+    checked = {"written": 0, "refused": 0}
+    for folder in cases:
+        case = Case(folder)
+        if not case.is_carried:
+            continue
+        try:
+            check(case)
+        except BaseException as failure:
+            failure.add_note(f"case {folder.name}")
+            raise
+        checked["refused" if case.refused else "written"] += 1
+    assert checked["written"] > 250 and checked["refused"] > 150, checked

@@ -1,0 +1,140 @@
+"""Every refusal: its words are those of ONNX Runtime's own kernel, and no byte of a shared buffer has moved."""
+
+import re
+
+import numpy as np
+import pytest
+from support import models
+from support.elements import FLOAT
+from support.sessions import HAS_BUILTIN, VERSION, builtin, plugin, run
+from support.tensors import Tensor, same
+
+I64 = np.iinfo(np.int64)
+
+# name: attributes, past_cache, update, write_indices, words
+REFUSED = {
+    "linear, negative": ({}, (2, 4, 1), (2, 2, 1), [0, -1], "write_indices[1] = -1 is negative"),
+    "linear, most negative": ({}, (2, 4, 1), (2, 2, 1), [0, I64.min], f"write_indices[1] = {I64.min} is negative"),
+    "ring, negative": ({"mode": "circular"}, (2, 4, 1), (2, 2, 1), [0, -1], "write_indices[1] = -1 is negative"),
+    "past the end": (
+        {}, (2, 4, 1), (2, 2, 1), [0, 3],
+        "write_indices[1] + sequence_length (3 + 2) exceeds max_sequence_length (4)",
+    ),
+    "past the end by far": (
+        {}, (2, 4, 1), (2, 2, 1), [I64.max, 0],
+        f"write_indices[0] + sequence_length ({I64.max} + 2) exceeds max_sequence_length (4)",
+    ),
+    "no rows, past the end": (
+        {}, (2, 4, 1), (2, 0, 1), [0, 5],
+        "write_indices[1] + sequence_length (5 + 0) exceeds max_sequence_length (4)",
+    ),
+    "indices of another batch": ({}, (2, 4, 1), (2, 2, 1), [0], "write_indices must have shape [batch_size]"),
+    "indices of rank 2": ({}, (2, 4, 1), (2, 2, 1), [[0, 0]], "write_indices must have shape [batch_size]"),
+    "a longer update": (
+        {}, (2, 4, 1), (2, 5, 1), [0, 0],
+        "update sequence_length (5) exceeds max_sequence_length (4)",
+    ),
+    "a longer update in a ring": (
+        {"mode": "circular"}, (2, 4, 1), (2, 5, 1), [0, 0],
+        "update sequence_length (5) exceeds max_sequence_length (4)",
+    ),
+    "another batch": (
+        {}, (2, 4, 1), (3, 2, 1), [0, 0],
+        "shape mismatch in dimension 0: past_cache=2 vs update=3",
+    ),
+    "other rows": (
+        {}, (2, 4, 3), (2, 2, 2), [0, 0],
+        "shape mismatch in dimension 2: past_cache=3 vs update=2",
+    ),
+    "other rank": (
+        {}, (2, 4, 1), (2, 4), [0, 0],
+        "past_cache and update must have the same number of dimensions",
+    ),
+    "rank 1": ({}, (4,), (4,), [0], "past_cache must have at least 2 dimensions"),
+    "axis 0": (
+        {"axis": 0}, (2, 4, 1), (2, 4, 1), [0, 0],
+        "axis must be in [1, ndim-1] after normalization, got 0",
+    ),
+    "axis -rank": (
+        {"axis": -3}, (2, 4, 1), (2, 4, 1), [0, 0],
+        "axis must be in [1, ndim-1] after normalization, got 0",
+    ),
+    "axis beyond": (
+        {"axis": 3}, (2, 4, 1), (2, 4, 1), [0, 0],
+        "axis must be in [1, ndim-1] after normalization, got 3",
+    ),
+}  # fmt: skip
+
+
+def words(failure: Exception) -> str:
+    """What comes after the runtime's own preamble."""
+    found = re.search(r"TensorScatter(?: linear mode)?: .*", str(failure))
+    return found.group() if found else str(failure)
+
+
+def refusal(make, name) -> str:
+    """The words of a refusal in place, after which every byte is as it was."""
+    attributes, past_shape, update_shape, indices, _ = REFUSED[name]
+    past, update = Tensor.painted(FLOAT, past_shape, 1), Tensor.painted(FLOAT, update_shape, 2)
+    before = past.bytes()
+    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of(indices)}
+    session = make(models.tensor_scatter(FLOAT.code, **attributes))
+    with pytest.raises(Exception) as caught:
+        run(session, inputs, {"present_cache": past})
+    if make is plugin:
+        same(past, before)
+    return words(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_says_why_and_writes_nothing(name):
+    said = refusal(plugin, name)
+    assert said.startswith("TensorScatter")
+    assert REFUSED[name][-1] in said
+
+
+@pytest.mark.needs_builtin
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_built_in_kernel_says_the_same(name):
+    theirs = refusal(builtin, name)
+    if "Integer overflow" in theirs:
+        # 1.25 multiplied before it compared.
+        assert name == "past the end by far" and VERSION < (1, 31)
+    else:
+        assert refusal(plugin, name) == theirs
+
+
+@pytest.mark.parametrize("mode", ["", "Linear", "ring", "circular "])
+def test_an_unknown_mode_is_refused_when_the_session_is_made(mode):
+    model = models.tensor_scatter(FLOAT.code, mode=mode)
+    expected = re.escape(f"TensorScatter: mode must be 'linear' or 'circular', got '{mode}'")
+    for make in [plugin, *[builtin][: int(HAS_BUILTIN)]]:
+        with pytest.raises(Exception, match=expected):
+            make(model)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_a_bad_index_in_the_last_sample_leaves_all_samples(mode):
+    """The built-in kernel of 1.29 and before had written the first 63 by then."""
+    past, update = Tensor.painted(FLOAT, (64, 8, 32, 16), 1), Tensor.painted(FLOAT, (64, 8, 4, 16), 2)
+    before = past.bytes()
+    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([1] * 63 + [-1])}
+    session = plugin(models.tensor_scatter(FLOAT.code, mode=mode))
+    with pytest.raises(Exception, match=re.escape("write_indices[63] = -1 is negative")):
+        run(session, inputs, {"present_cache": past})
+    same(past, before)
+
+
+def test_a_session_goes_on_after_an_error():
+    session = plugin(models.tensor_scatter(FLOAT.code))
+    past, update = Tensor.garbage(FLOAT, (1, 4, 1)), Tensor.painted(FLOAT, (1, 1, 1), 2)
+    for index, fits in [(4, False), (3, True), (-1, False), (0, True)] * 25:
+        before = past.bytes()
+        inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([index])}
+        if fits:
+            run(session, inputs, {"present_cache": past})
+            assert past.bytes()[4 * index : 4 * index + 4] == update.bytes()
+        else:
+            with pytest.raises(Exception, match="write_indices"):
+                run(session, inputs, {"present_cache": past})
+            same(past, before)

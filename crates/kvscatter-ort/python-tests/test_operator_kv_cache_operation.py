@@ -1,0 +1,104 @@
+"""com.kvscatter::KVCacheOperation: Ascend ATB's; tokenOffset is the length after the write."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from support import documents, models
+from support.elements import BY_NAME, pack
+from support.sessions import custom, run
+from support.tensors import Tensor, same
+
+TYPES = [BY_NAME[name] for name in ("float16", "bfloat16", "int8")]
+HALF = TYPES[0]
+PAST = (2, 3, 6, 8)
+
+
+def model(element=HALF) -> bytes:
+    index = TensorProto.INT32
+    kinds = {
+        "new_kv": element.code,
+        "layer_id": index,
+        "past": element.code,
+        "token_offset": index,
+        "seq_len": index,
+    }
+    return models.custom("KVCacheOperation", kinds, "present", element.code)
+
+
+def inputs(element, layer, ends, lengths, new=None, past=PAST) -> dict[str, Tensor]:
+    ints = {"layer_id": layer, "token_offset": ends, "seq_len": lengths}
+    made = {name: Tensor.of(np.array(values, np.int32)) for name, values in ints.items()}
+    new = new or (sum(lengths), past[-1])
+    return made | {"new_kv": Tensor.painted(element, new, 1), "past": Tensor.painted(element, past, 2)}
+
+
+def check(session, feed):
+    """In place and functional."""
+    past = feed["past"]
+    want = documents.kv_cache_operation(**{name: tensor.array() for name, tensor in feed.items()})
+    before, present = past.bytes(), Tensor.garbage(past.element, past.shape)
+    run(session, feed, {"present": present})
+    same(present, pack(want, past.element))
+    same(past, before)
+    run(session, feed, {"present": past})
+    same(past, pack(want, past.element))
+
+
+@pytest.mark.parametrize("element", TYPES, ids=str)
+@pytest.mark.parametrize("layer", [0, 1])
+def test_packed_tokens(element, layer):
+    check(custom(model(element)), inputs(element, [layer], [6, 3, 2], [2, 3, 1]))
+
+
+def test_four_dimensions():
+    check(custom(model()), inputs(HALF, [1], [6, 2, 4], [2, 2, 2], new=(3, 2, 4, 2)))
+
+
+@pytest.mark.parametrize(
+    "layer, ends, lengths, words",
+    [
+        ([2], [6, 3, 2], [2, 3, 1], "layerId = 2"),
+        ([-1], [6, 3, 2], [2, 3, 1], "layerId = -1"),
+        ([0, 1], [6, 3, 2], [2, 3, 1], "layerId"),
+        ([0], [7, 3, 2], [2, 3, 1], "tokenOffset[0] = 7"),
+        ([0], [6, 2, 2], [2, 3, 1], "tokenOffset[1] = 2"),
+        ([0], [6, 3], [2, 3, 1], "tokenOffset"),
+        ([0], [6, 5, 2], [3, 3, 0], "seqLen[2] = 0"),
+        ([0], [6, 3, 2], [2, 3, 2], "seqLen"),
+    ],
+)
+def test_refusals_leave_every_byte(layer, ends, lengths, words):
+    feed = inputs(HALF, layer, ends, lengths, new=(6, 8))
+    before = feed["past"].bytes()
+    with pytest.raises(Exception) as caught:
+        run(custom(model()), feed, {"present": feed["past"]})
+    assert "KVCacheOperation: " in str(caught.value) and words in str(caught.value)
+    same(feed["past"], before)
+
+
+@pytest.mark.parametrize("new, past", [((6, 7), PAST), ((3, 2, 4, 3), PAST), ((6, 8), (3, 6, 8)), ((6, 2, 4), PAST)])
+def test_shapes_that_do_not_fit(new, past):
+    feed = inputs(HALF, [0], [2, 2, 2], [2, 2, 2], new=new, past=past)
+    before = feed["past"].bytes()
+    with pytest.raises(Exception, match="KVCacheOperation: "):
+        run(custom(model()), feed, {"present": feed["past"]})
+    same(feed["past"], before)
+
+
+def test_a_type_that_ascend_does_not_take():
+    feed = inputs(BY_NAME["float"], [0], [2, 2, 2], [2, 2, 2])
+    before = feed["past"].bytes()
+    with pytest.raises(Exception, match="Type Error.*float.*KVCacheOperation"):
+        run(custom(model(BY_NAME["float"])), feed, {"present": feed["past"]})
+    same(feed["past"], before)
+
+
+def test_shapes_are_inferred():
+    shapes = {"new_kv": ["tokens", 64], "past": [32, "batch", 4096, 64]}
+    session = custom(models.with_shapes(model(), shapes))
+    assert session.get_outputs()[0].shape == [32, "batch", 4096, 64]
+
+
+def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made():
+    with pytest.raises(Exception, match="KVCacheOperation: "):
+        custom(models.with_shapes(model(), {"new_kv": [6, 7], "past": PAST}))

@@ -1,0 +1,154 @@
+"""com.kvscatter::KVCacheUpdate: TensorRT's, padded and packed."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from support import documents, models
+from support.elements import BY_NAME, FLOAT, pack
+from support.sessions import custom, run
+from support.tensors import Tensor, same
+
+TYPES = [BY_NAME[name] for name in ("float", "float16", "bfloat16")]
+CACHE, PADDED, PACKED = (3, 2, 6, 4), (3, 2, 2, 4), (5, 2, 4)
+I32, I64 = np.int32, np.int64
+
+
+def model(element=FLOAT, indices=I32, packed=False, lengths=None, **attributes) -> bytes:
+    if packed:
+        attributes["update_form"] = "packed_nhd"
+    kinds = {
+        "cache": element.code,
+        "update": element.code,
+        "write_indices": TensorProto.INT32 if indices is I32 else TensorProto.INT64,
+        "update_lengths": TensorProto.INT32 if (packed if lengths is None else lengths) else None,
+    }
+    return models.custom("KVCacheUpdate", kinds, "present", element.code, **attributes)
+
+
+def inputs(element, indices, lengths=None, cache=CACHE, update=None) -> dict[str, Tensor]:
+    update = update or (PADDED if lengths is None else PACKED)
+    made = {
+        "cache": Tensor.painted(element, cache, 1),
+        "update": Tensor.painted(element, update, 2),
+        "write_indices": Tensor.of(indices),
+    }
+    return made if lengths is None else made | {"update_lengths": Tensor.of(np.array(lengths, I32))}
+
+
+def check(session, feed, indices, lengths=None):
+    """In place and functional."""
+    cache = feed["cache"]
+    want = pack(documents.kv_cache_update(cache.array(), feed["update"].array(), indices, lengths), cache.element)
+    before, present = cache.bytes(), Tensor.garbage(cache.element, cache.shape)
+    run(session, feed, {"present": present})
+    same(present, want)
+    same(cache, before)
+    run(session, feed, {"present": cache})
+    same(cache, want)
+
+
+@pytest.mark.parametrize("element", TYPES, ids=str)
+@pytest.mark.parametrize("kind", [I32, I64])
+def test_padded(element, kind):
+    indices = np.array([4, 0, 3], kind)
+    check(custom(model(element, kind)), inputs(element, indices), indices)
+
+
+@pytest.mark.parametrize("element", TYPES, ids=str)
+@pytest.mark.parametrize("kind", [I32, I64])
+@pytest.mark.parametrize("lengths", [[0, 2, 2, 5], [0, 0, 0, 5], [0, 5, 5, 5]])
+def test_packed(element, kind, lengths):
+    indices = np.array([1, 6, 1], kind)
+    check(custom(model(element, kind, packed=True)), inputs(element, indices, lengths), indices, lengths)
+
+
+def test_an_update_of_fewer_samples_leaves_the_later_ones():
+    indices = np.array([5, 0], I32)
+    check(custom(model()), inputs(FLOAT, indices, update=(2, 2, 1, 4)), indices)
+
+
+def test_defaults_may_be_said():
+    indices = np.array([4, 0, 3], I32)
+    session = custom(model(cache_mode="linear", update_form="padded"))
+    check(session, inputs(FLOAT, indices), indices)
+
+
+@pytest.mark.parametrize(
+    "indices, lengths, words",
+    [
+        ([0, 5, 0], None, "writeIndices[1] = 5: 5 + 2 rows exceed the cache's capacity of 6"),
+        ([0, 0, -1], None, "writeIndices[2] = -1"),
+        ([0, 0], None, "writeIndices"),
+        ([0, 0, 0], [1, 2, 3, 5], "updateLengths"),
+        ([0, 0, 0], [0, 3, 2, 5], "updateLengths"),
+        ([0, 0, 0], [0, 1, 2, 4], "updateLengths"),
+        ([0, 0, 0], [0, 5], "must have 1"),
+        ([0, 0, 2], [0, 0, 0, 5], "writeIndices[2] = 2: 2 + 5 rows exceed the cache's capacity of 6"),
+    ],
+)
+def test_refusals_leave_every_byte(indices, lengths, words):
+    feed = inputs(FLOAT, np.array(indices, I32), lengths)
+    before = feed["cache"].bytes()
+    with pytest.raises(Exception) as caught:
+        run(custom(model(packed=lengths is not None)), feed, {"present": feed["cache"]})
+    assert "KVCacheUpdate: " in str(caught.value) and words in str(caught.value)
+    same(feed["cache"], before)
+
+
+def test_a_type_that_tensorrt_does_not_take():
+    feed = inputs(BY_NAME["int8"], np.zeros(3, I32))
+    before = feed["cache"].bytes()
+    with pytest.raises(Exception, match="Type Error.*int8.*KVCacheUpdate"):
+        run(custom(model(BY_NAME["int8"])), feed, {"present": feed["cache"]})
+    same(feed["cache"], before)
+
+
+def test_cache_and_update_of_different_types():
+    made = {"cache": FLOAT.code, "update": BY_NAME["float16"].code, "write_indices": TensorProto.INT32}
+    feed = inputs(FLOAT, np.zeros(3, I32))
+    feed["update"] = Tensor.painted(BY_NAME["float16"], PADDED, 2)
+    before = feed["cache"].bytes()
+    with pytest.raises(Exception, match="KVCacheUpdate"):
+        session = custom(models.custom("KVCacheUpdate", made, "present", FLOAT.code))
+        run(session, feed, {"present": feed["cache"]})
+    same(feed["cache"], before)
+
+
+@pytest.mark.parametrize("cache, update", [((3, 2, 6), (3, 2, 2)), ((3, 2, 6, 4), (3, 2, 7, 4)), (CACHE, (4, 2, 1, 4))])
+def test_shapes_that_do_not_fit(cache, update):
+    feed = inputs(FLOAT, np.zeros(update[0], I32), cache=cache, update=update)
+    before = feed["cache"].bytes()
+    with pytest.raises(Exception, match="KVCacheUpdate: "):
+        run(custom(model()), feed, {"present": feed["cache"]})
+    same(feed["cache"], before)
+
+
+@pytest.mark.parametrize(
+    "attributes, words",
+    [
+        ({"cache_mode": "circular"}, "cache_mode"),
+        ({"update_form": "packed"}, "update_form"),
+        ({"packed": True, "lengths": False}, "updateLengths"),
+        ({"packed": False, "lengths": True}, "updateLengths"),
+    ],
+)
+def test_forms_that_tensorrt_does_not_have(attributes, words):
+    feed = inputs(FLOAT, np.zeros(3, I32))
+    if attributes.get("lengths"):
+        feed["update_lengths"] = Tensor.of(np.zeros(4, I32))
+    with pytest.raises(Exception, match=f"KVCacheUpdate.*{words}"):
+        run(custom(model(**attributes)), feed, {"present": feed["cache"]})
+
+
+def test_shapes_are_inferred():
+    cache = ["batch", 8, "slots", 64]
+    shapes = {"cache": cache, "update": ["batch", 8, 1, 64]}
+    assert custom(models.with_shapes(model(), shapes)).get_outputs()[0].shape == cache
+    shapes["update"] = ["tokens", 8, 64]
+    assert custom(models.with_shapes(model(packed=True), shapes)).get_outputs()[0].shape == cache
+
+
+def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made():
+    for update in [(3, 2, 7, 4), (3, 1, 2, 4), (3, 2, 2)]:
+        with pytest.raises(Exception, match="KVCacheUpdate: "):
+            custom(models.with_shapes(model(), {"cache": CACHE, "update": update}))

@@ -1,0 +1,85 @@
+"""Every element type that ONNX Runtime can carry, in place and functional, linear and in a ring that wraps."""
+
+import re
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from support import documents, models
+from support.elements import BUILTIN, FLOAT, PLUGIN_ONLY, pack
+from support.sessions import CARRIED, NOT_CARRIED, PROVIDER, assignment, builtin, plugin, run
+from support.tensors import Tensor, same
+
+NOBODY = "Could not find an implementation|not currently registered or supported"
+
+# Rows of 3 elements: 4-bit ones straddle bytes.
+CACHE, UPDATE = (3, 2, 5, 3), (3, 2, 2, 3)
+
+
+def expected(past: Tensor, update: Tensor, indices, mode) -> bytes:
+    present = documents.tensor_scatter(past.array(), update.array(), indices, mode=mode)
+    return pack(present, past.element)
+
+
+@pytest.mark.parametrize("mode, indices", [("linear", [3, 0, 1]), ("circular", [4, 9, 2**63 - 1])])
+@pytest.mark.parametrize("element", CARRIED, ids=str)
+def test_bits_move_as_they_are(element, mode, indices):
+    past, update = Tensor.painted(element, CACHE, 1), Tensor.painted(element, UPDATE, 2)
+    want, before = expected(past, update, indices, mode), past.bytes()
+    session = plugin(models.tensor_scatter(element.code, mode=mode))
+    assert assignment(session) == {PROVIDER: ["TensorScatter"]}
+    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of(indices)}
+
+    present = Tensor.garbage(element, CACHE)
+    run(session, inputs, {"present_cache": present})
+    same(present, want)
+    same(past, before)
+
+    run(session, inputs, {"present_cache": past})
+    same(past, want)
+
+
+@pytest.mark.needs_builtin
+@pytest.mark.parametrize("element", BUILTIN, ids=str)
+def test_the_built_in_kernel_agrees(element):
+    past, update = Tensor.painted(element, CACHE, 3), Tensor.painted(element, UPDATE, 4)
+    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([0, 3, 2])}
+    ours, theirs = Tensor.garbage(element, CACHE), Tensor.garbage(element, CACHE)
+    model = models.tensor_scatter(element.code)
+    run(plugin(model), inputs, {"present_cache": ours})
+    run(builtin(model), inputs, {"present_cache": theirs})
+    same(ours, theirs.bytes())
+
+
+@pytest.mark.parametrize("element", PLUGIN_ONLY, ids=str)
+def test_without_the_plugin_nobody_takes_them(element):
+    with pytest.raises(Exception, match=NOBODY):
+        builtin(models.tensor_scatter(element.code))
+
+
+@pytest.mark.skipif(not NOT_CARRIED, reason="this ONNX Runtime has tensors of all types")
+def test_a_type_that_the_runtime_does_not_know_is_refused_when_the_session_is_made():
+    for element in NOT_CARRIED:
+        with pytest.raises(Exception, match=NOBODY):
+            plugin(models.tensor_scatter(element.code))
+
+
+@pytest.mark.parametrize("code", [TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128])
+def test_strings_and_complex_numbers_are_left_to_others(code):
+    try:
+        session = plugin(models.tensor_scatter(code))
+    except Exception as failure:
+        assert re.search(NOBODY, str(failure))
+    else:
+        # The built-in kernel of 1.25 takes strings.
+        assert PROVIDER not in assignment(session)
+
+
+def test_nan_payloads_and_negative_zeros_survive():
+    bits = np.array([0x7F800001, 0xFFC12345, 0x80000000, 0x7FC00000], np.uint32)
+    update = Tensor.painted(FLOAT, (1, 4, 1), 0)
+    update.data[:] = bits.view(np.uint8)
+    past = Tensor.garbage(FLOAT, (1, 6, 1))
+    session = plugin(models.tensor_scatter(TensorProto.FLOAT))
+    run(session, {"past_cache": past, "update": update, "write_indices": Tensor.of([1])}, {"present_cache": past})
+    assert (past.array()[0, 1:5, 0] == bits).all()

@@ -1,0 +1,22 @@
+"""What a runtime that has no plugins of this kind is told: run with ONNX Runtime 1.23."""
+
+import os
+
+import onnxruntime as ort
+
+LIBRARY = os.environ["KVSCATTER_ORT_LIBRARY"]
+EXPECTED = f"kvscatter needs ONNX Runtime 1.24 or newer, this is {ort.__version__}"
+
+
+def is_told(load) -> None:
+    try:
+        load()
+    except Exception as refusal:
+        assert EXPECTED in str(refusal), refusal
+    else:
+        raise AssertionError(f"onnxruntime {ort.__version__} was taken")
+
+
+is_told(lambda: ort.register_execution_provider_library("kvscatter", LIBRARY))
+is_told(lambda: ort.SessionOptions().register_custom_ops_library(LIBRARY))
+print(f"told: {EXPECTED}")
