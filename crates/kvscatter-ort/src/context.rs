@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, null_mut};
 use std::borrow::Cow;
 
-use kvscatter::{Argument, ElementType, Error, RawBuffer, WritePlan};
+use kvscatter::{Argument, ElementType, Error, Geometry, RawBuffer, WritePlan};
 use ort_sys::{OrtKernelContext, OrtValue};
 
 use crate::runtime::{Runtime, element_code, element_type};
@@ -20,16 +20,11 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// # Errors
-    /// Whatever the runtime says.
-    ///
     /// # Safety
-    /// `raw` is what the runtime calls a kernel with, and is used no longer than that call.
-    pub(crate) unsafe fn new(runtime: Runtime, raw: *mut OrtKernelContext) -> Result<Self, Failure> {
-        let mut inputs = 0;
-        // SAFETY: the caller's; the number goes to a variable of ours.
-        runtime.check(unsafe { (runtime.api.KernelContext_GetInputCount)(raw, &raw mut inputs) })?;
-        Ok(Self { runtime, raw, inputs, call: PhantomData })
+    /// `raw` is what the runtime calls a kernel with, and is used no longer than that call; the kernel's node has so
+    /// many inputs.
+    pub(crate) unsafe fn new(runtime: Runtime, raw: *mut OrtKernelContext, inputs: usize) -> Self {
+        Self { runtime, raw, inputs, call: PhantomData }
     }
 
     /// An input that the operator cannot do without.
@@ -57,36 +52,68 @@ impl<'a> Context<'a> {
         unsafe { Tensor::new(self.runtime, argument, value) }.map(Some)
     }
 
+    /// Checks that the runtime's memory for tensors like these is what the core makes of their type and shapes: the
+    /// two must have one idea of both before anything is moved by it.
+    ///
+    /// # Errors
+    /// What the runtime says; [`Error::BufferLength`] in the words of `refuse`.
+    pub(crate) fn check_memory(
+        &self,
+        geometry: &Geometry,
+        cache: &Tensor<'_>,
+        update: &Tensor<'_>,
+        refuse: fn(Error) -> Failure,
+    ) -> Result<(), Failure> {
+        for (tensor, want) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
+            let (argument, want, mut got) = (tensor.argument, want.unwrap_or(0), 0);
+            // SAFETY: a tensor of this call; the number goes to a variable of ours.
+            let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(tensor.value, &raw mut got) };
+            self.runtime.check(status)?;
+            if got != want {
+                return Err(refuse(Error::BufferLength { argument, buffer: 0, got, want }));
+            }
+        }
+        Ok(())
+    }
+
     /// Executes the plan: in place if the runtime has given the output the memory of the cache, otherwise in one
     /// pass over both. The output is asked for only now, after every index has been checked.
     ///
     /// # Errors
     /// What the runtime says; what the core refuses, in the words of `refuse`.
-    pub(crate) fn write(
+    ///
+    /// # Safety
+    /// [`check_memory`](Self::check_memory) has found tensors of this type and these shapes to be right for the plan's
+    /// geometry.
+    pub(crate) unsafe fn write(
         &self,
         plan: &WritePlan<'_>,
         cache: &Tensor<'_>,
         update: &Tensor<'_>,
         refuse: fn(Error) -> Failure,
     ) -> Result<(), Failure> {
-        let past = self.buffer(cache.value, cache.data)?;
-        let update = self.buffer(update.value, update.data)?;
         let present = self.output(cache.shape)?;
+        let geometry = plan.geometry();
+        let buffer = |ptr: *mut u8, len: Option<usize>| RawBuffer { ptr, len: len.unwrap_or(0) };
+        let update = buffer(update.data, geometry.update_bytes());
         let threads = ParallelFor::new(self.runtime, self.raw);
         let plan = plan.with_executor(&threads);
-        let written = if present.ptr == past.ptr {
-            // SAFETY: the runtime lends the memory of its tensors, as much as it says, during the call; by one address
-            // for input and output it says that this kernel alone uses it.
-            unsafe { plan.write_raw(present, update) }
+        let written = if present == cache.data {
+            let cache = buffer(present, geometry.cache_bytes());
+            // SAFETY: the runtime lends the memory of its tensors during the call, as much as it said that it is, and
+            // says by one address for input and output that this kernel alone uses it.
+            unsafe { plan.write_raw(cache, update) }
         } else {
-            // SAFETY: as above; the output is this kernel's alone.
+            let past = buffer(cache.data, geometry.cache_bytes());
+            let present = buffer(present, geometry.present_bytes());
+            // SAFETY: as above; the output has the type and the shape of the cache, and is this kernel's alone.
             unsafe { plan.into_present_raw(past, update, present) }
         };
         written.map(drop).map_err(refuse)
     }
 
     /// The memory of output 0, of this shape.
-    fn output(&self, shape: &[i64]) -> Result<RawBuffer, Failure> {
+    fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
         // SAFETY: the context of this call; the answer goes to a pointer of ours.
@@ -100,17 +127,7 @@ impl<'a> Context<'a> {
         let mut data = null_mut();
         // SAFETY: the output, which the runtime has just allocated, or been lent.
         runtime.check(unsafe { (runtime.api.GetTensorMutableData)(value, &raw mut data) })?;
-        self.buffer(value, data.cast())
-    }
-
-    /// The memory of a tensor, as long as the runtime says: what the core then asks for it to be, by type and shape,
-    /// is a second opinion on both.
-    fn buffer(&self, value: *const OrtValue, ptr: *mut u8) -> Result<RawBuffer, Failure> {
-        let mut len = 0;
-        // SAFETY: a tensor of this call; the number goes to a variable of ours.
-        let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(value, &raw mut len) };
-        self.runtime.check(status)?;
-        Ok(RawBuffer { ptr, len })
+        Ok(data.cast())
     }
 }
 

@@ -15,13 +15,14 @@ use crate::sys::{API_VERSION, KernelImpl};
 pub(crate) struct Kernel<O> {
     runtime: Runtime,
     operator: O,
+    inputs: usize,
 }
 
 impl<O: Operator> Kernel<O> {
     /// # Errors
     /// For attributes that the operator does not know.
     pub(crate) fn new(runtime: Runtime, node: &Node<'_>) -> Result<Self, Failure> {
-        Ok(Self { runtime, operator: O::new(node)? })
+        Ok(Self { runtime, operator: O::new(node)?, inputs: node.input_count()? })
     }
 
     /// # Errors
@@ -31,11 +32,11 @@ impl<O: Operator> Kernel<O> {
     }
 
     /// # Safety
-    /// `context` is what the runtime calls a kernel with.
+    /// `context` is what the runtime calls this kernel with.
     pub(crate) unsafe fn compute(&self, context: *mut OrtKernelContext) -> OrtStatusPtr {
         enter(self.runtime, || {
             // SAFETY: the caller's.
-            let context = unsafe { Context::new(self.runtime, context) }?;
+            let context = unsafe { Context::new(self.runtime, context, self.inputs) };
             self.operator.compute(&context)
         })
     }

@@ -80,7 +80,7 @@ extern "C" fn unload() {
     leave(|| {
         // Where a process ends in the middle of a registration, nothing is given back.
         if let Ok(mut lent) = LENT.try_lock() {
-            lent.clear();
+            drop(core::mem::take(&mut *lent));
         }
     });
 }

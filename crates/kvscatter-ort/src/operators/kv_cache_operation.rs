@@ -30,14 +30,17 @@ impl Operator for KvCacheOperation {
         let seq_len = context.input(4, Argument::SeqLen)?;
         let prepare = || {
             let element = past.element_with(new_kv, refuse)?;
-            OPERATOR.prepare(element, &new_kv.sizes()?, &past.sizes()?).map_err(refuse)
+            let write = OPERATOR.prepare(element, &new_kv.sizes()?, &past.sizes()?).map_err(refuse)?;
+            context.check_memory(write.geometry(), past, new_kv, refuse)?;
+            Ok(write)
         };
         self.recent.with(past, new_kv, prepare, |write| {
             let layer_id = layer_id.list().map_err(refuse)?;
             let token_offset = token_offset.list().map_err(refuse)?;
             let seq_len = seq_len.list().map_err(refuse)?;
             let plan = write.plan(&layer_id, &token_offset, &seq_len).map_err(refuse)?;
-            context.write(&plan, past, new_kv, refuse)
+            // SAFETY: prepared for tensors like these, and their memory checked then.
+            unsafe { context.write(&plan, past, new_kv, refuse) }
         })
     }
 

@@ -62,11 +62,15 @@ impl Operator for KvCacheUpdate {
             Form::Padded(recent) => {
                 let prepare = || {
                     let element = cache.element_with(update, refuse)?;
-                    OPERATOR.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
+                    let write =
+                        OPERATOR.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)?;
+                    context.check_memory(write.geometry(), cache, update, refuse)?;
+                    Ok(write)
                 };
                 recent.with(cache, update, prepare, |write| {
                     let plan = write.plan(starts).map_err(refuse)?;
-                    context.write(&plan, cache, update, refuse)
+                    // SAFETY: prepared for tensors like these, and their memory checked then.
+                    unsafe { context.write(&plan, cache, update, refuse) }
                 })
             }
             Form::Packed(recent) => {
@@ -74,11 +78,16 @@ impl Operator for KvCacheUpdate {
                 let lengths = lengths.as_deref().unwrap_or_default();
                 let prepare = || {
                     let element = cache.element_with(update, refuse)?;
-                    OPERATOR.prepare_packed(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
+                    let write = OPERATOR
+                        .prepare_packed(element, &cache.sizes()?, &update.sizes()?)
+                        .map_err(refuse)?;
+                    context.check_memory(write.geometry(), cache, update, refuse)?;
+                    Ok(write)
                 };
                 recent.with(cache, update, prepare, |write| {
                     let plan = write.plan(starts, lengths).map_err(refuse)?;
-                    context.write(&plan, cache, update, refuse)
+                    // SAFETY: prepared for tensors like these, and their memory checked then.
+                    unsafe { context.write(&plan, cache, update, refuse) }
                 })
             }
         }

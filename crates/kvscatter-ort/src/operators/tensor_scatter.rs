@@ -17,9 +17,16 @@ pub(crate) struct TensorScatter {
 }
 
 impl TensorScatter {
-    fn prepare(&self, cache: &Tensor<'_>, update: &Tensor<'_>) -> Result<Prepared, Failure> {
+    fn prepare(
+        &self,
+        context: &Context<'_>,
+        cache: &Tensor<'_>,
+        update: &Tensor<'_>,
+    ) -> Result<Prepared, Failure> {
         let element = cache.element_with(update, refuse)?;
-        self.operator.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)
+        let write = self.operator.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)?;
+        context.check_memory(write.geometry(), cache, update, refuse)?;
+        Ok(write)
     }
 }
 
@@ -48,9 +55,10 @@ impl Operator for TensorScatter {
                 write_indices.as_ref().map(Tensor::list::<i64>).transpose().map_err(refuse)?;
             let lengths = lengths.as_ref().map(Tensor::list::<i64>).transpose().map_err(refuse)?;
             let plan = write.plan_lengths(write_indices.as_deref(), lengths.as_deref()).map_err(refuse)?;
-            context.write(&plan, &cache, &update, refuse)
+            // SAFETY: prepared for tensors like these, and their memory checked then.
+            unsafe { context.write(&plan, &cache, &update, refuse) }
         };
-        self.recent.with(&cache, &update, || self.prepare(&cache, &update), run)
+        self.recent.with(&cache, &update, || self.prepare(context, &cache, &update), run)
     }
 
     fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
