@@ -114,7 +114,7 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_STRUCT_SIZE = 3,
   /**
-   * There is no such element type. Value: the number; of a DLPack type, its code.
+   * There is no such element type. Value: the number; limit. Of a DLPack type, value: its code, and no limit.
    */
   KVS_ERROR_UNKNOWN_ELEMENT_TYPE = 4,
   /**

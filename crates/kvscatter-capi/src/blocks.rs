@@ -62,7 +62,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
         // SAFETY: the caller's.
         let call = unsafe { Arguments::read(call) }?;
-        let visit = visit.ok_or(Kind::NullPointer { argument: c"visit" })?;
+        let visit = visit.ok_or(Kind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
         let geometry = prepared.geometry();
         let begins = (geometry.cache_offset(), geometry.update_offset());

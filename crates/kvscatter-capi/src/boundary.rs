@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{mem, slice};
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, Subject};
 use crate::last_error;
 use crate::status::{kvs_status, kvs_status_code};
 
@@ -23,12 +23,12 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status 
 
 /// Refuses NULL and addresses that no `T` can have.
 #[inline]
-pub(crate) fn check_pointer<T>(pointer: *const T, argument: &'static CStr) -> Result<(), Failure> {
+pub(crate) fn check_pointer<T>(pointer: *const T, subject: Subject) -> Result<(), Failure> {
     if pointer.is_null() {
-        return Err(Kind::NullPointer { argument }.into());
+        return Err(Kind::NullPointer { subject }.into());
     }
     if !pointer.is_aligned() {
-        return Err(Kind::Misaligned { argument, alignment: align_of::<T>() }.into());
+        return Err(Kind::Misaligned { subject, alignment: align_of::<T>() }.into());
     }
     Ok(())
 }
@@ -39,7 +39,7 @@ pub(crate) fn check_pointer<T>(pointer: *const T, argument: &'static CStr) -> Re
 /// `pointer` is either NULL, misaligned, or points to a `T` that nobody writes while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
-    check_pointer(pointer, argument)?;
+    check_pointer(pointer, argument.into())?;
     // SAFETY: neither NULL nor misaligned; the rest is the caller's.
     Ok(unsafe { &*pointer })
 }
@@ -52,15 +52,15 @@ pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr
 pub(crate) unsafe fn array<'a, T>(
     pointer: *const T,
     count: usize,
-    argument: &'static CStr,
+    subject: Subject,
 ) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
     }
-    check_pointer(pointer, argument)?;
+    check_pointer(pointer, subject)?;
     let bytes = count.checked_mul(size_of::<T>());
     if bytes.is_none_or(|bytes| bytes > isize::MAX.unsigned_abs()) {
-        return Err(Kind::TooLarge { argument }.into());
+        return Err(Kind::TooLarge { subject }.into());
     }
     // SAFETY: not NULL, aligned, and of a size that a slice may have; the rest is the caller's.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
@@ -81,7 +81,7 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
 ) -> Result<usize, Failure> {
-    check_pointer(pointer, argument)?;
+    check_pointer(pointer, argument.into())?;
     // SAFETY: neither NULL nor misaligned, and `T` begins with this field.
     let got = unsafe { *pointer.cast::<usize>() };
     let want = size_of::<T>();

@@ -117,9 +117,9 @@ impl<'a> Indices<'a> {
         let kvs_indices { values, count, bits } = *given;
         match bits {
             // SAFETY: the caller's.
-            32 => Ok(Self::I32(unsafe { array(values.cast(), count, argument) }?)),
+            32 => Ok(Self::I32(unsafe { array(values.cast(), count, argument.into()) }?)),
             // SAFETY: the caller's.
-            64 => Ok(Self::I64(unsafe { array(values.cast(), count, argument) }?)),
+            64 => Ok(Self::I64(unsafe { array(values.cast(), count, argument.into()) }?)),
             0 if values.is_null() && count == 0 => Ok(Self::Absent),
             _ => Err(Kind::IndexWidth { argument, bits, only: None }.into()),
         }

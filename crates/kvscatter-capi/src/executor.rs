@@ -52,7 +52,7 @@ impl Host {
         }
         // SAFETY: the caller's.
         let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
-        let broadcast = broadcast.ok_or(Kind::NullPointer { argument: c"executor.broadcast" })?;
+        let broadcast = broadcast.ok_or(Kind::NullPointer { subject: c"executor.broadcast".into() })?;
         Ok(Some(Self { broadcast, user }))
     }
 }

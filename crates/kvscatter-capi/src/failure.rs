@@ -6,6 +6,7 @@ use std::fmt;
 use kvscatter::Error;
 
 use crate::core_error;
+use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::status::kvs_status_code::{self, *};
 use crate::tensor::KVS_MAX_RANK;
 
@@ -20,8 +21,8 @@ pub(crate) struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Core(Error),
-    NullPointer { argument: &'static CStr },
-    Misaligned { argument: &'static CStr, alignment: usize },
+    NullPointer { subject: Subject },
+    Misaligned { subject: Subject, alignment: usize },
     StructSize { argument: &'static CStr, got: usize, want: usize },
     ElementType { argument: &'static CStr, code: i32 },
     DlpackType { code: u8, bits: u8, lanes: u16 },
@@ -31,12 +32,22 @@ pub(crate) enum Kind {
     UnexpectedArgument { argument: &'static CStr, operator: &'static str },
     IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
     TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, want: i64 },
-    TooLarge { argument: &'static CStr },
+    TooLarge { subject: Subject },
     Overlap { argument: &'static CStr, with: &'static CStr },
     Device { device: i32 },
     ByteOffset { offset: u64 },
     Stopped { value: i32 },
     Panic,
+}
+
+/// The least and the greatest number of an element type; all between are one too.
+const ELEMENT_TYPES: (i32, i32) = (KVS_FLOAT32 as i32, KVS_FLOAT8E8M0 as i32);
+
+/// What an address is that of: an argument, or an array that it points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    argument: &'static CStr,
+    part: Option<&'static str>,
 }
 
 /// What differs between a tensor and the one that was prepared.
@@ -67,15 +78,16 @@ impl Failure {
     pub(crate) fn fields(&self) -> Fields {
         let fields = match self.kind {
             Kind::Core(error) => core_error::fields(error),
-            Kind::NullPointer { argument } => Fields::new(KVS_ERROR_NULL_POINTER).named(argument),
-            Kind::Misaligned { argument, alignment } => {
-                Fields::new(KVS_ERROR_MISALIGNED).named(argument).limit(alignment)
+            Kind::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),
+            Kind::Misaligned { subject, alignment } => {
+                Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
             }
             Kind::StructSize { argument, got, want } => {
                 Fields::new(KVS_ERROR_STRUCT_SIZE).named(argument).value(got).limit(want)
             }
             Kind::ElementType { argument, code } => {
-                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(argument).value(code)
+                let limit = code.clamp(ELEMENT_TYPES.0, ELEMENT_TYPES.1);
+                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(argument).value(code).limit(limit)
             }
             Kind::DlpackType { code, .. } => {
                 Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(c"dtype").value(code)
@@ -106,7 +118,7 @@ impl Failure {
             Kind::TensorMismatch { argument, got, want, .. } => {
                 Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(want)
             }
-            Kind::TooLarge { argument } => Fields::new(KVS_ERROR_TOO_LARGE).named(argument),
+            Kind::TooLarge { subject } => Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument),
             Kind::Overlap { argument, .. } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
             Kind::Device { device } => {
                 Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(crate::dlpack::CPU)
@@ -150,15 +162,16 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Core(error) => core_error::write_message(error, f),
-            Self::NullPointer { argument } => write!(f, "{} is NULL", Name(argument)),
-            Self::Misaligned { argument, alignment } => {
-                write!(f, "the address of {} is not a multiple of {alignment} bytes", Name(argument))
+            Self::NullPointer { subject } => write!(f, "{subject} is NULL"),
+            Self::Misaligned { subject, alignment } => {
+                write!(f, "the address of {subject} is not a multiple of {alignment} bytes")
             }
             Self::StructSize { argument, got, want } => {
                 write!(f, "struct_size of {} is {got}, must be {want}: set it to sizeof", Name(argument))
             }
             Self::ElementType { argument, code } => {
-                write!(f, "{} has type {code}, which is none", Name(argument))
+                let (first, last) = ELEMENT_TYPES;
+                write!(f, "{} has type {code}, must lie between {first} and {last}", Name(argument))
             }
             Self::DlpackType { code, bits, lanes } => write!(
                 f,
@@ -195,8 +208,8 @@ impl fmt::Display for Kind {
                     }
                 }
             }
-            Self::TooLarge { argument } => {
-                write!(f, "{} is larger than any array: at most {} bytes", Name(argument), isize::MAX)
+            Self::TooLarge { subject } => {
+                write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)
             }
             Self::Overlap { argument, with } => {
                 write!(f, "{} shares memory with {}, which is read", Name(argument), Name(with))
@@ -212,6 +225,28 @@ impl fmt::Display for Kind {
             Self::Stopped { value } => write!(f, "the visitor has returned {value}"),
             Self::Panic => f.write_str("the library has a fault, please report it: it panicked"),
         }
+    }
+}
+
+impl Subject {
+    /// An array that an argument points to.
+    pub(crate) fn part(self, part: &'static str) -> Self {
+        Self { part: Some(part), ..self }
+    }
+}
+
+impl From<&'static CStr> for Subject {
+    fn from(argument: &'static CStr) -> Self {
+        Self { argument, part: None }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(part) = self.part {
+            write!(f, "the {part} of ")?;
+        }
+        Name(self.argument).fmt(f)
     }
 }
 

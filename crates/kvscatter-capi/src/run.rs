@@ -100,7 +100,7 @@ pub unsafe extern "C" fn kvs_in_place_many(
         // SAFETY: as above.
         let call = unsafe { Arguments::read(call) }?;
         // SAFETY: as above.
-        let pairs = unsafe { array(pairs, count, c"pairs") }?;
+        let pairs = unsafe { array(pairs, count, c"pairs".into()) }?;
         // SAFETY: as above.
         let out = unsafe { Out::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
@@ -151,11 +151,11 @@ pub unsafe extern "C" fn kvs_into_present(
         // SAFETY: as above.
         let out = unsafe { Out::new(written) }?;
         // SAFETY: as above.
-        let past = unsafe { prepared.cache.checked(past, c"past") }?;
+        let past = unsafe { prepared.cache.checked(past, c"past") }.map_err(alone)?;
         // SAFETY: as above.
-        let update = unsafe { prepared.update.checked(update, c"update") }?;
+        let update = unsafe { prepared.update.checked(update, c"update") }.map_err(alone)?;
         // SAFETY: as above.
-        let present = unsafe { prepared.present.checked(present, c"present") }?;
+        let present = unsafe { prepared.present.checked(present, c"present") }.map_err(alone)?;
         let plan = prepared.plan(&call)?;
         check_reads(&call, &[], c"present", [present])?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
@@ -183,6 +183,12 @@ unsafe fn checked_pair(
         (Ok(cache), Ok(update)) => Ok((cache, update)),
         (Err(failure), _) | (_, Err(failure)) => Err(failure.in_pair(pair)),
     }
+}
+
+/// About the only tensors that there are.
+#[cold]
+fn alone(failure: Failure) -> Failure {
+    failure.in_pair(0)
 }
 
 fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), Failure> {

@@ -23,7 +23,7 @@ pub enum kvs_status_code {
     KVS_ERROR_MISALIGNED = 2,
     /// `struct_size` is smaller than the struct (in an array: another). Value: `struct_size`; limit: the size.
     KVS_ERROR_STRUCT_SIZE = 3,
-    /// There is no such element type. Value: the number; of a DLPack type, its code.
+    /// There is no such element type. Value: the number; limit. Of a DLPack type, value: its code, and no limit.
     KVS_ERROR_UNKNOWN_ELEMENT_TYPE = 4,
     /// A tensor has more than `KVS_MAX_RANK` dimensions (DLPack: or fewer than 0). Value: its rank; limit.
     KVS_ERROR_RANK_LIMIT = 5,

@@ -6,7 +6,7 @@ use kvscatter::{ElementType, Layout, RawBuffer};
 
 use crate::boundary::{Versioned, array};
 use crate::element::kvs_element_type;
-use crate::failure::{Aspect, Failure, Kind};
+use crate::failure::{Aspect, Failure, Kind, Subject};
 
 /// The most dimensions that a tensor may have.
 pub const KVS_MAX_RANK: u32 = 16;
@@ -34,6 +34,30 @@ pub struct kvs_tensor {
 // SAFETY: as the struct above begins.
 unsafe impl Versioned for kvs_tensor {}
 
+impl kvs_tensor {
+    /// # Safety
+    /// `shape` is either NULL, misaligned, or points to `rank` numbers that nobody writes while `'a` lasts.
+    #[inline]
+    unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], Failure> {
+        // SAFETY: the caller's.
+        unsafe { array(self.shape, self.rank as usize, Subject::from(argument).part("shape")) }
+    }
+
+    /// Strides, if there are any.
+    ///
+    /// # Safety
+    /// As for `shape`.
+    #[inline]
+    unsafe fn strides<'a>(&self, argument: &'static CStr) -> Result<Option<&'a [i64]>, Failure> {
+        if self.strides.is_null() {
+            return Ok(None);
+        }
+        let subject = Subject::from(argument).part("strides");
+        // SAFETY: the caller's.
+        unsafe { array(self.strides, self.rank as usize, subject) }.map(Some)
+    }
+}
+
 /// A tensor's type, shape and strides, read and checked as far as only C can get them wrong.
 #[derive(Debug)]
 pub(crate) struct Description {
@@ -54,22 +78,18 @@ impl Description {
             return Err(Kind::RankLimit { argument, rank: tensor.rank.into() }.into());
         }
         // SAFETY: the caller's.
-        let shape = unsafe { array(tensor.shape, tensor.rank as usize, argument) }?;
+        let shape = unsafe { tensor.shape(argument) }?;
         if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
             return Err(Kind::NegativeDimension { argument, dimension, value }.into());
         }
-        let row_major = row_major(shape);
-        let strides = if tensor.strides.is_null() {
-            row_major.as_slice()
-        } else {
-            // SAFETY: the caller's.
-            unsafe { array(tensor.strides, tensor.rank as usize, argument) }?
-        };
+        let row_major: Vec<i64> = (0..shape.len()).map(|at| dense_stride(shape, at)).collect();
+        // SAFETY: the caller's.
+        let strides = unsafe { tensor.strides(argument) }?.unwrap_or(&row_major);
         Ok(Self {
             element,
             shape: narrowed(shape, argument)?,
             strides: narrowed(strides, argument)?,
-            dense: first_difference(shape, strides, &row_major).is_none(),
+            dense: first_difference(shape, |at| strides[at], &row_major).is_none(),
         })
     }
 
@@ -82,7 +102,7 @@ impl Description {
         let layout = Layout::strided(&self.shape, &self.strides);
         let per_byte = if self.element.bits() == Some(4) { 2 } else { 1 };
         let offset = layout.least_offset().checked_next_multiple_of(per_byte);
-        Ok(layout.offset(offset.ok_or(Kind::TooLarge { argument })?))
+        Ok(layout.offset(offset.ok_or(Kind::TooLarge { subject: argument.into() })?))
     }
 }
 
@@ -123,7 +143,7 @@ impl Operand {
         Self {
             code: self.code,
             shape: self.shape.clone(),
-            strides: row_major(&self.shape).into(),
+            strides: (0..self.shape.len()).map(|at| dense_stride(&self.shape, at)).collect(),
             dense: true,
             alignment: self.alignment,
             before: 0,
@@ -145,26 +165,26 @@ impl Operand {
         if tensor.r#type != self.code {
             return mismatch(Aspect::Type, tensor.r#type.into(), self.code.into());
         }
-        let rank = self.shape.len();
-        if tensor.rank as usize != rank {
-            return mismatch(Aspect::Rank, tensor.rank.into(), rank as i64);
+        if tensor.rank as usize != self.shape.len() {
+            return mismatch(Aspect::Rank, tensor.rank.into(), self.shape.len() as i64);
         }
         // SAFETY: the caller's.
-        let shape = unsafe { array(tensor.shape, rank, argument) }?;
+        let shape = unsafe { tensor.shape(argument) }?;
         for (dimension, (&got, &want)) in shape.iter().zip(&self.shape).enumerate() {
             if got != want {
                 return mismatch(Aspect::Dimension(dimension), got, want);
             }
         }
-        if !(tensor.strides.is_null() && self.dense) {
-            // SAFETY: the caller's.
-            let strides = unsafe { array(tensor.strides, rank, argument) }?;
-            if let Some(at) = first_difference(shape, strides, &self.strides) {
-                return mismatch(Aspect::Stride(at), strides[at], self.strides[at]);
+        // SAFETY: the caller's.
+        let strides = unsafe { tensor.strides(argument) }?;
+        if strides.is_some() || !self.dense {
+            let stride = |at| strides.map_or_else(|| dense_stride(shape, at), |strides| strides[at]);
+            if let Some(at) = first_difference(shape, stride, &self.strides) {
+                return mismatch(Aspect::Stride(at), stride(at), self.strides[at]);
             }
         }
         if self.bytes > 0 && !tensor.data.addr().is_multiple_of(self.alignment) {
-            return Err(Kind::Misaligned { argument, alignment: self.alignment }.into());
+            return Err(Kind::Misaligned { subject: argument.into(), alignment: self.alignment }.into());
         }
         Ok(self.buffer(tensor))
     }
@@ -188,27 +208,21 @@ fn alignment(element: ElementType) -> usize {
     bits.div_ceil(8)
 }
 
-/// The strides of a dense tensor. Where they do not fit, the core refuses the shape.
-fn row_major(shape: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1; shape.len()];
-    let mut stride = 1_i64;
-    for (place, size) in strides.iter_mut().zip(shape).rev() {
-        *place = stride;
-        stride = stride.wrapping_mul(*size);
-    }
-    strides
+/// A stride of a dense tensor. Where it does not fit, the core refuses the shape.
+fn dense_stride(shape: &[i64], at: usize) -> i64 {
+    shape[at..].iter().skip(1).fold(1, |stride: i64, &size| stride.wrapping_mul(size))
 }
 
 /// The first stride that leads elsewhere. None does where there is one element along it, or none at all.
 #[inline]
-fn first_difference(shape: &[i64], strides: &[i64], expected: &[i64]) -> Option<usize> {
-    let different = |at: &usize| shape[*at] > 1 && strides[*at] != expected[*at];
-    let first = (0..shape.len()).find(different);
+fn first_difference(shape: &[i64], stride: impl Fn(usize) -> i64, expected: &[i64]) -> Option<usize> {
+    let first = (0..shape.len()).find(|&at| shape[at] > 1 && stride(at) != expected[at]);
     first.filter(|_| !shape.contains(&0))
 }
 
 /// On machines whose addresses are narrower than C's numbers, some do not fit.
 fn narrowed<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, Failure> {
-    let narrowed = |&number| T::try_from(number).map_err(|_| Kind::TooLarge { argument }.into());
+    let narrowed =
+        |&number| T::try_from(number).map_err(|_| Kind::TooLarge { subject: argument.into() }.into());
     numbers.iter().map(narrowed).collect()
 }

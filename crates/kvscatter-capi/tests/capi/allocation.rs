@@ -1,0 +1,49 @@
+//! A run allocates nothing, refused or not.
+
+use allocation_counter::measure;
+use kvscatter_capi::*;
+
+use crate::c::{CALL, Operator, Prepared, TENSOR_SCATTER, Tensor, wide};
+
+#[test]
+fn runs_allocate_nothing() {
+    let (cache, update) = (
+        Tensor::dense(kvs_element_type_code::KVS_FLOAT16, &[2, 3, 8, 4]),
+        Tensor::dense(kvs_element_type_code::KVS_FLOAT16, &[2, 3, 2, 4]),
+    );
+    let operator = Operator::TensorScatter(TENSOR_SCATTER);
+    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let (mut k, mut v, mut present, mut new) = ([0_u16; 192], [0_u16; 192], [0_u16; 192], [7_u16; 48]);
+    let starts = [6, 0];
+    let (mut good, mut bad) = (CALL, CALL);
+    good.write_indices = wide(&starts);
+    bad.write_indices = wide(&starts[..1]);
+    let update = update.at(&raw mut new);
+    let pairs = [&raw mut k, &raw mut v].map(|data| kvs_pair { cache: cache.at(data), update });
+    let present = cache.at(&raw mut present);
+    let mut written = kvs_written { struct_size: size_of::<kvs_written>(), skipped: 0 };
+    let handle = prepared.handle();
+    let mut statuses = [[-1; 4]; 2];
+    let allocations = measure(|| {
+        for (call, statuses) in [good, bad].iter().zip(&mut statuses) {
+            let [pair, ..] = &pairs;
+            *statuses = [
+                // SAFETY: all of it lives; so below.
+                unsafe { kvs_in_place(handle, call, &pair.cache, &update, &mut written) },
+                // SAFETY: as above.
+                unsafe { kvs_in_place_many(handle, call, pairs.as_ptr(), 2, &mut written) },
+                // SAFETY: as above.
+                unsafe { kvs_into_present(handle, call, &pair.cache, &update, &present, &mut written) },
+                // SAFETY: as above.
+                unsafe { kvs_for_each_block(handle, call, Some(nothing), std::ptr::null_mut()) },
+            ];
+        }
+    });
+    assert_eq!(statuses, [[0; 4], [kvs_status_code::KVS_ERROR_COUNT as i32; 4]]);
+    assert_eq!(allocations.count_total, 0, "{allocations:?}");
+    assert_eq!((k[24..32].to_vec(), v[191]), (vec![7; 8], 0));
+}
+
+unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, _: *const kvs_block) -> i32 {
+    0
+}

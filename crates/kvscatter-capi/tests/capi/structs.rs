@@ -1,0 +1,71 @@
+//! Structs, constants and functions as a C compiler reads them from the header.
+
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+use kvscatter_capi::*;
+
+/// `_Static_assert`s that a struct has the size of Rust's, and its fields their offsets.
+macro_rules! assertions {
+    ($into:ident, $($name:ident { $($field:ident),* })*) => {$(
+        $into.push_str(&format!("SIZE({}, {}, {});\n", stringify!($name), size_of::<$name>(), align_of::<$name>()));
+        $($into.push_str(&format!(
+            "OFFSET({}, {}, {});\n",
+            stringify!($name),
+            stringify!($field).trim_start_matches("r#"),
+            offset_of!($name, $field),
+        ));)*
+    )*};
+}
+
+#[test]
+fn lie_as_the_header_says() {
+    let mut source = String::from(
+        "#include <kvscatter.h>\n\
+         #define SIZE(type, size, align) _Static_assert(sizeof(type) == size && _Alignof(type) == align, #type)\n\
+         #define OFFSET(type, field, at) _Static_assert(offsetof(type, field) == at, #type \".\" #field)\n",
+    );
+    assertions! { source,
+        kvs_tensor { struct_size, data, r#type, rank, shape, strides }
+        kvs_indices { values, count, bits }
+        kvs_executor { broadcast, user }
+        kvs_call {
+            struct_size, write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor
+        }
+        kvs_tensor_scatter_options { struct_size, axis, mode, out_of_range, negative_index }
+        kvs_kv_cache_update_options { struct_size, cache_mode, update_form, out_of_range }
+        kvs_kv_cache_operation_options { struct_size, rsv, out_of_range }
+        kvs_pair { cache, update }
+        kvs_written { struct_size, skipped }
+        kvs_loop { count, dst, src }
+        kvs_block { dst, src, len, loops }
+        kvs_error { struct_size, code, fields, argument, index, value, limit, message }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("structs.c");
+    fs::write(&path, &source).unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I"]);
+    let output = compile.arg(include).arg(&path).output().unwrap();
+    assert!(output.status.success(), "{source}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Where a later version would have to grow: what is there stays where it is.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn stay_as_they_were() {
+    let sizes = [
+        size_of::<kvs_tensor>(),
+        size_of::<kvs_indices>(),
+        size_of::<kvs_call>(),
+        size_of::<kvs_tensor_scatter_options>(),
+        size_of::<kvs_kv_cache_update_options>(),
+        size_of::<kvs_kv_cache_operation_options>(),
+        size_of::<kvs_block>(),
+        size_of::<kvs_error>(),
+    ];
+    assert_eq!(sizes, [40, 24, 160, 32, 24, 24, 96, 304]);
+}
