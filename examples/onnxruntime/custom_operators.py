@@ -3,12 +3,15 @@
     python custom_operators.py target/release/libkvscatter_ort.so
 """
 
+import pathlib
 import sys
 
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+# ONNX Runtime looks for a relative path beside itself.
+library = str(pathlib.Path(sys.argv[1]).resolve())
 DOMAIN = "com.kvscatter"
 f16, i32 = TensorProto.FLOAT16, TensorProto.INT32
 
@@ -36,7 +39,7 @@ imports = [helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, 1)]
 model = helper.make_model(graph, opset_imports=imports, ir_version=11)
 
 options = ort.SessionOptions()
-options.register_custom_ops_library(sys.argv[1])
+options.register_custom_ops_library(library)
 session = ort.InferenceSession(model.SerializeToString(), options)
 print("inferred shape of present:", session.get_outputs()[0].shape)
 

@@ -3,12 +3,16 @@
     python custom_operators_onnxscript.py target/release/libkvscatter_ort.so
 """
 
+import pathlib
 import sys
 
 import numpy as np
 import onnxruntime as ort
 from onnxscript import FLOAT16, INT64, script
 from onnxscript.values import Opset
+
+# ONNX Runtime looks for a relative path beside itself.
+library = str(pathlib.Path(sys.argv[1]).resolve())
 
 kvscatter = Opset("com.kvscatter", 1)
 
@@ -24,7 +28,7 @@ def step(
 
 
 options = ort.SessionOptions()
-options.register_custom_ops_library(sys.argv[1])
+options.register_custom_ops_library(library)
 session = ort.InferenceSession(step.to_model_proto(opset_version=24, ir_version=11).SerializeToString(), options)
 (present,) = session.run(
     None,

@@ -3,11 +3,15 @@
     python in_place.py target/release/libkvscatter_ort.so
 """
 
+import pathlib
 import sys
 
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
+
+# ONNX Runtime looks for a relative path beside itself.
+library = str(pathlib.Path(sys.argv[1]).resolve())
 
 # A model of one node; an exporter makes such nodes for every layer.
 f16, i64 = TensorProto.FLOAT16, TensorProto.INT64
@@ -25,7 +29,7 @@ graph = helper.make_graph(
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
 
 # The plugin: once per process, then in the options of every session that is to use it.
-ort.register_execution_provider_library("kvscatter", sys.argv[1])
+ort.register_execution_provider_library("kvscatter", library)
 devices = [device for device in ort.get_ep_devices() if device.ep_name == "KvscatterExecutionProvider"]
 options = ort.SessionOptions()
 options.add_provider_for_devices(devices, {})
