@@ -1,12 +1,16 @@
 """The oracle's cases, with the shapes taken out of the models, so that nothing but the kernel checks them."""
 
 import json
+import pathlib
 
 import onnx
 import pytest
 from support.elements import BY_CODE
 from support.sessions import CARRIED, plugin, run
 from support.tensors import Tensor, same
+# The ONNX project's own.
+ONNX_NODE = pathlib.Path(__file__).parents[3] / "testdata" / "onnx-node"
+
 
 class Case:
     """One folder of ``kvscatter cases``."""
@@ -80,3 +84,8 @@ def test_the_oracles_answer_in_place_and_functional(cases):
             raise
         checked["refused" if case.refused else "written"] += 1
     assert checked["written"] > 250 and checked["refused"] > 150, checked
+
+
+@pytest.mark.parametrize("folder", sorted(ONNX_NODE.iterdir()), ids=lambda folder: folder.name)
+def test_the_onnx_projects_cases(folder):
+    check(Case(folder))

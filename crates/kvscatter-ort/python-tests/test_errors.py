@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import onnx
 import pytest
 from support import models
 from support.elements import FLOAT
@@ -138,3 +139,31 @@ def test_a_session_goes_on_after_an_error():
             with pytest.raises(Exception, match="write_indices"):
                 run(session, inputs, {"present_cache": past})
             same(past, before)
+
+
+@pytest.mark.parametrize("kind", ["update in the cache", "update in the present", "present across the cache"])
+def test_memory_that_overlaps_is_refused(kind):
+    """The built-in kernel reads what it has just overwritten."""
+    memory = Tensor.painted(FLOAT, (1, 12, 1), 1)
+    before = memory.bytes()
+    session = plugin(models.tensor_scatter(FLOAT.code))
+    past, update, present = {
+        "update in the cache": (0, 3, 0),
+        "update in the present": (0, 7, 6),
+        "present across the cache": (0, 10, 2),
+    }[kind]
+    binding = session.io_binding()
+    for name, offset, rows in [("past_cache", past, 4), ("update", update, 2)]:
+        binding.bind_input(name, "cpu", 0, np.float32, (1, rows, 1), memory.address + 4 * offset)
+    binding.bind_cpu_input("write_indices", np.array([0]))
+    binding.bind_output("present_cache", "cpu", 0, np.float32, (1, 4, 1), memory.address + 4 * present)
+    with pytest.raises(Exception, match="TensorScatter: .*shares memory"):
+        session.run_with_iobinding(binding)
+    same(memory, before)
+
+
+def test_indices_of_another_type_are_refused_when_the_session_is_made():
+    model = onnx.load_from_string(models.tensor_scatter(FLOAT.code))
+    model.graph.input[2].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    with pytest.raises(Exception, match="(?i)type.*int32"):
+        plugin(model.SerializeToString())
