@@ -16,7 +16,6 @@ use ort_sys::{
 
 use crate::inference::infer;
 use crate::kernel::Kernel;
-use crate::node::Node;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
 use crate::runtime::{Runtime, tensor_element};
 use crate::status::{enter, leave};
@@ -228,10 +227,8 @@ unsafe extern "system" fn create<O: Operator>(
     // SAFETY: one of ours.
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     enter(runtime, || {
-        // SAFETY: what the runtime calls for a kernel with.
-        let node = unsafe { Node::new(runtime, info) };
-        let kernel = Kernel::<O>::new(runtime, &node)?;
-        kernel.check(&node)?;
+        // SAFETY: what the runtime asks for a kernel with.
+        let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
         // SAFETY: the runtime's variable for the answer, which it gives back to `destroy`.
         unsafe { out.write(Box::into_raw(Box::new(kernel)).cast()) };
         Ok(())

@@ -20,15 +20,17 @@ pub(crate) struct Kernel<O> {
 
 impl<O: Operator> Kernel<O> {
     /// # Errors
-    /// For attributes that the operator does not know.
-    pub(crate) fn new(runtime: Runtime, node: &Node<'_>) -> Result<Self, Failure> {
-        Ok(Self { runtime, operator: O::new(node)?, inputs: node.input_count()? })
-    }
-
-    /// # Errors
-    /// For inputs of which it is known already that no call can be right.
-    pub(crate) fn check(&self, node: &Node<'_>) -> Result<(), Failure> {
-        self.operator.check(&node.inputs()?)
+    /// For attributes that the operator does not know, and for inputs of which it is known already that no call can be
+    /// right.
+    ///
+    /// # Safety
+    /// `info` is what the runtime asks for a kernel with.
+    pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
+        // SAFETY: the caller's.
+        let node = unsafe { Node::new(runtime, info) };
+        let (operator, inputs) = (O::new(&node)?, node.inputs()?);
+        operator.check(&inputs)?;
+        Ok(Self { runtime, operator, inputs: inputs.len() })
     }
 
     /// # Safety
@@ -71,8 +73,7 @@ impl EpKernel {
                 SetSharedPrePackedWeight: None,
             };
             // SAFETY: the caller's.
-            let node = unsafe { Node::new(runtime, info) };
-            let kernel = Kernel::new(runtime, &node)?;
+            let kernel = unsafe { Kernel::new(runtime, info) }?;
             let kernel = Box::into_raw(Box::new(Self { base, kernel }));
             // SAFETY: the runtime's variable for the answer, which owns it from here on.
             unsafe { out.write(kernel.cast()) };

@@ -64,24 +64,15 @@ impl Node<'_> {
         Ok(Some(text(&buffer)))
     }
 
-    /// How many inputs it has, absent ones in between included.
-    ///
-    /// # Errors
-    /// Whatever the runtime says.
-    pub(crate) fn input_count(&self) -> Result<usize, Failure> {
-        let mut count = 0;
-        // SAFETY: the caller's of `new`; the number goes to a variable of ours.
-        let status = unsafe { (self.runtime.api.KernelInfo_GetInputCount)(self.raw, &raw mut count) };
-        self.runtime.check(status)?;
-        Ok(count)
-    }
-
-    /// What is known of its inputs. Those that are absent are known as nothing, or not listed.
+    /// What is known of its inputs, one by one. Those that are absent before others are known as nothing.
     ///
     /// # Errors
     /// Whatever the runtime says.
     pub(crate) fn inputs(&self) -> Result<Vec<Known>, Failure> {
         let Self { runtime, raw, .. } = *self;
+        let mut count = 0;
+        // SAFETY: the caller's of `new`; the number goes to a variable of ours.
+        runtime.check(unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, &raw mut count) })?;
         let known = |index| {
             // SAFETY: the caller's of `new`, and an input that there is.
             let info = Owned::new(runtime, runtime.api.ReleaseTypeInfo, |out| unsafe {
@@ -99,7 +90,7 @@ impl Node<'_> {
             // SAFETY: a part of what is owned here.
             unsafe { Known::new(runtime, tensor) }
         };
-        (0..self.input_count()?).map(known).collect()
+        (0..count).map(known).collect()
     }
 
     /// The runtime says in words alone whether an attribute is absent or of another kind. It is there if it can be

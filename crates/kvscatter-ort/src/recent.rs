@@ -229,4 +229,31 @@ mod tests {
         nest(&recent, &cache, &shapes, &depth);
         assert_eq!(depth.get(), 40);
     }
+
+    /// Whatever place a thread finds, what is in it belongs to the shapes that it asked with.
+    #[test]
+    fn threads_get_what_they_asked_for() {
+        let recent = Recent::new();
+        let shapes: Vec<[i64; 2]> = (0..12).map(|rows| [1, rows]).collect();
+        std::thread::scope(|threads| {
+            for first in 0..8 {
+                let (recent, shapes) = (&recent, &shapes);
+                threads.spawn(move || {
+                    let cache = shaped(1, &[1, 99]);
+                    for shape in shapes.iter().cycle().skip(first).step_by(5).take(5_000) {
+                        let asked = recent.with(
+                            &cache,
+                            &shaped(1, shape),
+                            || Ok(*shape),
+                            |found| {
+                                assert_eq!(found, shape);
+                                Ok(())
+                            },
+                        );
+                        assert!(asked.is_ok());
+                    }
+                });
+            }
+        });
+    }
 }
