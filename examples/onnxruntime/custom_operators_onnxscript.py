@@ -29,7 +29,8 @@ def step(
 
 options = ort.SessionOptions()
 options.register_custom_ops_library(library)
-session = ort.InferenceSession(step.to_model_proto(opset_version=24, ir_version=11).SerializeToString(), options)
+model = step.to_model_proto(opset_version=24, ir_version=11)
+session = ort.InferenceSession(model.SerializeToString(), options)
 (present,) = session.run(
     None,
     {

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
+
 from support import models
 from support.sessions import LIBRARY, PROVIDER, builtin, plugin
 
@@ -138,7 +139,8 @@ def spread(samples: dict[str, list[float]]) -> tuple[float, float]:
     """The least and the greatest median ratio of the built-in kernel to itself over blocks of rounds, and 1."""
     size = len(samples["built-in"]) // BLOCKS
     blocks = [
-        {name: of_engine[at * size : (at + 1) * size] for name, of_engine in samples.items()} for at in range(BLOCKS)
+        {name: of_engine[at * size : (at + 1) * size] for name, of_engine in samples.items()}
+        for at in range(BLOCKS)
     ]
     medians = [ratio(block, "built-in again", "built-in") for block in blocks]
     return min(1.0, *medians), max(1.0, *medians)

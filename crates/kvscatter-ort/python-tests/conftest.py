@@ -1,7 +1,7 @@
 """Loads the plugin once for all tests, as an application does.
 
-``cargo xtask ort`` sets two variables: KVSCATTER_ORT_LIBRARY, the plugin, and KVSCATTER_COMMAND, the command line tool that
-writes the oracle's cases.
+``cargo xtask ort`` sets two variables: KVSCATTER_ORT_LIBRARY, the plugin, and KVSCATTER_COMMAND, the command line
+tool that writes the oracle's cases.
 """
 
 import os
@@ -39,4 +39,6 @@ def cases(tmp_path_factory):
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("needs_builtin") and not HAS_BUILTIN:
-            item.add_marker(pytest.mark.skip(reason=f"onnxruntime {ort.__version__} has no TensorScatter of its own"))
+            item.add_marker(
+                pytest.mark.skip(reason=f"onnxruntime {ort.__version__} has no TensorScatter of its own")
+            )

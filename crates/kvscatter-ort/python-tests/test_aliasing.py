@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto
+
 from support import models
 from support.elements import FLOAT
 from support.sessions import bind, plugin

@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
+
 from support import models
 from support.sessions import HAS_BUILTIN, LIBRARY, PROVIDER, assignment, builtin, options, plugin
 

@@ -5,9 +5,11 @@ import pathlib
 
 import onnx
 import pytest
+
 from support.elements import BY_CODE
 from support.sessions import CARRIED, plugin, run
 from support.tensors import Tensor, same
+
 # The ONNX project's own.
 ONNX_NODE = pathlib.Path(__file__).parents[3] / "testdata" / "onnx-node"
 
@@ -48,8 +50,10 @@ class Case:
     def is_negative_in_a_ring(self) -> bool:
         """What the oracle takes modulo and ONNX Runtime refuses."""
         indices = self.tensors().get("write_indices")
-        return b"circular" in self.model.SerializeToString() and indices is not None and any(
-            index >> 63 for index in indices.array().tolist()
+        return (
+            b"circular" in self.model.SerializeToString()
+            and indices is not None
+            and any(index >> 63 for index in indices.array().tolist())
         )
 
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+
 from support import documents, models
 from support.elements import FLOAT16, pack
 from support.sessions import plugin, run

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+
 from support.decoder import MODEL, generate, with_mask
 from support.sessions import HAS_BUILTIN, PROVIDER, assignment, builtin, plugin
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import onnx
 import pytest
+
 from support import models
 from support.elements import FLOAT
 from support.sessions import HAS_BUILTIN, VERSION, builtin, plugin, run

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from support.sessions import LIBRARY
 
 ROOT = pathlib.Path(__file__).parents[3]

@@ -2,6 +2,7 @@
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
+
 from support import documents, models
 from support.sessions import PROVIDER, assignment, plugin
 

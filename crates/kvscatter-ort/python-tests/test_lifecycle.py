@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
+
 from support import models
 from support.sessions import LIBRARY, PROVIDER, VERSION, plugin, unregister
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto
+
 from support import documents, models
 from support.elements import BY_NAME, pack
 from support.sessions import custom, run
@@ -76,7 +77,9 @@ def test_refusals_leave_every_byte(layer, ends, lengths, words):
     same(feed["past"], before)
 
 
-@pytest.mark.parametrize("new, past", [((6, 7), PAST), ((3, 2, 4, 3), PAST), ((6, 8), (3, 6, 8)), ((6, 2, 4), PAST)])
+@pytest.mark.parametrize(
+    "new, past", [((6, 7), PAST), ((3, 2, 4, 3), PAST), ((6, 8), (3, 6, 8)), ((6, 2, 4), PAST)]
+)
 def test_shapes_that_do_not_fit(new, past):
     feed = inputs(HALF, [0], [2, 2, 2], [2, 2, 2], new=new, past=past)
     before = feed["past"].bytes()

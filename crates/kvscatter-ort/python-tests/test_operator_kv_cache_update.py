@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto
+
 from support import documents, models
 from support.elements import BY_NAME, FLOAT, pack
 from support.sessions import custom, run
@@ -38,7 +39,9 @@ def inputs(element, indices, lengths=None, cache=CACHE, update=None) -> dict[str
 def check(session, feed, indices, lengths=None):
     """In place and functional."""
     cache = feed["cache"]
-    want = pack(documents.kv_cache_update(cache.array(), feed["update"].array(), indices, lengths), cache.element)
+    want = pack(
+        documents.kv_cache_update(cache.array(), feed["update"].array(), indices, lengths), cache.element
+    )
     before, present = cache.bytes(), Tensor.garbage(cache.element, cache.shape)
     run(session, feed, {"present": present})
     same(present, want)
@@ -114,7 +117,9 @@ def test_cache_and_update_of_different_types():
     same(feed["cache"], before)
 
 
-@pytest.mark.parametrize("cache, update", [((3, 2, 6), (3, 2, 2)), ((3, 2, 6, 4), (3, 2, 7, 4)), (CACHE, (4, 2, 1, 4))])
+@pytest.mark.parametrize(
+    "cache, update", [((3, 2, 6), (3, 2, 2)), ((3, 2, 6, 4), (3, 2, 7, 4)), (CACHE, (4, 2, 1, 4))]
+)
 def test_shapes_that_do_not_fit(cache, update):
     feed = inputs(FLOAT, np.zeros(update[0], I32), cache=cache, update=update)
     before = feed["cache"].bytes()

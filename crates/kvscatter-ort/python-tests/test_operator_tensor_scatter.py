@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto
+
 from support import documents, models
 from support.elements import FLOAT16, pack
 from support.sessions import CARRIED, assignment, custom, plugin, run

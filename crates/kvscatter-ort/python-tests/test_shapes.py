@@ -5,13 +5,18 @@ import itertools
 import numpy as np
 import pytest
 from onnx import TensorProto
+
 from support import documents, models
 from support.elements import FLOAT16, pack
 from support.sessions import plugin, run
 from support.tensors import Tensor, same
 
 SHAPES = [(3, 4), (2, 5, 3), (2, 3, 4, 5), (2, 1, 3, 4, 2), (1, 2, 2, 3, 2, 2)]
-AXES = [(shape, axis) for shape in SHAPES for axis in itertools.chain(range(1, len(shape)), range(1 - len(shape), 0))]
+AXES = [
+    (shape, axis)
+    for shape in SHAPES
+    for axis in itertools.chain(range(1, len(shape)), range(1 - len(shape), 0))
+]
 
 
 def check(past_shape, rows, indices, axis, mode):
@@ -76,7 +81,9 @@ def test_empty_dimensions(shape, rows, indices, mode):
 def test_a_session_takes_one_shape_after_the_other():
     """As a decoder does: a prefill, steps, another batch, back again."""
     session = plugin(models.tensor_scatter(FLOAT16.code, mode="circular"))
-    for turn, (batch, rows) in enumerate([(1, 7), (1, 1), (1, 1), (3, 2), (1, 1), (3, 2), (2, 8), (1, 7)] * 3):
+    for turn, (batch, rows) in enumerate(
+        [(1, 7), (1, 1), (1, 1), (3, 2), (1, 1), (3, 2), (2, 8), (1, 7)] * 3
+    ):
         past = Tensor.painted(FLOAT16, (batch, 2, 8, 4), turn)
         update = Tensor.painted(FLOAT16, (batch, 2, rows, 4), 100 + turn)
         indices = [turn * (sample + 1) for sample in range(batch)]

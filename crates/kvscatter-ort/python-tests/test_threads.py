@@ -7,8 +7,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto
+
 from support import models
-from support.sessions import PROVIDER, options
+from support.sessions import add_provider, options
 
 MIB = 1 << 20
 
@@ -16,7 +17,7 @@ MIB = 1 << 20
 def session(threads: int) -> ort.InferenceSession:
     # Threads that spin while they wait would look busy.
     made = options(threads, **{"session.intra_op.allow_spinning": "0"})
-    made.add_provider_for_devices([device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {})
+    add_provider(made)
     return ort.InferenceSession(models.tensor_scatter(TensorProto.UINT8), made, enable_fallback=0)
 
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from onnx import TensorProto
+
 from support import documents, models
 from support.elements import BUILTIN, FLOAT, PLUGIN_ONLY, pack
 from support.sessions import CARRIED, NOT_CARRIED, PROVIDER, assignment, builtin, plugin, run
@@ -81,5 +82,9 @@ def test_nan_payloads_and_negative_zeros_survive():
     update.data[:] = bits.view(np.uint8)
     past = Tensor.garbage(FLOAT, (1, 6, 1))
     session = plugin(models.tensor_scatter(TensorProto.FLOAT))
-    run(session, {"past_cache": past, "update": update, "write_indices": Tensor.of([1])}, {"present_cache": past})
+    run(
+        session,
+        {"past_cache": past, "update": update, "write_indices": Tensor.of([1])},
+        {"present_cache": past},
+    )
     assert (past.array()[0, 1:5, 0] == bits).all()

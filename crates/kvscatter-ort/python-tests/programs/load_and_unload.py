@@ -1,4 +1,4 @@
-"""Loads and unloads the plugin a thousand times; prints what the process holds afterwards that it did not hold before."""
+"""Loads and unloads the plugin a thousand times; prints how much more the process holds afterwards."""
 
 import ctypes
 import gc
@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
+
 from support import models
 from support.sessions import LIBRARY, PROVIDER, plugin
 

@@ -13,8 +13,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
+
 from support import models
-from support.sessions import LIBRARY, PROVIDER, options
+from support.sessions import LIBRARY, PROVIDER, add_provider, options
 
 CACHE = (1, 64, 1 << 18)  # 64 MiB of float
 domain, consumers = sys.argv[1].replace("ai.onnx", ""), int(sys.argv[2])
@@ -42,7 +43,7 @@ if domain:
     made.register_custom_ops_library(LIBRARY)
 else:
     ort.register_execution_provider_library(PROVIDER, LIBRARY)
-    made.add_provider_for_devices([device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {})
+    add_provider(made)
 session = ort.InferenceSession(models.model(nodes, inputs, outputs), made, enable_fallback=0)
 
 

@@ -1,6 +1,6 @@
 """Writes one row of a cache whose other pages are read-only; a stray write ends the process with SIGSEGV.
 
-    protected_pages.py in-place | functional
+protected_pages.py in-place | functional
 """
 
 import ctypes
@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
+
 from support import models
 from support.sessions import LIBRARY, PROVIDER, plugin
 

@@ -31,10 +31,17 @@ def options(threads: int = 1, **entries: str) -> ort.SessionOptions:
     return made
 
 
+def add_provider(made: ort.SessionOptions) -> None:
+    """Lets the plugin take nodes of the sessions that are made with these options."""
+    made.add_provider_for_devices(
+        [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {}
+    )
+
+
 def plugin(model, threads: int = 1, operators: bool = False) -> ort.InferenceSession:
     """A session in which the plugin takes what it can."""
     made = options(threads)
-    made.add_provider_for_devices([device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {})
+    add_provider(made)
     if operators:
         made.register_custom_ops_library(LIBRARY)
     return ort.InferenceSession(model, made, enable_fallback=0)
@@ -42,7 +49,9 @@ def plugin(model, threads: int = 1, operators: bool = False) -> ort.InferenceSes
 
 def builtin(model, threads: int = 1) -> ort.InferenceSession:
     """A session with ONNX Runtime's own kernels alone."""
-    return ort.InferenceSession(model, options(threads), providers=["CPUExecutionProvider"], enable_fallback=0)
+    return ort.InferenceSession(
+        model, options(threads), providers=["CPUExecutionProvider"], enable_fallback=0
+    )
 
 
 def custom(model, threads: int = 1) -> ort.InferenceSession:
@@ -53,7 +62,7 @@ def custom(model, threads: int = 1) -> ort.InferenceSession:
 
 
 def unregister() -> None:
-    """Gives the library back. ONNX Runtime asks for all of its sessions to be gone, also those that failed tests keep."""
+    """Gives the library back. All of its sessions must be gone, also those that caught exceptions keep alive."""
     gc.collect()
     ort.unregister_execution_provider_library(PROVIDER)
 
@@ -66,7 +75,9 @@ def assignment(session: ort.InferenceSession) -> dict[str, list[str]]:
     return taken
 
 
-def bind(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> ort.IOBinding:
+def bind(
+    session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]
+) -> ort.IOBinding:
     """A binding to memory of ours; one tensor may be both input and output."""
     binding = session.io_binding()
     for name, tensor in inputs.items():
