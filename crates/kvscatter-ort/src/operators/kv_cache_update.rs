@@ -54,8 +54,6 @@ impl Operator for KvCacheUpdate {
         let cache = &context.input(0, Argument::Cache)?;
         let update = &context.input(1, Argument::Update)?;
         let write_indices = context.input(2, Argument::TensorRtWriteIndices)?;
-        let lengths = context.optional_input(3, Argument::UpdateLengths)?;
-        self.check_lengths(lengths.is_some())?;
         let write_indices = Indices::of(&write_indices).map_err(refuse)?;
         let starts = write_indices.starts();
         match &self.form {
@@ -74,8 +72,8 @@ impl Operator for KvCacheUpdate {
                 })
             }
             Form::Packed(recent) => {
-                let lengths = lengths.as_ref().map(Tensor::list::<i32>).transpose().map_err(refuse)?;
-                let lengths = lengths.as_deref().unwrap_or_default();
+                let lengths = context.input(3, Argument::UpdateLengths)?;
+                let lengths = &lengths.list().map_err(refuse)?;
                 let prepare = || {
                     let element = cache.element_with(update, refuse)?;
                     let write = OPERATOR
