@@ -109,12 +109,18 @@ fn c() -> Step {
     Step::new("c", commands).needs(&[GCC, GXX])
 }
 
-/// Every program with the checks of the address sanitizer on both sides of the boundary.
+/// The interface's own tests, and every program, with the checks of the address sanitizer on both sides of the
+/// boundary.
 pub(crate) fn c_asan() -> Step {
-    let mut library = cargo("+nightly rustc --quiet -p kvscatter-capi --lib --crate-type=staticlib");
-    library.args(["--target", SANITIZED_TARGET]).env("RUSTFLAGS", "-Zsanitizer=address");
+    let sanitized = |line| {
+        let mut command = cargo(line);
+        command.args(["--target", SANITIZED_TARGET]).env("RUSTFLAGS", "-Zsanitizer=address");
+        command
+    };
+    let tests = sanitized("+nightly test -p kvscatter-capi --tests");
+    let library = sanitized("+nightly rustc --quiet -p kvscatter-capi --lib --crate-type=staticlib");
     let mut commands = build();
-    commands.push(library);
+    commands.extend([tests, library]);
     commands.extend(compile_and_run(Build::SanitizedThroughout));
     Step::new("c-asan", commands).needs(&[GCC, GXX, NIGHTLY])
 }
