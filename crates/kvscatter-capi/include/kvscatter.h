@@ -27,7 +27,8 @@
  * prints "write_indices[1] = 4096: 4096 + 1 rows exceed the cache's capacity of 4096".
  *
  * Errors. Every function that can fail returns a kvs_status. After any status but KVS_OK no byte of any cache
- * has changed, over many caches too, and no output parameter was written; kvs_last_error says why.
+ * has changed, over many caches too, and no output parameter was written; kvs_last_error says why. (But for
+ * KVS_ERROR_PANIC, which nothing you pass can cause.)
  *
  * Memory. The library keeps no pointer that it is given beyond the call, allocates only in the prepare
  * functions, and frees only in kvs_prepared_destroy. A run moves the bytes of the update and no others.
@@ -470,8 +471,8 @@ typedef enum kvs_update_form {
 } kvs_update_form;
 
 /**
- * A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step, destroyed
- * by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
+ * A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step,
+ * destroyed by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
  */
 typedef struct kvs_prepared kvs_prepared;
 
@@ -512,8 +513,8 @@ typedef struct kvs_tensor {
    */
   const int64_t *shape;
   /**
-   * `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative, those
-   * of a cache must keep its elements apart.
+   * `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative,
+   * those of a cache must keep its elements apart.
    */
   const int64_t *strides;
 } kvs_tensor;
@@ -631,8 +632,8 @@ typedef struct kvs_call {
    */
   size_t struct_size;
   /**
-   * TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do without:
-   * then every sample begins at slot 0.
+   * TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do
+   * without: then every sample begins at slot 0.
    */
   struct kvs_indices write_indices;
   /**
@@ -640,8 +641,8 @@ typedef struct kvs_call {
    */
   struct kvs_indices lengths;
   /**
-   * KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples; 32
-   * bits.
+   * KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples;
+   * 32 bits.
    */
   struct kvs_indices update_lengths;
   /**
@@ -709,9 +710,9 @@ typedef struct kvs_loop {
 } kvs_loop;
 
 /**
- * One strided copy of a write: a contiguous run of elements inside three loops, outermost first. The run at iterations
- * i, j, k begins at element `dst + i * loops[0].dst + j * loops[1].dst + k * loops[2].dst` of the cache, and at the same
- * sum over `src` of the update, both counted from the tensor's element [0, 0, ...] in its memory.
+ * One strided copy of a write: a contiguous run of elements inside three loops, outermost first. The run at
+ * iterations i, j, k begins at element `dst + i * loops[0].dst + j * loops[1].dst + k * loops[2].dst` of the cache,
+ * and at the same sum over `src` of the update, both counted from the tensor's element [0, 0, ...] in its memory.
  */
 typedef struct kvs_block {
   /**
@@ -798,9 +799,9 @@ const char *kvs_status_name(kvs_status status);
  *
  * Shape and strides are checked by the function that `out` is given to.
  *
- * Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types that
- * ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of the
- * two pointers.
+ * Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
+ * that ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
+ * the two pointers.
  *
  * # Safety
  * `dl_tensor` is either NULL or points to a `DLTensor`; `out` is either NULL or points to a `kvs_tensor` whose
@@ -818,17 +819,17 @@ kvs_status kvs_tensor_from_dlpack(const void *dl_tensor,
 void kvs_prepared_destroy(struct kvs_prepared *prepared);
 
 /**
- * Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn], and `update` differs from it in the
- * sequence dimension (`axis`) alone, where it is no longer. All element types.
+ * Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn], and `update` differs from it
+ * in the sequence dimension (`axis`) alone, where it is no longer. All element types.
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
  * `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`; `_TOO_LARGE`;
  * `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_LAYOUT`.
  *
  * # Safety
- * `options` is either NULL, which means the defaults, or points to options; `past_cache` and `update` are either NULL
- * or point to tensors whose `shape` is NULL or has `rank` numbers, and so have `strides`; `out` is either NULL or
- * points to where the handle is to be put.
+ * `options` is either NULL, which means the defaults, or points to options; `past_cache` and `update` are either
+ * NULL or point to tensors whose `shape` is NULL or has `rank` numbers, and so have `strides`; `out` is either NULL
+ * or points to where the handle is to be put.
  */
 kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *options,
                                       const struct kvs_tensor *past_cache,
@@ -836,8 +837,8 @@ kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *o
                                       struct kvs_prepared **out);
 
 /**
- * Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]; `update` is [b, d, s, h], with as many samples as the cache
- * or fewer, or packed, [totalTokens, d, h]. float32, float16 and bfloat16.
+ * Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]; `update` is [b, d, s, h], with as many samples as
+ * the cache or fewer, or packed, [totalTokens, d, h]. float32, float16 and bfloat16.
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
  * `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`; `_UPDATE_LONGER_THAN_CACHE`,
@@ -852,11 +853,11 @@ kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options 
                                        struct kvs_prepared **out);
 
 /**
- * Prepares Ascend ATB KVCacheOperation. `new_kv` is [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size], `past`
- * is [layer, batch, maxSeqLen, hiddenSize]. float16, bfloat16 and int8.
+ * Prepares Ascend ATB KVCacheOperation. `new_kv` is [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size],
+ * `past` is [layer, batch, maxSeqLen, hiddenSize]. float16, bfloat16 and int8.
  *
- * The tensors stand in the order of Ascend's document: the new values first. The functions that run it take the cache
- * first, as for all operators.
+ * The tensors stand in the order of Ascend's document: the new values first. The functions that run it take the
+ * cache first, as for all operators.
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
  * `KVS_ERROR_RESERVED`, `_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
@@ -871,19 +872,19 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
                                           struct kvs_prepared **out);
 
 /**
- * Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a dense one
- * may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
+ * Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a
+ * dense one may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
  *
- * Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for the
- * indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
- * `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
- * `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+ * Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
+ * the indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
+ * `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
+ * `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
  *
  * # Safety
- * `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such structs, whose
- * pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed, or points to a
- * `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything else that this reads,
- * before it returns.
+ * `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such
+ * structs, whose pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed,
+ * or points to a `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything
+ * else that this reads, before it returns.
  */
 kvs_status kvs_in_place(const struct kvs_prepared *prepared,
                         const struct kvs_call *call,
@@ -892,9 +893,9 @@ kvs_status kvs_in_place(const struct kvs_prepared *prepared,
                         struct kvs_written *written);
 
 /**
- * Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All of
- * them or, after an error, none. With each other, caches may share memory only where their strides interleave without
- * meeting.
+ * Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All
+ * of them or, after an error, none. With each other, caches may share memory only where their strides interleave
+ * without meeting.
  *
  * `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
  *
@@ -910,9 +911,9 @@ kvs_status kvs_in_place_many(const struct kvs_prepared *prepared,
                              struct kvs_written *written);
 
 /**
- * The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present` has the
- * type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where the result may
- * take the place of the past, write in place instead. Allocates nothing.
+ * The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present`
+ * has the type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where
+ * the result may take the place of the past, write in place instead. Allocates nothing.
  *
  * Errors: as for `kvs_in_place`.
  *
@@ -927,18 +928,19 @@ kvs_status kvs_into_present(const struct kvs_prepared *prepared,
                             struct kvs_written *written);
 
 /**
- * Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own. Blocks
- * are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not used, and
- * `visit` runs on the calling thread.
+ * Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own.
+ * Blocks are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not
+ * used, and `visit` runs on the calling thread.
  *
- * A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The block is
- * valid until the visitor returns; the visitor may call other functions of this library.
+ * A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The
+ * block is valid until the visitor returns; the visitor may call other functions of this library.
  *
  * Errors: as for `kvs_in_place`, but for those of tensors and data.
  *
  * # Safety
- * `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL or valid
- * as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before this returns.
+ * `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL
+ * or valid as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before
+ * this returns.
  */
 kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
                               const struct kvs_call *call,

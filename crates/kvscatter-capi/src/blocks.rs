@@ -22,9 +22,9 @@ pub struct kvs_loop {
     pub src: isize,
 }
 
-/// One strided copy of a write: a contiguous run of elements inside three loops, outermost first. The run at iterations
-/// i, j, k begins at element `dst + i * loops[0].dst + j * loops[1].dst + k * loops[2].dst` of the cache, and at the same
-/// sum over `src` of the update, both counted from the tensor's element [0, 0, ...] in its memory.
+/// One strided copy of a write: a contiguous run of elements inside three loops, outermost first. The run at
+/// iterations i, j, k begins at element `dst + i * loops[0].dst + j * loops[1].dst + k * loops[2].dst` of the cache,
+/// and at the same sum over `src` of the update, both counted from the tensor's element [0, 0, ...] in its memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct kvs_block {
@@ -38,18 +38,19 @@ pub struct kvs_block {
     pub loops: [kvs_loop; 3],
 }
 
-/// Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own. Blocks
-/// are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not used, and
-/// `visit` runs on the calling thread.
+/// Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own.
+/// Blocks are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not
+/// used, and `visit` runs on the calling thread.
 ///
-/// A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The block is
-/// valid until the visitor returns; the visitor may call other functions of this library.
+/// A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The
+/// block is valid until the visitor returns; the visitor may call other functions of this library.
 ///
 /// Errors: as for `kvs_in_place`, but for those of tensors and data.
 ///
 /// # Safety
-/// `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL or valid
-/// as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before this returns.
+/// `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL
+/// or valid as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before
+/// this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_for_each_block(
     prepared: *const kvs_prepared,
@@ -79,7 +80,8 @@ pub unsafe extern "C" fn kvs_for_each_block(
 }
 
 impl kvs_block {
-    /// `begins` is where element `[0, 0, …]` lies in the buffers of cache and update. Both are below `isize::MAX` (G1).
+    /// `begins` is where element `[0, 0, …]` lies in the buffers of cache and update. Both are below `isize::MAX`
+    /// (G1).
     fn of(block: &Block, (cache, update): (usize, usize)) -> Self {
         let around = |&Loop { count, dst, src }: &Loop| kvs_loop { count, dst, src };
         Self {

@@ -28,13 +28,13 @@ pub struct kvs_indices {
 pub struct kvs_call {
     /// `sizeof(kvs_call)`; the `KVS_CALL_INIT` macro sets it.
     pub struct_size: usize,
-    /// TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do without:
-    /// then every sample begins at slot 0.
+    /// TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do
+    /// without: then every sample begins at slot 0.
     pub write_indices: kvs_indices,
     /// How many rows of each sample are real: the rest is padding and not written. If not given, all are.
     pub lengths: kvs_indices,
-    /// KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples; 32
-    /// bits.
+    /// KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples;
+    /// 32 bits.
     pub update_lengths: kvs_indices,
     /// KVCacheOperation: the layer; one value of 32 bits.
     pub layer_id: kvs_indices,
@@ -64,9 +64,9 @@ pub(crate) struct Arguments<'a> {
 impl<'a> Arguments<'a> {
     /// # Safety
     /// `call` is either NULL, misaligned, or points to a struct with the `struct_size` that it says it has. Every
-    /// `values` in it is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes while
-    /// `'a` lasts, and `executor` is either NULL, misaligned, or points to a `kvs_executor`.
-    #[inline]
+    /// `values` in it is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes
+    /// while `'a` lasts, and `executor` is either NULL, misaligned, or points to a `kvs_executor`.
+    #[inline(always)]
     pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
         // SAFETY: the caller's.
         let call = unsafe { structure(call, c"call") }?;
@@ -112,7 +112,7 @@ impl<'a> Indices<'a> {
     /// # Safety
     /// `values` is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes while `'a`
     /// lasts.
-    #[inline]
+    #[inline(always)]
     unsafe fn read(given: &kvs_indices, argument: &'static CStr) -> Result<Self, Failure> {
         let kvs_indices { values, count, bits } = *given;
         match bits {
@@ -126,7 +126,7 @@ impl<'a> Indices<'a> {
     }
 
     /// As starts, absent ones are zero; as lengths, they are full ones.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn starts(self) -> Starts<'a> {
         match self {
             Self::Absent => Starts::Zero,
@@ -146,7 +146,7 @@ impl<'a> Indices<'a> {
     }
 
     /// Where they lie.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn buffer(self) -> RawBuffer {
         let (first, len) = match self {
             Self::Absent => return RawBuffer { ptr: std::ptr::null_mut(), len: 0 },

@@ -33,9 +33,9 @@ struct DlTensor {
 ///
 /// Shape and strides are checked by the function that `out` is given to.
 ///
-/// Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types that
-/// ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of the
-/// two pointers.
+/// Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
+/// that ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
+/// the two pointers.
 ///
 /// # Safety
 /// `dl_tensor` is either NULL or points to a `DLTensor`; `out` is either NULL or points to a `kvs_tensor` whose
@@ -72,8 +72,8 @@ impl DlTensor {
     fn element(&self) -> Result<ElementType, Failure> {
         let Self { code, bits, lanes, .. } = *self;
         let is_it = |element: &ElementType| {
-            lanes == 1
-                && matches!(element.dlpack(), Some(DlpackType { code: its, bits: wide, .. }) if (its, wide) == (code, bits))
+            let same = |its: DlpackType| (its.code, its.bits, 1) == (code, bits, lanes);
+            element.dlpack().is_some_and(same)
         };
         let found = ElementType::ALL.into_iter().find(is_it);
         found.ok_or(Kind::DlpackType { code, bits, lanes }.into())

@@ -26,6 +26,8 @@ mod call;
 
 mod prepared;
 
+mod options;
+
 mod operators;
 
 mod run;
@@ -43,9 +45,11 @@ pub use element::{kvs_element_type, kvs_element_type_code};
 pub use executor::kvs_executor;
 pub use last_error::{kvs_error, kvs_error_field, kvs_last_error};
 pub use operators::{
-    kvs_cache_mode, kvs_kv_cache_operation_options, kvs_kv_cache_operation_prepare,
-    kvs_kv_cache_update_options, kvs_kv_cache_update_prepare, kvs_mode, kvs_negative_index, kvs_out_of_range,
-    kvs_tensor_scatter_options, kvs_tensor_scatter_prepare, kvs_update_form,
+    kvs_kv_cache_operation_prepare, kvs_kv_cache_update_prepare, kvs_tensor_scatter_prepare,
+};
+pub use options::{
+    kvs_cache_mode, kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_mode,
+    kvs_negative_index, kvs_out_of_range, kvs_tensor_scatter_options, kvs_update_form,
 };
 pub use prepared::{kvs_prepared, kvs_prepared_destroy};
 pub use run::{kvs_in_place, kvs_in_place_many, kvs_into_present, kvs_pair, kvs_written};

@@ -10,8 +10,8 @@ use crate::call::{Arguments, Indices};
 use crate::failure::{Failure, Kind};
 use crate::tensor::{Description, Operand};
 
-/// A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step, destroyed
-/// by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
+/// A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step,
+/// destroyed by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
 #[derive(Debug)]
 pub struct kvs_prepared {
     write: Write,
@@ -53,7 +53,7 @@ impl kvs_prepared {
     }
 
     /// Checks a call's indices.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, Failure> {
         let Arguments { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
         let lengths = lengths.starts();
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn kvs_prepared_destroy(prepared: *mut kvs_prepared) {
 }
 
 /// Refuses arguments that the operator does not have.
-#[inline]
+#[inline(always)]
 fn absent<const N: usize>(
     arguments: [(&'static CStr, Indices<'_>); N],
     operator: &'static str,

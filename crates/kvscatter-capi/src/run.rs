@@ -34,19 +34,19 @@ pub struct kvs_written {
 // SAFETY: as the struct above begins.
 unsafe impl Versioned for kvs_written {}
 
-/// Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a dense one
-/// may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
+/// Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a
+/// dense one may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
 ///
-/// Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for the
-/// indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
-/// `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
-/// `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+/// Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
+/// the indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
+/// `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
+/// `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
 ///
 /// # Safety
-/// `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such structs, whose
-/// pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed, or points to a
-/// `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything else that this reads,
-/// before it returns.
+/// `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such
+/// structs, whose pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed,
+/// or points to a `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything
+/// else that this reads, before it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_in_place(
     prepared: *const kvs_prepared,
@@ -76,9 +76,9 @@ pub unsafe extern "C" fn kvs_in_place(
     })
 }
 
-/// Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All of
-/// them or, after an error, none. With each other, caches may share memory only where their strides interleave without
-/// meeting.
+/// Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All
+/// of them or, after an error, none. With each other, caches may share memory only where their strides interleave
+/// without meeting.
 ///
 /// `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
 ///
@@ -120,9 +120,9 @@ pub unsafe extern "C" fn kvs_in_place_many(
     })
 }
 
-/// The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present` has the
-/// type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where the result may
-/// take the place of the past, write in place instead. Allocates nothing.
+/// The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present`
+/// has the type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where
+/// the result may take the place of the past, write in place instead. Allocates nothing.
 ///
 /// Errors: as for `kvs_in_place`.
 ///
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn kvs_into_present(
 ///
 /// # Safety
 /// Shapes and strides are each NULL, misaligned, or point to as many numbers as their tensor has dimensions.
-#[inline]
+#[inline(always)]
 unsafe fn checked_pair(
     prepared: &kvs_prepared,
     pair: usize,
@@ -196,9 +196,9 @@ fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), 
     if got == want { Ok(()) } else { Err(Kind::StructSize { argument, got, want }.into()) }
 }
 
-/// Indices are read again while bytes move, and so are pairs: nothing may be written there. (What tensors share with each
-/// other, the core checks.)
-#[inline]
+/// Indices are read again while bytes move, and so are pairs: nothing may be written there. (What tensors share with
+/// each other, the core checks.)
+#[inline(always)]
 fn check_reads(
     call: &Arguments<'_>,
     pairs: &[kvs_pair],
@@ -230,8 +230,8 @@ struct Out(Option<(*mut kvs_written, usize)>);
 
 impl Out {
     /// # Safety
-    /// `written` is either NULL, misaligned, or points to a `kvs_written` whose `struct_size` is set, and that nobody else
-    /// uses while this lives.
+    /// `written` is either NULL, misaligned, or points to a `kvs_written` whose `struct_size` is set, and that nobody
+    /// else uses while this lives.
     #[inline]
     unsafe fn new(written: *mut kvs_written) -> Result<Self, Failure> {
         if written.is_null() {

@@ -26,8 +26,8 @@ pub struct kvs_tensor {
     pub rank: u32,
     /// `rank` dimensions, in elements, outermost first.
     pub shape: *const i64,
-    /// `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative, those
-    /// of a cache must keep its elements apart.
+    /// `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative,
+    /// those of a cache must keep its elements apart.
     pub strides: *const i64,
 }
 

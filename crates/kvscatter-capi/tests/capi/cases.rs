@@ -1,4 +1,5 @@
-//! The adversarial cases that every surface is run on, dense and strided: whole buffers, bit for bit, the right error.
+//! The adversarial cases that every surface is run on, dense and strided: whole buffers, bit for bit, the right
+//! error.
 
 use std::cell::Cell;
 

@@ -1,5 +1,5 @@
-//! The C functions as C calls them, from Rust: against the oracle, every error, threads, allocations, and the structs as a
-//! C compiler lays them out.
+//! The C functions as C calls them, from Rust: against the oracle, every error, threads, allocations, and the structs
+//! as a C compiler lays them out.
 
 #[cfg(test)]
 mod allocation;

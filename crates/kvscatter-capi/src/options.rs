@@ -1,0 +1,158 @@
+//! The options of the three operators.
+
+use std::ffi::CStr;
+
+use kvscatter::spec::ascend::{KvCacheOperation, KvCacheParam};
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::{Mode, NegativeIndex, OutOfRange};
+
+use crate::boundary::{Versioned, structure};
+use crate::failure::{Failure, Kind};
+
+/// How positions beyond the capacity are meant: ONNX's `mode`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvs_mode {
+    /// Every row lies inside the cache.
+    KVS_MODE_LINEAR = 0,
+    /// The cache is a ring: positions are taken modulo the capacity.
+    KVS_MODE_CIRCULAR = 1,
+}
+
+/// What happens to a sample whose position does not fit. An extension of this library to all three operators.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvs_out_of_range {
+    /// The call is refused and nothing is written.
+    KVS_OUT_OF_RANGE_ERROR = 0,
+    /// The sample is left as it is, the others are written, and `kvs_written` counts it.
+    KVS_OUT_OF_RANGE_SKIP_SAMPLE = 1,
+}
+
+/// What a negative index means in a ring. In linear mode it never fits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvs_negative_index {
+    /// Floor-modulo, as in ONNX's reference: -1 is the last slot.
+    KVS_NEGATIVE_INDEX_MODULO = 0,
+    /// It does not fit, as in ONNX Runtime.
+    KVS_NEGATIVE_INDEX_REJECT = 1,
+}
+
+/// TensorRT's `cacheMode`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvs_cache_mode {
+    /// kLINEAR, the only one there is.
+    KVS_CACHE_MODE_LINEAR = 0,
+}
+
+/// TensorRT's `updateForm`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvs_update_form {
+    /// kPADDED_BHND: the update is [b, d, s, h].
+    KVS_UPDATE_FORM_PADDED = 0,
+    /// kPACKED_NHD: the update is [totalTokens, d, h], and calls bring `update_lengths`.
+    KVS_UPDATE_FORM_PACKED_NHD = 1,
+}
+
+/// Attributes of ONNX TensorScatter, and two extensions.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_tensor_scatter_options {
+    /// `sizeof(kvs_tensor_scatter_options)`; the `KVS_TENSOR_SCATTER_OPTIONS_INIT` macro sets it and the defaults.
+    pub struct_size: usize,
+    /// The sequence dimension: 1 to rank - 1, or counted from the end, 1 - rank to -1. Default: -2.
+    pub axis: i64,
+    /// One of `kvs_mode`.
+    pub mode: i32,
+    /// One of `kvs_out_of_range`.
+    pub out_of_range: i32,
+    /// One of `kvs_negative_index`.
+    pub negative_index: i32,
+}
+
+/// Attributes of TensorRT KVCacheUpdate, and an extension.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_kv_cache_update_options {
+    /// `sizeof(kvs_kv_cache_update_options)`; the `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
+    pub struct_size: usize,
+    /// One of `kvs_cache_mode`.
+    pub cache_mode: i32,
+    /// One of `kvs_update_form`.
+    pub update_form: i32,
+    /// One of `kvs_out_of_range`.
+    pub out_of_range: i32,
+}
+
+/// Ascend's KVCacheParam, and an extension.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_kv_cache_operation_options {
+    /// `sizeof(kvs_kv_cache_operation_options)`; the `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
+    pub struct_size: usize,
+    /// Reserved by Ascend: all zero.
+    pub rsv: [u8; 8],
+    /// One of `kvs_out_of_range`.
+    pub out_of_range: i32,
+}
+
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_tensor_scatter_options {}
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_kv_cache_update_options {}
+// SAFETY: as the struct above begins.
+unsafe impl Versioned for kvs_kv_cache_operation_options {}
+
+impl kvs_tensor_scatter_options {
+    pub(crate) fn operator(&self) -> Result<TensorScatter, Failure> {
+        let negative_index = [NegativeIndex::Modulo, NegativeIndex::Reject];
+        Ok(TensorScatter::new()
+            .axis(self.axis)
+            .mode(choice(c"mode", self.mode, &[Mode::Linear, Mode::Circular])?)
+            .out_of_range(out_of_range(self.out_of_range)?)
+            .negative_index(choice(c"negative_index", self.negative_index, &negative_index)?))
+    }
+}
+
+impl kvs_kv_cache_update_options {
+    /// The operator, and whether updates are packed.
+    pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, bool), Failure> {
+        choice(c"cache_mode", self.cache_mode, &[()])?; // linear, the only one there is
+        let packed = choice(c"update_form", self.update_form, &[false, true])?;
+        Ok((KvCacheUpdate::new().out_of_range(out_of_range(self.out_of_range)?), packed))
+    }
+}
+
+impl kvs_kv_cache_operation_options {
+    pub(crate) fn operator(&self) -> Result<KvCacheOperation, Failure> {
+        let param = KvCacheParam { rsv: self.rsv };
+        Ok(KvCacheOperation::new().param(param).out_of_range(out_of_range(self.out_of_range)?))
+    }
+}
+
+/// Options, if there are any.
+///
+/// # Safety
+/// `options` is either NULL, misaligned, or points to options with the size that they say they have.
+pub(crate) unsafe fn given<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, Failure> {
+    if options.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's.
+    unsafe { structure(options, c"options") }.map(Some)
+}
+
+fn out_of_range(value: i32) -> Result<OutOfRange, Failure> {
+    choice(c"out_of_range", value, &[OutOfRange::Error, OutOfRange::SkipSample])
+}
+
+/// What a constant stands for: they are numbered from 0.
+fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
+    let meaning = usize::try_from(value).ok().and_then(|at| meanings.get(at));
+    let greatest = meanings.len().saturating_sub(1);
+    meaning.copied().ok_or(Kind::UnknownOption { option, value, greatest }.into())
+}
