@@ -282,6 +282,8 @@ pub enum Error {
         with: Argument,
         /// The place of the first in a call over many buffers; 0 otherwise.
         buffer: usize,
+        /// The place of the other.
+        with_buffer: usize,
     },
     /// The slice's element is not as wide as the operator's element type.
     ElementWidth {
@@ -401,7 +403,11 @@ impl fmt::Display for Error {
             Self::NullBuffer { argument, buffer, len } => {
                 write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
             }
-            Self::Overlap { argument, with, buffer } => {
+            Self::Overlap { argument, with, buffer, with_buffer } if buffer != with_buffer => write!(
+                f,
+                "the buffer of {argument} (pair {buffer}) shares memory with that of {with} (pair {with_buffer})"
+            ),
+            Self::Overlap { argument, with, buffer, .. } => {
                 write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(buffer))
             }
             Self::ElementWidth { got, element } => match element.bits() {

@@ -102,8 +102,8 @@ impl Geometry {
         self.element.bits().map(|_| self.present.buffer.bytes)
     }
 
-    /// Elements in the cache's buffer before element `[0, 0, …]`: its [`Layout::offset`](crate::Layout::offset),
-    /// which a [`Block`](crate::Block) counts from the start of the buffer.
+    /// Elements in the cache's buffer before element `[0, 0, …]`: its [`Layout::offset`](crate::Layout::offset), as a
+    /// [`Block`](crate::Block) counts from the start of the buffer; 0 where there are no elements.
     #[must_use]
     pub fn cache_offset(&self) -> usize {
         self.cache.offset
@@ -341,7 +341,7 @@ pub(crate) struct Present {
 }
 
 impl Present {
-    pub(crate) fn from(&self, source: Source) -> &Mapping {
+    pub(crate) fn mapping(&self, source: Source) -> &Mapping {
         match source {
             Source::Past => &self.from_past,
             Source::Update => &self.from_update,

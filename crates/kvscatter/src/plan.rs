@@ -192,7 +192,7 @@ impl<'a> WritePlan<'a> {
         let Geometry { present, .. } = self.geometry();
         self.for_each_sample(|sample| {
             for (source, rows) in sample.pieces {
-                let mapping = present.from(source);
+                let mapping = present.mapping(source);
                 let (dst, src) = self.present_bases(sample.layer, source);
                 mapping.for_each(dst, src, rows, |block| visit(source, block));
             }

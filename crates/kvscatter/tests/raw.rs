@@ -33,8 +33,8 @@ fn write_many(memory: &mut [u8], places: &[(usize, usize)]) -> Result<Written, E
     unsafe { plan.write_many_raw(buffers.chunks(2).map(|pair| (pair[0], pair[1]))) }
 }
 
-fn overlap(argument: Argument, with: Argument, buffer: usize) -> Result<Written, Error> {
-    Err(Error::Overlap { argument, with, buffer })
+fn overlap(argument: Argument, with: Argument, [buffer, with_buffer]: [usize; 2]) -> Result<Written, Error> {
+    Err(Error::Overlap { argument, with, buffer, with_buffer })
 }
 
 #[test]
@@ -57,12 +57,12 @@ fn a_cache_that_shares_memory_is_refused() {
     };
     for update in 0..CACHE + UPDATE - 1 {
         // By every number of bytes, from before the cache to its last byte.
-        refused(&[(3, CACHE), (update, UPDATE)], overlap(PastCache, Update, 0));
+        refused(&[(3, CACHE), (update, UPDATE)], overlap(PastCache, Update, [0, 0]));
     }
-    refused(&[(0, CACHE), (30, UPDATE), (20, CACHE), (7, UPDATE)], overlap(PastCache, Update, 0));
-    refused(&[(0, CACHE), (19, UPDATE), (20, CACHE), (30, UPDATE)], overlap(PastCache, Update, 1));
-    refused(&[(0, CACHE), (30, UPDATE), (7, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, 1));
-    refused(&[(0, CACHE), (30, UPDATE), (0, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, 1));
+    refused(&[(0, CACHE), (30, UPDATE), (20, CACHE), (7, UPDATE)], overlap(PastCache, Update, [0, 1]));
+    refused(&[(0, CACHE), (19, UPDATE), (20, CACHE), (30, UPDATE)], overlap(PastCache, Update, [1, 0]));
+    refused(&[(0, CACHE), (30, UPDATE), (7, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, [1, 0]));
+    refused(&[(0, CACHE), (30, UPDATE), (0, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, [1, 0]));
     // One update for two caches is read twice and shares nothing with what is written.
     assert!(write_many(&mut memory, &[(0, CACHE), (30, UPDATE), (8, CACHE), (30, UPDATE)]).is_ok());
 }
@@ -122,7 +122,7 @@ fn a_present_that_shares_memory_is_refused() {
         let buffers = at(&mut memory, &[(past, 8), (update, 2), (present, 8)]);
         // SAFETY: all of them lie inside the memory, which is borrowed exclusively.
         let filled = unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) };
-        assert_eq!(filled, overlap(Argument::Output, with, 0));
+        assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
         assert_eq!(memory, before);
     }
     let buffers = at(&mut memory, &[(0, 8), (30, 2), (8, 8)]);

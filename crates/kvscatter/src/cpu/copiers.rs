@@ -19,6 +19,7 @@ pub(crate) struct Copiers {
     write: Copier,
     pub(super) from_update: Copier,
     pub(super) from_past: Copier,
+    pub(super) present_stores: Stores,
     pub(super) slabs: Option<Slabs>,
 }
 
@@ -52,9 +53,10 @@ impl Copiers {
         let copier = |mapping, rows| Copier::new(isa, mapping, width, rows);
         let from_update = copier(&shapes.present.from_update, rows);
         let from_past = copier(&shapes.present.from_past, capacity);
-        let stores = Stores::for_bytes(shapes.present.buffer.bytes);
-        let slabs = Slabs::new(&from_past, &from_update, rows, capacity, stores);
-        Self { width, row, write: copier(shapes.write, rows), from_update, from_past, slabs }
+        let present_stores = Stores::for_bytes(shapes.present.buffer.bytes);
+        let slabs = Slabs::new(&from_past, &from_update, rows, capacity, present_stores);
+        let write = copier(shapes.write, rows);
+        Self { width, row, write, from_update, from_past, present_stores, slabs }
     }
 
     /// Whether elements are as wide as `T`, which is then no type without a size.
@@ -69,7 +71,7 @@ impl Copiers {
     /// P1 for every block of the plan, whose geometry these are: `cache` is as long as the plan's cache, valid
     /// for writes and reached through nothing else; `update` is as long as its update and valid for reads.
     pub(super) unsafe fn write(&self, plan: &WritePlan<'_>, cache: *mut u8, update: *const u8) {
-        let sides = self.sides((cache, update), plan.bases());
+        let sides = self.sides(Sides { dst: cache, src: update }, plan.bases());
         let bytes = self.bytes(plan.elements());
         let stores = Stores::for_bytes(bytes);
         match plan.executor(bytes) {
@@ -104,8 +106,8 @@ impl Copiers {
         update: *const u8,
     ) {
         let bytes = plan.geometry().present.buffer.bytes;
-        let stores = Stores::for_bytes(bytes);
-        let fill = Fill { copiers: self, plan, present, past, update, stores };
+        let (past, update) = (Sides { dst: present, src: past }, Sides { dst: present, src: update });
+        let fill = Fill { copiers: self, plan, past, update };
         // SAFETY: P1, by this function's contract.
         let run = |share: &mut Share<'_>| unsafe { fill.run(share) };
         match plan.executor(bytes) {
@@ -114,7 +116,7 @@ impl Copiers {
         }
     }
 
-    pub(super) fn sides(&self, (dst, src): (*mut u8, *const u8), bases: (usize, usize)) -> Sides {
+    pub(super) fn sides(&self, Sides { dst, src }: Sides, bases: (usize, usize)) -> Sides {
         Sides { dst: dst.wrapping_add(self.bytes(bases.0)), src: src.wrapping_add(self.bytes(bases.1)) }
     }
 

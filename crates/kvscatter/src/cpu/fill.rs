@@ -4,7 +4,7 @@ use super::copier::{Copier, Stores};
 use super::copiers::Copiers;
 use super::executor::Share;
 use super::kernel::Sides;
-use super::limits::{STRIP, TILE, WIDE};
+use super::limits::{STRIP, THIN, TILE, WIDE};
 use super::lines::Lines;
 use crate::WritePlan;
 use crate::mapping::{Block, Loop, Rows};
@@ -14,14 +14,11 @@ use crate::plan::{Sample, Source};
 pub(super) struct Fill<'a> {
     pub(super) copiers: &'a Copiers,
     pub(super) plan: &'a WritePlan<'a>,
-    pub(super) present: *mut u8,
-    pub(super) past: *const u8,
-    pub(super) update: *const u8,
-    pub(super) stores: Stores,
+    /// The present and the past.
+    pub(super) past: Sides,
+    /// The present and the update.
+    pub(super) update: Sides,
 }
-
-// SAFETY: threads that share the pointers write disjoint bytes of the present (P2, P3) and only read the others.
-unsafe impl Sync for Fill<'_> {}
 
 impl Fill<'_> {
     /// Fills what this share has of the present.
@@ -42,16 +39,16 @@ impl Fill<'_> {
         });
         // SAFETY: the caller's.
         unsafe { lines.finish() };
-        self.stores.finish();
+        self.copiers.present_stores.finish();
     }
 
     /// Where a layer's sample 0 begins in the present and in a source, and what copies from there.
-    fn from(&self, layer: usize, source: Source) -> (Sides, &Copier) {
-        let (src, copier) = match source {
+    fn sides(&self, layer: usize, source: Source) -> (Sides, &Copier) {
+        let (sides, copier) = match source {
             Source::Past => (self.past, &self.copiers.from_past),
             Source::Update => (self.update, &self.copiers.from_update),
         };
-        (self.copiers.sides((self.present, src), self.plan.present_bases(layer, source)), copier)
+        (self.copiers.sides(sides, self.plan.present_bases(layer, source)), copier)
     }
 
     /// Copies what the sample keeps, and beside it what it receives.
@@ -60,9 +57,11 @@ impl Fill<'_> {
     /// As [`run`](Self::run).
     unsafe fn around(&self, share: &mut Share<'_>, sample: &Sample) {
         for (source, rows) in sample.pieces {
-            let (sides, copier) = self.from(sample.layer, source);
+            let (sides, copier) = self.sides(sample.layer, source);
             // SAFETY: the caller's.
-            share.rows(rows, self.copiers.row, |rows| unsafe { copier.copy(sides, rows, self.stores) });
+            share.rows(rows, self.copiers.row, |rows| unsafe {
+                copier.copy(sides, rows, self.copiers.present_stores)
+            });
         }
     }
 
@@ -72,13 +71,13 @@ impl Fill<'_> {
     /// As [`run`](Self::run).
     unsafe fn over(&self, sample: &Sample, part: Part) {
         let whole = Rows { sample: sample.index, dst: 0, src: 0, count: self.plan.geometry().capacity() };
-        let (sides, copier) = self.from(sample.layer, Source::Past);
+        let (sides, copier) = self.sides(sample.layer, Source::Past);
         if let Some(block) = part.block(copier, whole) {
             let run = Block { len: block.elements(), loops: [Loop::ONCE; 3], ..block };
             // SAFETY: the slabs of a sample are contiguous on both sides (`Slabs::new`), and P1.
             unsafe { copier.copy_block(sides, &run, Stores::Cached) };
         }
-        let (sides, copier) = self.from(sample.layer, Source::Update);
+        let (sides, copier) = self.sides(sample.layer, Source::Update);
         let received = sample.pieces.into_iter().filter(|(source, _)| *source == Source::Update);
         for block in received.filter_map(|(_, rows)| part.block(copier, rows)) {
             // SAFETY: P1; these are rows of the slabs just copied, so they belong to this thread.
@@ -92,7 +91,7 @@ impl Fill<'_> {
     /// As [`run`](Self::run).
     unsafe fn along(&self, sample: &Sample, part: Part, lines: &mut Lines) {
         let mut pieces = sample.pieces.map(|(source, rows)| {
-            let (sides, copier) = self.from(sample.layer, source);
+            let (sides, copier) = self.sides(sample.layer, source);
             let outer = copier.mapping().outer()?;
             let Block { dst, src, len, .. } = part.block(copier, rows).filter(|block| block.len > 0)?;
             Some((sides.dst.wrapping_add(dst), sides.src.wrapping_add(src), len, outer.src))
@@ -151,7 +150,9 @@ impl Slabs {
         let contiguous = dst == src && usize::try_from(dst) == Ok(bytes) && bytes > 0;
         let alike = update.outer().is_some_and(|outer| outer.count == count);
         let order = match stores {
-            Stores::Streamed if bytes <= STRIP && update.outer_runs(rows).is_some() => Order::Along,
+            Stores::Streamed if (THIN..=STRIP).contains(&bytes) && update.outer_runs(rows).is_some() => {
+                Order::Along
+            }
             // An update of most of the slots would write most bytes twice.
             _ if bytes < WIDE && rows <= capacity.div_euclid(2) => Order::Over,
             _ => return None,

@@ -14,7 +14,7 @@ const fn limit(value: usize, tiny: usize) -> usize {
 pub(super) const SHORT: usize = limit(1024, 160);
 
 /// Runs longer than this are left to the machine's own prefetching. Measured: 512 and 1024.
-pub(super) const FORESEEN: usize = limit(512, 160);
+pub(super) const FORESEEN: usize = limit(512, 40);
 
 /// Bytes of destinations that are prefetched before they are written. Measured: 2 to 32 KiB.
 pub(super) const LEAD: usize = limit(4 << 10, 8);
@@ -37,13 +37,17 @@ pub(crate) const SHARED: usize = limit(512 << 10, 4);
 /// The grain in which rows are handed to threads. Measured: 32 to 256 KiB.
 pub(super) const PIECE: usize = limit(128 << 10, 3);
 
-/// Slabs of this size are copied in pieces around the update.
+/// Slabs of this size are copied in pieces around the update, or along.
 pub(super) const WIDE: usize = limit(4 << 10, 48);
 
 /// Bytes of a group of slabs. Measured: 16 to 64 KiB.
 pub(super) const TILE: usize = limit(32 << 10, 64);
 
-/// Longer slabs are streamed for a whole sample at once, and up to so many bytes of shorter ones belong together.
+/// Slabs from this size on are stored along where they go past the caches. Measured: 4 bytes to 512.
+pub(super) const THIN: usize = limit(256, 12);
+
+/// Longer slabs than this are streamed for a whole sample at once, and up to so many bytes of shorter ones belong
+/// together.
 pub(super) const STRIP: usize = limit(128 << 10, 80);
 
 const _: () = assert!(WIDE <= TILE, "a tile holds a slab");

@@ -1,8 +1,7 @@
 //! Storing consecutive bytes, whatever they are put together from, past the caches and in whole lines.
 //!
-//! A line of which only a part is stored must be read first, and all stores behind it wait: 0.6 µs on the machine of
-//! `docs/performance.md`, in which 8 KiB could be stored. So where sources meet within a line, it is put together
-//! before it is stored.
+//! A line of which only a part is stored must be read first, and all stores behind it wait (`docs/rejected.md` has
+//! what that costs). So where sources meet within a line, it is put together before it is stored.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -65,7 +64,8 @@ impl Lines {
         let whole = len.wrapping_sub(rest);
         if whole > 0 {
             // SAFETY: the caller's, for as many bytes at `src`; `dst` is where a line begins.
-            unsafe { self.store(src, whole) };
+            unsafe { store(self.kernel, Sides { dst: self.dst, src }, whole) };
+            self.dst = self.dst.wrapping_add(whole);
         }
         // SAFETY: `rest` bytes are left, fewer than a line, and the line is empty.
         unsafe { self.hold(src.wrapping_add(whole), rest) };
@@ -79,15 +79,14 @@ impl Lines {
         let line = self.line.as_ptr().cast::<u8>();
         if (self.from, self.to) == (0, LINE) {
             // SAFETY: all of the line was appended.
-            unsafe { self.store(line, LINE) };
-            self.to = 0;
+            unsafe { store(self.kernel, Sides { dst: self.dst, src: line }, LINE) };
         } else {
             let (dst, line) = (self.dst.wrapping_add(self.from), line.wrapping_add(self.from));
             // SAFETY: these bytes of the line were appended, the others were not.
             unsafe { ptr::copy_nonoverlapping(line, dst, self.to.wrapping_sub(self.from)) };
-            if self.to == LINE {
-                (self.dst, self.to) = (self.dst.wrapping_add(LINE), 0);
-            }
+        }
+        if self.to == LINE {
+            (self.dst, self.to) = (self.dst.wrapping_add(LINE), 0);
         }
         self.from = self.to;
     }
@@ -100,13 +99,12 @@ impl Lines {
         unsafe { ptr::copy_nonoverlapping(src, line, count) };
         self.to = self.to.wrapping_add(count);
     }
+}
 
-    /// # Safety
-    /// As [`append`](Self::append), for `len` bytes at `dst`, a whole number of lines.
-    unsafe fn store(&mut self, src: *const u8, len: usize) {
-        let pattern = Pattern { runs: Loop::ONCE, len, lead: NEVER };
-        // SAFETY: the caller's.
-        unsafe { (self.kernel)(&[Sides { dst: self.dst, src }], &pattern) };
-        self.dst = self.dst.wrapping_add(len);
-    }
+/// # Safety
+/// As [`Lines::append`], for a whole number of lines.
+unsafe fn store(kernel: Kernel, sides: Sides, len: usize) {
+    let pattern = Pattern { runs: Loop::ONCE, len, lead: NEVER };
+    // SAFETY: the caller's.
+    unsafe { kernel(&[sides], &pattern) };
 }

@@ -90,7 +90,7 @@ impl Nibbles {
                     };
                     let (dst, src) = plan.present_bases(layer, source);
                     let copy = |block: &Block| self.copy(block, part.bytes, bytes);
-                    geometry.present.from(source).for_each(dst.wrapping_sub(part.first), src, rows, copy);
+                    geometry.present.mapping(source).for_each(dst.wrapping_sub(part.first), src, rows, copy);
                 }
             });
         });

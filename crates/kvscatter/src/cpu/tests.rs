@@ -14,7 +14,7 @@ use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
 use super::kernel::{self, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
-use super::limits::{AHEAD, BATCH, LEAD, PIECE, SHARED, SHORT, STREAMED, STRIP, TILE, WIDE};
+use super::limits::{AHEAD, BATCH, FORESEEN, LEAD, PIECE, SHARED, SHORT, STREAMED, STRIP, THIN, TILE, WIDE};
 use super::lines::Lines;
 use super::{Isa, executor};
 use crate::mapping::{Loop, Rows};
@@ -29,7 +29,7 @@ fn paint(from: usize, count: usize) -> Vec<u8> {
 /// Lengths for which a kernel is compiled, and numbers that choose between kernels.
 fn lengths() -> Vec<usize> {
     let compiled = (0..=9).map(|power| 1 << power).chain([192]);
-    let limits = [SHORT, AHEAD, WIDE, LEAD];
+    let limits = [SHORT, FORESEEN, AHEAD, WIDE, LEAD];
     compiled.chain(limits).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
 }
 
@@ -262,7 +262,7 @@ proptest! {
 /// Runs that make up the lead and one more or less, over the blocks of a batch.
 #[test]
 fn destinations_ahead() {
-    for len in [1, 2, 64, 256, SHORT - 1, SHORT, SHORT + 1] {
+    for len in [1, 2, 64, 256, FORESEEN - 1, FORESEEN, FORESEEN + 1] {
         let lead = LEAD.div_euclid(len).max(1);
         for runs in [lead.saturating_sub(1).max(1), lead, lead + 1, 2 * lead + 1] {
             // All of them in one sample, and one in each sample of some batches.
@@ -325,6 +325,8 @@ fn streaming() {
     };
     slabs(2, 5, 7, 4);
     slabs(4, 5, 7, 3);
+    slabs(1, THIN - 1, 1, 2);
+    slabs(1, THIN, 1, THIN as i64 - 1);
     slabs(1, STRIP, 1, STRIP as i64 / 2);
     slabs(1, STRIP + 1, 1, 5);
 }
