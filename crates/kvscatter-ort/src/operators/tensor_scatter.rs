@@ -168,7 +168,7 @@ mod tests {
     fn what_the_runtime_has_no_words_for_is_in_ours() {
         let (argument, with) = (Argument::PastCache, Argument::Update);
         assert_eq!(
-            message(Error::Overlap { argument, with, buffer: 0 }),
+            message(Error::Overlap { argument, with, buffer: 0, with_buffer: 0 }),
             "TensorScatter: the buffer of past_cache shares memory with that of update"
         );
     }
