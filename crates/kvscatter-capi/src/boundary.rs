@@ -102,3 +102,26 @@ pub(crate) unsafe fn structure<'a, T: Versioned>(
     // SAFETY: neither NULL nor misaligned, and there are as many bytes as `T` has; the rest is the caller's.
     Ok(unsafe { &*pointer })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::guarded;
+    use crate::{kvs_error, kvs_last_error, kvs_status_code};
+
+    #[test]
+    fn a_panic_is_a_status() {
+        let panicked = kvs_status_code::KVS_ERROR_PANIC as i32;
+        assert_eq!(guarded(|| panic!("in a function of the header")), panicked);
+        let mut error = kvs_error::none(size_of::<kvs_error>());
+        // SAFETY: it lives.
+        assert_eq!(unsafe { kvs_last_error(&mut error) }, 0);
+        // SAFETY: the library ends its messages.
+        let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
+        assert_eq!(
+            (error.code, message),
+            (panicked, "the library has a fault, please report it: it panicked")
+        );
+    }
+}

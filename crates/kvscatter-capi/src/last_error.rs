@@ -80,7 +80,7 @@ pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
 }
 
 impl kvs_error {
-    fn none(struct_size: usize) -> Self {
+    pub(crate) fn none(struct_size: usize) -> Self {
         let (code, argument) = (kvs_status_code::KVS_OK as kvs_status, ptr::null());
         Self { struct_size, code, fields: 0, argument, index: 0, value: 0, limit: 0, message: [0; 256] }
     }

@@ -14,6 +14,8 @@ mod errors;
 #[cfg(test)]
 mod executors;
 #[cfg(test)]
+mod strides;
+#[cfg(test)]
 mod structs;
 #[cfg(test)]
 mod threads;
