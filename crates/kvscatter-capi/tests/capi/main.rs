@@ -14,6 +14,10 @@ mod errors;
 #[cfg(test)]
 mod executors;
 #[cfg(test)]
+mod refusals;
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
 mod strides;
 #[cfg(test)]
 mod structs;

@@ -1,0 +1,164 @@
+//! What is refused beside the table of errors, and that nothing was written (X1).
+
+use std::ffi::c_void;
+use std::ptr;
+
+use kvscatter_capi::kvs_element_type_code::*;
+use kvscatter_capi::*;
+
+use crate::c::{ABSENT, CALL, Prepared, Tensor, last_error, narrow, result};
+use crate::scene::{Scene, ascend, onnx, packed};
+
+#[test]
+fn handles_calls_tensors_and_outputs_are_checked() {
+    let Scene { operator, cache, update, call } = onnx();
+    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let handle = prepared.handle();
+    let (cache, update) = (cache.anywhere(), update.anywhere());
+    let in_place = |handle, call: *const kvs_call, cache: *const kvs_tensor, update: *const kvs_tensor| {
+        // SAFETY: each is NULL, misaligned or lives.
+        let refused =
+            result(unsafe { kvs_in_place(handle, call, cache, update, ptr::null_mut()) }).unwrap_err();
+        (refused.code, refused.argument.unwrap())
+    };
+    let null = "KVS_ERROR_NULL_POINTER";
+    assert_eq!(in_place(ptr::null(), &call, &cache, &update), (null, "prepared"));
+    assert_eq!(in_place(handle, ptr::null(), &cache, &update), (null, "call"));
+    assert_eq!(in_place(handle, &call, ptr::null(), &update), (null, "cache"));
+    assert_eq!(in_place(handle, &call, &cache, ptr::null()), (null, "update"));
+    let odd = (&raw const call).wrapping_byte_add(1);
+    assert_eq!(in_place(handle, odd, &cache, &update), ("KVS_ERROR_MISALIGNED", "call"));
+    let smaller = kvs_call { struct_size: size_of::<kvs_call>() - 1, ..call };
+    assert_eq!(in_place(handle, &smaller, &cache, &update), ("KVS_ERROR_STRUCT_SIZE", "call"));
+    // SAFETY: NULL is allowed.
+    unsafe { kvs_prepared_destroy(ptr::null_mut()) };
+}
+
+/// A struct of a later version is as good, but for arrays.
+#[test]
+fn larger_structs_are_taken() {
+    let Scene { operator, cache, update, call } = onnx();
+    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let (mut k, mut new) = ([0_f32; 64], [7_f32; 16]);
+    let larger = |tensor: kvs_tensor| kvs_tensor { struct_size: tensor.struct_size + 8, ..tensor };
+    let call = kvs_call { struct_size: call.struct_size + 8, ..call };
+    let (cache, update) = (larger(cache.at(&raw mut k)), larger(update.at(&raw mut new)));
+    assert_eq!(prepared.in_place(&call, &cache, &update), Ok(0));
+    assert_eq!((k[..32].iter().sum::<f32>(), k[32..].iter().sum::<f32>()), (56.0, 56.0));
+    let refused = prepared.in_place_many(&call, &[kvs_pair { cache, update }]).unwrap_err();
+    assert_eq!((refused.code, refused.argument), ("KVS_ERROR_STRUCT_SIZE", Some("cache")));
+}
+
+/// What makes a pair wrong.
+type Change = fn(&mut kvs_pair);
+
+/// X1 over many: the last of three pairs is wrong, and its place is named.
+#[test]
+fn one_wrong_pair_stops_all() {
+    let Scene { operator, cache, update, call } = onnx();
+    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let (mut caches, mut new) = ([[1_f32; 64]; 3], [7_f32; 16]);
+    let update = update.at(&raw mut new);
+    let first = caches.as_mut_ptr();
+    let pairs = [0, 1, 2].map(|pair| kvs_pair { cache: cache.at(first.wrapping_add(pair)), update });
+    let wrong: [(&str, Change); 4] = [
+        ("KVS_ERROR_TENSOR_MISMATCH", |pair| pair.update.rank = 1),
+        ("KVS_ERROR_MISALIGNED", |pair| pair.cache.data = pair.cache.data.wrapping_byte_add(1)),
+        ("KVS_ERROR_NULL_BUFFER", |pair| pair.update.data = ptr::null_mut()),
+        ("KVS_ERROR_OVERLAP", |pair| pair.cache.data = pair.cache.data.wrapping_byte_sub(4)),
+    ];
+    for (code, change) in wrong {
+        let mut pairs = pairs;
+        change(&mut pairs[2]);
+        let refused = prepared.in_place_many(&call, &pairs).unwrap_err();
+        assert_eq!((refused.code, refused.index), (code, Some(2)));
+        assert!(refused.message.contains("pair 2"), "{}", refused.message);
+    }
+    assert_eq!(caches, [[1.0; 64]; 3]);
+}
+
+/// Indices are read while bytes move.
+#[test]
+fn nothing_that_is_read_may_be_written() {
+    let cache = Tensor::dense(KVS_INT64, &[2, 8, 4]);
+    let scene = Scene { cache, update: Tensor::dense(KVS_INT64, &[2, 2, 4]), ..onnx() };
+    let prepared = Prepared::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
+    let (mut k, mut v, mut new) = ([0_i64; 64], [0_i64; 64], [7_i64; 16]);
+    let update = scene.update.at(&raw mut new);
+    let [k_at, v_at] = [&raw mut k, &raw mut v].map(|data| scene.cache.at(data));
+    let values = v_at.data.wrapping_byte_add(62 * 8).cast_const();
+    let call = kvs_call { write_indices: kvs_indices { values, count: 2, bits: 64 }, ..CALL };
+    let pairs = [k_at, v_at].map(|cache| kvs_pair { cache, update });
+    let refused = prepared.in_place_many(&call, &pairs).unwrap_err();
+    assert_eq!((refused.code, refused.index), ("KVS_ERROR_OVERLAP", Some(1)));
+    assert_eq!(refused.message, "pair 1: cache shares memory with write_indices, which is read");
+    let tensors = [&k_at, &update, &v_at];
+    let refused = prepared.functional(&call, tensors).unwrap_err();
+    assert_eq!(refused.message, "present shares memory with write_indices, which is read");
+    assert_eq!((k, v), ([0; 64], [0; 64]));
+    assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
+}
+
+/// As errno: success does not change it, and each thread has its own.
+#[test]
+fn the_last_error_stays_until_the_next() {
+    let refused =
+        onnx().called(|call| call.write_indices = ABSENT).called(|call| call.write_indices.bits = 5);
+    assert_eq!(refused.plan().value, Some(5));
+    let Scene { operator, cache, update, .. } = onnx();
+    drop(Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap());
+    assert_eq!(last_error().value, 5);
+    // SAFETY: NULL is refused.
+    assert_eq!(unsafe { kvs_last_error(ptr::null_mut()) }, kvs_status_code::KVS_ERROR_NULL_POINTER as i32);
+    assert_eq!(last_error().value, 5);
+    std::thread::spawn(|| {
+        let none = last_error();
+        assert_eq!((none.code, none.fields, none.argument, none.message[0]), (0, 0, ptr::null(), 0));
+    })
+    .join()
+    .unwrap();
+}
+
+/// Nor the list of pairs.
+#[test]
+fn pairs_may_not_be_written() {
+    let scene = onnx();
+    let prepared = Prepared::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
+    let mut new = [7_f32; 16];
+    let pair = kvs_pair { cache: scene.cache.anywhere(), update: scene.update.at(&raw mut new) };
+    // The cache ends in the first word of its own description.
+    let mut memory = [pair; 4];
+    let last: *mut kvs_pair = &mut memory[3];
+    let data = last.cast::<c_void>().wrapping_byte_sub(248);
+    // SAFETY: it lies in `memory`.
+    unsafe { (*last).cache.data = data };
+    // SAFETY: all of it lives.
+    let status = unsafe { kvs_in_place_many(prepared.handle(), &scene.call, last, 1, ptr::null_mut()) };
+    let refused = result(status).unwrap_err();
+    assert_eq!(refused.message, "cache shares memory with pairs, which is read");
+}
+
+/// Each operator has its own arguments and no others.
+#[test]
+fn arguments_of_other_operators_are_refused() {
+    type Give = fn(&mut kvs_call);
+    type Own = (fn() -> Scene, &'static [&'static str]);
+    let arguments: [(&str, Give); 5] = [
+        ("write_indices", |call| call.write_indices = narrow(&[0])),
+        ("update_lengths", |call| call.update_lengths = narrow(&[0])),
+        ("layer_id", |call| call.layer_id = narrow(&[0])),
+        ("token_offset", |call| call.token_offset = narrow(&[0])),
+        ("seq_len", |call| call.seq_len = narrow(&[0])),
+    ];
+    let operators: [Own; 3] = [
+        (onnx, &["write_indices"]),
+        (packed, &["write_indices", "update_lengths"]),
+        (ascend, &["layer_id", "token_offset", "seq_len"]),
+    ];
+    for (scene, own) in operators {
+        for (name, give) in arguments.iter().filter(|(name, _)| !own.contains(name)) {
+            let refused = scene().called(give).plan();
+            assert_eq!((refused.code, refused.argument), ("KVS_ERROR_UNEXPECTED_ARGUMENT", Some(*name)));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Calls that nothing is wrong with, to be spoilt.
+
+use std::cell::RefCell;
+
+use kvscatter_capi::kvs_element_type_code::*;
+use kvscatter_capi::*;
+
+use crate::c::{
+    CALL, KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, Prepared, Refused, TENSOR_SCATTER, Tensor, narrow,
+    wide,
+};
+
+/// A call that nothing is wrong with, until something is changed.
+pub(crate) struct Scene {
+    pub(crate) operator: Operator,
+    pub(crate) cache: Tensor,
+    pub(crate) update: Tensor,
+    pub(crate) call: kvs_call,
+}
+
+/// `[2, 8, 4]`, two rows.
+pub(crate) fn onnx() -> Scene {
+    Scene {
+        operator: Operator::TensorScatter(TENSOR_SCATTER),
+        cache: Tensor::dense(KVS_FLOAT32, &[2, 8, 4]),
+        update: Tensor::dense(KVS_FLOAT32, &[2, 2, 4]),
+        call: kvs_call { write_indices: wide(&[6, 0]), ..CALL },
+    }
+}
+
+/// With an update that is laid out like no dense one.
+pub(crate) fn reversed() -> Scene {
+    Scene { update: Tensor::strided(KVS_FLOAT32, &[2, 2, 4], &[8, -4, 1]), ..onnx() }
+}
+
+pub(crate) fn tensor_scatter(change: impl FnOnce(&mut kvs_tensor_scatter_options)) -> Scene {
+    let mut options = TENSOR_SCATTER;
+    change(&mut options);
+    Scene { operator: Operator::TensorScatter(options), ..onnx() }
+}
+
+/// `[2, 3, 8, 4]`, packed, three tokens.
+pub(crate) fn packed() -> Scene {
+    let update_form = kvs_update_form::KVS_UPDATE_FORM_PACKED_NHD as i32;
+    Scene {
+        operator: Operator::KvCacheUpdate(kvs_kv_cache_update_options { update_form, ..KV_CACHE_UPDATE }),
+        cache: Tensor::dense(KVS_FLOAT32, &[2, 3, 8, 4]),
+        update: Tensor::dense(KVS_FLOAT32, &[3, 3, 4]),
+        call: kvs_call { write_indices: narrow(&[6, 0]), update_lengths: narrow(&[0, 1, 3]), ..CALL },
+    }
+}
+
+/// `[2, 2, 8, 4]`, three tokens.
+pub(crate) fn ascend() -> Scene {
+    Scene {
+        operator: Operator::KvCacheOperation(KV_CACHE_OPERATION),
+        cache: Tensor::dense(KVS_FLOAT16, &[2, 2, 8, 4]),
+        update: Tensor::dense(KVS_FLOAT16, &[3, 4]),
+        call: kvs_call {
+            layer_id: narrow(&[1]),
+            token_offset: narrow(&[8, 2]),
+            seq_len: narrow(&[1, 2]),
+            ..CALL
+        },
+    }
+}
+
+impl Scene {
+    pub(crate) fn called(self, change: impl FnOnce(&mut kvs_call)) -> Self {
+        let mut call = self.call;
+        change(&mut call);
+        Self { call, ..self }
+    }
+
+    pub(crate) fn shaped(self, cache: &[i64], update: &[i64]) -> Self {
+        let of = |tensor: Tensor, shape: &[i64]| Tensor { shape: shape.to_vec(), ..tensor };
+        Self { cache: of(self.cache, cache), update: of(self.update, update), ..self }
+    }
+
+    pub(crate) fn typed(self, code: kvs_element_type_code) -> Self {
+        let of = |tensor| Tensor { code: code as kvs_element_type, ..tensor };
+        Self { cache: of(self.cache), update: of(self.update), ..self }
+    }
+
+    /// What is refused when it is prepared.
+    pub(crate) fn prepare(&self) -> Refused {
+        Prepared::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
+    }
+
+    /// What is refused when it runs, in each way to run it, whatever was done to the tensors.
+    pub(crate) fn run(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
+        let prepared =
+            Prepared::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap();
+        // Enough for every cache here, twice, and every update.
+        let memory: Vec<u64> = (0..1024).collect();
+        let buffers = RefCell::new(memory.clone());
+        let first = buffers.borrow_mut().as_mut_ptr();
+        let at = |tensor: &Tensor, word: usize| tensor.at(first.wrapping_add(word));
+        let present = Tensor { strides: None, ..self.cache.clone() };
+        let mut tensors = [at(&self.cache, 256), at(&self.update, 512), at(&present, 768)];
+        change(&mut tensors);
+        let [cache, update, present] = tensors;
+        let refused = prepared.in_place(&self.call, &cache, &update).unwrap_err();
+        let many = prepared.in_place_many(&self.call, &[kvs_pair { cache, update }]).unwrap_err();
+        assert_eq!(refused, many);
+        let functional = prepared.functional(&self.call, [&cache, &update, &present]).unwrap_err();
+        assert_eq!(functional.code, refused.code);
+        assert!(*buffers.borrow() == memory, "X1: {refused:?}");
+        refused
+    }
+
+    pub(crate) fn plan(&self) -> Refused {
+        self.run(|_| ())
+    }
+}
