@@ -164,7 +164,8 @@ impl RawBuffer {
     }
 
     /// Whether the two share a byte.
-    fn overlaps(self, other: Self) -> bool {
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
         let apart = self.end() <= other.ptr.addr() || other.end() <= self.ptr.addr();
         self.len > 0 && other.len > 0 && !apart
     }

@@ -46,6 +46,11 @@ pub struct KvCacheParam {
 }
 
 impl KvCacheOperation {
+    /// The types of caches that the operation takes. The document names float16 and int8; the kernel takes bfloat16
+    /// as well.
+    pub const ELEMENT_TYPES: &[ElementType] =
+        &[ElementType::Float16, ElementType::BFloat16, ElementType::Int8];
+
     /// An offset out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
@@ -79,12 +84,11 @@ impl KvCacheOperation {
         new_kv: impl Into<Layout<'a>>,
         past: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
-        use ElementType::{BFloat16, Float16, Int8};
         let (new_kv, past) = (new_kv.into(), past.into());
         if let Some((index, &value)) = self.param.rsv.iter().enumerate().find(|byte| *byte.1 != 0) {
             return Err(Error::Reserved { index, value });
         }
-        if !matches!(element, Float16 | BFloat16 | Int8) {
+        if !Self::ELEMENT_TYPES.contains(&element) {
             return Err(Error::ElementType { argument: Argument::Past, element });
         }
         let old = past.resolve(Argument::Past, element.size_bits())?;

@@ -40,6 +40,10 @@ pub struct KvCacheUpdate {
 }
 
 impl KvCacheUpdate {
+    /// The types of caches that the layer takes.
+    pub const ELEMENT_TYPES: &[ElementType] =
+        &[ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
+
     /// An index out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
@@ -155,8 +159,7 @@ impl PreparedPacked {
 
 /// Whether the layer takes caches and updates of this type.
 fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
-    use ElementType::{BFloat16, Float16, Float32};
-    let taken = matches!(element, Float32 | Float16 | BFloat16);
+    let taken = KvCacheUpdate::ELEMENT_TYPES.contains(&element);
     if taken { Ok(()) } else { Err(Error::ElementType { argument, element }) }
 }
 
