@@ -208,21 +208,15 @@ fn check_reads(
     let pairs = RawBuffer { ptr: pairs.as_ptr().cast::<u8>().cast_mut(), len: size_of_val(pairs) };
     for (pair, written) in written.into_iter().enumerate() {
         for (with, indices) in call.each() {
-            if shares_a_byte(written, indices.buffer()) {
+            if written.overlaps(indices.buffer()) {
                 return Err(Failure::from(Kind::Overlap { argument, with }).in_pair(pair));
             }
         }
-        if shares_a_byte(written, pairs) {
+        if written.overlaps(pairs) {
             return Err(Failure::from(Kind::Overlap { argument, with: c"pairs" }).in_pair(pair));
         }
     }
     Ok(())
-}
-
-#[inline]
-fn shares_a_byte(one: RawBuffer, other: RawBuffer) -> bool {
-    let end = |buffer: RawBuffer| buffer.ptr.addr().saturating_add(buffer.len);
-    one.len > 0 && other.len > 0 && one.ptr.addr() < end(other) && other.ptr.addr() < end(one)
 }
 
 /// Where a run says what it did, if anybody wants to know.
