@@ -1,10 +1,10 @@
-//! One call of a kernel: its inputs, its output, and the write from the one into the other.
+//! One call of a kernel: its inputs, its output and the threads that it may use.
 
 use core::marker::PhantomData;
 use core::ptr::{self, null_mut};
 use std::borrow::Cow;
 
-use kvscatter::{Argument, ElementType, Error, Geometry, RawBuffer, WritePlan};
+use kvscatter::{Argument, ElementType, Error};
 use ort_sys::{OrtKernelContext, OrtValue};
 
 use crate::runtime::{Runtime, element_code, element_type};
@@ -52,68 +52,28 @@ impl<'a> Context<'a> {
         unsafe { Tensor::new(self.runtime, argument, value) }.map(Some)
     }
 
-    /// Checks that the runtime's memory for tensors like these is what the core makes of their type and shapes: the
-    /// two must have one idea of both before anything is moved by it.
+    /// How many bytes the runtime has for a tensor.
     ///
     /// # Errors
-    /// What the runtime says; [`Error::BufferLength`] in the words of `refuse`.
-    pub(crate) fn check_memory(
-        &self,
-        geometry: &Geometry,
-        cache: &Tensor<'_>,
-        update: &Tensor<'_>,
-        refuse: fn(Error) -> Failure,
-    ) -> Result<(), Failure> {
-        for (tensor, want) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
-            let (argument, want, mut got) = (tensor.argument, want.unwrap_or(0), 0);
-            // SAFETY: a tensor of this call; the number goes to a variable of ours.
-            let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(tensor.value, &raw mut got) };
-            self.runtime.check(status)?;
-            if got != want {
-                return Err(refuse(Error::BufferLength { argument, buffer: 0, got, want }));
-            }
-        }
-        Ok(())
+    /// Whatever the runtime says.
+    pub(crate) fn bytes(&self, tensor: &Tensor<'_>) -> Result<usize, Failure> {
+        let mut bytes = 0;
+        // SAFETY: a tensor of this call; the number goes to a variable of ours.
+        let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(tensor.value, &raw mut bytes) };
+        self.runtime.check(status)?;
+        Ok(bytes)
     }
 
-    /// Executes the plan: in place if the runtime has given the output the memory of the cache, otherwise in one
-    /// pass over both. The output is asked for only now, after every index has been checked.
+    /// The threads of the session.
+    pub(crate) fn threads(&self) -> ParallelFor {
+        ParallelFor::new(self.runtime, self.raw)
+    }
+
+    /// The memory of output 0, of this shape: that of an input, where the runtime lets the write go in place.
     ///
     /// # Errors
-    /// What the runtime says; what the core refuses, in the words of `refuse`.
-    ///
-    /// # Safety
-    /// [`check_memory`](Self::check_memory) has found tensors of this type and these shapes to be right for the plan's
-    /// geometry.
-    pub(crate) unsafe fn write(
-        &self,
-        plan: &WritePlan<'_>,
-        cache: &Tensor<'_>,
-        update: &Tensor<'_>,
-        refuse: fn(Error) -> Failure,
-    ) -> Result<(), Failure> {
-        let present = self.output(cache.shape)?;
-        let geometry = plan.geometry();
-        let buffer = |ptr: *mut u8, len: Option<usize>| RawBuffer { ptr, len: len.unwrap_or(0) };
-        let update = buffer(update.data, geometry.update_bytes());
-        let threads = ParallelFor::new(self.runtime, self.raw);
-        let plan = plan.with_executor(&threads);
-        let written = if present == cache.data {
-            let cache = buffer(present, geometry.cache_bytes());
-            // SAFETY: the runtime lends the memory of its tensors during the call, as much as it said that it is, and
-            // says by one address for input and output that this kernel alone uses it.
-            unsafe { plan.write_raw(cache, update) }
-        } else {
-            let past = buffer(cache.data, geometry.cache_bytes());
-            let present = buffer(present, geometry.present_bytes());
-            // SAFETY: as above; the output has the type and the shape of the cache, and is this kernel's alone.
-            unsafe { plan.into_present_raw(past, update, present) }
-        };
-        written.map(drop).map_err(refuse)
-    }
-
-    /// The memory of output 0, of this shape.
-    fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
+    /// Whatever the runtime says.
+    pub(crate) fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
         // SAFETY: the context of this call; the answer goes to a pointer of ours.
@@ -122,7 +82,7 @@ impl<'a> Context<'a> {
         };
         runtime.check(status)?;
         if value.is_null() {
-            return Err(Failure::fail("kvscatter: the runtime has no output to write to"));
+            return Err(Failure::fail("the runtime has no output to write to"));
         }
         let mut data = null_mut();
         // SAFETY: the output, which the runtime has just allocated, or been lent.
@@ -133,13 +93,15 @@ impl<'a> Context<'a> {
 
 /// An input.
 pub(crate) struct Tensor<'a> {
-    argument: Argument,
+    /// What its operator calls it.
+    pub(crate) argument: Argument,
     value: *const OrtValue,
     /// The runtime's number of its element type.
     pub(crate) code: i32,
     /// Its dimensions.
     pub(crate) shape: &'a [i64],
-    data: *mut u8,
+    /// Where its elements begin.
+    pub(crate) data: *mut u8,
 }
 
 impl<'a> Tensor<'a> {
@@ -178,26 +140,20 @@ impl<'a> Tensor<'a> {
     }
 
     /// The type of its elements.
-    fn element(&self) -> Result<ElementType, Failure> {
+    ///
+    /// # Errors
+    /// If no write is defined for it.
+    pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
             let (argument, code) = (self.argument, self.code);
             Failure::fail(format!("{argument} has element type {code}, which no write is defined for"))
         })
     }
 
-    /// The one type that it and `update` have. The runtime sees to that where a type is declared for both.
-    pub(crate) fn element_with(
-        &self,
-        update: &Tensor<'_>,
-        refuse: fn(Error) -> Failure,
-    ) -> Result<ElementType, Failure> {
-        let (cache, element) = (self.element()?, update.element()?);
-        let argument = update.argument;
-        let mismatch = Error::ElementTypeMismatch { cache, argument, element };
-        if cache == element { Ok(cache) } else { Err(refuse(mismatch)) }
-    }
-
     /// Its dimensions as sizes.
+    ///
+    /// # Errors
+    /// If one is negative.
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
         let size = |&dim: &i64| usize::try_from(dim);
         self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
@@ -215,14 +171,13 @@ impl<'a> Tensor<'a> {
     ///
     /// # Errors
     /// [`Error::ElementType`] or [`Error::Rank`].
-    pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Error> {
+    pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Failure> {
         let argument = self.argument;
         if !self.holds(T::ELEMENT) {
-            let element = element_type(self.code).unwrap_or(ElementType::String);
-            return Err(Error::ElementType { argument, element });
+            return Err(Error::ElementType { argument, element: self.element()? }.into());
         }
         let &[count] = self.shape else {
-            return Err(Error::Rank { argument, rank: self.shape.len(), expected: &[1] });
+            return Err(Error::Rank { argument, rank: self.shape.len(), expected: &[1] }.into());
         };
         let Ok(count @ 1..) = usize::try_from(count) else { return Ok(Cow::Borrowed(&[])) };
         let data = self.data.cast::<T>();
@@ -260,6 +215,7 @@ mod tests {
 
     use super::Tensor;
     use crate::runtime::element_code;
+    use crate::status::Failure;
 
     const ARGUMENT: Argument = Argument::WriteIndices;
 
@@ -290,11 +246,20 @@ mod tests {
     #[test]
     fn other_tensors_are_no_lists() {
         let data = [0; 16];
-        let list = |element, shape| tensor(element, shape, &data).list::<i64>().unwrap_err();
+        let list = |element, shape| match tensor(element, shape, &data).list::<i64>() {
+            Err(Failure::Core(error)) => Some(error),
+            _ => None,
+        };
         let refused = Error::ElementType { argument: ARGUMENT, element: ElementType::Int32 };
-        assert_eq!(list(ElementType::Int32, &[2]), refused);
-        let rank = |rank| Error::Rank { argument: ARGUMENT, rank, expected: &[1] };
+        assert_eq!(list(ElementType::Int32, &[2]), Some(refused));
+        let rank = |rank| Some(Error::Rank { argument: ARGUMENT, rank, expected: &[1] });
         assert_eq!(list(ElementType::Int64, &[]), rank(0));
         assert_eq!(list(ElementType::Int64, &[1, 2]), rank(2));
+    }
+
+    #[test]
+    fn a_type_that_nothing_is_defined_for_is_called_by_its_number() {
+        let refused = Tensor::described(ARGUMENT, 25, &[2]).list::<i64>().unwrap_err().to_string();
+        assert_eq!(refused, "write_indices has element type 25, which no write is defined for");
     }
 }

@@ -1,7 +1,7 @@
 //! The operators of the domain `com.kvscatter`, for runtimes and graphs in which nodes are given to no execution
 //! provider of ours.
 //!
-//! The runtime lets at most one input of a custom operator leave its type open, and both cache and update have it.
+//! The runtime lets at most one input of a custom operator contain its type open, and both cache and update have it.
 //! So each operator is registered once for every element type: the runtime chooses by the types of a node's inputs,
 //! and refuses at load a node whose types do not agree.
 
@@ -9,6 +9,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
 
 use kvscatter::ElementType;
+use kvscatter::spec::{ascend, tensorrt};
 use ort_sys::{
     ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
     OrtKernelContext, OrtKernelInfo, OrtMemType, OrtShapeInferContext, OrtStatusPtr,
@@ -18,7 +19,7 @@ use crate::inference::infer;
 use crate::kernel::Kernel;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
 use crate::runtime::{Runtime, tensor_element};
-use crate::status::{enter, leave};
+use crate::status::{contain, enter};
 use crate::sys::API_VERSION;
 
 /// The domain.
@@ -29,22 +30,22 @@ const VERSION: c_int = 1;
 
 /// Every operator, for every element type that the runtime carries.
 pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
-    use ElementType::{BFloat16, Float16, Float32, Int8, Int32, Int64};
+    use ElementType::{Int32, Int64};
     let carried: Vec<ElementType> = runtime.carried().map(|(element, _)| element).collect();
     let tensor_scatter = carried.iter().map(|&element| {
         let inputs = vec![required(element), required(element), optional(Int64), optional(Int64)];
-        CustomOp::new::<TensorScatter, 0>(runtime, c"TensorScatter", inputs)
+        CustomOp::new::<TensorScatter, 0>(runtime, inputs)
     });
-    let kv_cache_update = [Float32, Float16, BFloat16].into_iter().flat_map(|element| {
+    let kv_cache_update = tensorrt::KvCacheUpdate::ELEMENT_TYPES.iter().flat_map(|&element| {
         [Int64, Int32].map(|index| {
             let inputs = vec![required(element), required(element), required(index), optional(Int32)];
-            CustomOp::new::<KvCacheUpdate, 0>(runtime, c"KVCacheUpdate", inputs)
+            CustomOp::new::<KvCacheUpdate, 0>(runtime, inputs)
         })
     });
-    let kv_cache_operation = [Float16, BFloat16, Int8].into_iter().map(|element| {
+    let kv_cache_operation = ascend::KvCacheOperation::ELEMENT_TYPES.iter().map(|&element| {
         let positions = [Int32, Int32].map(required);
         let inputs = [required(element), required(Int32), required(element)].into_iter().chain(positions);
-        CustomOp::new::<KvCacheOperation, 2>(runtime, c"KVCacheOperation", inputs.collect())
+        CustomOp::new::<KvCacheOperation, 2>(runtime, inputs.collect())
     });
     tensor_scatter.chain(kv_cache_update).chain(kv_cache_operation).collect()
 }
@@ -75,11 +76,7 @@ fn optional(element: ElementType) -> Input {
 
 impl CustomOp {
     /// The operator `O`, whose cache is input `CACHE`.
-    fn new<O: Operator, const CACHE: usize>(
-        runtime: Runtime,
-        name: &'static CStr,
-        inputs: Vec<Input>,
-    ) -> Self {
+    fn new<O: Operator, const CACHE: usize>(runtime: Runtime, inputs: Vec<Input>) -> Self {
         let output = match inputs.get(CACHE) {
             Some(cache) => cache.element,
             None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
@@ -112,7 +109,7 @@ impl CustomOp {
             GetAliasMap: None,
             ReleaseAliasMap: None,
         };
-        Self { base, runtime, name, inputs, output }
+        Self { base, runtime, name: O::NAME, inputs, output }
     }
 
     /// The address that the runtime keeps.
@@ -251,5 +248,5 @@ unsafe extern "system" fn destroy<O: Operator>(kernel: *mut c_void) {
     }
     // SAFETY: made by `create`, and given back once.
     let kernel = unsafe { Box::from_raw(kernel.cast::<Kernel<O>>()) };
-    leave(|| drop(kernel));
+    contain(|| drop(kernel));
 }

@@ -10,7 +10,7 @@ use ort_sys::{
 
 use crate::registry::Registry;
 use crate::runtime::Runtime;
-use crate::status::{Failure, enter, leave};
+use crate::status::{Failure, contain, enter};
 use crate::sys::{self, API_VERSION, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry};
 
 /// What sessions call the execution provider by.
@@ -68,7 +68,7 @@ impl Factory {
     pub(crate) unsafe fn release(raw: *mut sys::EpFactory) {
         // SAFETY: the caller's.
         let factory = unsafe { Box::from_raw(raw.cast::<Self>()) };
-        leave(|| drop(factory));
+        contain(|| drop(factory));
     }
 
     unsafe extern "system" fn name(_this: *const sys::EpFactory) -> *const c_char {
@@ -149,7 +149,7 @@ impl Factory {
     unsafe extern "system" fn release_ep(_this: *mut sys::EpFactory, ep: *mut sys::Ep) {
         // SAFETY: made by `create_ep`, and given back once.
         let ep = unsafe { Box::from_raw(ep.cast::<Ep>()) };
-        leave(|| drop(ep));
+        contain(|| drop(ep));
     }
 
     /// Everything lies where the CPU has it: there is nothing to transfer.

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::node::Node;
 use crate::operators::{Operator, TensorScatter};
 use crate::runtime::Runtime;
-use crate::status::{Failure, enter, leave};
+use crate::status::{Failure, contain, enter};
 use crate::sys::{API_VERSION, KernelImpl};
 
 /// An operator and the runtime that calls it: what a kernel of a custom operator is.
@@ -28,8 +28,9 @@ impl<O: Operator> Kernel<O> {
     pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
         // SAFETY: the caller's.
         let node = unsafe { Node::new(runtime, info) };
-        let (operator, inputs) = (O::new(&node)?, node.inputs()?);
-        operator.check(&inputs)?;
+        let operator = O::new(&node).map_err(O::refuse)?;
+        let inputs = node.inputs()?;
+        operator.check(&inputs).map_err(O::refuse)?;
         Ok(Self { runtime, operator, inputs: inputs.len() })
     }
 
@@ -39,7 +40,7 @@ impl<O: Operator> Kernel<O> {
         enter(self.runtime, || {
             // SAFETY: the caller's.
             let context = unsafe { Context::new(self.runtime, context, self.inputs) };
-            self.operator.compute(&context)
+            self.operator.compute(&context).map_err(O::refuse)
         })
     }
 }
@@ -91,6 +92,6 @@ impl EpKernel {
     unsafe extern "system" fn release(this: *mut KernelImpl) {
         // SAFETY: a kernel that `create` has made, which the runtime gives back once.
         let kernel = unsafe { Box::from_raw(this.cast::<Self>()) };
-        leave(|| drop(kernel));
+        contain(|| drop(kernel));
     }
 }

@@ -15,7 +15,8 @@
 //!
 //! `sys` declares what no binding does; `runtime` negotiates the version; `status` is the edge that every call comes
 //! in by; `ep`, `registry` and `kernel` are the execution provider; `registration`, `custom_ops` and `inference` the
-//! custom operators; `operators` say what one call means, by way of `node`, `known`, `context`, `recent` and `threads`.
+//! custom operators; `operators` say what one call means, by way of `node`, `known` and `context`, and end in `write`, which
+//! rests on `recent` and `threads`.
 //! What a write is, and which are refused, is the core's to say.
 //!
 //! # Needs
@@ -39,6 +40,7 @@ mod runtime;
 mod status;
 mod sys;
 mod threads;
+mod write;
 
 use core::ffi::c_char;
 use core::ptr::null_mut;

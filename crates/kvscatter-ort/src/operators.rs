@@ -5,6 +5,11 @@ mod kv_cache_operation;
 mod kv_cache_update;
 mod tensor_scatter;
 
+use core::ffi::CStr;
+use std::borrow::Cow;
+
+use kvscatter::Error;
+
 use crate::context::Context;
 use crate::known::Known;
 use crate::node::Node;
@@ -16,6 +21,9 @@ pub(crate) use tensor_scatter::TensorScatter;
 
 /// An operator of one node. Its kernel is called on many threads at once.
 pub(crate) trait Operator: Sized + Send + Sync {
+    /// Its name in a model, with which every refusal begins.
+    const NAME: &'static CStr;
+
     /// Reads the attributes.
     ///
     /// # Errors
@@ -33,4 +41,51 @@ pub(crate) trait Operator: Sized + Send + Sync {
     /// # Errors
     /// As [`compute`](Self::compute) would.
     fn check(&self, inputs: &[Known]) -> Result<(), Failure>;
+
+    /// What the core refuses, in the operator's words.
+    fn say(error: Error) -> String {
+        format!("{}: {error}", name::<Self>())
+    }
+
+    /// A failure as the runtime is told of it.
+    fn refuse(failure: Failure) -> Failure {
+        match failure {
+            Failure::Core(error) => Failure::fail(Self::say(error)),
+            Failure::Refused { code, message } => {
+                Failure::Refused { code, message: format!("{}: {message}", name::<Self>()) }
+            }
+            Failure::Runtime(_) => failure,
+        }
+    }
+}
+
+fn name<O: Operator>() -> Cow<'static, str> {
+    O::NAME.to_string_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::{Argument, ElementType, Error};
+
+    use super::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
+    use crate::status::Failure;
+
+    /// A refusal of the core and one of ours.
+    fn said<O: Operator>() -> [String; 2] {
+        let (argument, element) = (Argument::Lengths, ElementType::Int32);
+        [Error::ElementType { argument, element }.into(), Failure::fail("an input is missing")]
+            .map(|failure| O::refuse(failure).to_string())
+    }
+
+    #[test]
+    fn every_refusal_names_the_operator() {
+        for (name, said) in [
+            ("TensorScatter", said::<TensorScatter>()),
+            ("KVCacheUpdate", said::<KvCacheUpdate>()),
+            ("KVCacheOperation", said::<KvCacheOperation>()),
+        ] {
+            assert!(said[0].starts_with(&format!("{name}: ")), "{said:?}");
+            assert_eq!(said[1], format!("{name}: an input is missing"));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::owned::Owned;
 use crate::runtime::Runtime;
 use crate::status::Failure;
 #[cfg(target_os = "linux")]
-use crate::status::leave;
+use crate::status::contain;
 
 /// What each runtime has been lent.
 static LENT: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
@@ -77,7 +77,7 @@ static UNLOAD: extern "C" fn() = unload;
 
 #[cfg(target_os = "linux")]
 extern "C" fn unload() {
-    leave(|| {
+    contain(|| {
         // Where a process ends in the middle of a registration, nothing is given back.
         if let Ok(mut lent) = LENT.try_lock() {
             drop(core::mem::take(&mut *lent));

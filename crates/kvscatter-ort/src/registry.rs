@@ -3,6 +3,7 @@
 use core::ffi::CStr;
 
 use crate::kernel::EpKernel;
+use crate::operators::{Operator, TensorScatter};
 use crate::owned::Owned;
 use crate::runtime::Runtime;
 use crate::status::Failure;
@@ -53,7 +54,7 @@ fn tensor_scatter(runtime: Runtime, provider: &'static CStr) -> Result<Owned<Ort
     })?;
     let raw = builder.as_ptr();
     // SAFETY: the builder is owned here; the name is a string, which is copied.
-    runtime.check(unsafe { (ep.KernelDefBuilder_SetOperatorType)(raw, c"TensorScatter".as_ptr()) })?;
+    runtime.check(unsafe { (ep.KernelDefBuilder_SetOperatorType)(raw, TensorScatter::NAME.as_ptr()) })?;
     // SAFETY: as above.
     runtime.check(unsafe { (ep.KernelDefBuilder_SetDomain)(raw, ONNX_DOMAIN.as_ptr()) })?;
     let (first, last) = SINCE_VERSION;

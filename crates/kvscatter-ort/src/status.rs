@@ -5,6 +5,7 @@ use core::ptr::{NonNull, null_mut};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use kvscatter::Error;
 use ort_sys::{OrtErrorCode, OrtStatus, OrtStatusPtr};
 
 use crate::runtime::Runtime;
@@ -19,8 +20,8 @@ pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>
     }
 }
 
-/// [`enter`] for the calls that give something back and cannot say that they failed.
-pub(crate) fn leave(body: impl FnOnce()) {
+/// [`enter`] for the calls that give something back and cannot say that they failed: a panic goes no further.
+pub(crate) fn contain(body: impl FnOnce()) {
     // What panics here has been reported to the standard error; there is nobody else to tell.
     let _reported = catch_unwind(AssertUnwindSafe(body));
 }
@@ -29,6 +30,8 @@ pub(crate) fn leave(body: impl FnOnce()) {
 pub(crate) enum Failure {
     /// The runtime's own word, passed on as it is.
     Runtime(Status),
+    /// The core's, for the operator to say in its words.
+    Core(Error),
     /// Ours.
     Refused {
         /// The class that language bindings make an exception of.
@@ -61,8 +64,15 @@ impl Failure {
     fn into_status(self, runtime: Runtime) -> OrtStatusPtr {
         match self {
             Self::Runtime(status) => status.into_raw(),
+            Self::Core(error) => Self::fail(error.to_string()).into_status(runtime),
             Self::Refused { code, message } => new_status(runtime.api.CreateStatus, code, &message),
         }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Core(error)
     }
 }
 
@@ -70,8 +80,15 @@ impl core::fmt::Display for Failure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Runtime(status) => f.write_str(&status.message()),
+            Self::Core(error) => error.fmt(f),
             Self::Refused { message, .. } => f.write_str(message),
         }
+    }
+}
+
+impl core::fmt::Debug for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}", self.to_string())
     }
 }
 

@@ -1,25 +1,29 @@
 //! Ascend ATB `KVCacheOperation`.
 
+use core::ffi::CStr;
+
+use kvscatter::Argument;
 use kvscatter::spec::ascend::{self, Prepared};
-use kvscatter::{Argument, Error};
 
 use super::Operator;
 use crate::context::Context;
 use crate::known::Known;
 use crate::node::Node;
-use crate::recent::Recent;
 use crate::status::Failure;
+use crate::write::Writes;
 
 /// `KVCacheOperation(new_kv, layer_id, past, token_offset, seq_len)`. It has no attributes; the output is `past`.
 pub(crate) struct KvCacheOperation {
-    recent: Recent<Prepared>,
+    writes: Writes<Prepared>,
 }
 
 const OPERATOR: ascend::KvCacheOperation = ascend::KvCacheOperation::new();
 
 impl Operator for KvCacheOperation {
+    const NAME: &'static CStr = c"KVCacheOperation";
+
     fn new(_node: &Node<'_>) -> Result<Self, Failure> {
-        Ok(Self { recent: Recent::new() })
+        Ok(Self { writes: Writes::new() })
     }
 
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
@@ -28,20 +32,17 @@ impl Operator for KvCacheOperation {
         let past = &context.input(2, Argument::Past)?;
         let token_offset = context.input(3, Argument::TokenOffset)?;
         let seq_len = context.input(4, Argument::SeqLen)?;
-        let prepare = || {
-            let element = past.element_with(new_kv, refuse)?;
-            let write = OPERATOR.prepare(element, &new_kv.sizes()?, &past.sizes()?).map_err(refuse)?;
-            context.check_memory(write.geometry(), past, new_kv, refuse)?;
-            Ok(write)
-        };
-        self.recent.with(past, new_kv, prepare, |write| {
-            let layer_id = layer_id.list().map_err(refuse)?;
-            let token_offset = token_offset.list().map_err(refuse)?;
-            let seq_len = seq_len.list().map_err(refuse)?;
-            let plan = write.plan(&layer_id, &token_offset, &seq_len).map_err(refuse)?;
-            // SAFETY: prepared for tensors like these, and their memory checked then.
-            unsafe { context.write(&plan, past, new_kv, refuse) }
-        })
+        self.writes.with(
+            context,
+            past,
+            new_kv,
+            |element, past, new_kv| OPERATOR.prepare(element, new_kv, past),
+            |write| {
+                let (layer_id, token_offset, seq_len) =
+                    (layer_id.list()?, token_offset.list()?, seq_len.list()?);
+                write.write(&write.plan(&layer_id, &token_offset, &seq_len)?)
+            },
+        )
     }
 
     fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
@@ -49,10 +50,7 @@ impl Operator for KvCacheOperation {
         let (Some(element), Some(new_kv), Some(past)) = (past.element, new_kv.whole(), past.whole()) else {
             return Ok(());
         };
-        OPERATOR.prepare(element, &new_kv, &past).map(drop).map_err(refuse)
+        OPERATOR.prepare(element, &new_kv, &past)?;
+        Ok(())
     }
-}
-
-fn refuse(error: Error) -> Failure {
-    Failure::fail(format!("KVCacheOperation: {error}"))
 }

@@ -1,16 +1,17 @@
 //! TensorRT `KVCacheUpdate`.
 
+use core::ffi::CStr;
 use std::borrow::Cow;
 
 use kvscatter::spec::tensorrt::{self, PreparedPacked};
-use kvscatter::{Argument, ElementType, Error, Prepared, Starts};
+use kvscatter::{Argument, ElementType, Prepared, Starts};
 
 use super::Operator;
 use crate::context::{Context, Tensor};
 use crate::known::Known;
 use crate::node::Node;
-use crate::recent::Recent;
 use crate::status::Failure;
+use crate::write::Writes;
 
 /// `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes `cache_mode` and
 /// `update_form`.
@@ -21,29 +22,29 @@ pub(crate) struct KvCacheUpdate {
 /// How the samples of an update lie.
 enum Form {
     /// `[b, d, s, h]`, every sample as long as the longest.
-    Padded(Recent<Prepared>),
+    Padded(Writes<Prepared>),
     /// `[totalTokens, d, h]`, one sample behind the other.
-    Packed(Recent<PreparedPacked>),
+    Packed(Writes<PreparedPacked>),
 }
 
 const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
 
 impl Operator for KvCacheUpdate {
+    const NAME: &'static CStr = c"KVCacheUpdate";
+
     fn new(node: &Node<'_>) -> Result<Self, Failure> {
         match node.string(c"cache_mode")?.as_deref() {
             None | Some("linear") => {}
             Some(other) => {
-                return Err(Failure::invalid_argument(format!(
-                    "KVCacheUpdate: cache_mode must be linear, got {other}"
-                )));
+                return Err(Failure::invalid_argument(format!("cache_mode must be linear, got {other}")));
             }
         }
         let form = match node.string(c"update_form")?.as_deref() {
-            None | Some("padded") => Form::Padded(Recent::new()),
-            Some("packed_nhd") => Form::Packed(Recent::new()),
+            None | Some("padded") => Form::Padded(Writes::new()),
+            Some("packed_nhd") => Form::Packed(Writes::new()),
             Some(other) => {
                 return Err(Failure::invalid_argument(format!(
-                    "KVCacheUpdate: update_form must be padded or packed_nhd, got {other}"
+                    "update_form must be padded or packed_nhd, got {other}"
                 )));
             }
         };
@@ -54,39 +55,26 @@ impl Operator for KvCacheUpdate {
         let cache = &context.input(0, Argument::Cache)?;
         let update = &context.input(1, Argument::Update)?;
         let write_indices = context.input(2, Argument::TensorRtWriteIndices)?;
-        let write_indices = Indices::of(&write_indices).map_err(refuse)?;
+        let write_indices = Indices::of(&write_indices)?;
         let starts = write_indices.starts();
         match &self.form {
-            Form::Padded(recent) => {
-                let prepare = || {
-                    let element = cache.element_with(update, refuse)?;
-                    let write =
-                        OPERATOR.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)?;
-                    context.check_memory(write.geometry(), cache, update, refuse)?;
-                    Ok(write)
-                };
-                recent.with(cache, update, prepare, |write| {
-                    let plan = write.plan(starts).map_err(refuse)?;
-                    // SAFETY: prepared for tensors like these, and their memory checked then.
-                    unsafe { context.write(&plan, cache, update, refuse) }
-                })
-            }
-            Form::Packed(recent) => {
+            Form::Padded(writes) => writes.with(
+                context,
+                cache,
+                update,
+                |element, cache, update| OPERATOR.prepare(element, cache, update),
+                |write| write.write(&write.plan(starts)?),
+            ),
+            Form::Packed(writes) => {
                 let lengths = context.input(3, Argument::UpdateLengths)?;
-                let lengths = &lengths.list().map_err(refuse)?;
-                let prepare = || {
-                    let element = cache.element_with(update, refuse)?;
-                    let write = OPERATOR
-                        .prepare_packed(element, &cache.sizes()?, &update.sizes()?)
-                        .map_err(refuse)?;
-                    context.check_memory(write.geometry(), cache, update, refuse)?;
-                    Ok(write)
-                };
-                recent.with(cache, update, prepare, |write| {
-                    let plan = write.plan(starts, lengths).map_err(refuse)?;
-                    // SAFETY: prepared for tensors like these, and their memory checked then.
-                    unsafe { context.write(&plan, cache, update, refuse) }
-                })
+                let lengths = &lengths.list()?;
+                writes.with(
+                    context,
+                    cache,
+                    update,
+                    |element, cache, update| OPERATOR.prepare_packed(element, cache, update),
+                    |write| write.write(&write.plan(starts, lengths)?),
+                )
             }
         }
     }
@@ -100,10 +88,10 @@ impl Operator for KvCacheUpdate {
             return Ok(());
         };
         match self.form {
-            Form::Padded(_) => OPERATOR.prepare(element, &cache, &update).map(drop),
-            Form::Packed(_) => OPERATOR.prepare_packed(element, &cache, &update).map(drop),
+            Form::Padded(_) => OPERATOR.prepare(element, &cache, &update).map(drop)?,
+            Form::Packed(_) => OPERATOR.prepare_packed(element, &cache, &update).map(drop)?,
         }
-        .map_err(refuse)
+        Ok(())
     }
 }
 
@@ -112,10 +100,10 @@ impl KvCacheUpdate {
     fn check_lengths(&self, given: bool) -> Result<(), Failure> {
         match (&self.form, given) {
             (Form::Packed(_), false) => {
-                Err(Failure::fail("KVCacheUpdate: update_form packed_nhd needs the input updateLengths"))
+                Err(Failure::fail("update_form packed_nhd needs the input updateLengths"))
             }
             (Form::Padded(_), true) => {
-                Err(Failure::fail("KVCacheUpdate: updateLengths is for update_form packed_nhd alone"))
+                Err(Failure::fail("updateLengths is for update_form packed_nhd alone"))
             }
             _ => Ok(()),
         }
@@ -129,7 +117,7 @@ enum Indices<'a> {
 }
 
 impl<'a> Indices<'a> {
-    fn of(tensor: &Tensor<'a>) -> Result<Self, Error> {
+    fn of(tensor: &Tensor<'a>) -> Result<Self, Failure> {
         if tensor.holds(ElementType::Int32) {
             tensor.list().map(Self::I32)
         } else {
@@ -143,8 +131,4 @@ impl<'a> Indices<'a> {
             Self::I64(values) => Starts::I64(values),
         }
     }
-}
-
-fn refuse(error: Error) -> Failure {
-    Failure::fail(format!("KVCacheUpdate: {error}"))
 }

@@ -1,5 +1,8 @@
 //! ONNX `TensorScatter`, of ONNX's own domain and, with `lengths`, of ours.
 
+use core::ffi::CStr;
+use std::borrow::Cow;
+
 use kvscatter::spec::onnx::{self, Dimension, Inferred};
 use kvscatter::{Argument, Error, Mode, NegativeIndex, Prepared};
 
@@ -7,58 +10,47 @@ use super::Operator;
 use crate::context::{Context, Tensor};
 use crate::known::Known;
 use crate::node::Node;
-use crate::recent::Recent;
 use crate::status::Failure;
+use crate::write::Writes;
 
 /// `TensorScatter(past_cache, update, write_indices?, lengths?)`. The runtime's rules: a negative index is refused.
 pub(crate) struct TensorScatter {
     operator: onnx::TensorScatter,
-    recent: Recent<Prepared>,
-}
-
-impl TensorScatter {
-    fn prepare(
-        &self,
-        context: &Context<'_>,
-        cache: &Tensor<'_>,
-        update: &Tensor<'_>,
-    ) -> Result<Prepared, Failure> {
-        let element = cache.element_with(update, refuse)?;
-        let write = self.operator.prepare(element, &cache.sizes()?, &update.sizes()?).map_err(refuse)?;
-        context.check_memory(write.geometry(), cache, update, refuse)?;
-        Ok(write)
-    }
+    writes: Writes<Prepared>,
 }
 
 impl Operator for TensorScatter {
+    const NAME: &'static CStr = c"TensorScatter";
+
     fn new(node: &Node<'_>) -> Result<Self, Failure> {
         let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
         if let Some(axis) = node.integer(c"axis")? {
             operator = operator.axis(axis);
         }
         if let Some(name) = node.string(c"mode")? {
-            let mode = name.parse::<Mode>().map_err(|_| {
-                Failure::fail(format!("TensorScatter: mode must be 'linear' or 'circular', got '{name}'"))
-            })?;
+            let mode = name
+                .parse::<Mode>()
+                .map_err(|_| Failure::fail(format!("mode must be 'linear' or 'circular', got '{name}'")))?;
             operator = operator.mode(mode);
         }
-        Ok(Self { operator, recent: Recent::new() })
+        Ok(Self { operator, writes: Writes::new() })
     }
 
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
-        let cache = context.input(0, Argument::PastCache)?;
-        let update = context.input(1, Argument::Update)?;
+        let cache = &context.input(0, Argument::PastCache)?;
+        let update = &context.input(1, Argument::Update)?;
         let write_indices = context.optional_input(2, Argument::WriteIndices)?;
         let lengths = context.optional_input(3, Argument::Lengths)?;
-        let run = |write: &Prepared| {
-            let write_indices =
-                write_indices.as_ref().map(Tensor::list::<i64>).transpose().map_err(refuse)?;
-            let lengths = lengths.as_ref().map(Tensor::list::<i64>).transpose().map_err(refuse)?;
-            let plan = write.plan_lengths(write_indices.as_deref(), lengths.as_deref()).map_err(refuse)?;
-            // SAFETY: prepared for tensors like these, and their memory checked then.
-            unsafe { context.write(&plan, &cache, &update, refuse) }
-        };
-        self.recent.with(&cache, &update, || self.prepare(context, &cache, &update), run)
+        self.writes.with(
+            context,
+            cache,
+            update,
+            |element, cache, update| self.operator.prepare(element, cache, update),
+            |write| {
+                let (write_indices, lengths) = (list(write_indices.as_ref())?, list(lengths.as_ref())?);
+                write.write(&write.plan_lengths(write_indices.as_deref(), lengths.as_deref())?)
+            },
+        )
     }
 
     fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
@@ -72,15 +64,21 @@ impl Operator for TensorScatter {
             inputs.get(at).map(|known| Inferred { element: known.element, shape })
         };
         let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
-        self.operator.infer(cache, update, input(2)).map(drop).map_err(refuse)
+        self.operator.infer(cache, update, input(2))?;
+        Ok(())
+    }
+
+    fn say(error: Error) -> String {
+        message(error)
     }
 }
 
-/// The refusal in the words of the runtime's own kernel, where it has some.
-fn refuse(error: Error) -> Failure {
-    Failure::fail(message(error))
+/// The values of an input that may be absent.
+fn list<'a>(tensor: Option<&Tensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, Failure> {
+    tensor.map(Tensor::list).transpose()
 }
 
+/// The refusal in the words of the runtime's own kernel, where it has some.
 fn message(error: Error) -> String {
     use Argument::WriteIndices;
     match error {
