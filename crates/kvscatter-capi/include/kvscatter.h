@@ -750,8 +750,10 @@ typedef struct kvs_error {
    */
   uint32_t fields;
   /**
-   * What is wrong, by the name that the operator's specification or this header gives it. Static; NULL if it is
-   * nothing with a name.
+   * What is wrong. A tensor has the name that the specification of the prepared operator gives it: `past_cache`,
+   * `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present` (Ascend).
+   * Indices have theirs, such as `writeIndices`, if it is their values or their number; whatever is wrong with a
+   * pointer, struct or option has this header's. Static; NULL if it is nothing with a name.
    */
   const char *argument;
   /**

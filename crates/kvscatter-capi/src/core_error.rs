@@ -5,7 +5,7 @@ use std::fmt;
 
 use kvscatter::{Argument, Error};
 
-use crate::failure::Fields;
+use crate::failure::{Fields, Name};
 use crate::status::kvs_status_code::{self, *};
 
 /// Number, argument, index, value and the nearest value that would have been taken.
@@ -51,10 +51,10 @@ pub(crate) fn fields(error: Error) -> Fields {
             about(KVS_ERROR_BATCH_TOO_LARGE, Argument::Update).value(update).limit(cache)
         }
         Error::UpdateLongerThanCache { rows, capacity } => {
-            about(KVS_ERROR_UPDATE_LONGER_THAN_CACHE, Argument::Update).value(rows).limit(capacity)
+            of(KVS_ERROR_UPDATE_LONGER_THAN_CACHE).value(rows).limit(capacity)
         }
         Error::TooLarge { argument } => about(KVS_ERROR_TOO_LARGE, argument),
-        Error::CacheOverlapsItself => about(KVS_ERROR_CACHE_OVERLAPS_ITSELF, Argument::Cache),
+        Error::CacheOverlapsItself => of(KVS_ERROR_CACHE_OVERLAPS_ITSELF),
         Error::Layout { loops } => of(KVS_ERROR_LAYOUT).value(loops).limit(3),
         Error::Reserved { index, value } => {
             of(KVS_ERROR_RESERVED).named(c"rsv").index(index).value(value).limit(0)
@@ -109,12 +109,15 @@ pub(crate) fn fields(error: Error) -> Fields {
     }
 }
 
-/// The core's own line, but for advice that only a Rust program can take.
-pub(crate) fn write_message(error: Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match error {
-        Error::ElementWidth { .. } => f.write_str(
+/// The core's own line, but for advice that only a Rust program can take, and a tensor of no certain name.
+pub(crate) fn write_message(error: Error, tensor: Option<Name>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match (error, tensor) {
+        (Error::ElementWidth { .. }, _) => f.write_str(
             "the tensors hold strings, which have no bytes here: visit the blocks and move them yourself",
         ),
+        (Error::UpdateLongerThanCache { rows, capacity }, Some(update)) => {
+            write!(f, "{update} has {rows} rows, more than the cache's capacity of {capacity}")
+        }
         _ => write!(f, "{error}"),
     }
 }

@@ -18,9 +18,10 @@ pub(crate) struct Failure {
     pair: Option<usize>,
 }
 
+/// An error of the core comes with the specification's name of the tensor that it is about, where it does not say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Core(Error),
+    Core(Error, Option<&'static CStr>),
     NullPointer { subject: Subject },
     Misaligned { subject: Subject, alignment: usize },
     StructSize { argument: &'static CStr, got: usize, want: usize },
@@ -77,7 +78,10 @@ impl Failure {
 
     pub(crate) fn fields(&self) -> Fields {
         let fields = match self.kind {
-            Kind::Core(error) => core_error::fields(error),
+            Kind::Core(error, tensor) => match (core_error::fields(error), tensor) {
+                (fields, Some(tensor)) => fields.named(tensor),
+                (fields, None) => fields,
+            },
             Kind::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),
             Kind::Misaligned { subject, alignment } => {
                 Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
@@ -144,7 +148,7 @@ impl From<Kind> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Kind::Core(error).into()
+        Kind::Core(error, None).into()
     }
 }
 
@@ -161,7 +165,7 @@ impl fmt::Display for Failure {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Core(error) => core_error::write_message(error, f),
+            Self::Core(error, tensor) => core_error::write_message(error, tensor.map(Name), f),
             Self::NullPointer { subject } => write!(f, "{subject} is NULL"),
             Self::Misaligned { subject, alignment } => {
                 write!(f, "the address of {subject} is not a multiple of {alignment} bytes")
@@ -277,8 +281,8 @@ fn saturated(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// A name of the header, which is ASCII.
-struct Name(&'static CStr);
+/// A name, which is ASCII.
+pub(crate) struct Name(&'static CStr);
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

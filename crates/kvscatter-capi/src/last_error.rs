@@ -31,8 +31,10 @@ pub struct kvs_error {
     pub code: kvs_status,
     /// Which of `index`, `value` and `limit` say something: a sum of `kvs_error_field`. The others are 0.
     pub fields: u32,
-    /// What is wrong, by the name that the operator's specification or this header gives it. Static; NULL if it is
-    /// nothing with a name.
+    /// What is wrong. A tensor has the name that the specification of the prepared operator gives it: `past_cache`,
+    /// `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present` (Ascend).
+    /// Indices have theirs, such as `writeIndices`, if it is their values or their number; whatever is wrong with a
+    /// pointer, struct or option has this header's. Static; NULL if it is nothing with a name.
     pub argument: *const c_char,
     /// Which sample, dimension, byte or pair: see `kvs_status_code`.
     pub index: i64,

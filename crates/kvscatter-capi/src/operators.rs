@@ -8,7 +8,7 @@ use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error, Layout};
 
 use crate::boundary::{check_pointer, guarded, structure};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::options::{
     given, kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options,
 };
@@ -42,6 +42,7 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
             cache: Tensor { argument: c"past_cache", tensor: past_cache },
             update: Tensor { argument: c"update", tensor: update },
             update_argument: Argument::Update,
+            present: c"present_cache",
         };
         let front = |element, cache: Layout<'_>, update: Layout<'_>| {
             Ok(Write::Starts(operator.prepare(element, cache, update)?, "TensorScatter"))
@@ -76,6 +77,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
             cache: Tensor { argument: c"cache", tensor: cache },
             update: Tensor { argument: c"update", tensor: update },
             update_argument: Argument::Update,
+            present: c"output",
         };
         let front = |element, cache: Layout<'_>, update: Layout<'_>| {
             if packed {
@@ -114,8 +116,9 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
         let operator = options.map_or(Ok(KvCacheOperation::new()), |options| options.operator())?;
         let tensors = Tensors {
             cache: Tensor { argument: c"past", tensor: past },
-            update: Tensor { argument: c"new_kv", tensor: new_kv },
+            update: Tensor { argument: c"newKv", tensor: new_kv },
             update_argument: Argument::NewKv,
+            present: c"present",
         };
         let front = |element, past: Layout<'_>, new_kv: Layout<'_>| {
             Ok(Write::Operation(operator.prepare(element, new_kv, past)?))
@@ -125,7 +128,7 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     })
 }
 
-/// A tensor and the name of the parameter.
+/// A tensor and what the operator's specification calls it.
 struct Tensor {
     argument: &'static CStr,
     tensor: *const kvs_tensor,
@@ -135,8 +138,10 @@ struct Tensor {
 struct Tensors {
     cache: Tensor,
     update: Tensor,
-    /// What the core calls the update.
+    /// The update's name, for the core.
     update_argument: Argument,
+    /// What the specification calls the result of the functional form.
+    present: &'static CStr,
 }
 
 impl Tensors {
@@ -147,7 +152,7 @@ impl Tensors {
         out: *mut *mut kvs_prepared,
         front: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Write, Error>,
     ) -> Result<(), Failure> {
-        let Self { cache, update, update_argument } = self;
+        let Self { cache, update, update_argument, present } = self;
         check_pointer(out, c"out".into())?;
         // SAFETY: the caller's.
         let old = unsafe { cache.describe() }?;
@@ -157,9 +162,15 @@ impl Tensors {
             let (cache, argument, element) = (old.element, update_argument, new.element);
             return Err(Error::ElementTypeMismatch { cache, argument, element }.into());
         }
-        let layouts = (old.layout(cache.argument)?, new.layout(update.argument)?);
-        let write = front(old.element, layouts.0, layouts.1)?;
-        let prepared = Box::into_raw(Box::new(kvs_prepared::new(write, &old, &new)));
+        let write = front(old.element, old.layout()?, new.layout()?).map_err(|error| {
+            let tensor = match error {
+                Error::UpdateLongerThanCache { .. } => Some(new.argument),
+                Error::CacheOverlapsItself => Some(old.argument),
+                _ => None,
+            };
+            Kind::Core(error, tensor)
+        })?;
+        let prepared = Box::into_raw(Box::new(kvs_prepared::new(write, &old, &new, present)));
         // SAFETY: neither NULL nor misaligned; the rest is the caller's.
         unsafe { out.write(prepared) };
         Ok(())

@@ -32,11 +32,17 @@ pub(crate) enum Write {
 }
 
 impl kvs_prepared {
-    pub(crate) fn new(write: Write, cache: &Description, update: &Description) -> Self {
+    /// `present` is what the operator's specification calls the result of the functional form.
+    pub(crate) fn new(
+        write: Write,
+        cache: &Description,
+        update: &Description,
+        present: &'static CStr,
+    ) -> Self {
         let geometry = write.geometry();
         let cache = Operand::new(cache, geometry.cache_offset(), geometry.cache_bytes());
         let update = Operand::new(update, geometry.update_offset(), geometry.update_bytes());
-        let present = cache.dense(geometry.present_bytes());
+        let present = cache.dense(present, geometry.present_bytes());
         Self { write, cache, update, present }
     }
 

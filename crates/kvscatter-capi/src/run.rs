@@ -61,15 +61,15 @@ pub unsafe extern "C" fn kvs_in_place(
         // SAFETY: as above.
         let call = unsafe { Arguments::read(call) }?;
         // SAFETY: as above.
-        let cache = unsafe { structure(cache, c"cache") }?;
+        let cache = unsafe { structure(cache, prepared.cache.argument) }?;
         // SAFETY: as above.
-        let update = unsafe { structure(update, c"update") }?;
+        let update = unsafe { structure(update, prepared.update.argument) }?;
         // SAFETY: as above.
         let out = unsafe { Out::new(written) }?;
         // SAFETY: as above.
         let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
         let plan = prepared.plan(&call)?;
-        check_reads(&call, &[], c"cache", [buffers.0])?;
+        check_reads(&call, &[], prepared.cache.argument, [buffers.0])?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
         out.put(unsafe { plan.write_raw(buffers.0, buffers.1) }?);
         Ok(())
@@ -104,8 +104,9 @@ pub unsafe extern "C" fn kvs_in_place_many(
         // SAFETY: as above.
         let out = unsafe { Out::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
-            check_exact_size(cache, c"cache").map_err(|failure| failure.in_pair(index))?;
-            check_exact_size(update, c"update").map_err(|failure| failure.in_pair(index))?;
+            let in_pair = |failure: Failure| failure.in_pair(index);
+            check_exact_size(cache, prepared.cache.argument).map_err(in_pair)?;
+            check_exact_size(update, prepared.update.argument).map_err(in_pair)?;
             // SAFETY: as above.
             unsafe { checked_pair(prepared, index, cache, update) }?;
         }
@@ -113,7 +114,7 @@ pub unsafe extern "C" fn kvs_in_place_many(
         let buffers = pairs
             .iter()
             .map(|pair| (prepared.cache.buffer(&pair.cache), prepared.update.buffer(&pair.update)));
-        check_reads(&call, pairs, c"cache", buffers.clone().map(|(cache, _)| cache))?;
+        check_reads(&call, pairs, prepared.cache.argument, buffers.clone().map(|(cache, _)| cache))?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
         out.put(unsafe { plan.write_many_raw(buffers) }?);
         Ok(())
@@ -143,21 +144,21 @@ pub unsafe extern "C" fn kvs_into_present(
         // SAFETY: as above.
         let call = unsafe { Arguments::read(call) }?;
         // SAFETY: as above.
-        let past = unsafe { structure(past, c"past") }?;
+        let past = unsafe { structure(past, prepared.cache.argument) }?;
         // SAFETY: as above.
-        let update = unsafe { structure(update, c"update") }?;
+        let update = unsafe { structure(update, prepared.update.argument) }?;
         // SAFETY: as above.
-        let present = unsafe { structure(present, c"present") }?;
+        let present = unsafe { structure(present, prepared.present.argument) }?;
         // SAFETY: as above.
         let out = unsafe { Out::new(written) }?;
         // SAFETY: as above.
-        let past = unsafe { prepared.cache.checked(past, c"past") }.map_err(alone)?;
+        let past = unsafe { prepared.cache.checked(past) }.map_err(alone)?;
         // SAFETY: as above.
-        let update = unsafe { prepared.update.checked(update, c"update") }.map_err(alone)?;
+        let update = unsafe { prepared.update.checked(update) }.map_err(alone)?;
         // SAFETY: as above.
-        let present = unsafe { prepared.present.checked(present, c"present") }.map_err(alone)?;
+        let present = unsafe { prepared.present.checked(present) }.map_err(alone)?;
         let plan = prepared.plan(&call)?;
-        check_reads(&call, &[], c"present", [present])?;
+        check_reads(&call, &[], prepared.present.argument, [present])?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
         out.put(unsafe { plan.into_present_raw(past, update, present) }?);
         Ok(())
@@ -176,9 +177,9 @@ unsafe fn checked_pair(
     update: &kvs_tensor,
 ) -> Result<(RawBuffer, RawBuffer), Failure> {
     // SAFETY: the caller's.
-    let cache = unsafe { prepared.cache.checked(cache, c"cache") };
+    let cache = unsafe { prepared.cache.checked(cache) };
     // SAFETY: the caller's.
-    let update = unsafe { prepared.update.checked(update, c"update") };
+    let update = unsafe { prepared.update.checked(update) };
     match (cache, update) {
         (Ok(cache), Ok(update)) => Ok((cache, update)),
         (Err(failure), _) | (_, Err(failure)) => Err(failure.in_pair(pair)),

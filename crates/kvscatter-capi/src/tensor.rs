@@ -61,6 +61,8 @@ impl kvs_tensor {
 /// A tensor's type, shape and strides, read and checked as far as only C can get them wrong.
 #[derive(Debug)]
 pub(crate) struct Description {
+    /// What the operator's specification calls it.
+    pub(crate) argument: &'static CStr,
     pub(crate) element: ElementType,
     shape: Vec<usize>,
     strides: Vec<isize>,
@@ -86,6 +88,7 @@ impl Description {
         // SAFETY: the caller's.
         let strides = unsafe { tensor.strides(argument) }?.unwrap_or(&row_major);
         Ok(Self {
+            argument,
             element,
             shape: narrowed(shape, argument)?,
             strides: narrowed(strides, argument)?,
@@ -95,20 +98,22 @@ impl Description {
 
     /// The layout of a tensor that is given by the address of its element `[0, 0, …]`. The buffer begins on a byte:
     /// where the lowest 4-bit element does not, the one before it is part of the buffer.
-    pub(crate) fn layout(&self, argument: &'static CStr) -> Result<Layout<'_>, Failure> {
+    pub(crate) fn layout(&self) -> Result<Layout<'_>, Failure> {
         if self.dense {
             return Ok(Layout::dense(&self.shape));
         }
         let layout = Layout::strided(&self.shape, &self.strides);
         let per_byte = if self.element.bits() == Some(4) { 2 } else { 1 };
         let offset = layout.least_offset().checked_next_multiple_of(per_byte);
-        Ok(layout.offset(offset.ok_or(Kind::TooLarge { subject: argument.into() })?))
+        Ok(layout.offset(offset.ok_or(Kind::TooLarge { subject: self.argument.into() })?))
     }
 }
 
 /// What the tensors of a run are held against, and where their buffers begin and end.
 #[derive(Debug)]
 pub(crate) struct Operand {
+    /// What the operator's specification calls it, and so does every error.
+    pub(crate) argument: &'static CStr,
     code: kvs_element_type,
     shape: Box<[i64]>,
     strides: Box<[i64]>,
@@ -124,8 +129,9 @@ pub(crate) struct Operand {
 impl Operand {
     /// `offset` and `bytes` are the core's: elements of the buffer before `[0, 0, …]`, and its size.
     pub(crate) fn new(description: &Description, offset: usize, bytes: Option<usize>) -> Self {
-        let Description { element, shape, strides, dense } = description;
+        let Description { argument, element, shape, strides, dense } = description;
         Self {
+            argument,
             code: element.onnx_code(),
             // They were i64 before.
             shape: shape.iter().map(|&size| size as i64).collect(),
@@ -139,8 +145,9 @@ impl Operand {
     }
 
     /// A dense tensor of the same type and shape.
-    pub(crate) fn dense(&self, bytes: Option<usize>) -> Self {
+    pub(crate) fn dense(&self, argument: &'static CStr, bytes: Option<usize>) -> Self {
         Self {
+            argument,
             code: self.code,
             shape: self.shape.clone(),
             strides: (0..self.shape.len()).map(|at| dense_stride(&self.shape, at)).collect(),
@@ -156,11 +163,8 @@ impl Operand {
     /// # Safety
     /// `tensor.shape` and `tensor.strides` are each NULL, misaligned, or point to `tensor.rank` numbers.
     #[inline]
-    pub(crate) unsafe fn checked(
-        &self,
-        tensor: &kvs_tensor,
-        argument: &'static CStr,
-    ) -> Result<RawBuffer, Failure> {
+    pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, Failure> {
+        let argument = self.argument;
         let mismatch = |aspect, got, want| Err(Kind::TensorMismatch { argument, aspect, got, want }.into());
         if tensor.r#type != self.code {
             return mismatch(Aspect::Type, tensor.r#type.into(), self.code.into());

@@ -91,9 +91,9 @@ static const spoilt rows[] = {
     {"the cache's data are NULL", KVS_ERROR_NULL_BUFFER, "past_cache", null_cache},
     {"the update's data are NULL", KVS_ERROR_NULL_BUFFER, "update", null_update},
     {"the present's data are NULL", KVS_ERROR_NULL_BUFFER, "present_cache", null_present},
-    {"float16 at an odd address, cache", KVS_ERROR_MISALIGNED, "cache", odd_cache},
+    {"float16 at an odd address, cache", KVS_ERROR_MISALIGNED, "past_cache", odd_cache},
     {"float16 at an odd address, update", KVS_ERROR_MISALIGNED, "update", odd_update},
-    {"float16 at an odd address, present", KVS_ERROR_MISALIGNED, "present", odd_present},
+    {"float16 at an odd address, present", KVS_ERROR_MISALIGNED, "present_cache", odd_present},
     {"the update is the cache", KVS_ERROR_OVERLAP, "past_cache", update_is_the_cache},
     {"the update begins in the cache", KVS_ERROR_OVERLAP, "past_cache", update_begins_in_the_cache},
     {"the update ends in the cache", KVS_ERROR_OVERLAP, "past_cache", update_ends_in_the_cache},
@@ -102,7 +102,7 @@ static const spoilt rows[] = {
     {"a cache that is another pair's update", KVS_ERROR_OVERLAP, "past_cache", cache_is_an_update},
     {"the present is the past", KVS_ERROR_OVERLAP, "present_cache", present_is_past},
     {"the present begins before the update", KVS_ERROR_OVERLAP, "present_cache", present_is_update},
-    {"the indices lie in the cache", KVS_ERROR_OVERLAP, "cache", indices_in_the_cache},
+    {"the indices lie in the cache", KVS_ERROR_OVERLAP, "past_cache", indices_in_the_cache},
 };
 
 size_t check_memory(void) { return check_spoilt(rows, COUNT(rows)); }

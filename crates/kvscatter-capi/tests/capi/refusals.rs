@@ -6,7 +6,7 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{ABSENT, CALL, Prepared, Tensor, last_error, narrow, result};
+use crate::c::{ABSENT, CALL, KV_CACHE_UPDATE, Operator, Prepared, Tensor, last_error, narrow, result};
 use crate::scene::{Scene, ascend, onnx, packed};
 
 #[test]
@@ -24,7 +24,7 @@ fn handles_calls_tensors_and_outputs_are_checked() {
     let null = "KVS_ERROR_NULL_POINTER";
     assert_eq!(in_place(ptr::null(), &call, &cache, &update), (null, "prepared"));
     assert_eq!(in_place(handle, ptr::null(), &cache, &update), (null, "call"));
-    assert_eq!(in_place(handle, &call, ptr::null(), &update), (null, "cache"));
+    assert_eq!(in_place(handle, &call, ptr::null(), &update), (null, "past_cache"));
     assert_eq!(in_place(handle, &call, &cache, ptr::null()), (null, "update"));
     let odd = (&raw const call).wrapping_byte_add(1);
     assert_eq!(in_place(handle, odd, &cache, &update), ("KVS_ERROR_MISALIGNED", "call"));
@@ -46,7 +46,7 @@ fn larger_structs_are_taken() {
     assert_eq!(prepared.in_place(&call, &cache, &update), Ok(0));
     assert_eq!((k[..32].iter().sum::<f32>(), k[32..].iter().sum::<f32>()), (56.0, 56.0));
     let refused = prepared.in_place_many(&call, &[kvs_pair { cache, update }]).unwrap_err();
-    assert_eq!((refused.code, refused.argument), ("KVS_ERROR_STRUCT_SIZE", Some("cache")));
+    assert_eq!((refused.code, refused.argument), ("KVS_ERROR_STRUCT_SIZE", Some("past_cache")));
 }
 
 /// What makes a pair wrong.
@@ -91,10 +91,10 @@ fn nothing_that_is_read_may_be_written() {
     let pairs = [k_at, v_at].map(|cache| kvs_pair { cache, update });
     let refused = prepared.in_place_many(&call, &pairs).unwrap_err();
     assert_eq!((refused.code, refused.index), ("KVS_ERROR_OVERLAP", Some(1)));
-    assert_eq!(refused.message, "pair 1: cache shares memory with write_indices, which is read");
+    assert_eq!(refused.message, "pair 1: past_cache shares memory with write_indices, which is read");
     let tensors = [&k_at, &update, &v_at];
     let refused = prepared.functional(&call, tensors).unwrap_err();
-    assert_eq!(refused.message, "present shares memory with write_indices, which is read");
+    assert_eq!(refused.message, "present_cache shares memory with write_indices, which is read");
     assert_eq!((k, v), ([0; 64], [0; 64]));
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
@@ -135,7 +135,7 @@ fn pairs_may_not_be_written() {
     // SAFETY: all of it lives.
     let status = unsafe { kvs_in_place_many(prepared.handle(), &scene.call, last, 1, ptr::null_mut()) };
     let refused = result(status).unwrap_err();
-    assert_eq!(refused.message, "cache shares memory with pairs, which is read");
+    assert_eq!(refused.message, "past_cache shares memory with pairs, which is read");
 }
 
 /// Each operator has its own arguments and no others.
@@ -160,5 +160,51 @@ fn arguments_of_other_operators_are_refused() {
             let refused = scene().called(give).plan();
             assert_eq!((refused.code, refused.argument), ("KVS_ERROR_UNEXPECTED_ARGUMENT", Some(*name)));
         }
+    }
+}
+
+/// Each operator's tensors have the names of its own specification, whatever is wrong with them.
+#[test]
+fn tensors_have_the_names_of_their_specification() {
+    type Wrong = fn(&mut kvs_tensor);
+    let wrong: [(&str, Wrong); 5] = [
+        ("KVS_ERROR_STRUCT_SIZE", |tensor| tensor.struct_size = 0),
+        ("KVS_ERROR_TENSOR_MISMATCH", |tensor| tensor.rank = 1),
+        ("KVS_ERROR_NULL_POINTER", |tensor| tensor.shape = ptr::null()),
+        ("KVS_ERROR_MISALIGNED", |tensor| tensor.data = tensor.data.wrapping_byte_add(1)),
+        ("KVS_ERROR_NULL_BUFFER", |tensor| tensor.data = ptr::null_mut()),
+    ];
+    let padded = || Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
+    let operators = [
+        // Calls that nothing is wrong with, and shapes that are: an update that is too long.
+        (onnx(), ["past_cache", "update", "present_cache"], onnx().shaped(&[2, 8, 4], &[2, 9, 4])),
+        (packed(), ["cache", "update", "output"], padded().shaped(&[2, 3, 8, 4], &[2, 3, 9, 4])),
+        (ascend(), ["past", "newKv", "present"], ascend().shaped(&[2, 2, 8, 4], &[2, 9, 2, 2])),
+    ];
+    for (good, [cache, update, present], mut long) in operators {
+        for (at, name) in [cache, update, present].into_iter().enumerate() {
+            for (code, change) in wrong {
+                let refused = good.functional(|tensors| change(&mut tensors[at]));
+                assert_eq!((refused.code, refused.argument), (code, Some(name)));
+                assert!(refused.message.contains(name), "{}", refused.message);
+            }
+        }
+        let shared = good.run(|[past, new, present]| {
+            new.data = past.data;
+            present.data = past.data;
+        });
+        assert_eq!(shared.message, format!("the buffer of {cache} shares memory with that of {update}"));
+        let shared = good.functional(|[past, _, present]| present.data = past.data);
+        assert_eq!(shared.message, format!("the buffer of {present} shares memory with that of {cache}"));
+        let refused = long.prepare();
+        assert_eq!((refused.code, refused.argument), ("KVS_ERROR_UPDATE_LONGER_THAN_CACHE", Some(update)));
+        assert_eq!(refused.message, format!("{update} has 9 rows, more than the cache's capacity of 8"));
+        long.cache.strides = Some(vec![0; long.cache.shape.len()]);
+        long.update.shape.clone_from(&good.update.shape);
+        long.operator = good.operator;
+        let refused = long.prepare();
+        assert_eq!((refused.code, refused.argument), ("KVS_ERROR_CACHE_OVERLAPS_ITSELF", Some(cache)));
+        long.update.code = 0;
+        assert_eq!(long.prepare().argument, Some(update));
     }
 }

@@ -87,8 +87,35 @@ impl Scene {
         Prepared::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
     }
 
-    /// What is refused when it runs, in each way to run it, whatever was done to the tensors.
+    /// What is refused when it runs in place, whatever was done to the tensors; every other way must do the same.
     pub(crate) fn run(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
+        self.refused(change, |prepared, [cache, update, present]| {
+            let refused = prepared.in_place(&self.call, &cache, &update).unwrap_err();
+            let many = prepared.in_place_many(&self.call, &[kvs_pair { cache, update }]).unwrap_err();
+            assert_eq!(refused, many);
+            let functional = prepared.functional(&self.call, [&cache, &update, &present]).unwrap_err();
+            assert_eq!(functional.code, refused.code);
+            refused
+        })
+    }
+
+    /// What is refused in the functional form alone.
+    pub(crate) fn functional(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
+        self.refused(change, |prepared, [past, update, present]| {
+            prepared.functional(&self.call, [&past, &update, &present]).unwrap_err()
+        })
+    }
+
+    pub(crate) fn plan(&self) -> Refused {
+        self.run(|_| ())
+    }
+
+    /// Runs it on past, update and present in memory of which nothing may change.
+    fn refused(
+        &self,
+        change: impl Fn(&mut [kvs_tensor; 3]),
+        run: impl Fn(&Prepared, [kvs_tensor; 3]) -> Refused,
+    ) -> Refused {
         let prepared =
             Prepared::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap();
         // Enough for every cache here, twice, and every update.
@@ -99,17 +126,8 @@ impl Scene {
         let present = Tensor { strides: None, ..self.cache.clone() };
         let mut tensors = [at(&self.cache, 256), at(&self.update, 512), at(&present, 768)];
         change(&mut tensors);
-        let [cache, update, present] = tensors;
-        let refused = prepared.in_place(&self.call, &cache, &update).unwrap_err();
-        let many = prepared.in_place_many(&self.call, &[kvs_pair { cache, update }]).unwrap_err();
-        assert_eq!(refused, many);
-        let functional = prepared.functional(&self.call, [&cache, &update, &present]).unwrap_err();
-        assert_eq!(functional.code, refused.code);
+        let refused = run(&prepared, tensors);
         assert!(*buffers.borrow() == memory, "X1: {refused:?}");
         refused
-    }
-
-    pub(crate) fn plan(&self) -> Refused {
-        self.run(|_| ())
     }
 }
