@@ -97,14 +97,13 @@ pub(crate) fn fields(error: Error) -> Fields {
         }
         Error::Overlap { argument, buffer, .. } => about(KVS_ERROR_OVERLAP, argument).index(buffer),
         Error::ElementWidth { .. } => of(KVS_ERROR_ELEMENT_WIDTH),
-        // No call of the interface can be refused for these: it has no names of modes, as many strides as
-        // dimensions, room before negative strides, buffers of the prepared length, and no bare positions.
+        // The test below says why no call of the interface meets these.
         Error::UnknownMode
         | Error::StrideCount { .. }
         | Error::BeforeBuffer { .. }
         | Error::BufferLength { .. }
         | Error::Position { .. } => of(KVS_ERROR_INTERNAL),
-        // A later core may know errors that this interface has no number for.
+        // The core may grow; the tests below see that nothing it has today ends here.
         _ => of(KVS_ERROR_INTERNAL),
     }
 }
@@ -139,54 +138,94 @@ fn between(fields: Fields, value: i64, min: usize, max: usize) -> Fields {
 
 /// `Argument`'s own spelling, for C.
 fn name(argument: Argument) -> Option<&'static CStr> {
-    Some(match argument {
-        Argument::PastCache => c"past_cache",
-        Argument::Update => c"update",
-        Argument::WriteIndices => c"write_indices",
-        Argument::PresentCache => c"present_cache",
-        Argument::Cache => c"cache",
-        Argument::TensorRtWriteIndices => c"writeIndices",
-        Argument::UpdateLengths => c"updateLengths",
-        Argument::Output => c"output",
-        Argument::NewKv => c"newKv",
-        Argument::LayerId => c"layerId",
-        Argument::Past => c"past",
-        Argument::TokenOffset => c"tokenOffset",
-        Argument::SeqLen => c"seqLen",
-        Argument::Present => c"present",
-        Argument::Lengths => c"lengths",
-        _ => return None,
-    })
+    let named = NAMES.iter().find(|(named, _)| *named == argument);
+    named.map(|(_, name)| *name)
 }
 
+const NAMES: &[(Argument, &CStr)] = &[
+    (Argument::PastCache, c"past_cache"),
+    (Argument::Update, c"update"),
+    (Argument::WriteIndices, c"write_indices"),
+    (Argument::PresentCache, c"present_cache"),
+    (Argument::Cache, c"cache"),
+    (Argument::TensorRtWriteIndices, c"writeIndices"),
+    (Argument::UpdateLengths, c"updateLengths"),
+    (Argument::Output, c"output"),
+    (Argument::NewKv, c"newKv"),
+    (Argument::LayerId, c"layerId"),
+    (Argument::Past, c"past"),
+    (Argument::TokenOffset, c"tokenOffset"),
+    (Argument::SeqLen, c"seqLen"),
+    (Argument::Present, c"present"),
+    (Argument::Lengths, c"lengths"),
+];
+
+/// The core's enums are open, so that a match over them must have an arm for what is not known. What is known, these
+/// tests read in its source.
 #[cfg(test)]
 mod tests {
-    use kvscatter::Argument;
+    use std::collections::BTreeSet;
 
-    use super::name;
+    use kvscatter::{Argument, Error};
+
+    use super::{NAMES, fields};
+    use crate::status::kvs_status_code::KVS_ERROR_INTERNAL;
+
+    const ARGUMENTS: &str = include_str!("../../kvscatter/src/argument.rs");
+    const ERRORS: &str = include_str!("../../kvscatter/src/error.rs");
+    const THIS: &str = include_str!("core_error.rs");
+
+    /// The variants of an enum: what begins in its fourth column.
+    fn variants(source: &'static str, name: &str) -> BTreeSet<&'static str> {
+        let (_, body) = source.split_once(&format!("pub enum {name} {{\n")).unwrap();
+        let lines = body.lines().take_while(|line| *line != "}").filter_map(|line| line.strip_prefix("    "));
+        lines.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase())).map(first_word).collect()
+    }
+
+    fn first_word(text: &str) -> &str {
+        text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap()
+    }
 
     #[test]
-    fn arguments_are_spelled_as_in_the_core() {
-        use Argument::*;
-        let all = [
-            PastCache,
-            Update,
-            WriteIndices,
-            PresentCache,
-            Cache,
-            TensorRtWriteIndices,
-            UpdateLengths,
-            Output,
-            NewKv,
-            LayerId,
-            Past,
-            TokenOffset,
-            SeqLen,
-            Present,
-            Lengths,
-        ];
-        for argument in all {
-            assert_eq!(name(argument).unwrap().to_str().unwrap(), argument.to_string());
+    fn every_argument_is_spelled_as_in_the_core() {
+        for (argument, name) in NAMES {
+            assert_eq!(name.to_str().unwrap(), argument.to_string());
         }
+        let named: BTreeSet<_> = NAMES.iter().map(|(argument, _)| format!("{argument:?}")).collect();
+        assert!(named.iter().eq(&variants(ARGUMENTS, "Argument")));
+    }
+
+    #[test]
+    fn every_error_has_an_arm() {
+        let (code, _) = THIS.split_once("pub(crate) fn write_message").unwrap();
+        let arms: BTreeSet<_> = code.split("Error::").skip(1).map(first_word).collect();
+        assert_eq!(arms, variants(ERRORS, "Error"));
+    }
+
+    #[test]
+    fn those_without_a_number_cannot_be_caused() {
+        let argument = Argument::Update;
+        let internal = [
+            (Error::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
+            (
+                Error::StrideCount { argument, strides: 1, rank: 2 },
+                "`kvs_tensor` has one rank, with which both arrays are read",
+            ),
+            (
+                Error::BeforeBuffer { argument, offset: 0, needed: 1 },
+                "`Description::layout` leaves the room that the strides need",
+            ),
+            (
+                Error::BufferLength { argument, buffer: 0, got: 1, want: 2 },
+                "`Operand` asks the core for the length of the buffers that it gives it",
+            ),
+            (Error::Position { value: -1, rows: 1 }, "no function here takes positions without a call"),
+        ];
+        for (error, why) in internal {
+            assert_eq!(fields(error).code, KVS_ERROR_INTERNAL, "{error} has a number, although {why}");
+        }
+        let (_, arms) = THIS.split_once("says why no call").unwrap();
+        let (arms, _) = arms.split_once("KVS_ERROR_INTERNAL").unwrap();
+        assert_eq!(arms.matches("Error::").count(), internal.len());
     }
 }
