@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         Task::Unit => one(steps::unit()),
         Task::Kernels => one(steps::kernels()),
         Task::Instructions { bless } => one(steps::instructions(bless)),
-        Task::C => step::run(steps_c::all(), Missing::IsSkipped),
+        Task::C => step::run(steps_c::all(), Missing::Fails),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Ort => one(steps_ort::ort()),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),

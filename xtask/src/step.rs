@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Step {
     name: &'static str,
     needs: &'static [Tool],
+    skipped_without: &'static [Tool],
     commands: Vec<Command>,
 }
 
@@ -21,7 +22,7 @@ pub(crate) struct Tool {
     pub(crate) install: &'static str,
 }
 
-/// What a missing [`Tool`] means for its step.
+/// What a missing [`Tool`] means for a step that needs it.
 #[derive(Clone, Copy)]
 pub(crate) enum Missing {
     IsSkipped,
@@ -52,15 +53,21 @@ pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
 
 impl Step {
     pub(crate) fn new(name: &'static str, commands: Vec<Command>) -> Self {
-        Self { name, needs: &[], commands }
+        Self { name, needs: &[], skipped_without: &[], commands }
     }
 
     pub(crate) fn needs(self, needs: &'static [Tool]) -> Self {
         Self { needs, ..self }
     }
 
+    /// For one of several steps that are asked for by one name: it is skipped in any case.
+    pub(crate) fn skipped_without(self, skipped_without: &'static [Tool]) -> Self {
+        Self { skipped_without, ..self }
+    }
+
     fn run(mut self, missing: Missing) -> Outcome {
-        if let Some(tool) = self.needs.iter().find(|tool| !tool.is_installed()) {
+        let absent = |tools: &'static [Tool]| tools.iter().find(|tool| !tool.is_installed());
+        if let Some(tool) = absent(self.needs) {
             return match missing {
                 Missing::IsSkipped => Outcome::Skipped(tool),
                 Missing::Fails => {
@@ -68,6 +75,9 @@ impl Step {
                     Outcome::Failed
                 }
             };
+        }
+        if let Some(tool) = absent(self.skipped_without) {
+            return Outcome::Skipped(tool);
         }
         for command in &mut self.commands {
             println!("  $ {}", Shown(command));
@@ -190,8 +200,10 @@ mod tests {
     fn a_missing_tool_skips_or_fails() {
         const ABSENT: Tool =
             Tool { name: "absent", probe: "cargo no-such-command", install: "cargo install absent" };
-        let step = || Step::new("step", vec![Command::new("false")]).needs(&[ABSENT]);
-        assert!(run(vec![step()], Missing::IsSkipped));
-        assert!(!run(vec![step()], Missing::Fails));
+        let step = || Step::new("step", vec![Command::new("false")]);
+        assert!(run(vec![step().needs(&[ABSENT])], Missing::IsSkipped));
+        assert!(!run(vec![step().needs(&[ABSENT])], Missing::Fails));
+        assert!(run(vec![step().skipped_without(&[ABSENT])], Missing::Fails));
+        assert!(!run(vec![step().needs(&[ABSENT]).skipped_without(&[ABSENT])], Missing::Fails));
     }
 }
