@@ -1,8 +1,7 @@
 //! The plugin inside the ONNX Runtime that people install: Python wheels of several versions.
 
-use std::env::consts::{DLL_PREFIX, DLL_SUFFIX, EXE_SUFFIX};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::step::{Step, Tool};
@@ -16,10 +15,18 @@ const TOO_OLD: &str = "1.23.2";
 
 const TESTS: &str = "crates/kvscatter-ort/python-tests";
 
+/// The oldest that the pinned wheels are made for. (A probe is split at spaces.)
 const PYTHON: Tool = Tool {
-    name: "Python 3 with venv",
-    probe: "python3 -m ensurepip --version",
+    name: "Python 3.11 or newer with venv",
+    probe: "python3 -c __import__('ensurepip');assert(__import__('sys').version_info>=(3,11))",
     install: "apt-get install python3-venv",
+};
+
+/// What a run leaves behind is read from `/proc` and from glibc's account of its heap.
+const GLIBC: Tool = Tool {
+    name: "glibc 2.33 or newer",
+    probe: "python3 -c __import__('ctypes').CDLL(None).mallinfo2",
+    install: "the suite runs on Linux",
 };
 
 /// Asked for only as long as there is something to install.
@@ -36,7 +43,7 @@ pub(crate) fn ort() -> Step {
     let mut too_old = python(TOO_OLD);
     too_old.arg(format!("{TESTS}/too_old.py"));
     commands.push(too_old);
-    let command = target_dir().join("debug").join(format!("kvscatter{EXE_SUFFIX}"));
+    let command = target_dir().join("debug/kvscatter");
     commands.extend(VERSIONS.map(|version| {
         let mut tests = python(version);
         tests.args(["-m", "pytest", "--quiet", TESTS]).env("KVSCATTER_COMMAND", &command);
@@ -65,7 +72,7 @@ fn prepare() -> Vec<Command> {
 
 fn needs() -> &'static [Tool] {
     let are_made = versions().all(|version| folder().join(version).join("requirements.txt").exists());
-    if are_made { &[PYTHON] } else { &[PYTHON, WHEELS] }
+    if are_made { &[PYTHON, GLIBC] } else { &[PYTHON, GLIBC, WHEELS] }
 }
 
 fn versions() -> impl Iterator<Item = &'static str> {
@@ -77,11 +84,8 @@ fn folder() -> PathBuf {
 }
 
 fn python(version: &str) -> Command {
-    let mut python = Command::new(folder().join(version).join("bin").join("python"));
-    python.env("KVSCATTER_ORT_LIBRARY", library(&target_dir())).env("PYTHONDONTWRITEBYTECODE", "1");
+    let library = target_dir().join("release/libkvscatter_ort.so");
+    let mut python = Command::new(folder().join(version).join("bin/python"));
+    python.env("KVSCATTER_ORT_LIBRARY", library).env("PYTHONDONTWRITEBYTECODE", "1");
     python
-}
-
-fn library(target: &Path) -> PathBuf {
-    target.join("release").join(format!("{DLL_PREFIX}kvscatter_ort{DLL_SUFFIX}"))
 }
