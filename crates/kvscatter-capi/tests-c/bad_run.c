@@ -40,6 +40,13 @@ static kvs_status tensor_size(scene *s) {
     s->cache.struct_size--;
     return run_everywhere(s);
 }
+/* An array has no room for more than the library knows. */
+static kvs_status larger_tensor_of_a_pair(scene *s) {
+    const kvs_pair pair = {s->cache, s->update};
+    kvs_pair pairs[] = {s->other, pair};
+    pairs[1].update.struct_size++;
+    return kvs_in_place_many(s->prepared, &s->call, pairs, 2, &s->written);
+}
 static kvs_status written_size(scene *s) {
     kvs_written written = {.struct_size = 8, .skipped = 0};
     return kvs_in_place(s->prepared, &s->call, &s->cache, &s->update, &written);
@@ -163,6 +170,7 @@ static const spoilt rows[] = {
     {"a shape is NULL", KVS_ERROR_NULL_POINTER, "past_cache", null_shape},
     {"call without a struct_size", KVS_ERROR_STRUCT_SIZE, "call", call_size},
     {"struct_size one too small", KVS_ERROR_STRUCT_SIZE, "past_cache", tensor_size},
+    {"a larger tensor in a pair", KVS_ERROR_STRUCT_SIZE, "update", larger_tensor_of_a_pair},
     {"written of 8 bytes", KVS_ERROR_STRUCT_SIZE, "written", written_size},
     {"a call at an odd address", KVS_ERROR_MISALIGNED, "call", misaligned_call},
     {"indices at 4 modulo 8", KVS_ERROR_MISALIGNED, "write_indices", misaligned_indices},

@@ -67,8 +67,17 @@ static void check_executors(void) {
         call.executor = &executor;
         to.data = guarded_data(cache);
         CHECK(kvs_in_place(prepared, &call, &to, &from, NULL) == KVS_OK, "executor %zu", i);
-        CHECK(calls > 0, "executor %zu was not asked", i);
+        CHECK(calls == 1, "executor %zu was asked %zu times", i, calls);
         CHECK(guarded_holds(cache, guarded_data(expected)), "executor %zu", i);
+
+        /* The functional form, once more over what was written. */
+        guarded present = guarded_new(cache_bytes, true);
+        kvs_tensor out = to;
+        out.data = guarded_data(present);
+        CHECK(kvs_into_present(prepared, &call, &to, &from, &out, NULL) == KVS_OK, "executor %zu", i);
+        CHECK(calls == 2, "executor %zu was asked %zu times", i, calls);
+        CHECK(guarded_holds(present, guarded_data(expected)), "executor %zu", i);
+        guarded_free(present);
         guarded_free(cache);
     }
     kvs_prepared_destroy(prepared);

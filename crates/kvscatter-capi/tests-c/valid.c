@@ -43,6 +43,7 @@ static void check_longer_structs(void) {
     memset(&longer, 0xFF, sizeof longer);
     longer.call = run.call;
     longer.call.struct_size = sizeof longer;
+    run.cache.struct_size = run.update.struct_size = sizeof(kvs_tensor) + 8;
     const int64_t strides[] = {96, 32, 4, 1};
     run.cache.strides = strides;
     kvs_status status = kvs_in_place(run.prepared, &longer.call, &run.cache, &run.update, &run.written);

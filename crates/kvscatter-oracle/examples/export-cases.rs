@@ -200,22 +200,23 @@ impl Indices {
 fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Result<()> {
     let debug = format!("{refusal:?}");
     let rule = debug.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
-    let (starts, token_offset) = match call {
-        Call::TensorScatter { .. } => ("write_indices", None),
-        Call::KvCacheUpdate { .. } => ("writeIndices", None),
-        Call::KvCacheOperation { token_offset, .. } => ("tokenOffset", Some(token_offset)),
+    let (cache, update, starts, token_offset) = match call {
+        Call::TensorScatter { .. } => ("past_cache", "update", "write_indices", None),
+        Call::KvCacheUpdate { .. } => ("cache", "update", "writeIndices", None),
+        Call::KvCacheOperation { token_offset, .. } => ("past", "newKv", "tokenOffset", Some(token_offset)),
     };
     let size = |size: usize| i64::try_from(size).ok();
     let (argument, index, value) = match *refusal {
-        Refusal::CacheRank { rank } | Refusal::UpdateRank { rank } => ("", None, size(rank)),
+        Refusal::CacheRank { rank } => (cache, None, size(rank)),
+        Refusal::UpdateRank { rank } => (update, None, size(rank)),
         Refusal::Axis { axis, .. } => ("axis", None, Some(axis)),
         // Heads and head size of a 4-D newKv are two dimensions.
-        Refusal::Dimension { dimension: 3, update, .. } if token_offset.is_some() => {
-            ("newKv", None, size(update))
+        Refusal::Dimension { dimension: 3, update: given, .. } if token_offset.is_some() => {
+            ("newKv", None, size(given))
         }
-        Refusal::Dimension { dimension, update, .. } => ("", Some(dimension), size(update)),
-        Refusal::UpdateBatch { update, .. } => ("update", None, size(update)),
-        Refusal::UpdateTooLong { rows, .. } => ("", None, size(rows)),
+        Refusal::Dimension { dimension, update: given, .. } => (update, Some(dimension), size(given)),
+        Refusal::UpdateBatch { update: given, .. } => (update, None, size(given)),
+        Refusal::UpdateTooLong { rows, .. } => (update, None, size(rows)),
         Refusal::IndexCount { argument, given, .. } => (argument, None, size(given)),
         Refusal::Length { sample, length, .. } => ("lengths", Some(sample), Some(length)),
         // A document that counts the length after the write is told that length.

@@ -1,6 +1,6 @@
 //! The functions of the header with statuses as results. Every pointer that they get comes from what a test owns.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::ptr;
 
 use kvscatter_capi::*;
@@ -35,11 +35,6 @@ pub(crate) enum Operator {
 /// A handle that is destroyed in the end.
 #[derive(Debug)]
 pub(crate) struct Prepared(*mut kvs_prepared);
-
-// SAFETY: the header allows any number of threads at once.
-unsafe impl Send for Prepared {}
-// SAFETY: as above.
-unsafe impl Sync for Prepared {}
 
 pub(crate) const TENSOR_SCATTER: kvs_tensor_scatter_options = kvs_tensor_scatter_options {
     struct_size: size_of::<kvs_tensor_scatter_options>(),
@@ -165,13 +160,6 @@ impl Prepared {
         let status = unsafe { kvs_into_present(self.0, call, past, update, present, &mut written) };
         skipped(status, written)
     }
-
-    pub(crate) fn blocks(&self, call: &kvs_call) -> Result<Vec<kvs_block>, Refused> {
-        let mut blocks: Vec<kvs_block> = Vec::new();
-        let user = (&raw mut blocks).cast();
-        // SAFETY: as above; `push` takes such a vector.
-        result(unsafe { kvs_for_each_block(self.0, call, Some(push), user) }).map(|()| blocks)
-    }
 }
 
 impl Drop for Prepared {
@@ -179,14 +167,6 @@ impl Drop for Prepared {
         // SAFETY: it was made by a prepare function, and nobody can use it any more.
         unsafe { kvs_prepared_destroy(self.0) };
     }
-}
-
-unsafe extern "C" fn push(blocks: *mut c_void, block: *const kvs_block) -> i32 {
-    // SAFETY: the vector of `blocks` above.
-    let blocks = unsafe { &mut *blocks.cast::<Vec<kvs_block>>() };
-    // SAFETY: the library lends it.
-    blocks.push(unsafe { *block });
-    0
 }
 
 /// The status as a result, with the thread's last error.

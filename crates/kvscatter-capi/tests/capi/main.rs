@@ -1,18 +1,14 @@
-//! The C functions as C calls them, from Rust: against the oracle, every error, threads, allocations, and the structs
-//! as a C compiler lays them out.
+//! What programs in C cannot see of the functions, or not as well: every error in numbers and words, allocations, and
+//! the structs as a C compiler lays them out. The programs in `tests-c` have the oracle's cases, executors and threads.
 
 #[cfg(test)]
 mod allocation;
 #[cfg(test)]
 mod c;
 #[cfg(test)]
-mod cases;
-#[cfg(test)]
 mod dlpack;
 #[cfg(test)]
 mod errors;
-#[cfg(test)]
-mod executors;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
@@ -21,5 +17,3 @@ mod scene;
 mod strides;
 #[cfg(test)]
 mod structs;
-#[cfg(test)]
-mod threads;

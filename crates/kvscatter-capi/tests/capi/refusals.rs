@@ -6,48 +6,8 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{ABSENT, CALL, KV_CACHE_UPDATE, Operator, Prepared, Tensor, last_error, narrow, result};
+use crate::c::{CALL, KV_CACHE_UPDATE, Operator, Prepared, Tensor, narrow, result};
 use crate::scene::{Scene, ascend, onnx, packed};
-
-#[test]
-fn handles_calls_tensors_and_outputs_are_checked() {
-    let Scene { operator, cache, update, call } = onnx();
-    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
-    let handle = prepared.handle();
-    let (cache, update) = (cache.anywhere(), update.anywhere());
-    let in_place = |handle, call: *const kvs_call, cache: *const kvs_tensor, update: *const kvs_tensor| {
-        // SAFETY: each is NULL, misaligned or lives.
-        let refused =
-            result(unsafe { kvs_in_place(handle, call, cache, update, ptr::null_mut()) }).unwrap_err();
-        (refused.code, refused.argument.unwrap())
-    };
-    let null = "KVS_ERROR_NULL_POINTER";
-    assert_eq!(in_place(ptr::null(), &call, &cache, &update), (null, "prepared"));
-    assert_eq!(in_place(handle, ptr::null(), &cache, &update), (null, "call"));
-    assert_eq!(in_place(handle, &call, ptr::null(), &update), (null, "past_cache"));
-    assert_eq!(in_place(handle, &call, &cache, ptr::null()), (null, "update"));
-    let odd = (&raw const call).wrapping_byte_add(1);
-    assert_eq!(in_place(handle, odd, &cache, &update), ("KVS_ERROR_MISALIGNED", "call"));
-    let smaller = kvs_call { struct_size: size_of::<kvs_call>() - 1, ..call };
-    assert_eq!(in_place(handle, &smaller, &cache, &update), ("KVS_ERROR_STRUCT_SIZE", "call"));
-    // SAFETY: NULL is allowed.
-    unsafe { kvs_prepared_destroy(ptr::null_mut()) };
-}
-
-/// A struct of a later version is as good, but for arrays.
-#[test]
-fn larger_structs_are_taken() {
-    let Scene { operator, cache, update, call } = onnx();
-    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
-    let (mut k, mut new) = ([0_f32; 64], [7_f32; 16]);
-    let larger = |tensor: kvs_tensor| kvs_tensor { struct_size: tensor.struct_size + 8, ..tensor };
-    let call = kvs_call { struct_size: call.struct_size + 8, ..call };
-    let (cache, update) = (larger(cache.at(&raw mut k)), larger(update.at(&raw mut new)));
-    assert_eq!(prepared.in_place(&call, &cache, &update), Ok(0));
-    assert_eq!((k[..32].iter().sum::<f32>(), k[32..].iter().sum::<f32>()), (56.0, 56.0));
-    let refused = prepared.in_place_many(&call, &[kvs_pair { cache, update }]).unwrap_err();
-    assert_eq!((refused.code, refused.argument), ("KVS_ERROR_STRUCT_SIZE", Some("past_cache")));
-}
 
 /// What makes a pair wrong.
 type Change = fn(&mut kvs_pair);
@@ -97,26 +57,6 @@ fn nothing_that_is_read_may_be_written() {
     assert_eq!(refused.message, "present_cache shares memory with write_indices, which is read");
     assert_eq!((k, v), ([0; 64], [0; 64]));
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
-}
-
-/// As errno: success does not change it, and each thread has its own.
-#[test]
-fn the_last_error_stays_until_the_next() {
-    let refused =
-        onnx().called(|call| call.write_indices = ABSENT).called(|call| call.write_indices.bits = 5);
-    assert_eq!(refused.plan().value, Some(5));
-    let Scene { operator, cache, update, .. } = onnx();
-    drop(Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap());
-    assert_eq!(last_error().value, 5);
-    // SAFETY: NULL is refused.
-    assert_eq!(unsafe { kvs_last_error(ptr::null_mut()) }, kvs_status_code::KVS_ERROR_NULL_POINTER as i32);
-    assert_eq!(last_error().value, 5);
-    std::thread::spawn(|| {
-        let none = last_error();
-        assert_eq!((none.code, none.fields, none.argument, none.message[0]), (0, 0, ptr::null(), 0));
-    })
-    .join()
-    .unwrap();
 }
 
 /// Nor the list of pairs.
