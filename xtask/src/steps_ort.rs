@@ -15,10 +15,10 @@ const TOO_OLD: &str = "1.23.2";
 
 const TESTS: &str = "crates/kvscatter-ort/python-tests";
 
-/// The oldest that the pinned wheels are made for. (A probe is split at spaces.)
+/// Those that every pinned wheel is made for; the oldest runtime's end at 3.13. (A probe is split at spaces.)
 const PYTHON: Tool = Tool {
-    name: "Python 3.11 or newer with venv",
-    probe: "python3 -c __import__('ensurepip');assert(__import__('sys').version_info>=(3,11))",
+    name: "Python 3.11 to 3.13 with venv",
+    probe: "python3 -c __import__('ensurepip');assert((3,11)<=__import__('sys').version_info<(3,14))",
     install: "apt-get install python3-venv",
 };
 
