@@ -2,29 +2,10 @@
  * kvscatter: writes new keys and values into a KV cache, in place, exactly as ONNX TensorScatter,
  * TensorRT KVCacheUpdate and Ascend KVCacheOperation define it.
  *
- * Prepare once per shape, run at every step:
- *
- *     int64_t cache_shape[] = {2, 8, 4096, 128};
- *     int64_t update_shape[] = {2, 8, 1, 128};
- *     kvs_tensor cache = {sizeof cache, k, KVS_FLOAT16, 4, cache_shape, NULL};
- *     kvs_tensor update = {sizeof update, new_k, KVS_FLOAT16, 4, update_shape, NULL};
- *
- *     kvs_prepared *write = NULL;
- *     kvs_status status = kvs_tensor_scatter_prepare(NULL, &cache, &update, &write);
- *
- *     int64_t positions[] = {17, 4096};
- *     kvs_call call = KVS_CALL_INIT;
- *     call.write_indices = (kvs_indices){positions, 2, 64};
- *     status = kvs_in_place(write, &call, &cache, &update, NULL);
- *
- *     if (status != KVS_OK) {
- *         kvs_error error = KVS_ERROR_INIT;
- *         kvs_last_error(&error);
- *         puts(error.message);
- *     }
- *     kvs_prepared_destroy(write);
- *
- * prints "write_indices[1] = 4096: 4096 + 1 rows exceed the cache's capacity of 4096".
+ * Prepare once per shape (kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
+ * kvs_kv_cache_operation_prepare), run at every step (kvs_in_place, kvs_in_place_many, kvs_into_present, or
+ * kvs_for_each_block for a kernel of your own), destroy (kvs_prepared_destroy). The repository has a first
+ * program in examples/c/first.c, a decoder's loop beside it, and docs/c.md about both.
  *
  * Errors. Every function that can fail returns a kvs_status. After any status but KVS_OK no byte of any cache
  * has changed, over many caches too, and no output parameter was written; kvs_last_error says why. (But for
@@ -898,6 +879,10 @@ kvs_status kvs_in_place(const struct kvs_prepared *prepared,
  * Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All
  * of them or, after an error, none. With each other, caches may share memory only where their strides interleave
  * without meeting.
+ *
+ * Overlaps are looked for before anything moves. Where updates lie between caches in memory, each cache is held
+ * against each update, and the time for it grows with the square of the pairs: keep updates in memory of their own if
+ * there are hundreds.
  *
  * `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
  *

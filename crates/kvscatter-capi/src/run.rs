@@ -80,6 +80,10 @@ pub unsafe extern "C" fn kvs_in_place(
 /// of them or, after an error, none. With each other, caches may share memory only where their strides interleave
 /// without meeting.
 ///
+/// Overlaps are looked for before anything moves. Where updates lie between caches in memory, each cache is held
+/// against each update, and the time for it grows with the square of the pairs: keep updates in memory of their own if
+/// there are hundreds.
+///
 /// `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
 ///
 /// Errors: as for `kvs_in_place`; `index` is the pair.
