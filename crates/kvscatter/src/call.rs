@@ -83,6 +83,21 @@ impl<'a> Positions<'a> {
         }
     }
 
+    /// The lists that are read again while bytes move, by name.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = (Argument, Values<'a>)> + use<'a> {
+        let Geometry { words, .. } = self.geometry;
+        let spans = match self.call.spans {
+            Spans::Uniform => None,
+            Spans::Each { values, .. } | Spans::Cumulative(values) => Some(values),
+        };
+        let lists = [
+            (words.starts, self.call.starts.values()),
+            (words.spans, spans),
+            (Argument::Lengths, self.call.lengths.values()),
+        ];
+        lists.into_iter().filter_map(|(argument, values)| Some((argument, values?)))
+    }
+
     pub(crate) fn starts(&self) -> Starts<'a> {
         self.call.starts
     }

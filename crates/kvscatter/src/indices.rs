@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use crate::RawBuffer;
+
 /// The first slot written, per sample.
 ///
 /// Anything that borrows as a slice of `i64` or `i32` converts into it, and so does an `Option` of such a
@@ -62,6 +64,15 @@ impl Values<'_> {
             Self::I64(values) => values.len(),
             Self::I32(values) => values.len(),
         }
+    }
+
+    /// Where they lie.
+    pub(crate) fn buffer(self) -> RawBuffer {
+        let (first, len) = match self {
+            Self::I64(values) => (values.as_ptr().cast::<u8>(), size_of_val(values)),
+            Self::I32(values) => (values.as_ptr().cast::<u8>(), size_of_val(values)),
+        };
+        RawBuffer { ptr: first.cast_mut(), len }
     }
 
     #[inline]

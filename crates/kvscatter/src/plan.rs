@@ -74,6 +74,10 @@ impl<'a> WritePlan<'a> {
         self.geometry().words
     }
 
+    pub(crate) fn positions(&self) -> &Positions<'a> {
+        &self.positions
+    }
+
     /// Samples of the update.
     #[must_use]
     pub fn batch(&self) -> usize {

@@ -148,3 +148,39 @@ fn negative_strides_reach_back() {
     assert_eq!(Layout::dense(&[2, 3]).least_offset(), 0);
     assert_eq!(Layout::strided(&[usize::MAX, 2], &[isize::MIN, -1]).least_offset(), usize::MAX);
 }
+
+/// A plan has checked its indices and reads them again: they may not change under it.
+#[test]
+fn indices_inside_what_is_written_are_refused() {
+    let half = ElementType::Float16;
+    let mut memory = [0_i32; 64];
+    let start = memory.as_mut_ptr();
+    let cache = RawBuffer { ptr: start.cast(), len: 2 * 4 * 2 };
+    let update = RawBuffer { ptr: start.wrapping_add(20).cast(), len: 4 * 2 };
+    let past = RawBuffer { ptr: start.wrapping_add(40).cast(), len: cache.len };
+    let write = KvCacheUpdate::new().prepare_packed(half, &[2, 1, 4, 1], &[4, 1, 1]).unwrap();
+    for inside in 0..3 {
+        // Each list in its turn ends in the last word of what is written; the others lie apart.
+        let place = |list: usize, len: usize| if list == inside { 4 - len } else { 24 + 4 * list };
+        let list = |list: usize, values: &[i32]| {
+            let first = start.wrapping_add(place(list, values.len()));
+            for (at, &value) in values.iter().enumerate() {
+                // SAFETY: inside the array, of which there is no other reference.
+                unsafe { first.wrapping_add(at).write(value) };
+            }
+            // SAFETY: as above; nothing writes there while the plan lives, since what would is refused.
+            unsafe { core::slice::from_raw_parts(first, values.len()) }
+        };
+        let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
+        let plan = write.plan_lengths(starts, totals, lengths).unwrap();
+        let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
+        // SAFETY: the buffers lie inside the array, apart from each other.
+        let written = unsafe { plan.write_raw(cache, update) };
+        assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
+        // SAFETY: as above.
+        let filled = unsafe { plan.into_present_raw(past, update, cache) };
+        assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
+        // SAFETY: as above.
+        assert!(unsafe { plan.write_raw(past, update) }.is_ok());
+    }
+}

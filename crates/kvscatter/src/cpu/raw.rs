@@ -23,8 +23,8 @@ impl WritePlan<'_> {
     /// [`write_bytes`](Self::write_bytes) for a cache and an update that a foreign caller owns.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`]; [`Error::Overlap`] if the two share a byte;
-    /// [`Error::ElementWidth`] for strings.
+    /// [`Error::BufferLength`], [`Error::NullBuffer`]; [`Error::Overlap`] if the cache shares a byte with the update or
+    /// with the plan's indices, which are read again while it is written; [`Error::ElementWidth`] for strings.
     ///
     /// # Safety
     /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well.
@@ -74,8 +74,8 @@ impl WritePlan<'_> {
     /// not be initialised.
     ///
     /// # Errors
-    /// As [`write_raw`](Self::write_raw); [`Error::Overlap`] if the present shares a byte with the past or the
-    /// update. (Where it *is* the past, write in place.)
+    /// As [`write_raw`](Self::write_raw); [`Error::Overlap`] if the present shares a byte with the past, the update or
+    /// the indices. (Where it *is* the past, write in place.)
     ///
     /// # Safety
     /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for
@@ -96,6 +96,7 @@ impl WritePlan<'_> {
                 return Err(Error::Overlap { argument: words.present, with, buffer: 0, with_buffer: 0 });
             }
         }
+        self.check_lists(words.present, 0, present)?;
         match raw {
             // SAFETY: just checked, and the caller's.
             Raw::Bytes(copiers) => unsafe { copiers.fill(self, present.ptr, past.ptr, update.ptr) },
@@ -127,7 +128,7 @@ impl WritePlan<'_> {
         }
     }
 
-    /// No cache shares a byte with an update, nor a dense one with another cache.
+    /// No cache shares a byte with an update or with the indices, nor a dense one with another cache.
     fn check_apart(
         &self,
         pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
@@ -150,9 +151,18 @@ impl WritePlan<'_> {
             {
                 return refused(words.cache, pair);
             }
+            self.check_lists(words.cache, buffer, cache)?;
             caches = caches.join(cache);
         }
         Ok(())
+    }
+
+    /// Indices are checked once and read again while bytes move: what is written shares no byte with them.
+    fn check_lists(&self, argument: Argument, buffer: usize, written: RawBuffer) -> Result<(), Error> {
+        match self.positions().lists().find(|(_, values)| written.overlaps(values.buffer())) {
+            Some((with, _)) => Err(Error::Overlap { argument, with, buffer, with_buffer: buffer }),
+            None => Ok(()),
+        }
     }
 }
 
