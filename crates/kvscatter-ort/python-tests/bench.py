@@ -2,9 +2,9 @@
 
     cargo xtask ort-bench [--quick] [--write-docs]
 
-Both write the same case into caches of their own; the results are compared, whole, before anything is timed. Every
-round samples each engine once, in a shuffled order, and ratios are taken within a round. The built-in kernel has two
-turns per round: what its ratio to itself strays by is the A/A spread.
+Both write the same case into caches of their own; the results are compared, whole, before anything is timed.
+Every round samples each engine once, in a shuffled order, and ratios are taken within a round. The built-in
+kernel has two turns per round: what its ratio to itself strays by is the A/A spread.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def engines(case: Case) -> dict[str, Call]:
 
 
 def filled(shape: tuple[int, ...]) -> np.ndarray:
-    """Memory that has been written: what only was allocated reads as one page of zeros, which stays in the caches."""
+    """Memory that has been written: what only was allocated reads as one page of zeros, and stays in caches."""
     return np.full(shape, 1, np.float16)
 
 
@@ -155,7 +155,7 @@ def ratio(samples: dict[str, list[float]], of: str, to: str) -> float:
 
 
 def spread(samples: dict[str, list[float]]) -> tuple[float, float]:
-    """The least and the greatest median ratio of the built-in kernel to itself over blocks of rounds, and 1."""
+    """The least and the greatest median ratio of the built-in kernel to itself in blocks of rounds, and 1."""
     size = len(samples["built-in"]) // BLOCKS
     blocks = [
         {name: of_engine[at * size : (at + 1) * size] for name, of_engine in samples.items()}

@@ -1,7 +1,7 @@
 """Loads the plugin once for all tests, as an application does.
 
-``cargo xtask ort`` sets two variables: KVSCATTER_ORT_LIBRARY, the plugin, and KVSCATTER_COMMAND, the command line
-tool that writes the oracle's cases.
+``cargo xtask ort`` sets two variables: KVSCATTER_ORT_LIBRARY, the plugin, and KVSCATTER_COMMAND, the command
+line tool that writes the oracle's cases.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A decoder generates the same tokens with and without the plugin, in place and functional, on every version."""
+"""A decoder generates the same tokens with and without the plugin, in place and functional, everywhere."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Every refusal: its words are those of ONNX Runtime's own kernel, and no byte of a shared buffer has moved."""
+"""Every refusal: its words are those of ONNX Runtime's own kernel, and no shared byte has moved."""
 
 import re
 
@@ -16,8 +16,14 @@ I64 = np.iinfo(np.int64)
 # name: attributes, past_cache, update, write_indices, words
 REFUSED = {
     "linear, negative": ({}, (2, 4, 1), (2, 2, 1), [0, -1], "write_indices[1] = -1 is negative"),
-    "linear, most negative": ({}, (2, 4, 1), (2, 2, 1), [0, I64.min], f"write_indices[1] = {I64.min} is negative"),
-    "ring, negative": ({"mode": "circular"}, (2, 4, 1), (2, 2, 1), [0, -1], "write_indices[1] = -1 is negative"),
+    "linear, most negative": (
+        {}, (2, 4, 1), (2, 2, 1), [0, I64.min],
+        f"write_indices[1] = {I64.min} is negative",
+    ),
+    "ring, negative": (
+        {"mode": "circular"}, (2, 4, 1), (2, 2, 1), [0, -1],
+        "write_indices[1] = -1 is negative",
+    ),
     "past the end": (
         {}, (2, 4, 1), (2, 2, 1), [0, 3],
         "write_indices[1] + sequence_length (3 + 2) exceeds max_sequence_length (4)",

@@ -1,4 +1,4 @@
-"""Every element type that ONNX Runtime can carry, in place and functional, linear and in a ring that wraps."""
+"""Every element type that ONNX Runtime can carry, in place and functional, linear and in a wrapping ring."""
 
 import re
 

@@ -32,7 +32,7 @@ nodes = [
 ]
 nodes = nodes[: 3 if consumers == 1 else None]
 outputs = [models.value("written", TensorProto.FLOAT), models.value("kept", TensorProto.FLOAT)][:consumers]
-# ONNX Runtime reuses the memory of tensors alone whose shapes it knows to be equal, if only by the names of dimensions.
+# ONNX Runtime reuses memory only where it knows shapes to be equal, if only by the names of dimensions.
 inputs = [
     models.value("past", TensorProto.FLOAT, ["batch", "capacity", "width"]),
     models.value("update", TensorProto.FLOAT, ["batch", "rows", "width"]),

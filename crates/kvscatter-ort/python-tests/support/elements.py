@@ -1,4 +1,4 @@
-"""The element types of TensorScatter, by ONNX's number: how wide each is, and in what form NumPy can hold it."""
+"""The element types of TensorScatter, by ONNX's number: how wide each is, and how NumPy can hold it."""
 
 from dataclasses import dataclass
 
@@ -39,8 +39,8 @@ BUILTIN = [
 PLUGIN_ONLY = [
     _element(name, bits)
     for name, bits in [
-        ("FLOAT8E4M3FN", 8), ("FLOAT8E4M3FNUZ", 8), ("FLOAT8E5M2", 8), ("FLOAT8E5M2FNUZ", 8), ("FLOAT8E8M0", 8),
-        ("UINT4", 4), ("INT4", 4), ("FLOAT4E2M1", 4),
+        ("FLOAT8E4M3FN", 8), ("FLOAT8E4M3FNUZ", 8), ("FLOAT8E5M2", 8), ("FLOAT8E5M2FNUZ", 8),
+        ("FLOAT8E8M0", 8), ("UINT4", 4), ("INT4", 4), ("FLOAT4E2M1", 4),
     ]
 ]  # fmt: skip
 

@@ -62,7 +62,7 @@ def custom(model, threads: int = 1) -> ort.InferenceSession:
 
 
 def unregister() -> None:
-    """Gives the library back. All of its sessions must be gone, also those that caught exceptions keep alive."""
+    """Gives the library back. All of its sessions must be gone, also those that caught exceptions hold."""
     gc.collect()
     ort.unregister_execution_provider_library(PROVIDER)
 
@@ -75,18 +75,11 @@ def assignment(session: ort.InferenceSession) -> dict[str, list[str]]:
     return taken
 
 
-def bind(
-    session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]
-) -> ort.IOBinding:
-    """A binding to memory of ours; one tensor may be both input and output."""
+def run(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> None:
+    """One run over memory of ours; one tensor may be both input and output."""
     binding = session.io_binding()
     for name, tensor in inputs.items():
         binding.bind_input(name, "cpu", 0, tensor.element.code, tensor.shape, tensor.address)
     for name, tensor in outputs.items():
         binding.bind_output(name, "cpu", 0, tensor.element.code, tensor.shape, tensor.address)
-    return binding
-
-
-def run(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]):
-    """One run over memory of ours."""
-    session.run_with_iobinding(bind(session, inputs, outputs))
+    session.run_with_iobinding(binding)
