@@ -7,9 +7,9 @@
  * kvs_for_each_block for a kernel of your own), destroy (kvs_prepared_destroy). The repository has a first
  * program in examples/c/first.c, a decoder's loop beside it, and docs/c.md about both.
  *
- * Errors. Every function that can fail returns a kvs_status. After any status but KVS_OK no byte of any cache
- * has changed, over many caches too, and no output parameter was written; kvs_last_error says why. (But for
- * KVS_ERROR_PANIC, which nothing you pass can cause.)
+ * Errors. Every function that can fail returns a kvs_status. After any but KVS_OK and KVS_ERROR_PANIC no byte
+ * of any cache has changed, over many caches too, and no output parameter was written; kvs_last_error says why.
+ * (KVS_ERROR_PANIC is a fault of the library: a write may be partly done.)
  *
  * Memory. The library keeps no pointer that it is given beyond the call, allocates only in the prepare
  * functions, and frees only in kvs_prepared_destroy. A run moves the bytes of the update and no others.
@@ -18,7 +18,8 @@
  * one at once. Memory that a call writes must not be read or written by anyone else meanwhile.
  *
  * Structs that begin with struct_size must say sizeof there, which the ..._INIT macros do: fields added by
- * later versions come at the end. A larger one than the library knows is taken, a smaller one refused.
+ * later versions come at the end. A larger one than the library knows is taken, and so is that of any earlier
+ * version; a smaller one is refused. kvs_tensor does not grow, since arrays of kvs_pair hold it.
  *
  * Callbacks run inside these functions and must return: no C++ exception and no longjmp may leave one.
  */
@@ -92,7 +93,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_MISALIGNED = 2,
   /**
-   * `struct_size` is smaller than the struct (in an array: another). Value: `struct_size`; limit: the size.
+   * `struct_size` is smaller than the struct was in the first version (in an array: another than it is). Value:
+   * `struct_size`; limit: that size.
    */
   KVS_ERROR_STRUCT_SIZE = 3,
   /**
@@ -192,7 +194,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_UPDATE_LONGER_THAN_CACHE = 110,
   /**
-   * A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes.
+   * A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes. Limit:
+   * PTRDIFF_MAX.
    */
   KVS_ERROR_TOO_LARGE = 111,
   /**
@@ -470,6 +473,7 @@ typedef int32_t kvs_element_type;
 
 /**
  * A tensor: where it lies, what it holds, its dimensions and strides. The library reads it during the call only.
+ * It is as large in every version, since `kvs_pair` holds two.
  */
 typedef struct kvs_tensor {
   /**
@@ -780,10 +784,12 @@ const char *kvs_status_name(kvs_status status);
  * `DLManagedTensor` or a `DLManagedTensorVersioned`. (It is no `DLTensor` here, so that this header does not need
  * that one.) `out` then points to the same data, shape and strides, and is valid as long as they are.
  *
- * Shape and strides are checked by the function that `out` is given to.
+ * Shape and strides are checked by the function that `out` is given to. The flags of a `DLManagedTensorVersioned` are
+ * not, since a `DLTensor` has none: look at them first. One that is read-only must not become a cache, and 4-bit
+ * elements must not be padded to bytes.
  *
  * Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
- * that ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
+ * that ONNX does not have, and for more than one lane, so also for 4-bit floats as pairs (float4_e2m1fn_x2); `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
  * the two pointers.
  *
  * # Safety

@@ -69,10 +69,14 @@ pub(crate) unsafe fn array<'a, T>(
 /// A struct of the header that begins with its size in bytes.
 ///
 /// # Safety
-/// The type is `repr(C)` and its first field is `struct_size: usize`.
-pub(crate) unsafe trait Versioned {}
+/// The type is `repr(C)`, and its first field is `struct_size: usize`.
+pub(crate) unsafe trait Versioned: Sized {
+    /// Its size in the first version, which programs compiled then go on saying: once fields are added (behind it, not
+    /// in its padding), the offset of the first of them.
+    const LEAST: usize = size_of::<Self>();
+}
 
-/// The size that a struct says it has, which is at least the size of `T`.
+/// The size that a struct says it has, which is at least that of the first version.
 ///
 /// # Safety
 /// `pointer` is either NULL, misaligned, or points to as many bytes as the `usize` there says.
@@ -81,10 +85,11 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
 ) -> Result<usize, Failure> {
+    const { assert!(T::LEAST == size_of::<T>(), "whoever adds a field reads and writes shorter structs in part") };
     check_pointer(pointer, argument.into())?;
     // SAFETY: neither NULL nor misaligned, and `T` begins with this field.
     let got = unsafe { *pointer.cast::<usize>() };
-    let want = size_of::<T>();
+    let want = T::LEAST;
     if got < want { Err(Kind::StructSize { argument, got, want }.into()) } else { Ok(got) }
 }
 

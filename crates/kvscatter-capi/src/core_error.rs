@@ -53,7 +53,7 @@ pub(crate) fn fields(error: Error) -> Fields {
         Error::UpdateLongerThanCache { rows, capacity } => {
             of(KVS_ERROR_UPDATE_LONGER_THAN_CACHE).value(rows).limit(capacity)
         }
-        Error::TooLarge { argument } => about(KVS_ERROR_TOO_LARGE, argument),
+        Error::TooLarge { argument } => about(KVS_ERROR_TOO_LARGE, argument).limit(isize::MAX),
         Error::CacheOverlapsItself => of(KVS_ERROR_CACHE_OVERLAPS_ITSELF),
         Error::Layout { loops } => of(KVS_ERROR_LAYOUT).value(loops).limit(3),
         Error::Reserved { index, value } => {

@@ -31,10 +31,12 @@ struct DlTensor {
 /// `DLManagedTensor` or a `DLManagedTensorVersioned`. (It is no `DLTensor` here, so that this header does not need
 /// that one.) `out` then points to the same data, shape and strides, and is valid as long as they are.
 ///
-/// Shape and strides are checked by the function that `out` is given to.
+/// Shape and strides are checked by the function that `out` is given to. The flags of a `DLManagedTensorVersioned` are
+/// not, since a `DLTensor` has none: look at them first. One that is read-only must not become a cache, and 4-bit
+/// elements must not be padded to bytes.
 ///
 /// Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
-/// that ONNX does not have, and for more than one lane; `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
+/// that ONNX does not have, and for more than one lane, so also for 4-bit floats as pairs (float4_e2m1fn_x2); `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
 /// the two pointers.
 ///
 /// # Safety

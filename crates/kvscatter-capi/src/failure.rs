@@ -122,7 +122,9 @@ impl Failure {
             Kind::TensorMismatch { argument, got, want, .. } => {
                 Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(want)
             }
-            Kind::TooLarge { subject } => Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument),
+            Kind::TooLarge { subject } => {
+                Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument).limit(isize::MAX)
+            }
             Kind::Overlap { argument, .. } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
             Kind::Device { device } => {
                 Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(crate::dlpack::CPU)
@@ -203,7 +205,7 @@ impl fmt::Display for Kind {
                 let argument = Name(argument);
                 match aspect {
                     Aspect::Type => write!(f, "{argument} has type {got}, was prepared with {want}"),
-                    Aspect::Rank => write!(f, "{argument} has {got} dimensions, was prepared with {want}"),
+                    Aspect::Rank => write!(f, "the rank of {argument} is {got}, was prepared with {want}"),
                     Aspect::Dimension(at) => {
                         write!(f, "dimension {at} of {argument} is {got}, was prepared with {want}")
                     }

@@ -21,7 +21,8 @@ pub enum kvs_status_code {
     /// held to the alignment of their element's type; types of 4 and 8 bits need none, complex ones that of
     /// their parts.
     KVS_ERROR_MISALIGNED = 2,
-    /// `struct_size` is smaller than the struct (in an array: another). Value: `struct_size`; limit: the size.
+    /// `struct_size` is smaller than the struct was in the first version (in an array: another than it is). Value:
+    /// `struct_size`; limit: that size.
     KVS_ERROR_STRUCT_SIZE = 3,
     /// There is no such element type. Value: the number; limit. Of a DLPack type, value: its code, and no limit.
     KVS_ERROR_UNKNOWN_ELEMENT_TYPE = 4,
@@ -74,7 +75,8 @@ pub enum kvs_status_code {
     KVS_ERROR_BATCH_TOO_LARGE = 109,
     /// Prepare: the update has more rows than the cache. Value: its rows; limit: the cache's capacity.
     KVS_ERROR_UPDATE_LONGER_THAN_CACHE = 110,
-    /// A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes.
+    /// A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes. Limit:
+    /// PTRDIFF_MAX.
     KVS_ERROR_TOO_LARGE = 111,
     /// Prepare: two positions of the cache share memory, or interleave in a way that cannot be told from it.
     KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,

@@ -12,6 +12,7 @@ use crate::failure::{Aspect, Failure, Kind, Subject};
 pub const KVS_MAX_RANK: u32 = 16;
 
 /// A tensor: where it lies, what it holds, its dimensions and strides. The library reads it during the call only.
+/// It is as large in every version, since `kvs_pair` holds two.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_tensor {
@@ -188,7 +189,8 @@ impl Operand {
             }
         }
         if self.bytes > 0 && !tensor.data.addr().is_multiple_of(self.alignment) {
-            return Err(Kind::Misaligned { subject: argument.into(), alignment: self.alignment }.into());
+            let subject = Subject::from(argument).part("data");
+            return Err(Kind::Misaligned { subject, alignment: self.alignment }.into());
         }
         Ok(self.buffer(tensor))
     }
