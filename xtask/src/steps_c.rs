@@ -20,8 +20,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What the shared library calls itself: programs linked with it take any that has the same.
 const SONAME: &str = "libkvscatter.so.0.1";
 
-/// What a static library leaves to the linker: `rustc --print=native-static-libs`.
-const NATIVE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+/// What a static library leaves to the linker: `rustc --print=native-static-libs`, but for `-lgcc_s`, of which a C
+/// compiler adds the one that fits: there is no static library of that name.
+const NATIVE_LIBRARIES: &str = "-lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Named, so that flags reach the library and not build scripts.
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -60,13 +61,17 @@ const BAD_INPUT: Program = Program {
     ],
 };
 
-/// Those that take no arguments.
-const PROGRAMS: &[Program] = &[
+/// Tests that take no arguments.
+const OTHER_TESTS: &[Program] = &[
     BAD_INPUT,
     Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
     Program { name: "threads", folder: TESTS, sources: &["threads.c", "memory.c", "check.c"] },
     Program { name: "header", folder: TESTS, sources: &["header.cpp"] },
-    Program { name: "first", folder: EXAMPLES, sources: &["first.c"] },
+];
+
+const FIRST: Program = Program { name: "first", folder: EXAMPLES, sources: &["first.c"] };
+
+const OTHER_EXAMPLES: &[Program] = &[
     Program { name: "decode-c", folder: EXAMPLES, sources: &["decode.c"] },
     Program { name: "decode-cpp", folder: EXAMPLES, sources: &["decode.cpp"] },
 ];
@@ -75,6 +80,8 @@ const PROGRAMS: &[Program] = &[
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
     Shared,
+    /// The shared library of `install-c`, as it is used.
+    Released,
     Static,
     /// The address and the undefined behaviour sanitizer of the C compiler, around the ordinary library.
     Sanitized,
@@ -100,12 +107,13 @@ pub(crate) fn install_c(prefix: &Path) -> Step {
     Step::new("install-c", install(&prefix, "release"))
 }
 
-/// Every program with the shared library, with the static one, and under sanitizers.
+/// Every program with the shared library, and with the static one under sanitizers; one without them shows that the
+/// static library asks for no other.
 fn c() -> Step {
     let mut commands = build();
-    for build in [Build::Shared, Build::Static, Build::Sanitized] {
-        commands.extend(compile_and_run(build));
-    }
+    commands.extend(compile_and_run(Build::Shared));
+    commands.extend([compile(&FIRST, Build::Static), Command::new(program(&FIRST, Build::Static))]);
+    commands.extend(compile_and_run(Build::Sanitized));
     Step::new("c", commands).needs(&[GCC, GXX])
 }
 
@@ -125,21 +133,21 @@ pub(crate) fn c_asan() -> Step {
     Step::new("c-asan", commands).needs(&[GCC, GXX, NIGHTLY])
 }
 
-/// Every program under valgrind, on every twentieth case: it is that much slower.
+/// The tests with the library that users have, under valgrind, on every twentieth case: it is that much slower.
 fn c_valgrind() -> Step {
     let valgrind = |each| {
         let mut command = Command::new("valgrind");
         command
             .args(["--quiet", "--error-exitcode=1", "--leak-check=full"])
-            .arg(program(each, Build::Shared));
+            .arg(program(each, Build::Released));
         command
     };
     let mut cases = valgrind(&CASES_PROGRAM);
     cases.arg(cases_file()).args(["20", "exact"]);
-    let mut commands = build();
-    commands.extend([compile(&CASES_PROGRAM, Build::Shared), cases]);
-    for each in PROGRAMS {
-        commands.extend([compile(each, Build::Shared), valgrind(each)]);
+    let mut commands = install(&prefix(Build::Released), "release");
+    commands.extend([export(), compile(&CASES_PROGRAM, Build::Released), cases]);
+    for each in OTHER_TESTS {
+        commands.extend([compile(each, Build::Released), valgrind(each)]);
     }
     Step::new("c-valgrind", commands).needs(&[GCC, GXX]).skipped_without(&[VALGRIND])
 }
@@ -148,13 +156,14 @@ fn c_valgrind() -> Step {
 fn c_pkg_config() -> Step {
     let built = folder().join("decode-pkg-config");
     let mut compile = Command::new("sh");
-    compile.env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig")).arg("-c").arg(format!(
+    let prefix = prefix(Build::Shared);
+    compile.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).arg("-c").arg(format!(
         "gcc -std=c11 {EXAMPLES}/decode.c -o '{}' $(pkg-config --cflags --libs 'kvscatter = {VERSION}')",
         built.display()
     ));
     let mut run = Command::new(built);
-    run.env("LD_LIBRARY_PATH", prefix().join("lib"));
-    let mut commands = install(&prefix(), "dev");
+    run.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    let mut commands = install(&prefix, "dev");
     commands.extend([compile, run]);
     Step::new("c-pkg-config", commands).needs(&[GCC]).skipped_without(&[PKG_CONFIG])
 }
@@ -164,22 +173,26 @@ fn c_cmake() -> Step {
     let built = folder().join("cmake");
     let mut configure = Command::new("cmake");
     configure.args(["--fresh", "-S", EXAMPLES, "-B"]).arg(&built);
-    configure.arg(prefixed("-DCMAKE_PREFIX_PATH=", &prefix()));
+    configure.arg(prefixed("-DCMAKE_PREFIX_PATH=", &prefix(Build::Shared)));
     let mut build = Command::new("cmake");
     build.arg("--build").arg(&built);
-    let mut commands = install(&prefix(), "dev");
+    let mut commands = install(&prefix(Build::Shared), "dev");
     commands.extend([configure, build]);
     commands.extend(["first", "decode_c", "decode_cpp"].map(|name| Command::new(built.join(name))));
     Step::new("c-cmake", commands).needs(&[GCC, GXX]).skipped_without(&[CMAKE])
 }
 
-/// The installed library and the file of cases, and a folder for what is compiled.
+/// The library installed as it is built for tests, and the file of cases.
 fn build() -> Vec<Command> {
-    let mut commands = install(&prefix(), "dev");
+    let mut commands = install(&prefix(Build::Shared), "dev");
+    commands.push(export());
+    commands
+}
+
+fn export() -> Command {
     let mut export = cargo("run --quiet -p kvscatter-oracle --example export-cases --");
     export.arg(cases_file()).arg(CASES);
-    commands.push(export);
-    commands
+    export
 }
 
 /// Builds both libraries and lays them out as cargo-c does, beside the header and what pkg-config and CMake read.
@@ -214,7 +227,14 @@ fn install(prefix: &Path, profile: &str) -> Vec<Command> {
         link
     };
     let links = [(versioned.as_str(), SONAME), (SONAME, "libkvscatter.so")];
-    [libraries].into_iter().chain(files.map(copy)).chain(links.map(link)).collect()
+    let installed = [libraries].into_iter().chain(files.map(copy)).chain(links.map(link));
+    // What an archive is made of was never linked, so that nobody has stripped it. Linking needs binutils anyway.
+    let strip = (profile == "release").then(|| {
+        let mut strip = Command::new("strip");
+        strip.arg("--strip-debug").arg(prefix.join("lib/libkvscatter.a"));
+        strip
+    });
+    installed.chain(strip).collect()
 }
 
 fn compile_and_run(build: Build) -> Vec<Command> {
@@ -223,7 +243,8 @@ fn compile_and_run(build: Build) -> Vec<Command> {
     if build.is_sanitized() {
         cases.args(["1", "exact"]);
     }
-    let others = PROGRAMS.iter().flat_map(|each| [compile(each, build), Command::new(program(each, build))]);
+    let others = OTHER_TESTS.iter().chain([&FIRST]).chain(OTHER_EXAMPLES);
+    let others = others.flat_map(|each| [compile(each, build), Command::new(program(each, build))]);
     [compile(&CASES_PROGRAM, build), cases].into_iter().chain(others).collect()
 }
 
@@ -233,12 +254,12 @@ fn compile(of: &Program, build: Build) -> Command {
     compile.arg(if is_cpp { "-std=c++17" } else { "-std=c11" });
     compile.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1", "-pthread"]);
     compile.arg(format!("-DKVS_TESTS_VERSION=\"{VERSION}\""));
-    compile.arg("-I").arg(prefix().join("include"));
+    compile.arg("-I").arg(prefix(build).join("include"));
     compile.args(of.sources.iter().map(|source| Path::new(of.folder).join(source)));
     compile.arg("-o").arg(program(of, build));
-    let library = prefix().join("lib");
+    let library = prefix(build).join("lib");
     match build {
-        Build::Shared => {
+        Build::Shared | Build::Released => {
             compile.arg("-L").arg(&library).arg("-lkvscatter").arg(prefixed("-Wl,-rpath,", &library));
         }
         Build::Static | Build::Sanitized => {
@@ -258,6 +279,7 @@ fn compile(of: &Program, build: Build) -> Command {
 fn program(of: &Program, build: Build) -> PathBuf {
     let kind = match build {
         Build::Shared => "shared",
+        Build::Released => "released",
         Build::Static => "static",
         Build::Sanitized => "sanitized",
         Build::SanitizedThroughout => "sanitized-throughout",
@@ -269,8 +291,8 @@ fn folder() -> PathBuf {
     target_dir().join("c")
 }
 
-fn prefix() -> PathBuf {
-    folder().join("prefix")
+fn prefix(build: Build) -> PathBuf {
+    folder().join(if build == Build::Released { "released" } else { "prefix" })
 }
 
 fn cases_file() -> PathBuf {
