@@ -116,7 +116,7 @@ def engines(case: Case) -> dict[str, Call]:
 
 
 def filled(shape: tuple[int, ...]) -> np.ndarray:
-    """Memory that has been written: what only was allocated reads as one page of zeros, and stays in caches."""
+    """Memory that has been written: what only was allocated reads as one page of zeros, always cached."""
     return np.full(shape, 1, np.float16)
 
 

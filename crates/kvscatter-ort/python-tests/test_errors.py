@@ -169,6 +169,25 @@ def test_memory_that_overlaps_is_refused(kind):
     same(memory, before)
 
 
+@pytest.mark.parametrize("domain", ["", models.DOMAIN])
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "functional"])
+def test_indices_in_the_memory_that_is_written_are_refused(domain, in_place):
+    """They are read again after the first byte has been written."""
+    past, update = Tensor.painted(FLOAT, (2, 4, 1), 1), Tensor.painted(FLOAT, (2, 1, 1), 2)
+    present = past if in_place else Tensor.garbage(FLOAT, past.shape)
+    indices = present.holding(np.array([0, 1]), offset=8)
+    before = past.bytes(), present.bytes()
+    session = plugin(models.tensor_scatter(FLOAT.code, domain=domain), operators=bool(domain))
+    with pytest.raises(Exception, match="TensorScatter: .*shares memory with that of write_indices"):
+        run(
+            session,
+            {"past_cache": past, "update": update, "write_indices": indices},
+            {"present_cache": present},
+        )
+    same(past, before[0])
+    same(present, before[1])
+
+
 def test_indices_of_another_type_are_refused_when_the_session_is_made():
     model = onnx.load_from_string(models.tensor_scatter(FLOAT.code))
     model.graph.input[2].type.tensor_type.elem_type = onnx.TensorProto.INT32

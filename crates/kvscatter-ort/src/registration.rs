@@ -54,11 +54,12 @@ unsafe impl Send for Registration {}
 impl Registration {
     fn new(runtime: Runtime) -> Result<Self, Failure> {
         let api = runtime.api;
+        // Made first, to go last if anything fails.
+        let operators = custom_ops::all(runtime).into_boxed_slice();
         // SAFETY: the name is a string, which is copied; the answer goes to a pointer of `Owned`'s.
         let domain = Owned::new(runtime, api.ReleaseCustomOpDomain, |out| unsafe {
             (api.CreateCustomOpDomain)(DOMAIN.as_ptr(), out)
         })?;
-        let operators = custom_ops::all(runtime).into_boxed_slice();
         for operator in &operators {
             // SAFETY: the domain is owned here, and the operator stays where it is for as long.
             let status = unsafe { (api.CustomOpDomain_Add)(domain.as_ptr(), operator.as_ptr()) };

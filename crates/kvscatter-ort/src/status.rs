@@ -16,14 +16,20 @@ pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OrtStatusPtr(null_mut()),
         Ok(Err(failure)) => failure.into_status(runtime),
-        Err(_) => Failure::fail("kvscatter panicked: a defect, please report it").into_status(runtime),
+        Err(payload) => {
+            // What panicked with may panic again when it is dropped.
+            core::mem::forget(payload);
+            Failure::fail("kvscatter panicked: a defect, please report it").into_status(runtime)
+        }
     }
 }
 
 /// [`enter`] for the calls that give something back and cannot say that they failed: a panic goes no further.
 pub(crate) fn contain(body: impl FnOnce()) {
     // What panics here has been reported to the standard error; there is nobody else to tell.
-    let _reported = catch_unwind(AssertUnwindSafe(body));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+        core::mem::forget(payload);
+    }
 }
 
 /// Why a call failed.

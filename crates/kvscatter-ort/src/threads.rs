@@ -58,7 +58,11 @@ impl Job<'_> {
         let job = unsafe { &*data.cast::<Job<'_>>() };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(job.work)) {
             let mut panicked = job.panicked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            *panicked = Some(payload);
+            match &*panicked {
+                None => *panicked = Some(payload),
+                // It may panic when it is dropped.
+                Some(_) => core::mem::forget(payload),
+            }
         }
     }
 }

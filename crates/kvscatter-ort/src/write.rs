@@ -71,13 +71,14 @@ impl<'a, P: Shaped> Checked<'a, P> {
         if present == cache.data {
             let cache = buffer(present, geometry.cache_bytes());
             // SAFETY: the runtime lends the memory of its tensors during the call, as much as `check_memory` has found
-            // for tensors of this type and these shapes, and says by one address for input and output that this
-            // kernel alone uses it.
+            // for tensors of this type and these shapes, for reads, and that of an output for writes. By one address
+            // for input and output it says that this node is the last to read the input. What else a caller may have
+            // bound to the same memory, the update and the positions, the core compares and refuses.
             unsafe { plan.write_raw(cache, update) }?;
         } else {
             let past = buffer(cache.data, geometry.cache_bytes());
             let present = buffer(present, geometry.present_bytes());
-            // SAFETY: as above; the output has the type and the shape of the cache, and is this kernel's alone.
+            // SAFETY: as above; the output has the type and the shape of the cache.
             unsafe { plan.into_present_raw(past, update, present) }?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-"""A decoder with a static cache: two layers of Llama with random weights, as the exporter mobius writes it."""
+"""A decoder with a static cache: two layers of Llama with random weights, as mobius exports it."""
 
 import pathlib
 
@@ -29,7 +29,7 @@ def with_mask() -> bytes:
 
 
 def generate(session: ort.InferenceSession, lengths: list[int], steps: int, in_place: bool = True):
-    """Greedy tokens [batch, steps] and their logits, after random prompts of these lengths, padded at the end."""
+    """Greedy tokens [batch, steps] and their logits, after random prompts of these lengths."""
     batch = len(lengths)
     tokens = np.random.default_rng(24).integers(0, VOCABULARY, (batch, max(lengths)))
     inputs = [value.name for value in session.get_inputs()]

@@ -33,7 +33,7 @@ def kv_cache_update(cache, update, write_indices, update_lengths=None):
 
 
 def kv_cache_operation(new_kv, layer_id, past, token_offset, seq_len):
-    """Ascend ATB KVCacheOperation: past [layers, batch, maxSeqLen, hiddenSize]; tokenOffset: the length after."""
+    """Ascend KVCacheOperation: past [layers, batch, maxSeqLen, hiddenSize]; tokenOffset: the length after."""
     present = past.copy()
     tokens = iter(new_kv.reshape(-1, past.shape[3]))
     for sample, (end, length) in enumerate(zip(map(int, token_offset), map(int, seq_len), strict=True)):

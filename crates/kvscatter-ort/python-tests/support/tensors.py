@@ -1,5 +1,7 @@
 """Tensors in memory of our own, with guards on both sides, that any session can be bound to."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from support.elements import INT32, INT64, Element, pack, unpack
@@ -42,6 +44,12 @@ class Tensor:
         element = {"int32": INT32, "int64": INT64}[array.dtype.name]
         return cls(element, array.shape, array.tobytes())
 
+    def holding(self, values: np.ndarray, offset: int = 0) -> "Part":
+        """Writes an int32 or int64 array into its memory: a tensor that lies there."""
+        self.data[offset : offset + values.nbytes] = np.frombuffer(values.tobytes(), np.uint8)
+        element = {"int32": INT32, "int64": INT64}[values.dtype.name]
+        return Part(element, values.shape, self.address + offset)
+
     def copy(self) -> "Tensor":
         """The same in memory of its own."""
         return Tensor(self.element, self.shape, self.bytes())
@@ -63,6 +71,15 @@ class Tensor:
         """Fails if a byte beside the tensor was written."""
         guards = np.concatenate([self._memory[:GUARD], self._memory[-GUARD:]])
         assert (guards == CANARY).all(), "bytes beside the tensor were written"
+
+
+@dataclass
+class Part:
+    """A tensor in the memory of another."""
+
+    element: Element
+    shape: tuple[int, ...]
+    address: int
 
 
 def same(got: Tensor, expected: bytes):
