@@ -257,8 +257,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_NULL_BUFFER = 300,
   /**
-   * Memory that would be written is also that of another tensor or array of the call, down to a shared byte.
-   * Strided tensors count from their first to their last byte. Index: the pair.
+   * Memory that would be written is also that of another tensor, or of indices or pairs that are read meanwhile,
+   * down to a shared byte. Strided tensors count from their first to their last byte. Index: the pair.
    */
   KVS_ERROR_OVERLAP = 301,
   /**

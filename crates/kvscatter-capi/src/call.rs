@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use kvscatter::{RawBuffer, Starts};
+use kvscatter::Starts;
 
 use crate::boundary::{Versioned, array, structure};
 use crate::executor::{Host, kvs_executor};
@@ -86,18 +86,6 @@ impl<'a> Arguments<'a> {
         let host = unsafe { Host::read(call.executor) }?;
         Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, host })
     }
-
-    /// All of them with their names.
-    pub(crate) fn each(&self) -> [(&'static CStr, Indices<'a>); 6] {
-        [
-            (c"write_indices", self.write_indices),
-            (c"lengths", self.lengths),
-            (c"update_lengths", self.update_lengths),
-            (c"layer_id", self.layer_id),
-            (c"token_offset", self.token_offset),
-            (c"seq_len", self.seq_len),
-        ]
-    }
 }
 
 /// An index argument that was read.
@@ -143,16 +131,5 @@ impl<'a> Indices<'a> {
             Self::I32(values) => Ok(values),
             Self::I64(_) => Err(Kind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
         }
-    }
-
-    /// Where they lie.
-    #[inline(always)]
-    pub(crate) fn buffer(self) -> RawBuffer {
-        let (first, len) = match self {
-            Self::Absent => return RawBuffer { ptr: std::ptr::null_mut(), len: 0 },
-            Self::I32(values) => (values.as_ptr().cast::<u8>(), size_of_val(values)),
-            Self::I64(values) => (values.as_ptr().cast::<u8>(), size_of_val(values)),
-        };
-        RawBuffer { ptr: first.cast_mut(), len }
     }
 }

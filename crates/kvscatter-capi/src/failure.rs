@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
     TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, want: i64 },
     TooLarge { subject: Subject },
-    Overlap { argument: &'static CStr, with: &'static CStr },
+    PairsOverlap { argument: &'static CStr },
     Device { device: i32 },
     ByteOffset { offset: u64 },
     Stopped { value: i32 },
@@ -125,7 +125,7 @@ impl Failure {
             Kind::TooLarge { subject } => {
                 Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument).limit(isize::MAX)
             }
-            Kind::Overlap { argument, .. } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
+            Kind::PairsOverlap { argument } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
             Kind::Device { device } => {
                 Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(crate::dlpack::CPU)
             }
@@ -217,8 +217,8 @@ impl fmt::Display for Kind {
             Self::TooLarge { subject } => {
                 write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)
             }
-            Self::Overlap { argument, with } => {
-                write!(f, "{} shares memory with {}, which is read", Name(argument), Name(with))
+            Self::PairsOverlap { argument } => {
+                write!(f, "the buffer of {} shares memory with pairs", Name(argument))
             }
             Self::Device { device } => write!(
                 f,

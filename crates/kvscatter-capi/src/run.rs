@@ -69,7 +69,6 @@ pub unsafe extern "C" fn kvs_in_place(
         // SAFETY: as above.
         let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
         let plan = prepared.plan(&call)?;
-        check_reads(&call, &[], prepared.cache.argument, [buffers.0])?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
         out.put(unsafe { plan.write_raw(buffers.0, buffers.1) }?);
         Ok(())
@@ -118,7 +117,7 @@ pub unsafe extern "C" fn kvs_in_place_many(
         let buffers = pairs
             .iter()
             .map(|pair| (prepared.cache.buffer(&pair.cache), prepared.update.buffer(&pair.update)));
-        check_reads(&call, pairs, prepared.cache.argument, buffers.clone().map(|(cache, _)| cache))?;
+        check_pairs(pairs, prepared.cache.argument, buffers.clone().map(|(cache, _)| cache))?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
         out.put(unsafe { plan.write_many_raw(buffers) }?);
         Ok(())
@@ -162,7 +161,6 @@ pub unsafe extern "C" fn kvs_into_present(
         // SAFETY: as above.
         let present = unsafe { prepared.present.checked(present) }.map_err(alone)?;
         let plan = prepared.plan(&call)?;
-        check_reads(&call, &[], prepared.present.argument, [present])?;
         // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
         out.put(unsafe { plan.into_present_raw(past, update, present) }?);
         Ok(())
@@ -201,27 +199,18 @@ fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), 
     if got == want { Ok(()) } else { Err(Kind::StructSize { argument, got, want }.into()) }
 }
 
-/// Indices are read again while bytes move, and so are pairs: nothing may be written there. (What tensors share with
-/// each other, the core checks.)
-#[inline(always)]
-fn check_reads(
-    call: &Arguments<'_>,
+/// Pairs are read again while bytes move: nothing may be written there. (What tensors share with each other and with
+/// indices, the core checks.)
+fn check_pairs(
     pairs: &[kvs_pair],
     argument: &'static CStr,
-    written: impl IntoIterator<Item = RawBuffer>,
+    mut caches: impl Iterator<Item = RawBuffer>,
 ) -> Result<(), Failure> {
     let pairs = RawBuffer { ptr: pairs.as_ptr().cast::<u8>().cast_mut(), len: size_of_val(pairs) };
-    for (pair, written) in written.into_iter().enumerate() {
-        for (with, indices) in call.each() {
-            if written.overlaps(indices.buffer()) {
-                return Err(Failure::from(Kind::Overlap { argument, with }).in_pair(pair));
-            }
-        }
-        if written.overlaps(pairs) {
-            return Err(Failure::from(Kind::Overlap { argument, with: c"pairs" }).in_pair(pair));
-        }
+    match caches.position(|cache| cache.overlaps(pairs)) {
+        Some(pair) => Err(Failure::from(Kind::PairsOverlap { argument }).in_pair(pair)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Where a run says what it did, if anybody wants to know.

@@ -110,8 +110,8 @@ pub enum kvs_status_code {
 
     /// The data of a tensor that has elements are NULL. Index: the pair; limit: the bytes that must lie there.
     KVS_ERROR_NULL_BUFFER = 300,
-    /// Memory that would be written is also that of another tensor or array of the call, down to a shared byte.
-    /// Strided tensors count from their first to their last byte. Index: the pair.
+    /// Memory that would be written is also that of another tensor, or of indices or pairs that are read meanwhile,
+    /// down to a shared byte. Strided tensors count from their first to their last byte. Index: the pair.
     KVS_ERROR_OVERLAP = 301,
     /// Run: the tensors hold strings, which C has no bytes for. Move them by `kvs_for_each_block`.
     KVS_ERROR_ELEMENT_WIDTH = 302,

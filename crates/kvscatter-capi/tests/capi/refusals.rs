@@ -51,10 +51,10 @@ fn nothing_that_is_read_may_be_written() {
     let pairs = [k_at, v_at].map(|cache| kvs_pair { cache, update });
     let refused = prepared.in_place_many(&call, &pairs).unwrap_err();
     assert_eq!((refused.code, refused.index), ("KVS_ERROR_OVERLAP", Some(1)));
-    assert_eq!(refused.message, "pair 1: past_cache shares memory with write_indices, which is read");
+    assert_eq!(refused.message, "the buffer of past_cache (pair 1) shares memory with that of write_indices");
     let tensors = [&k_at, &update, &v_at];
     let refused = prepared.functional(&call, tensors).unwrap_err();
-    assert_eq!(refused.message, "present_cache shares memory with write_indices, which is read");
+    assert_eq!(refused.message, "the buffer of present_cache shares memory with that of write_indices");
     assert_eq!((k, v), ([0; 64], [0; 64]));
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
@@ -75,7 +75,7 @@ fn pairs_may_not_be_written() {
     // SAFETY: all of it lives.
     let status = unsafe { kvs_in_place_many(prepared.handle(), &scene.call, last, 1, ptr::null_mut()) };
     let refused = result(status).unwrap_err();
-    assert_eq!(refused.message, "past_cache shares memory with pairs, which is read");
+    assert_eq!(refused.message, "the buffer of past_cache shares memory with pairs");
 }
 
 /// Each operator has its own arguments and no others.
