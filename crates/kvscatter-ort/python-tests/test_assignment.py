@@ -49,6 +49,14 @@ def test_the_provider_can_be_asked_for_by_name():
     assert assignment(session) == {PROVIDER: ["TensorScatter"]}
 
 
+def test_an_option_that_there_is_none_of_is_refused():
+    made = options()
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+    made.add_provider_for_devices(devices, {"threads": "2"})
+    with pytest.raises(Exception, match=f"{PROVIDER} has no option threads"):
+        ort.InferenceSession(MODEL, made, enable_fallback=0)
+
+
 def test_plain_run_with_numpy_arrays():
     past, update = np.zeros((2, 4, 1), np.float32), np.ones((2, 1, 1), np.float32)
     inputs = {"past_cache": past, "update": update, "write_indices": np.array([3, 0])}

@@ -58,14 +58,14 @@ def test_four_dimensions():
 @pytest.mark.parametrize(
     "layer, ends, lengths, words",
     [
-        ([2], [6, 3, 2], [2, 3, 1], "layerId = 2"),
-        ([-1], [6, 3, 2], [2, 3, 1], "layerId = -1"),
-        ([0, 1], [6, 3, 2], [2, 3, 1], "layerId"),
-        ([0], [7, 3, 2], [2, 3, 1], "tokenOffset[0] = 7"),
-        ([0], [6, 2, 2], [2, 3, 1], "tokenOffset[1] = 2"),
-        ([0], [6, 3], [2, 3, 1], "tokenOffset"),
-        ([0], [6, 5, 2], [3, 3, 0], "seqLen[2] = 0"),
-        ([0], [6, 3, 2], [2, 3, 2], "seqLen"),
+        ([2], [6, 3, 2], [2, 3, 1], "layer_id = 2"),
+        ([-1], [6, 3, 2], [2, 3, 1], "layer_id = -1"),
+        ([0, 1], [6, 3, 2], [2, 3, 1], "layer_id"),
+        ([0], [7, 3, 2], [2, 3, 1], "token_offset[0] = 7"),
+        ([0], [6, 2, 2], [2, 3, 1], "token_offset[1] = 2"),
+        ([0], [6, 3], [2, 3, 1], "token_offset"),
+        ([0], [6, 5, 2], [3, 3, 0], "seq_len[2] = 0"),
+        ([0], [6, 3, 2], [2, 3, 2], "seq_len"),
     ],
 )
 def test_refusals_leave_every_byte(layer, ends, lengths, words):
@@ -88,6 +88,21 @@ def test_shapes_that_do_not_fit(new, past):
     same(feed["past"], before)
 
 
+@pytest.mark.parametrize("name", ["token_offset", "seq_len"])
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "functional"])
+def test_positions_in_the_memory_that_is_written_are_refused(name, in_place):
+    """They are read again after the first byte has been written."""
+    feed = inputs(HALF, [0], [6, 3, 2], [2, 3, 1])
+    past = feed["past"]
+    present = past if in_place else Tensor.garbage(HALF, PAST)
+    feed[name] = present.holding(feed[name].array().view(np.int32), offset=64)
+    before = past.bytes(), present.bytes()
+    with pytest.raises(Exception, match=f"KVCacheOperation: .*shares memory with that of {name}"):
+        run(custom(model()), feed, {"present": present})
+    same(past, before[0])
+    same(present, before[1])
+
+
 def test_a_type_that_ascend_does_not_take():
     feed = inputs(BY_NAME["float"], [0], [2, 2, 2], [2, 2, 2])
     before = feed["past"].bytes()
@@ -102,6 +117,28 @@ def test_shapes_are_inferred():
     assert session.get_outputs()[0].shape == [32, "batch", 4096, 64]
 
 
-def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made():
+@pytest.mark.parametrize(
+    "new_kv, past",
+    [
+        ([6, 7], PAST),
+        (["tokens", 7], [2, "batch", "slots", 8]),
+        (["batch", "rows", 2, 3], ["layers", "batch", "slots", 8]),
+        (["batch", 7, "heads", "size"], ["layers", "batch", 6, "hidden"]),
+        ([4, "rows", "heads", "size"], ["layers", 3, "slots", 8]),
+        (["a", "b", "c"], PAST),
+        (["tokens", "hidden"], ["a", "b", "c"]),
+    ],
+)
+def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made(new_kv, past):
     with pytest.raises(Exception, match="KVCacheOperation: "):
-        custom(models.with_shapes(model(), {"new_kv": [6, 7], "past": PAST}))
+        custom(models.with_shapes(model(), {"new_kv": new_kv, "past": past}))
+
+
+@pytest.mark.parametrize(
+    "new_kv", [(6, 8), ("tokens", "hidden"), (3, 2, 2, 4), ("b", "s", 2, "d"), ("b", "s", "n", 4)]
+)
+@pytest.mark.parametrize("past", [PAST, ("l", "b", "s", "h"), ("l", 3, "s", 8), ("l", "b", 6, "h")])
+def test_what_is_not_known_is_not_refused(new_kv, past):
+    session = custom(models.with_shapes(model(), {"new_kv": new_kv, "past": past}))
+    new = (6, 8) if len(new_kv) == 2 else (3, 2, 2, 4)
+    check(session, inputs(HALF, [1], [6, 3, 2], [2, 2, 2], new=new))

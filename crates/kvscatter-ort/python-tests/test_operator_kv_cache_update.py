@@ -1,5 +1,7 @@
 """com.kvscatter::KVCacheUpdate: TensorRT's, padded and packed."""
 
+import itertools
+
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -79,14 +81,14 @@ def test_defaults_may_be_said():
 @pytest.mark.parametrize(
     "indices, lengths, words",
     [
-        ([0, 5, 0], None, "writeIndices[1] = 5: 5 + 2 rows exceed the cache's capacity of 6"),
-        ([0, 0, -1], None, "writeIndices[2] = -1"),
-        ([0, 0], None, "writeIndices"),
-        ([0, 0, 0], [1, 2, 3, 5], "updateLengths"),
-        ([0, 0, 0], [0, 3, 2, 5], "updateLengths"),
-        ([0, 0, 0], [0, 1, 2, 4], "updateLengths"),
+        ([0, 5, 0], None, "write_indices[1] = 5: 5 + 2 rows exceed the cache's capacity of 6"),
+        ([0, 0, -1], None, "write_indices[2] = -1"),
+        ([0, 0], None, "write_indices"),
+        ([0, 0, 0], [1, 2, 3, 5], "update_lengths"),
+        ([0, 0, 0], [0, 3, 2, 5], "update_lengths"),
+        ([0, 0, 0], [0, 1, 2, 4], "update_lengths"),
         ([0, 0, 0], [0, 5], "must have 1"),
-        ([0, 0, 2], [0, 0, 0, 5], "writeIndices[2] = 2: 2 + 5 rows exceed the cache's capacity of 6"),
+        ([0, 0, 2], [0, 0, 0, 5], "write_indices[2] = 2: 2 + 5 rows exceed the cache's capacity of 6"),
     ],
 )
 def test_refusals_leave_every_byte(indices, lengths, words):
@@ -96,6 +98,21 @@ def test_refusals_leave_every_byte(indices, lengths, words):
         run(custom(model(packed=lengths is not None)), feed, {"present": feed["cache"]})
     assert "KVCacheUpdate: " in str(caught.value) and words in str(caught.value)
     same(feed["cache"], before)
+
+
+@pytest.mark.parametrize("name", ["write_indices", "update_lengths"])
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "functional"])
+def test_positions_in_the_memory_that_is_written_are_refused(name, in_place):
+    """They are read again after the first byte has been written."""
+    feed = inputs(FLOAT, np.array([1, 6, 1], I32), [0, 2, 2, 5])
+    cache = feed["cache"]
+    present = cache if in_place else Tensor.garbage(FLOAT, CACHE)
+    feed[name] = present.holding(feed[name].array().view(I32), offset=64)
+    before = cache.bytes(), present.bytes()
+    with pytest.raises(Exception, match=f"KVCacheUpdate: .*shares memory with that of {name}"):
+        run(custom(model(packed=True)), feed, {"present": present})
+    same(cache, before[0])
+    same(present, before[1])
 
 
 def test_a_type_that_tensorrt_does_not_take():
@@ -133,8 +150,8 @@ def test_shapes_that_do_not_fit(cache, update):
     [
         ({"cache_mode": "circular"}, "cache_mode"),
         ({"update_form": "packed"}, "update_form"),
-        ({"packed": True, "lengths": False}, "updateLengths"),
-        ({"packed": False, "lengths": True}, "updateLengths"),
+        ({"packed": True, "lengths": False}, "update_lengths"),
+        ({"packed": False, "lengths": True}, "update_lengths"),
     ],
 )
 def test_forms_that_tensorrt_does_not_have(attributes, words):
@@ -153,7 +170,36 @@ def test_shapes_are_inferred():
     assert custom(models.with_shapes(model(packed=True), shapes)).get_outputs()[0].shape == cache
 
 
-def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made():
-    for update in [(3, 2, 7, 4), (3, 1, 2, 4), (3, 2, 2)]:
+@pytest.mark.parametrize("cache", [CACHE, ("batch", 2, 6, 4), (3, 2, 6, "width"), ("batch", 2, 6, "width")])
+@pytest.mark.parametrize("update", [(3, 2, 7, 4), (3, 1, 2, 4), (3, 2, 2), ("batch", 1, "rows", 4)])
+def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made(cache, update):
+    with pytest.raises(Exception, match="KVCacheUpdate: "):
+        custom(models.with_shapes(model(), {"cache": cache, "update": update}))
+
+
+def test_packed_shapes_that_cannot_be_right_are_refused_when_the_session_is_made():
+    for update in [("tokens", 3, 4), ("tokens", "heads", 5), (5, 2), ("batch", 2, "rows", 4)]:
         with pytest.raises(Exception, match="KVCacheUpdate: "):
-            custom(models.with_shapes(model(), {"cache": CACHE, "update": update}))
+            custom(
+                models.with_shapes(model(packed=True), {"cache": ("batch", 2, "slots", 4), "update": update})
+            )
+
+
+def test_a_rank_alone_can_be_wrong():
+    for shapes in [{"cache": ["a", "b", "c"]}, {"update": ["a", "b", "c"]}]:
+        with pytest.raises(Exception, match="KVCacheUpdate: "):
+            custom(models.with_shapes(model(), shapes))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_not_known_is_not_refused(packed):
+    """Whatever is left out of the shapes that fit."""
+    indices, lengths = np.array([4, 0, 3], I32), [0, 2, 2, 5] if packed else None
+    if packed:
+        indices = np.array([1, 6, 1], I32)
+    names = list("abcd")
+    for known in itertools.product([True, False], repeat=4):
+        cache = [size if keep else name for size, name, keep in zip(CACHE, names, known, strict=True)]
+        for update in [PACKED, ["t", "d", "h"]] if packed else [PADDED, ["b", "d", "s", "h"]]:
+            session = custom(models.with_shapes(model(packed=packed), {"cache": cache, "update": update}))
+            check(session, inputs(FLOAT, indices, lengths), indices, lengths)

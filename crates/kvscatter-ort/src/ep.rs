@@ -8,6 +8,7 @@ use ort_sys::{
     OrtSessionOptions, OrtStatusPtr,
 };
 
+use crate::owned::Owned;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::status::{Failure, contain, enter};
@@ -132,13 +133,15 @@ impl Factory {
         _hardware: *const *const OrtHardwareDevice,
         _metadata: *const *const OrtKeyValuePairs,
         _count: usize,
-        _options: *const OrtSessionOptions,
+        options: *const OrtSessionOptions,
         _logger: *const OrtLogger,
         out: *mut *mut sys::Ep,
     ) -> OrtStatusPtr {
         // SAFETY: a factory of ours, which the runtime keeps longer than what it makes.
         let factory = unsafe { &*this.cast::<Self>() };
         enter(factory.runtime, || {
+            // SAFETY: those of the session.
+            unsafe { refuse_options(factory.runtime, options) }?;
             let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, factory.registry.as_ptr())));
             // SAFETY: the runtime's variable for the answer, which it gives back to `release_ep`.
             unsafe { out.write(ep.cast()) };
@@ -165,6 +168,37 @@ impl Factory {
     unsafe extern "system" fn is_stream_aware(_this: *const sys::EpFactory) -> bool {
         false
     }
+}
+
+/// The provider has no options: one that is given is a mistake.
+///
+/// # Safety
+/// `options` are the runtime's.
+unsafe fn refuse_options(runtime: Runtime, options: *const OrtSessionOptions) -> Result<(), Failure> {
+    // SAFETY: the caller's; the answer goes to a pointer of `Owned`'s.
+    let entries = Owned::new(runtime, runtime.api.ReleaseKeyValuePairs, |out| unsafe {
+        (runtime.api.GetSessionOptionsConfigEntries)(options, out)
+    })?;
+    let (mut keys, mut values, mut count) = (null(), null(), 0);
+    // SAFETY: owned here, as are the lists, which go to variables of ours.
+    unsafe {
+        (runtime.api.GetKeyValuePairs)(entries.as_ptr(), &raw mut keys, &raw mut values, &raw mut count);
+    }
+    // Where the runtime keeps a provider's options among those of the session.
+    let prefix = format!("ep.{}.", NAME.to_string_lossy().to_lowercase());
+    for index in 0..count {
+        // SAFETY: the list has this many.
+        let key = unsafe { keys.add(index) };
+        // SAFETY: as above.
+        let key = unsafe { key.read() };
+        // SAFETY: a string of the list's.
+        let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
+        if let Some(option) = key.strip_prefix(&prefix) {
+            let provider = NAME.to_string_lossy();
+            return Err(Failure::invalid_argument(format!("{provider} has no option {option}: it has none")));
+        }
+    }
+    Ok(())
 }
 
 /// The execution provider of one session.

@@ -55,8 +55,42 @@ impl Known {
         Ok(Self { element: element_type(code), sizes, every_dimension_is_said })
     }
 
-    /// Its dimensions, if every one is a number.
-    pub(crate) fn whole(&self) -> Option<Vec<usize>> {
-        self.sizes.as_ref()?.iter().copied().collect()
+    /// Its dimensions; so many unknown ones if not even their number is known.
+    pub(crate) fn sizes_or(&self, rank: usize) -> Vec<Option<usize>> {
+        self.sizes.clone().unwrap_or_else(|| vec![None; rank])
+    }
+}
+
+/// The sizes of two tensors as they may turn out to be: a dimension that is not known is the one that it must agree
+/// with, by these pairs, or 1. What is refused for such sizes is refused for what is known of them.
+pub(crate) fn fitting(
+    mut one: Vec<Option<usize>>,
+    mut other: Vec<Option<usize>>,
+    pairs: &[(usize, usize)],
+) -> (Vec<usize>, Vec<usize>) {
+    for &(in_one, in_other) in pairs {
+        if let (Some(size), Some(of_other)) = (one.get_mut(in_one), other.get_mut(in_other)) {
+            *size = size.or(*of_other);
+            *of_other = of_other.or(*size);
+        }
+    }
+    let sizes =
+        |dimensions: Vec<Option<usize>>| dimensions.into_iter().map(|size| size.unwrap_or(1)).collect();
+    (sizes(one), sizes(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitting;
+
+    #[test]
+    fn what_is_not_known_fits() {
+        let fit = fitting(
+            vec![None, Some(2), None, Some(4)],
+            vec![Some(3), None, None, Some(5)],
+            &[(0, 0), (1, 1), (2, 2), (3, 3)],
+        );
+        assert_eq!(fit, (vec![3, 2, 1, 4], vec![3, 2, 1, 5]));
+        assert_eq!(fitting(vec![Some(7)], vec![], &[(0, 0), (3, 1)]), (vec![7], vec![]));
     }
 }

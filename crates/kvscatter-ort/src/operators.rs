@@ -8,7 +8,8 @@ mod tensor_scatter;
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::Error;
+use kvscatter::{Argument, Error};
+use ort_sys::OrtErrorCode;
 
 use crate::context::Context;
 use crate::known::Known;
@@ -23,6 +24,9 @@ pub(crate) use tensor_scatter::TensorScatter;
 pub(crate) trait Operator: Sized + Send + Sync {
     /// Its name in a model, with which every refusal begins.
     const NAME: &'static CStr;
+
+    /// Inputs that have another name there than in the specification's document, by which the core calls them.
+    const RENAMED: &'static [(Argument, &'static str)] = &[];
 
     /// Reads the attributes.
     ///
@@ -49,13 +53,15 @@ pub(crate) trait Operator: Sized + Send + Sync {
 
     /// A failure as the runtime is told of it.
     fn refuse(failure: Failure) -> Failure {
-        match failure {
-            Failure::Core(error) => Failure::fail(Self::say(error)),
-            Failure::Refused { code, message } => {
-                Failure::Refused { code, message: format!("{}: {message}", name::<Self>()) }
-            }
-            Failure::Runtime(_) => failure,
+        let (code, mut message) = match failure {
+            Failure::Core(error) => (OrtErrorCode::ORT_FAIL, Self::say(error)),
+            Failure::Refused { code, message } => (code, format!("{}: {message}", name::<Self>())),
+            Failure::Runtime(_) => return failure,
+        };
+        for (argument, input) in Self::RENAMED {
+            message = message.replace(&argument.to_string(), input);
         }
+        Failure::Refused { code, message }
     }
 }
 
@@ -75,6 +81,16 @@ mod tests {
         let (argument, element) = (Argument::Lengths, ElementType::Int32);
         [Error::ElementType { argument, element }.into(), Failure::fail("an input is missing")]
             .map(|failure| O::refuse(failure).to_string())
+    }
+
+    #[test]
+    fn inputs_are_called_as_in_a_model() {
+        let said = |failure: Failure| KvCacheUpdate::refuse(failure).to_string();
+        let (argument, index, value) = (Argument::TensorRtWriteIndices, 1, -1);
+        let refused = said(Error::NegativeStart { argument, index, value }.into());
+        assert!(refused.starts_with("KVCacheUpdate: write_indices[1] = -1"), "{refused}");
+        let missing = said(Failure::fail(format!("{} is missing", Argument::UpdateLengths)));
+        assert_eq!(missing, "KVCacheUpdate: update_lengths is missing");
     }
 
     #[test]

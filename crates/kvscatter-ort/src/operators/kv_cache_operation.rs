@@ -7,7 +7,7 @@ use kvscatter::spec::ascend::{self, Prepared};
 
 use super::Operator;
 use crate::context::Context;
-use crate::known::Known;
+use crate::known::{Known, fitting};
 use crate::node::Node;
 use crate::status::Failure;
 use crate::write::Writes;
@@ -21,6 +21,13 @@ const OPERATOR: ascend::KvCacheOperation = ascend::KvCacheOperation::new();
 
 impl Operator for KvCacheOperation {
     const NAME: &'static CStr = c"KVCacheOperation";
+
+    const RENAMED: &'static [(Argument, &'static str)] = &[
+        (Argument::NewKv, "new_kv"),
+        (Argument::LayerId, "layer_id"),
+        (Argument::TokenOffset, "token_offset"),
+        (Argument::SeqLen, "seq_len"),
+    ];
 
     fn new(_node: &Node<'_>) -> Result<Self, Failure> {
         Ok(Self { writes: Writes::new() })
@@ -47,9 +54,19 @@ impl Operator for KvCacheOperation {
 
     fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
         let [new_kv, _, past, ..] = inputs else { return Ok(()) };
-        let (Some(element), Some(new_kv), Some(past)) = (past.element, new_kv.whole(), past.whole()) else {
-            return Ok(());
+        let Some(element) = past.element else { return Ok(()) };
+        let (mut past, mut new_kv) = (past.sizes_or(4), new_kv.sizes_or(2));
+        let pairs: &[(usize, usize)] = match (&mut *new_kv, &mut *past) {
+            ([_, _, heads, head_size], [_, _, _, hidden]) => {
+                // The one is the product of the others: one that is not known leaves nothing to compare.
+                if [&heads, &head_size, &hidden].iter().any(|size| size.is_none()) {
+                    (*heads, *head_size, *hidden) = (Some(1), Some(1), Some(1));
+                }
+                &[(1, 0), (2, 1)]
+            }
+            _ => &[(3, 1)],
         };
+        let (past, new_kv) = fitting(past, new_kv, pairs);
         OPERATOR.prepare(element, &new_kv, &past)?;
         Ok(())
     }

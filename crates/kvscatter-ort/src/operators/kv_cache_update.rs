@@ -8,7 +8,7 @@ use kvscatter::{Argument, ElementType, Prepared, Starts};
 
 use super::Operator;
 use crate::context::{Context, Tensor};
-use crate::known::Known;
+use crate::known::{Known, fitting};
 use crate::node::Node;
 use crate::status::Failure;
 use crate::write::Writes;
@@ -32,11 +32,14 @@ const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
 impl Operator for KvCacheUpdate {
     const NAME: &'static CStr = c"KVCacheUpdate";
 
+    const RENAMED: &'static [(Argument, &'static str)] =
+        &[(Argument::TensorRtWriteIndices, "write_indices"), (Argument::UpdateLengths, "update_lengths")];
+
     fn new(node: &Node<'_>) -> Result<Self, Failure> {
         match node.string(c"cache_mode")?.as_deref() {
             None | Some("linear") => {}
             Some(other) => {
-                return Err(Failure::invalid_argument(format!("cache_mode must be linear, got {other}")));
+                return Err(Failure::invalid_argument(format!("cache_mode must be 'linear', got '{other}'")));
             }
         }
         let form = match node.string(c"update_form")?.as_deref() {
@@ -44,7 +47,7 @@ impl Operator for KvCacheUpdate {
             Some("packed_nhd") => Form::Packed(Writes::new()),
             Some(other) => {
                 return Err(Failure::invalid_argument(format!(
-                    "update_form must be padded or packed_nhd, got {other}"
+                    "update_form must be 'padded' or 'packed_nhd', got '{other}'"
                 )));
             }
         };
@@ -83,13 +86,17 @@ impl Operator for KvCacheUpdate {
         let is_given = |known: &Known| known.element.is_some();
         self.check_lengths(inputs.get(3).is_some_and(is_given))?;
         let [cache, update, ..] = inputs else { return Ok(()) };
-        let (Some(element), Some(cache), Some(update)) = (cache.element, cache.whole(), update.whole())
-        else {
-            return Ok(());
-        };
+        let Some(element) = cache.element else { return Ok(()) };
+        let fitting = |rank, pairs| fitting(cache.sizes_or(4), update.sizes_or(rank), pairs);
         match self.form {
-            Form::Padded(_) => OPERATOR.prepare(element, &cache, &update).map(drop)?,
-            Form::Packed(_) => OPERATOR.prepare_packed(element, &cache, &update).map(drop)?,
+            Form::Padded(_) => {
+                let (cache, update) = fitting(4, &[(0, 0), (1, 1), (2, 2), (3, 3)]);
+                OPERATOR.prepare(element, &cache, &update)?;
+            }
+            Form::Packed(_) => {
+                let (cache, update) = fitting(3, &[(1, 1), (3, 2)]);
+                OPERATOR.prepare_packed(element, &cache, &update)?;
+            }
         }
         Ok(())
     }
@@ -100,10 +107,10 @@ impl KvCacheUpdate {
     fn check_lengths(&self, given: bool) -> Result<(), Failure> {
         match (&self.form, given) {
             (Form::Packed(_), false) => {
-                Err(Failure::fail("update_form packed_nhd needs the input updateLengths"))
+                Err(Failure::fail("update_form packed_nhd needs the input update_lengths"))
             }
             (Form::Padded(_), true) => {
-                Err(Failure::fail("updateLengths is for update_form packed_nhd alone"))
+                Err(Failure::fail("update_lengths is for update_form packed_nhd alone"))
             }
             _ => Ok(()),
         }
