@@ -1,5 +1,6 @@
 //! What every function does at the boundary: no panic leaves, and no pointer is followed unchecked.
 
+use std::any::Any;
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{mem, slice};
@@ -15,9 +16,16 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status 
         Ok(Ok(())) => kvs_status_code::KVS_OK as kvs_status,
         Ok(Err(failure)) => last_error::record(failure),
         Err(payload) => {
-            mem::forget(payload); // dropping it may panic again
+            discard(payload);
             last_error::record(Kind::Panic.into())
         }
+    }
+}
+
+/// Drops what a panic has left. That may panic again, and what is left then stays.
+pub(crate) fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(second);
     }
 }
 
@@ -111,13 +119,21 @@ pub(crate) unsafe fn structure<'a, T: Versioned>(
 #[cfg(test)]
 mod tests {
     use std::ffi::CStr;
+    use std::panic::panic_any;
 
     use super::guarded;
     use crate::{kvs_error, kvs_last_error, kvs_status_code};
 
     #[test]
     fn a_panic_is_a_status() {
+        struct PanicsAgain;
+        impl Drop for PanicsAgain {
+            fn drop(&mut self) {
+                panic_any(()); // nothing that could leak
+            }
+        }
         let panicked = kvs_status_code::KVS_ERROR_PANIC as i32;
+        assert_eq!(guarded(|| panic_any(PanicsAgain)), panicked);
         assert_eq!(guarded(|| panic!("in a function of the header")), panicked);
         let mut error = kvs_error::none(size_of::<kvs_error>());
         // SAFETY: it lives.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kvscatter::Executor;
 
-use crate::boundary::reference;
+use crate::boundary::{discard, reference};
 use crate::failure::{Failure, Kind};
 
 /// The warm threads of a host, lent for one call. Only large writes, of hundreds of kilobytes and more, ask for
@@ -84,7 +84,10 @@ unsafe extern "C" fn run(context: *mut c_void) {
     // SAFETY: the caller's.
     let task = unsafe { &*context.cast_const().cast::<Task<'_>>() };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(task.work)) {
-        *task.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        let earlier = task.panic.lock().unwrap_or_else(PoisonError::into_inner).replace(panic);
+        if let Some(earlier) = earlier {
+            discard(earlier);
+        }
     }
 }
 
