@@ -1,5 +1,6 @@
 //! Errors on their way out, and the edge that every call from the runtime comes in by.
 
+use core::any::Any;
 use core::ffi::{CStr, c_char};
 use core::ptr::{NonNull, null_mut};
 use std::ffi::CString;
@@ -17,8 +18,7 @@ pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>
         Ok(Ok(())) => OrtStatusPtr(null_mut()),
         Ok(Err(failure)) => failure.into_status(runtime),
         Err(payload) => {
-            // What panicked with may panic again when it is dropped.
-            core::mem::forget(payload);
+            discard(payload);
             Failure::fail("kvscatter panicked: a defect, please report it").into_status(runtime)
         }
     }
@@ -28,7 +28,14 @@ pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>
 pub(crate) fn contain(body: impl FnOnce()) {
     // What panics here has been reported to the standard error; there is nobody else to tell.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
-        core::mem::forget(payload);
+        discard(payload);
+    }
+}
+
+/// Drops what a panic leaves. That may panic in turn; what is left then is leaked.
+pub(crate) fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        core::mem::forget(again);
     }
 }
 
@@ -135,4 +142,29 @@ pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &s
     let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
     // SAFETY: a string, which the runtime copies.
     unsafe { create(code, text.as_ptr()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::contain;
+
+    /// Panics again when it is dropped.
+    struct Payload;
+
+    static DROPPED: AtomicBool = AtomicBool::new(false);
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            DROPPED.store(true, Ordering::Relaxed);
+            std::panic::resume_unwind(Box::new("again"));
+        }
+    }
+
+    #[test]
+    fn no_panic_goes_further() {
+        contain(|| std::panic::resume_unwind(Box::new(Payload)));
+        assert!(DROPPED.load(Ordering::Relaxed));
+    }
 }

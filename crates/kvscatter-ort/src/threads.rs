@@ -10,6 +10,7 @@ use kvscatter::Executor;
 use ort_sys::OrtKernelContext;
 
 use crate::runtime::Runtime;
+use crate::status::discard;
 
 /// The threads of the session that a kernel runs in.
 pub(crate) struct ParallelFor {
@@ -60,8 +61,7 @@ impl Job<'_> {
             let mut panicked = job.panicked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             match &*panicked {
                 None => *panicked = Some(payload),
-                // It may panic when it is dropped.
-                Some(_) => core::mem::forget(payload),
+                Some(_) => discard(payload),
             }
         }
     }
