@@ -3,8 +3,9 @@
 use core::mem::MaybeUninit;
 
 use super::Isa;
+use super::executor::Share;
 use super::kernel::{self, Kernel, Kernels, NEVER, Pattern, Sides};
-use super::limits::{BATCH, FORESEEN, LEAD, STREAMED};
+use super::limits::{BATCH, FORESEEN, LEAD, PIECE, STREAMED};
 use super::lines::Lines;
 use crate::mapping::{Block, Loop, Mapping, Rows};
 use crate::size::Width;
@@ -80,6 +81,41 @@ impl Copier {
     pub(super) unsafe fn copy(&self, sides: Sides, rows: Rows, stores: Stores) {
         // SAFETY: the caller's.
         self.mapping.for_each(0, 0, rows, |block| unsafe { self.copy_block(sides, block, stores) });
+    }
+
+    /// Copies those parts of the rows that a share takes, in runs as long as can be: some outer indices, or some rows
+    /// of one. A row is `row` bytes over all of them.
+    ///
+    /// # Safety
+    /// As [`copy`](Self::copy).
+    pub(super) unsafe fn copy_shared(
+        &self,
+        sides: Sides,
+        rows: Rows,
+        row: usize,
+        stores: Stores,
+        share: &mut Share<'_>,
+    ) {
+        let split = row > 0 && rows.count > 0 && !matches!(share, Share::All);
+        let outer = self.mapping.outer().filter(|_| split);
+        let Some(Loop { count: outer, .. }) = outer else {
+            // SAFETY: the caller's.
+            return share.rows(rows, row, |rows| unsafe { self.copy(sides, rows, stores) });
+        };
+        let inner_row = row.checked_div(outer).unwrap_or(row);
+        // G1: a part of a tensor.
+        let bytes = inner_row.wrapping_mul(rows.count);
+        let copy = |rows, first, count| {
+            if let Some(block) = self.mapping.slabs(rows, first, count) {
+                // SAFETY: the caller's.
+                unsafe { self.copy_block(sides, &block, stores) };
+            }
+        };
+        if bytes > PIECE {
+            (0..outer).for_each(|first| share.rows(rows, inner_row, |rows| copy(rows, first, 1)));
+        } else {
+            share.groups(outer, bytes, PIECE, |first, count| copy(rows, first, count));
+        }
     }
 
     /// Copies one block.

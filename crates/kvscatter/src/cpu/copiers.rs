@@ -76,10 +76,11 @@ impl Copiers {
         let stores = Stores::for_bytes(bytes);
         match plan.executor(bytes) {
             Some(executor) => {
-                // SAFETY: P1, by this function's contract.
-                let copy = |rows| unsafe { self.write.copy(sides, rows, stores) };
                 let write = |share: &mut Share<'_>| {
-                    plan.for_each_rows(|rows| share.rows(rows, self.row, copy));
+                    // SAFETY: P1, by this function's contract.
+                    plan.for_each_rows(|rows| unsafe {
+                        self.write.copy_shared(sides, rows, self.row, stores, share);
+                    });
                     stores.finish();
                 };
                 executor::share(executor, bytes, write);

@@ -124,6 +124,28 @@ impl<'a> Share<'a> {
         }
     }
 
+    /// Visits those groups of `count` things that are this thread's, by the first and how many: as many as `most` bytes
+    /// hold, or one. A thing is `bytes` bytes.
+    pub(super) fn groups(
+        &mut self,
+        count: usize,
+        bytes: usize,
+        most: usize,
+        mut visit: impl FnMut(usize, usize),
+    ) {
+        let most = most.checked_div(bytes).unwrap_or(1).max(1);
+        let mut first = 0;
+        while let Some(left) = count.checked_sub(first).filter(|&left| left > 0) {
+            let group = most.min(left);
+            // G1: a part of a tensor.
+            if self.take(bytes.wrapping_mul(group)) {
+                visit(first, group);
+            }
+            // Not past the last.
+            first = first.wrapping_add(group);
+        }
+    }
+
     /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
     pub(super) fn rows(&mut self, rows: Rows, row: usize, mut visit: impl FnMut(Rows)) {
         if matches!(self, Self::All) {

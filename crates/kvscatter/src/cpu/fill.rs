@@ -59,9 +59,7 @@ impl Fill<'_> {
         for (source, rows) in sample.pieces {
             let (sides, copier) = self.sides(sample.layer, source);
             // SAFETY: the caller's.
-            share.rows(rows, self.copiers.row, |rows| unsafe {
-                copier.copy(sides, rows, self.copiers.present_stores)
-            });
+            unsafe { copier.copy_shared(sides, rows, self.copiers.row, self.copiers.present_stores, share) };
         }
     }
 
@@ -166,17 +164,7 @@ impl Slabs {
             Order::Over => TILE,
             Order::Along => STRIP,
         };
-        let most = bytes.checked_div(self.bytes).unwrap_or(1);
-        let mut first = 0;
-        while let Some(left) = self.count.checked_sub(first).filter(|&left| left > 0) {
-            let part = Part { first, count: most.min(left) };
-            // G1: a part of a tensor.
-            if share.take(self.bytes.wrapping_mul(part.count)) {
-                visit(part);
-            }
-            // Not past the last.
-            first = first.wrapping_add(part.count);
-        }
+        share.groups(self.count, self.bytes, bytes, |first, count| visit(Part { first, count }));
     }
 }
 
