@@ -96,8 +96,11 @@ impl Copier {
         stores: Stores,
         share: &mut Share<'_>,
     ) {
-        let split = row > 0 && rows.count > 0 && !matches!(share, Share::All);
-        let outer = self.mapping.outer().filter(|_| split);
+        if let Share::All = share {
+            // SAFETY: the caller's.
+            return unsafe { self.copy(sides, rows, stores) };
+        }
+        let outer = self.mapping.outer().filter(|_| row > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
             // SAFETY: the caller's.
             return share.rows(rows, row, |rows| unsafe { self.copy(sides, rows, stores) });
