@@ -1,0 +1,1 @@
+"""Writes new keys and values into a KV cache."""

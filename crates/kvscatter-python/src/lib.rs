@@ -1,0 +1,6 @@
+//! kvscatter for Python.
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+mod _native {}
