@@ -1,5 +1,7 @@
 //! kvscatter for Python.
 
+mod error;
+
 use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]

@@ -1,1 +1,21 @@
 """Writes new keys and values into a KV cache."""
+
+from kvscatter.errors import (
+    ArrayError,
+    DeviceError,
+    ElementTypeError,
+    Error,
+    OptionError,
+    PositionError,
+    ShapeError,
+)
+
+__all__ = [
+    "ArrayError",
+    "DeviceError",
+    "ElementTypeError",
+    "Error",
+    "OptionError",
+    "PositionError",
+    "ShapeError",
+]

@@ -1,0 +1,123 @@
+"""Why a call was refused, in fields instead of prose.
+
+After an error no array has changed. Match on the class, or on ``kind`` and the fields; the message is for people.
+
+>>> from kvscatter import errors
+>>> from kvscatter.positions import start_from_length_after
+>>> try:
+...     start_from_length_after(2, rows=3)
+... except errors.PositionError as error:
+...     error.kind, error.value, error.rows
+('position', 2, 3)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ArrayError",
+    "DeviceError",
+    "ElementTypeError",
+    "Error",
+    "OptionError",
+    "PositionError",
+    "ShapeError",
+]
+
+
+class Error(Exception):
+    """What every error of this package is.
+
+    ``kind`` names the rule that was broken. Each kind has its own fields, which are attributes; an attribute that a
+    kind does not have raises ``AttributeError``. Sizes and positions are counted in elements, rows or samples, as the
+    message says. Errors can be pickled and copied.
+    """
+
+    kind: str
+    """The rule that was broken, such as ``"start_out_of_range"``."""
+    argument: str | None
+    """The argument that broke it, as its specification spells it; None if it is not about a single one."""
+
+    index: int
+    """The sample, or the place in a list."""
+    value: int
+    """What was given there."""
+    rows: int
+    """Rows that were to be written."""
+    capacity: int
+    """Rows that the cache has."""
+    min: int
+    """The least that ``value`` may be."""
+    max: int
+    """The most that ``value`` may be."""
+    got: int
+    """A size or a count that was given."""
+    want: int
+    """What it must be."""
+    expected: int | tuple[int, ...]
+    """What a dimension must be, or the ranks that an array may have."""
+    dimension: int
+    """The place of a dimension in the shape."""
+    rank: int
+    """Dimensions of an array."""
+    axis: int
+    """The axis that was given."""
+    element: str
+    """The element type of ``argument``, by its NumPy name."""
+    cache: int | str
+    """What the cache has where ``argument`` has something else: a rank, a batch or an element type."""
+    buffer: int
+    """The place of a pair in a call over many."""
+
+    def __init__(
+        self, message: str, kind: str, argument: str | None = None, /, **fields: int | str | tuple[int, ...]
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.argument = argument
+        vars(self).update(fields)
+
+    @property
+    def fields(self) -> dict[str, int | str | tuple[int, ...]]:
+        """The fields of this kind, by name."""
+        # What begins with an underscore is Python's: `__notes__`.
+        own = {"kind", "argument"}
+        return {name: value for name, value in vars(self).items() if name not in own and name[0] != "_"}
+
+    def __repr__(self) -> str:
+        fields = {"kind": self.kind, "argument": self.argument, **self.fields}
+        listed = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        return f"{type(self).__name__}({str(self)!r}, {listed})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args), vars(self).copy()
+
+
+class ShapeError(Error, ValueError):
+    """Ranks and dimensions that do not go together."""
+
+
+class OptionError(Error, ValueError):
+    """An option that does not exist or does not apply: an axis, a mode, a policy, reserved bytes."""
+
+
+class ElementTypeError(Error, TypeError):
+    """An element type that the operator does not take, or two that must be one."""
+
+
+class PositionError(Error, IndexError):
+    """Positions, lengths or layers that do not fit, and lists of them with too few or too many values."""
+
+
+class ArrayError(Error, ValueError):
+    """Memory that cannot be read or written: strides, overlap, read-only arrays."""
+
+
+class DeviceError(ArrayError):
+    """An array on a device whose memory this package does not reach."""
+
+
+def _again(of: type[Error], args: tuple[object, ...]) -> Error:
+    """An error without its fields, which pickle and copy put back."""
+    return of.__new__(of, *args)

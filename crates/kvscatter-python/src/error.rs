@@ -1,0 +1,262 @@
+//! The core's errors as exceptions: a class for people who catch, a kind and fields for programs that look.
+
+use kvscatter::{Argument, ElementType, Error};
+use pyo3::exceptions::PySystemError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+/// The exception classes of `kvscatter.errors`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Shape,
+    Option,
+    ElementType,
+    Position,
+    Array,
+    Device,
+}
+
+/// What an attribute of an exception holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Int(i64),
+    Size(usize),
+    Name(String),
+    Sizes(&'static [usize]),
+}
+
+/// An exception of this package. `kind` and the names of fields are in `snake_case`.
+#[cold]
+pub(crate) fn raise(
+    py: Python<'_>,
+    class: Class,
+    kind: &'static str,
+    argument: Option<&str>,
+    message: String,
+    fields: &[(&'static str, Field)],
+) -> PyErr {
+    let exception = || {
+        let attributes = PyDict::new(py);
+        for (name, field) in fields {
+            match field {
+                Field::Int(value) => attributes.set_item(name, value)?,
+                Field::Size(value) => attributes.set_item(name, value)?,
+                Field::Name(value) => attributes.set_item(name, value)?,
+                Field::Sizes(values) => attributes.set_item(name, PyTuple::new(py, *values)?)?,
+            }
+        }
+        class.python(py)?.call((message, kind, argument), Some(&attributes))
+    };
+    // What making an exception raises is raised in its place.
+    exception().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// The exception for an error of the core, in whose messages the cache and the update have ONNX's names.
+#[cold]
+pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
+    core_about(py, error, Argument::PastCache, Argument::Update)
+}
+
+/// The exception for an error of the core, with the specification's names for tensors that the core does not name.
+#[cold]
+pub(crate) fn core_about(py: Python<'_>, error: Error, cache: Argument, update: Argument) -> PyErr {
+    let Some(Described { class, kind, argument, fields }) = describe(error, cache, update) else {
+        return PySystemError::new_err(format!("an error that this package does not know: {error}"));
+    };
+    raise(py, class, kind, argument.as_deref(), error.to_string(), &fields)
+}
+
+/// What the exception of an error has beside its message.
+struct Described {
+    class: Class,
+    kind: &'static str,
+    argument: Option<String>,
+    fields: Vec<(&'static str, Field)>,
+}
+
+/// `None` for what a later core may add; a test sees that nothing it has today ends there.
+fn describe(error: Error, cache_name: Argument, update_name: Argument) -> Option<Described> {
+    let shape = |kind| Described::new(Class::Shape, kind);
+    let option = |kind, argument| Described::new(Class::Option, kind).about(argument);
+    let element_type = |kind| Described::new(Class::ElementType, kind);
+    let position = |kind, argument| Described::new(Class::Position, kind).about(argument);
+    let array = |kind| Described::new(Class::Array, kind);
+    Some(match error {
+        Error::ElementType { argument, element } => {
+            element_type("element_type").about(argument).with("element", element)
+        }
+        Error::ElementTypeMismatch { cache, argument, element } => element_type("element_type_mismatch")
+            .about(argument)
+            .with("cache", cache)
+            .with("element", element),
+        Error::Rank { argument, rank, expected } => {
+            shape("rank").about(argument).with("rank", rank).with("expected", expected)
+        }
+        Error::RankTooLow { argument, rank, least } => {
+            shape("rank_too_low").about(argument).with("rank", rank).with("least", least)
+        }
+        Error::RankMismatch { cache, update } => {
+            shape("rank_mismatch").about(update_name).with("cache", cache).with("update", update)
+        }
+        Error::AxisOutOfRange { axis, rank } => {
+            option("axis_out_of_range", "axis").with("axis", axis).with("rank", rank)
+        }
+        Error::AxisIsBatch { axis, rank } => {
+            option("axis_is_batch", "axis").with("axis", axis).with("rank", rank)
+        }
+        Error::UnknownMode => option("unknown_mode", "mode"),
+        Error::DimensionMismatch { argument, dimension, expected, got } => shape("dimension_mismatch")
+            .about(argument)
+            .with("dimension", dimension)
+            .with("expected", expected)
+            .with("got", got),
+        Error::HiddenSize { heads, head_size, hidden } => shape("hidden_size")
+            .about(update_name)
+            .with("heads", heads)
+            .with("head_size", head_size)
+            .with("hidden", hidden),
+        Error::BatchTooLarge { cache, update } => {
+            shape("batch_too_large").about(update_name).with("cache", cache).with("update", update)
+        }
+        Error::UpdateLongerThanCache { rows, capacity } => {
+            shape("update_longer_than_cache").about(update_name).with("rows", rows).with("capacity", capacity)
+        }
+        Error::TooLarge { argument } => shape("too_large").about(argument),
+        Error::StrideCount { argument, strides, rank } => {
+            array("stride_count").about(argument).with("strides", strides).with("rank", rank)
+        }
+        Error::BeforeBuffer { argument, offset, needed } => {
+            array("before_buffer").about(argument).with("offset", offset).with("needed", needed)
+        }
+        Error::CacheOverlapsItself => array("cache_overlaps_itself").about(cache_name),
+        Error::Layout { loops } => array("layout").with("loops", loops),
+        Error::Reserved { index, value } => {
+            option("reserved", "param").with("index", index).with("value", usize::from(value))
+        }
+        Error::Count { argument, got, want } => {
+            position("count", argument).with("got", got).with("want", want)
+        }
+        Error::NegativeStart { argument, index, value } => {
+            position("negative_start", argument).with("index", index).with("value", value)
+        }
+        Error::StartOutOfRange { argument, index, value, rows, capacity } => {
+            position("start_out_of_range", argument)
+                .with("index", index)
+                .with("value", value)
+                .with("rows", rows)
+                .with("capacity", capacity)
+        }
+        Error::EndOutOfRange { argument, index, value, min, max } => position("end_out_of_range", argument)
+            .with("index", index)
+            .with("value", value)
+            .with("min", min)
+            .with("max", max),
+        Error::LengthOutOfRange { argument, index, value, min, max } => {
+            position("length_out_of_range", argument)
+                .with("index", index)
+                .with("value", value)
+                .with("min", min)
+                .with("max", max)
+        }
+        Error::CumulativeStart { argument, value } => {
+            position("cumulative_start", argument).with("value", value)
+        }
+        Error::CumulativeOrder { argument, index, value, previous } => position("cumulative_order", argument)
+            .with("index", index)
+            .with("value", value)
+            .with("previous", previous),
+        Error::CumulativeLength { argument, index, rows, capacity } => {
+            position("cumulative_length", argument)
+                .with("index", index)
+                .with("rows", rows)
+                .with("capacity", capacity)
+        }
+        Error::TokenSum { argument, got, tokens } => {
+            position("token_sum", argument).with("got", got).with("tokens", tokens)
+        }
+        Error::LayerOutOfRange { value, layers } => {
+            position("layer_out_of_range", Argument::LayerId).with("value", value).with("layers", layers)
+        }
+        Error::Position { value, rows } => {
+            Described::new(Class::Position, "position").with("value", value).with("rows", rows)
+        }
+        Error::BufferLength { argument, buffer, got, want } => {
+            array("buffer_length").about(argument).with("buffer", buffer).with("got", got).with("want", want)
+        }
+        Error::NullBuffer { argument, buffer, len } => {
+            array("null_buffer").about(argument).with("buffer", buffer).with("len", len)
+        }
+        // `with` is a word of Python's.
+        Error::Overlap { argument, with, buffer, with_buffer } => array("overlap")
+            .about(argument)
+            .with("with_", with)
+            .with("buffer", buffer)
+            .with("with_buffer", with_buffer),
+        Error::ElementWidth { got, element } => {
+            element_type("element_width").with("got", got).with("element", element)
+        }
+        _ => return None,
+    })
+}
+
+impl Described {
+    fn new(class: Class, kind: &'static str) -> Self {
+        Self { class, kind, argument: None, fields: Vec::new() }
+    }
+
+    fn about(self, argument: impl ToString) -> Self {
+        Self { argument: Some(argument.to_string()), ..self }
+    }
+
+    fn with(mut self, name: &'static str, field: impl Into<Field>) -> Self {
+        self.fields.push((name, field.into()));
+        self
+    }
+}
+
+impl Class {
+    fn python(self, py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+        static CLASSES: [PyOnceLock<Py<PyType>>; 6] = [const { PyOnceLock::new() }; 6];
+        let (place, name) = match self {
+            Self::Shape => (0, "ShapeError"),
+            Self::Option => (1, "OptionError"),
+            Self::ElementType => (2, "ElementTypeError"),
+            Self::Position => (3, "PositionError"),
+            Self::Array => (4, "ArrayError"),
+            Self::Device => (5, "DeviceError"),
+        };
+        CLASSES[place].import(py, "kvscatter.errors", name)
+    }
+}
+
+impl From<i64> for Field {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<usize> for Field {
+    fn from(value: usize) -> Self {
+        Self::Size(value)
+    }
+}
+
+impl From<&'static [usize]> for Field {
+    fn from(values: &'static [usize]) -> Self {
+        Self::Sizes(values)
+    }
+}
+
+impl From<Argument> for Field {
+    fn from(argument: Argument) -> Self {
+        Self::Name(argument.to_string())
+    }
+}
+
+/// An element type is a field by the name that it has in NumPy.
+impl From<ElementType> for Field {
+    fn from(element: ElementType) -> Self {
+        Self::Name(element.numpy_name().into())
+    }
+}
