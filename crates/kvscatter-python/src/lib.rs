@@ -1,8 +1,28 @@
-//! kvscatter for Python.
+//! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
+//!
+//! It translates and delegates: [`array`] makes the core's types of whatever holds a tensor, [`indices`] copies
+//! positions, [`write`] is the one way from there to the core, and [`error`] the one way back.
 
+mod array;
+mod dlpack;
+mod element;
 mod error;
+mod failure;
+mod fresh;
+mod indices;
+mod options;
+mod prepared;
+mod scatter;
+mod strided;
+mod text;
+mod write;
 
 use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
-mod _native {}
+mod _native {
+    #[pymodule_export]
+    use crate::prepared::{Prepared, prepare};
+    #[pymodule_export]
+    use crate::scatter::{in_place_many, tensor_scatter, tensor_scatter_};
+}

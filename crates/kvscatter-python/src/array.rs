@@ -1,0 +1,231 @@
+//! What a Python object is, as the core's types: where its memory lies, what it holds, shape and strides.
+
+use std::fmt;
+
+use dlpark::python::ImportedDlpack;
+use kvscatter::{Layout, RawBuffer};
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use crate::element::Element;
+use crate::failure::Failure;
+use crate::{dlpack, strided};
+
+/// Elements along each dimension.
+pub(crate) type Shape = SmallVec<[usize; 6]>;
+/// Elements from one position to the next, along each dimension.
+pub(crate) type Strides = SmallVec<[isize; 6]>;
+
+/// What the array is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// An array of any library, borrowed for one call.
+pub(crate) struct Array<'py> {
+    pub(crate) argument: &'static str,
+    pub(crate) form: Form,
+    /// The address of element `[0, 0, …]`.
+    data: *mut u8,
+    owner: Owner<'py>,
+}
+
+/// Who keeps the memory alive. (A NumPy array that is referenced refuses to be resized.)
+pub(crate) enum Owner<'py> {
+    Numpy(Bound<'py, PyUntypedArray>),
+    #[expect(dead_code, reason = "held, not read: dropping it gives the memory back")]
+    Dlpack(ImportedDlpack),
+    /// Whoever made the array.
+    Caller,
+}
+
+/// What a write is prepared for: everything about an array but where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) element: Element,
+    pub(crate) shape: Shape,
+    strides: Strides,
+    dense: bool,
+}
+
+impl<'py> Array<'py> {
+    /// An array that is read: any library's.
+    pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
+        Self::of(object, argument, Access::Read)
+    }
+
+    /// An array that is written: refused where it is read-only or immutable.
+    pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
+        Self::of(object, argument, Access::Write)
+    }
+
+    pub(crate) fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
+        match object.cast::<PyUntypedArray>() {
+            Ok(array) => strided::array(array, argument, access),
+            Err(_) => dlpack::array(object, argument, access),
+        }
+    }
+
+    pub(crate) fn new(argument: &'static str, form: Form, data: *mut u8, owner: Owner<'py>) -> Self {
+        Self { argument, form, data, owner }
+    }
+
+    pub(crate) fn element(&self) -> Element {
+        self.form.element
+    }
+
+    /// The NumPy array, if it is one.
+    pub(crate) fn numpy(&self) -> Option<&Bound<'py, PyUntypedArray>> {
+        match &self.owner {
+            Owner::Numpy(array) => Some(array),
+            Owner::Dlpack(_) | Owner::Caller => None,
+        }
+    }
+
+    /// The address of element `[0, 0, …]`.
+    pub(crate) fn data(&self) -> *mut u8 {
+        self.data
+    }
+
+    /// Its memory, of as many bytes as the core asks for.
+    pub(crate) fn buffer(&self, bytes: Option<usize>) -> RawBuffer {
+        self.form.buffer(self.data, bytes)
+    }
+
+    /// Both must hold the same: the first rule of all three specifications.
+    pub(crate) fn check_same_element(&self, cache: &Self) -> Result<(), Failure> {
+        self.form.check_same_element(self.argument, &cache.form)
+    }
+}
+
+impl Form {
+    /// Strides that nobody takes a step of, along dimensions of one element or none, are those of a dense array.
+    pub(crate) fn new(element: Element, shape: Shape, mut strides: Strides) -> Self {
+        let mut step = Some(1_isize);
+        let mut dense = true;
+        let empty = shape.contains(&0);
+        for (stride, &size) in strides.iter_mut().zip(&shape).rev() {
+            if empty || size == 1 {
+                *stride = step.unwrap_or(0);
+            }
+            dense &= Some(*stride) == step || empty;
+            step = isize::try_from(size).ok().and_then(|size| step?.checked_mul(size.max(1)));
+        }
+        Self { element, shape, strides, dense }
+    }
+
+    /// Row-major, without gaps.
+    pub(crate) fn dense(element: Element, shape: Shape) -> Self {
+        let mut strides: Strides = shape.iter().map(|_| 0).collect();
+        let mut step = 1_isize;
+        for (stride, &size) in strides.iter_mut().zip(&shape).rev() {
+            *stride = step;
+            step = step.wrapping_mul(size.max(1).cast_signed());
+        }
+        Self { element, shape, strides, dense: true }
+    }
+
+    pub(crate) fn is_dense(&self) -> bool {
+        self.dense
+    }
+
+    pub(crate) fn strides(&self) -> &[isize] {
+        &self.strides
+    }
+
+    pub(crate) fn layout(&self) -> Layout<'_> {
+        if self.dense {
+            return Layout::dense(&self.shape);
+        }
+        Layout::strided(&self.shape, &self.strides).offset(self.offset())
+    }
+
+    /// Elements from the beginning of the buffer to element `[0, 0, …]`: a whole number of bytes.
+    fn offset(&self) -> usize {
+        if self.dense {
+            return 0;
+        }
+        let least = Layout::strided(&self.shape, &self.strides).least_offset();
+        if self.element.bits() < 8 { least.next_multiple_of(2) } else { least }
+    }
+
+    /// Elements from the beginning of the buffer to the end of the last one.
+    pub(crate) fn extent(&self) -> usize {
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        let reach =
+            |(&size, &stride): (&usize, &isize)| size.wrapping_sub(1).wrapping_mul(stride.unsigned_abs());
+        let ahead = self.shape.iter().zip(&self.strides).filter(|(_, stride)| **stride > 0).map(reach);
+        // An array that exists ends inside the address space.
+        ahead.fold(self.offset().wrapping_add(1), usize::wrapping_add)
+    }
+
+    /// The places of all elements in the buffer, in row-major order.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        let count = if self.shape.contains(&0) { 0 } else { self.shape.iter().product() };
+        let dims: Vec<_> = self.shape.iter().zip(&self.strides).rev().collect();
+        let origin = self.offset();
+        (0..count).map(move |index| {
+            let mut rest: usize = index;
+            dims.iter().fold(origin, |place, &(&size, &stride)| {
+                let along = rest.wrapping_rem(size).cast_signed();
+                rest = rest.wrapping_div(size);
+                place.wrapping_add_signed(along.wrapping_mul(stride))
+            })
+        })
+    }
+
+    pub(crate) fn buffer(&self, data: *mut u8, bytes: Option<usize>) -> RawBuffer {
+        let back = self.offset().wrapping_mul(self.element.bits()).wrapping_div(8);
+        RawBuffer { ptr: data.wrapping_sub(back), len: bytes.unwrap_or(0) }
+    }
+
+    pub(crate) fn check_same_element(&self, argument: &'static str, cache: &Self) -> Result<(), Failure> {
+        if self.element == cache.element {
+            return Ok(());
+        }
+        let (dtype, cache) = (self.element.to_string(), cache.element.to_string());
+        Err(Failure::DtypeMismatch { argument, dtype, cache })
+    }
+
+    /// Whether an array can take the functional form of a write into this one.
+    pub(crate) fn check_out(&self, out: &Array<'_>) -> Result<(), Failure> {
+        let argument = out.argument;
+        out.form.check_same_element(argument, self)?;
+        if out.form.shape != self.shape {
+            let (got, want) = (tuple(&out.form.shape), tuple(&self.shape));
+            return Err(Failure::OutShape { argument, got, want });
+        }
+        if out.form.dense { Ok(()) } else { Err(Failure::NotContiguous { argument }) }
+    }
+
+    /// Whether an array is what a write was prepared for.
+    pub(crate) fn check_prepared(&self, argument: &'static str, got: &Self) -> Result<(), Failure> {
+        let refused = |what, got: String, want: String| Err(Failure::Prepared { argument, what, got, want });
+        if got.element != self.element {
+            return refused("dtype", got.element.to_string(), self.element.to_string());
+        }
+        if got.shape != self.shape {
+            return refused("shape", tuple(&got.shape), tuple(&self.shape));
+        }
+        if got.strides != self.strides {
+            return refused("strides (in elements)", tuple(&got.strides), tuple(&self.strides));
+        }
+        Ok(())
+    }
+}
+
+fn tuple(values: &[impl ToString]) -> String {
+    let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+    format!("({}{})", values.join(", "), if values.len() == 1 { "," } else { "" })
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.element, tuple(&self.shape))
+    }
+}

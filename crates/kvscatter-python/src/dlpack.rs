@@ -1,0 +1,118 @@
+//! Tensors of other libraries, through DLPack: without a copy, and without a word of their own API but for what
+//! DLPack cannot say.
+
+use dlpark::DlpackFlags;
+use dlpark::ffi::{DLDevice, DLDeviceType};
+use dlpark::python::consumer::exchange::ExchangeApi;
+use dlpark::python::{ImportedDlpack, dlpack_device, from_dlpack};
+use dlpark::tensor::TensorRef;
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::array::{Access, Array, Form, Owner};
+use crate::element::Element;
+use crate::failure::Failure;
+
+pub(crate) fn array<'py>(
+    object: &Bound<'py, PyAny>,
+    argument: &'static str,
+    access: Access,
+) -> PyResult<Array<'py>> {
+    check_library(object, argument, access)?;
+    let tensor = import(object, argument)?;
+    if access == Access::Write && tensor.flags().contains(DlpackFlags::READ_ONLY) {
+        return Err(Failure::ReadOnly { argument }.into());
+    }
+    let unreadable = |why: dlpark::tensor::Error| Failure::Export { argument, why: why.to_string() };
+    let described = tensor.validate().map_err(unreadable)?;
+    check_device(described.device(), argument)?;
+    let element = Element::of_dlpack(described.dtype(), tensor.flags(), argument)?;
+    let form = Form::new(element, shape(&described), strides(&described).map_err(unreadable)?);
+    // SAFETY: the exporter's promise: the offset leads to the first element.
+    let data = unsafe { described.offset_bytes_ptr() }.map_err(unreadable)?;
+    Ok(Array::new(argument, form, data.cast_mut(), Owner::Dlpack(tensor)))
+}
+
+fn shape(tensor: &TensorRef<'_>) -> crate::array::Shape {
+    // `validate` has seen that none is negative.
+    tensor.shape().iter().map(|&size| usize::try_from(size).unwrap_or(usize::MAX)).collect()
+}
+
+fn strides(tensor: &TensorRef<'_>) -> Result<crate::array::Strides, dlpark::tensor::Error> {
+    let strides = tensor.strides_or_compact()?;
+    Ok(strides.iter().map(|&stride| isize::try_from(stride).unwrap_or(isize::MAX)).collect())
+}
+
+/// The C functions of DLPack 1.3 where the library has them: the Python ones take microseconds.
+fn import(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<ImportedDlpack> {
+    let object = object.as_borrowed();
+    let not_an_array = || Failure::NotAnArray { argument, class: class_name(&object) };
+    let refused = |error: PyErr| -> PyErr {
+        let py = object.py();
+        let is_a_refusal = error.is_instance_of::<PyBufferError>(py)
+            || error.is_instance_of::<PyRuntimeError>(py)
+            || error.is_instance_of::<PyTypeError>(py)
+            || error.is_instance_of::<PyValueError>(py);
+        if is_a_refusal {
+            Failure::Export { argument, why: error.value(py).to_string() }.into()
+        } else {
+            error
+        }
+    };
+    if let Some(api) = ExchangeApi::from_object(object)? {
+        let tensor = api.import_managed_no_sync(object).map_err(refused)?;
+        return Ok(ImportedDlpack::Versioned(tensor.into_parts().0));
+    }
+    match dlpack_device(object) {
+        Ok(device) => check_device(device, argument)?,
+        Err(error) if error.is_instance_of::<PyAttributeError>(object.py()) => {
+            return Err(not_an_array().into());
+        }
+        Err(error) => return Err(refused(error)),
+    }
+    from_dlpack(object, None, Some(false)).map_err(refused)
+}
+
+fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure> {
+    let DLDevice { device_type, device_id } = device;
+    let name = match device_type {
+        DLDeviceType::CPU | DLDeviceType::CUDAHOST => return Ok(()),
+        DLDeviceType::CUDA => format!("cuda:{device_id}"),
+        DLDeviceType::CUDAMANAGED => format!("cuda:{device_id} (managed memory)"),
+        _ => format!("{device_type:?}:{device_id}"),
+    };
+    Err(Failure::Device { argument, device: name.clone(), cuda: name.starts_with("cuda") })
+}
+
+/// What DLPack has no word for: that an array is immutable although its memory is not, that a gradient would be lost,
+/// and that a tensor only stands for others.
+fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Access) -> PyResult<()> {
+    let library = library(object)?;
+    let immutable = match &*library {
+        "jax" | "jaxlib" => Some("JAX"),
+        "tensorflow" => Some("TensorFlow"),
+        "mlx" => Some("MLX"),
+        _ => None,
+    };
+    if access == Access::Write
+        && let Some(library) = immutable
+    {
+        return Err(Failure::Immutable { argument, library }.into());
+    }
+    Ok(())
+}
+
+/// The package that an object's class is of.
+pub(crate) fn library(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let module = object.get_type().getattr(intern!(object.py(), "__module__"))?;
+    let module: String = module.extract()?;
+    Ok(module.split('.').next().unwrap_or_default().to_owned())
+}
+
+fn class_name(object: &Bound<'_, PyAny>) -> String {
+    object
+        .get_type()
+        .fully_qualified_name()
+        .map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"))
+}

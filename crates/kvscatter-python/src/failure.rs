@@ -1,0 +1,237 @@
+//! What can be wrong with a Python argument before the core sees it.
+
+use std::fmt;
+
+use pyo3::prelude::*;
+
+use crate::error::{Class, Field, raise};
+
+/// Why an argument is refused. The core's own errors are in [`error`](crate::error).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Neither a NumPy array nor anything with `__dlpack__`.
+    NotAnArray { argument: &'static str, class: String },
+    /// A type that ONNX does not have.
+    Dtype { argument: &'static str, dtype: String },
+    /// Bytes in the order of another machine.
+    ByteOrder { argument: &'static str, dtype: String },
+    /// Two arrays must have one type.
+    DtypeMismatch { argument: &'static str, dtype: String, cache: String },
+    /// NumPy strides that end inside an element.
+    Strides { argument: &'static str, dimension: usize, stride: isize, itemsize: usize },
+    /// The array may not be written.
+    ReadOnly { argument: &'static str },
+    /// Arrays of this library are never written.
+    Immutable { argument: &'static str, library: &'static str },
+    /// The memory of another device.
+    Device { argument: &'static str, device: String, cuda: bool },
+    /// A tensor whose gradient would be lost, or that is no plain memory.
+    Tensor { argument: &'static str, why: &'static str },
+    /// The exporter itself refused.
+    Export { argument: &'static str, why: String },
+    /// A prepared write was given another dtype, shape or layout.
+    Prepared { argument: &'static str, what: &'static str, got: String, want: String },
+    /// The result has the shape of the past.
+    OutShape { argument: &'static str, got: String, want: String },
+    /// A functional write needs a dense result.
+    NotContiguous { argument: &'static str },
+    /// An object array holds something that is no string.
+    NotAString { argument: &'static str, class: String },
+    /// Two arguments share memory.
+    Overlap { argument: &'static str, with: &'static str },
+    /// Indices that are no integers.
+    NotIntegers { argument: &'static str, got: String },
+    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it.
+    IntegerRange { argument: &'static str, index: usize, value: String, bits: u32 },
+    /// Indices with another number of dimensions than one.
+    IndexRank { argument: &'static str, rank: usize },
+    /// A keyword that is none of a few words.
+    Choice { argument: &'static str, value: String, choices: &'static [&'static str] },
+    /// Shapes were given without the type of their elements, or arrays with one.
+    DtypeKeyword { needed: bool },
+    /// A negative dimension, or one beyond any buffer.
+    Dimension { argument: &'static str },
+}
+
+impl Failure {
+    fn class(&self) -> Class {
+        match self {
+            Self::NotAnArray { .. }
+            | Self::Dtype { .. }
+            | Self::ByteOrder { .. }
+            | Self::DtypeMismatch { .. }
+            | Self::NotAString { .. }
+            | Self::NotIntegers { .. } => Class::ElementType,
+            Self::Strides { .. }
+            | Self::ReadOnly { .. }
+            | Self::Immutable { .. }
+            | Self::Tensor { .. }
+            | Self::Export { .. }
+            | Self::NotContiguous { .. }
+            | Self::Overlap { .. } => Class::Array,
+            Self::Device { .. } => Class::Device,
+            Self::Prepared { .. }
+            | Self::OutShape { .. }
+            | Self::IndexRank { .. }
+            | Self::Dimension { .. } => Class::Shape,
+            Self::IntegerRange { .. } => Class::Position,
+            Self::Choice { .. } | Self::DtypeKeyword { .. } => Class::Option,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::NotAnArray { .. } => "not_an_array",
+            Self::Dtype { .. } => "element_type",
+            Self::ByteOrder { .. } => "byte_order",
+            Self::DtypeMismatch { .. } => "element_type_mismatch",
+            Self::Strides { .. } => "strides",
+            Self::ReadOnly { .. } => "read_only",
+            Self::Immutable { .. } => "immutable",
+            Self::Device { .. } => "device",
+            Self::Tensor { .. } => "tensor",
+            Self::Export { .. } => "export",
+            Self::Prepared { .. } => "prepared",
+            Self::OutShape { .. } => "out_shape",
+            Self::NotContiguous { .. } => "not_contiguous",
+            Self::NotAString { .. } => "not_a_string",
+            Self::Overlap { .. } => "overlap",
+            Self::NotIntegers { .. } => "not_integers",
+            Self::IntegerRange { .. } => "integer_range",
+            Self::IndexRank { .. } => "rank",
+            Self::Choice { .. } => "choice",
+            Self::DtypeKeyword { .. } => "dtype_keyword",
+            Self::Dimension { .. } => "dimension",
+        }
+    }
+
+    fn argument(&self) -> &'static str {
+        match *self {
+            Self::NotAnArray { argument, .. }
+            | Self::Dtype { argument, .. }
+            | Self::ByteOrder { argument, .. }
+            | Self::DtypeMismatch { argument, .. }
+            | Self::Strides { argument, .. }
+            | Self::ReadOnly { argument }
+            | Self::Immutable { argument, .. }
+            | Self::Device { argument, .. }
+            | Self::Tensor { argument, .. }
+            | Self::Export { argument, .. }
+            | Self::Prepared { argument, .. }
+            | Self::OutShape { argument, .. }
+            | Self::NotContiguous { argument }
+            | Self::NotAString { argument, .. }
+            | Self::Overlap { argument, .. }
+            | Self::NotIntegers { argument, .. }
+            | Self::IntegerRange { argument, .. }
+            | Self::IndexRank { argument, .. }
+            | Self::Choice { argument, .. }
+            | Self::Dimension { argument } => argument,
+            Self::DtypeKeyword { .. } => "dtype",
+        }
+    }
+
+    /// What a caller may want to read without parsing the message.
+    fn fields(&self) -> Vec<(&'static str, Field)> {
+        let int = |value: usize| Field::Int(i64::try_from(value).unwrap_or(i64::MAX));
+        let name = |value: &str| Field::Name(value.to_owned());
+        match self {
+            Self::Dtype { dtype, .. } | Self::ByteOrder { dtype, .. } => vec![("dtype", name(dtype))],
+            Self::DtypeMismatch { dtype, cache, .. } => {
+                vec![("element", name(dtype)), ("cache", name(cache))]
+            }
+            Self::Strides { dimension, itemsize, .. } => {
+                vec![("dimension", int(*dimension)), ("itemsize", int(*itemsize))]
+            }
+            Self::Device { device, .. } => vec![("device", name(device))],
+            Self::Prepared { what, got, want, .. } => {
+                vec![("what", name(what)), ("got", name(got)), ("want", name(want))]
+            }
+            Self::OutShape { got, want, .. } => vec![("got", name(got)), ("want", name(want))],
+            Self::Overlap { with, .. } => vec![("with_", name(with))],
+            Self::IntegerRange { index, value, .. } => vec![("index", int(*index)), ("value", name(value))],
+            Self::IndexRank { rank, .. } => vec![("rank", int(*rank))],
+            Self::Choice { value, .. } => vec![("value", name(value))],
+            _ => vec![],
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAnArray { argument, class } => {
+                write!(f, "{argument} is {class}: must be a NumPy array or have __dlpack__")
+            }
+            Self::Dtype { argument, dtype } => write!(
+                f,
+                "{argument} has dtype {dtype}, which is none of the 24 types of TensorScatter: strings need dtype=object, other data a view of the same width"
+            ),
+            Self::ByteOrder { argument, dtype } => {
+                write!(f, "{argument} has dtype {dtype}, which is not in this machine's byte order")
+            }
+            Self::DtypeMismatch { argument, dtype, cache } => {
+                write!(f, "{argument} is {dtype}, but the cache is {cache}: both must have one type")
+            }
+            Self::Strides { argument, dimension, stride, itemsize } => write!(
+                f,
+                "{argument} has a stride of {stride} bytes in dimension {dimension}, which is no multiple of its elements' {itemsize}"
+            ),
+            Self::ReadOnly { argument } => {
+                write!(f, "{argument} is read-only: it cannot be written in place")
+            }
+            Self::Immutable { argument, library } => write!(
+                f,
+                "{argument} is a {library} array, which is immutable: use tensor_scatter, which returns a new one"
+            ),
+            Self::Device { argument, device, cuda: true } => write!(
+                f,
+                "{argument} lies on {device}: CUDA tensors need the package kvscatter-cuda, which is not released yet"
+            ),
+            Self::Device { argument, device, cuda: false } => {
+                write!(f, "{argument} lies on {device}: must lie in the memory of the CPU")
+            }
+            Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
+            Self::Export { argument, why } => write!(f, "{argument} cannot be read through DLPack: {why}"),
+            Self::Prepared { argument, what, got, want } => {
+                write!(f, "{argument} has {what} {got}, but the write was prepared for {want}")
+            }
+            Self::OutShape { argument, got, want } => {
+                write!(f, "{argument} has shape {got}, must have past_cache's {want}")
+            }
+            Self::NotContiguous { argument } => write!(f, "{argument} must be C-contiguous"),
+            Self::NotAString { argument, class } => {
+                write!(f, "{argument} holds {class}: object arrays must hold str and nothing else")
+            }
+            Self::Overlap { argument, with } => write!(f, "{argument} shares memory with {with}"),
+            Self::NotIntegers { argument, got } => write!(f, "{argument} holds {got}: must hold integers"),
+            Self::IntegerRange { argument, index, value, bits } => {
+                write!(f, "{argument}[{index}] = {value}: must fit {bits} bits")
+            }
+            Self::IndexRank { argument, rank } => write!(
+                f,
+                "{argument} has {rank} dimension{}, must have 1: one value per sample",
+                if *rank == 1 { "" } else { "s" }
+            ),
+            Self::Choice { argument, value, choices } => {
+                write!(f, "{argument} = {value:?}: must be {}", choices.join(" or "))
+            }
+            Self::DtypeKeyword { needed: true } => {
+                f.write_str("dtype is needed where shapes are given instead of arrays")
+            }
+            Self::DtypeKeyword { needed: false } => f.write_str("dtype is for shapes: arrays have their own"),
+            Self::Dimension { argument } => {
+                write!(f, "{argument} is not a shape: dimensions are integers from 0 to {}", isize::MAX)
+            }
+        }
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        Python::attach(|py| {
+            let argument = Some(failure.argument());
+            raise(py, failure.class(), failure.kind(), argument, failure.to_string(), &failure.fields())
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! New arrays for the functional form, of the library that the past comes from.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLManagedTensor, DLManagedTensorVersioned};
+use dlpark::metadata::Dynamic;
+use dlpark::python::{DlpackExporter, ExportRequest, export_dlpack};
+use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
+use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::array::{Array, Form, Owner};
+use crate::dlpack;
+use crate::failure::Failure;
+
+/// A dense array of the past's shape and type, filled by `fill`.
+pub(crate) fn present<'py>(
+    object: &Bound<'py, PyAny>,
+    past: &Array<'py>,
+    fill: impl FnOnce(&Array<'py>) -> PyResult<()>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    if past.numpy().is_some() {
+        let keywords = PyDict::new(py);
+        keywords.set_item("order", "C")?;
+        keywords.set_item("subok", false)?;
+        let made = py.import("numpy")?.call_method("empty_like", (object,), Some(&keywords))?;
+        fill(&Array::written(&made, OUT)?)?;
+        return Ok(made);
+    }
+    let shape = PyTuple::new(py, &past.form.shape)?;
+    if dlpack::library(object)? == "torch" {
+        let made = object.call_method1("new_empty", (shape,))?;
+        fill(&Array::written(&made, OUT)?)?;
+        return Ok(made);
+    }
+    let no_namespace = |_| Failure::Tensor {
+        argument: past.argument,
+        why: "belongs to a library that makes no array from ours: give out",
+    };
+    let namespace = object.call_method0(intern!(py, "__array_namespace__")).map_err(no_namespace)?;
+    let memory = Memory::new(&past.form)?;
+    fill(&Array::new(OUT, memory.form.clone(), memory.data(), Owner::Caller))?;
+    namespace.call_method1("from_dlpack", (Bound::new(py, Exported(Arc::new(memory)))?,))
+}
+
+const OUT: &str = "out";
+
+/// Memory that another library takes over, aligned as those that take no copy ask.
+struct Memory {
+    form: Form,
+    lines: Vec<MaybeUninit<Line>>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; 64]);
+
+impl Memory {
+    fn new(past: &Form) -> PyResult<Self> {
+        let form = Form::dense(past.element, past.shape.clone());
+        let bits = form.extent().wrapping_mul(form.element.bits());
+        let count = bits.div_ceil(8 * size_of::<Line>());
+        let mut lines: Vec<MaybeUninit<Line>> = Vec::new();
+        lines.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        // SAFETY: there is room, and nothing need be initialised.
+        unsafe { lines.set_len(count) };
+        Ok(Self { form, lines })
+    }
+
+    fn data(&self) -> *mut u8 {
+        self.lines.as_ptr().cast_mut().cast()
+    }
+}
+
+/// What hands it over: `__dlpack__` alone.
+#[pyclass(frozen)]
+struct Exported(Arc<Memory>);
+
+#[pymethods]
+impl Exported {
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(u32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        export_dlpack(self, py, ExportRequest::parse(stream, max_version, dl_device, copy)?)
+    }
+
+    fn __dlpack_device__(&self) -> (u32, i32) {
+        (DLDevice::CPU.device_type.0, DLDevice::CPU.device_id)
+    }
+}
+
+impl DlpackExporter for Exported {
+    fn device(&self) -> DLDevice {
+        DLDevice::CPU
+    }
+
+    fn flags(&self) -> DlpackFlags {
+        let padded = self.0.form.element.is_padded();
+        if padded { DlpackFlags::IS_SUBBYTE_TYPE_PADDED } else { DlpackFlags::empty() }
+    }
+
+    fn prepare_export(&self, _py: Python<'_>, _request: &ExportRequest<'_>) -> PyResult<()> {
+        Ok(())
+    }
+
+    fn export_legacy(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensor>> {
+        self.managed()
+    }
+
+    fn export_versioned(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensorVersioned>> {
+        self.managed()
+    }
+}
+
+impl Exported {
+    fn managed<M: ManagedTensorBase>(&self) -> PyResult<Managed<M>> {
+        let Memory { form, .. } = &*self.0;
+        let refused = |error: &dyn std::error::Error| PyBufferError::new_err(error.to_string());
+        let Some((ty, lanes)) = form.element.dlpack() else {
+            return Err(PyBufferError::new_err("DLPack has no word for strings"));
+        };
+        let metadata =
+            Dynamic::compact(form.shape.as_slice()).prepare_as::<M>().map_err(|error| refused(&error))?;
+        let mut tensor = metadata.initialize(Arc::clone(&self.0));
+        tensor.set_data(self.0.data().cast::<c_void>());
+        tensor.set_device(DLDevice::CPU);
+        tensor.set_dtype(DLDataType { code: DLDataTypeCode(ty.code), bits: ty.bits, lanes });
+        tensor.set_flags(self.flags()).map_err(|error| refused(&error))?;
+        // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape, and which nobody
+        // here writes to any more.
+        Ok(unsafe { tensor.finish() })
+    }
+}

@@ -1,0 +1,155 @@
+//! One integer per sample, copied out of whatever holds them: what is checked must be what is written by, and another
+//! thread may change an array at any time.
+
+use kvscatter::{ElementType, Lengths, RawBuffer, Starts};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyString};
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::failure::Failure;
+
+/// More samples than this cost an allocation.
+type Values = SmallVec<[i64; 64]>;
+
+/// `write_indices`, `lengths` and their like: absent, or a value per sample.
+pub(crate) struct Indices {
+    argument: &'static str,
+    values: Option<Values>,
+    /// Where they were read from, if that is an array.
+    source: RawBuffer,
+}
+
+impl Indices {
+    /// `None`, an integer array of one dimension, or a sequence of integers.
+    ///
+    /// # Errors
+    /// `ElementTypeError` for anything else, also for booleans and floats; `ShapeError` for another rank;
+    /// `PositionError` for integers beyond 64 bits.
+    pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
+        const NOWHERE: RawBuffer = RawBuffer { ptr: std::ptr::null_mut(), len: 0 };
+        let Some(object) = object else { return Ok(Self { argument, values: None, source: NOWHERE }) };
+        let is_array = object.cast::<PyUntypedArray>().is_ok()
+            || object.hasattr(pyo3::intern!(object.py(), "__dlpack__"))?;
+        if !is_array {
+            return Ok(Self { argument, values: Some(of_sequence(object, argument)?), source: NOWHERE });
+        }
+        let array = Array::read(object, argument)?;
+        let values = of_array(&array)?;
+        let size = array.element().bits().wrapping_div(8);
+        let source = array.buffer(array.form.is_dense().then(|| values.len().wrapping_mul(size)));
+        Ok(Self { argument, values: Some(values), source })
+    }
+
+    pub(crate) fn starts(&self) -> Starts<'_> {
+        self.values.as_deref().map_or(Starts::Zero, Starts::I64)
+    }
+
+    pub(crate) fn lengths(&self) -> Lengths<'_> {
+        self.values.as_deref().map_or(Lengths::Full, Lengths::I64)
+    }
+
+    /// The values as the 32-bit integers that TensorRT and Ascend ask for; none if they are absent.
+    ///
+    /// # Errors
+    /// `PositionError` for the first that does not fit.
+    pub(crate) fn i32s(&self) -> Result<SmallVec<[i32; 64]>, Failure> {
+        let narrow = |(index, &value): (usize, &i64)| {
+            let unfit = || Failure::IntegerRange {
+                argument: self.argument,
+                index,
+                value: value.to_string(),
+                bits: 32,
+            };
+            i32::try_from(value).map_err(|_| unfit())
+        };
+        self.values.iter().flatten().enumerate().map(narrow).collect()
+    }
+
+    /// Where they were read from, and what is written, share no byte.
+    pub(crate) fn check_apart(&self, written: RawBuffer, name: &'static str) -> Result<(), Failure> {
+        if self.source.overlaps(written) {
+            return Err(Failure::Overlap { argument: name, with: self.argument });
+        }
+        Ok(())
+    }
+}
+
+fn of_array(array: &Array<'_>) -> PyResult<Values> {
+    let argument = array.argument;
+    let [count] = *array.form.shape else {
+        return Err(Failure::IndexRank { argument, rank: array.form.shape.len() }.into());
+    };
+    // An empty array has no strides that count, and `np.array([])` is float64.
+    if count == 0 {
+        return Ok(Values::new());
+    }
+    let ty = array.element().ty;
+    let read = match ty {
+        ElementType::Int64 => read::<i64>,
+        ElementType::Int32 => read::<i32>,
+        ElementType::Int16 => read::<i16>,
+        ElementType::Int8 => read::<i8>,
+        ElementType::UInt64 => read::<u64>,
+        ElementType::UInt32 => read::<u32>,
+        ElementType::UInt16 => read::<u16>,
+        ElementType::UInt8 => read::<u8>,
+        _ => return Err(Failure::NotIntegers { argument, got: ty.to_string() }.into()),
+    };
+    let [stride] = *array.form.strides() else { return Ok(Values::new()) };
+    let size = array.element().bits().wrapping_div(8).cast_signed();
+    let first = array.data();
+    let mut values = Values::with_capacity(count);
+    for index in 0..count {
+        let at = first.wrapping_offset(index.cast_signed().wrapping_mul(stride).wrapping_mul(size));
+        // SAFETY: an element of the array: shape and strides are its library's, which keeps it alive.
+        let value = unsafe { read(at) };
+        values.push(i64::try_from(value).map_err(|_| too_large(argument, index, value.to_string()))?);
+    }
+    Ok(values)
+}
+
+/// # Safety
+/// `at` points to a `T`, aligned or not.
+unsafe fn read<T: Into<i128>>(at: *const u8) -> i128 {
+    // SAFETY: the caller's.
+    unsafe { at.cast::<T>().read_unaligned() }.into()
+}
+
+fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Values> {
+    let class = object.get_type();
+    let refused = || Failure::NotIntegers { argument, got: format!("{class}") };
+    let is_text = object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>();
+    if is_text {
+        return Err(refused().into());
+    }
+    let py = object.py();
+    let items = object.try_iter().map_err(|_| refused())?;
+    items
+        .enumerate()
+        .map(|(index, item)| {
+            let item = item?;
+            let not_an_integer = || Failure::NotIntegers { argument, got: item.get_type().to_string() };
+            if item.is_instance_of::<PyBool>() {
+                return Err(not_an_integer().into());
+            }
+            item.extract::<i64>().map_err(|error| {
+                if error.is_instance_of::<PyOverflowError>(py) {
+                    too_large(argument, index, item.to_string()).into()
+                } else if error.is_instance_of::<PyTypeError>(py) {
+                    not_an_integer().into()
+                } else {
+                    error
+                }
+            })
+        })
+        .collect()
+}
+
+fn too_large(argument: &'static str, index: usize, value: String) -> Failure {
+    Failure::IntegerRange { argument, index, value, bits: 64 }
+}

@@ -1,0 +1,287 @@
+//! A write whose shapes are checked: made once per shape, called every step.
+
+use std::sync::Arc;
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{RawBuffer, WritePlan};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
+
+use crate::array::{Access, Array, Form, Shape};
+use crate::element::Element;
+use crate::failure::Failure;
+use crate::indices::Indices;
+use crate::{error, options, strided, write};
+
+/// A `TensorScatter` whose shapes, strides and dtype are checked: made once per shape, called every step.
+#[pyclass(frozen, module = "kvscatter")]
+pub(crate) struct Prepared(Arc<Write>);
+
+/// What everything that is made of a prepared write shares.
+pub(crate) struct Write {
+    prepared: kvscatter::Prepared,
+    cache: Side,
+    update: Side,
+}
+
+/// One of the two tensors as the write was prepared for it.
+struct Side {
+    argument: &'static str,
+    form: Form,
+    numpy: Option<NumpyForm>,
+}
+
+/// The same as a NumPy array says it, so that a call compares and does not translate.
+struct NumpyForm {
+    descr: Py<PyArrayDescr>,
+    strides: SmallVec<[isize; 6]>,
+}
+
+/// Checks everything about shapes, once.
+///
+/// `past_cache` and `update` are arrays as they will be given, or shapes, for dense arrays of `dtype`.
+#[pyfunction]
+#[pyo3(signature = (past_cache, update, *, axis=-2, mode="linear", out_of_range="error", negative_index="modulo", dtype=None))]
+#[expect(clippy::too_many_arguments, reason = "the attributes of the operator, by keyword")]
+pub(crate) fn prepare(
+    py: Python<'_>,
+    past_cache: &Bound<'_, PyAny>,
+    update: &Bound<'_, PyAny>,
+    axis: i64,
+    mode: &str,
+    out_of_range: &str,
+    negative_index: &str,
+    dtype: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Prepared> {
+    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
+    Write::new(py, operator, past_cache, update, dtype).map(Prepared)
+}
+
+#[pymethods]
+impl Prepared {
+    /// Writes `update` into `cache`, in place; gives the samples skipped.
+    #[pyo3(signature = (cache, update, write_indices=None, lengths=None))]
+    fn __call__(
+        &self,
+        py: Python<'_>,
+        cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+        write_indices: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let indices = CallIndices::of(write_indices, lengths)?;
+        let plan = self.0.plan(py, &indices)?;
+        self.0.in_place(py, &plan, &indices, cache, update)
+    }
+
+    /// Writes every pair of a cache and its update at the same positions, or none.
+    #[pyo3(signature = (pairs, write_indices=None, lengths=None))]
+    fn many(
+        &self,
+        py: Python<'_>,
+        pairs: &Bound<'_, PyAny>,
+        write_indices: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let indices = CallIndices::of(write_indices, lengths)?;
+        let pairs = self::pairs(pairs)?;
+        let plan = self.0.plan(py, &indices)?;
+        self.0.in_place_many(py, &plan, &indices, &pairs)
+    }
+
+    /// The functional form into memory that exists: `out` becomes `past_cache` with the update in it.
+    #[pyo3(signature = (past_cache, update, out, write_indices=None, lengths=None))]
+    fn into(
+        &self,
+        py: Python<'_>,
+        past_cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        write_indices: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let indices = CallIndices::of(write_indices, lengths)?;
+        let plan = self.0.plan(py, &indices)?;
+        let past_cache = self.0.cache.array(past_cache, Access::Read)?;
+        let update = self.0.update.array(update, Access::Read)?;
+        let out = Array::written(out, "out")?;
+        write::into_present(py, &plan, &past_cache, &update, &out, &indices.all())
+    }
+
+    fn __repr__(&self) -> String {
+        let Write { cache, update, .. } = &*self.0;
+        format!("<kvscatter.Prepared: {} into {}>", update.form, cache.form)
+    }
+}
+
+impl Prepared {
+    pub(crate) fn shared(&self) -> &Arc<Write> {
+        &self.0
+    }
+}
+
+/// Checks everything about the shapes of two arrays.
+pub(crate) fn check(
+    py: Python<'_>,
+    operator: TensorScatter,
+    cache: &Array<'_>,
+    update: &Array<'_>,
+) -> PyResult<kvscatter::Prepared> {
+    check_forms(py, operator, &cache.form, &update.form)
+}
+
+fn check_forms(
+    py: Python<'_>,
+    operator: TensorScatter,
+    cache: &Form,
+    update: &Form,
+) -> PyResult<kvscatter::Prepared> {
+    update.check_same_element("update", cache)?;
+    operator
+        .prepare(cache.element.stored(), cache.layout(), update.layout())
+        .map_err(|refused| error::core(py, refused))
+}
+
+/// A cache and its update.
+type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+pub(crate) fn pairs<'py>(pairs: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
+    pairs.try_iter()?.map(|pair| pair?.extract()).collect()
+}
+
+/// The positions of one call.
+pub(crate) struct CallIndices {
+    starts: Indices,
+    lengths: Indices,
+}
+
+impl CallIndices {
+    pub(crate) fn of(
+        write_indices: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            starts: Indices::of(write_indices, "write_indices")?,
+            lengths: Indices::of(lengths, "lengths")?,
+        })
+    }
+
+    /// Checks every position.
+    pub(crate) fn plan<'a>(
+        &'a self,
+        py: Python<'_>,
+        write: &'a kvscatter::Prepared,
+    ) -> PyResult<WritePlan<'a>> {
+        write
+            .plan_lengths(self.starts.starts(), self.lengths.lengths())
+            .map_err(|refused| error::core(py, refused))
+    }
+
+    pub(crate) fn all(&self) -> [&Indices; 2] {
+        [&self.starts, &self.lengths]
+    }
+}
+
+impl Write {
+    pub(crate) fn new(
+        py: Python<'_>,
+        operator: TensorScatter,
+        past_cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Arc<Self>> {
+        let cache = Side::of(past_cache, "past_cache", dtype)?;
+        let update = Side::of(update, "update", dtype)?;
+        let prepared = check_forms(py, operator, &cache.form, &update.form)?;
+        Ok(Arc::new(Self { prepared, cache, update }))
+    }
+
+    /// Checks a call's positions.
+    pub(crate) fn plan<'a>(&'a self, py: Python<'_>, indices: &'a CallIndices) -> PyResult<WritePlan<'a>> {
+        indices.plan(py, &self.prepared)
+    }
+
+    pub(crate) fn in_place(
+        &self,
+        py: Python<'_>,
+        plan: &WritePlan<'_>,
+        indices: &CallIndices,
+        cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let geometry = self.prepared.geometry();
+        let caches = self.cache.memory(cache, Access::Write, geometry.cache_bytes());
+        let updates = self.update.memory(update, Access::Read, geometry.update_bytes());
+        if let (Some(cache), Some(update)) = (caches, updates) {
+            for list in indices.all() {
+                list.check_apart(cache, self.cache.argument)?;
+            }
+            return write::in_place_raw(py, plan, cache, update);
+        }
+        let cache = self.cache.array(cache, Access::Write)?;
+        let update = self.update.array(update, Access::Read)?;
+        write::in_place(py, plan, &cache, &update, &indices.all())
+    }
+
+    pub(crate) fn in_place_many(
+        &self,
+        py: Python<'_>,
+        plan: &WritePlan<'_>,
+        indices: &CallIndices,
+        pairs: &[Pair<'_>],
+    ) -> PyResult<usize> {
+        let pairs = pairs
+            .iter()
+            .map(|(cache, update)| {
+                Ok((self.cache.array(cache, Access::Write)?, self.update.array(update, Access::Read)?))
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        write::in_place_many(py, plan, &pairs, &indices.all())
+    }
+}
+
+impl Side {
+    fn of(
+        object: &Bound<'_, PyAny>,
+        argument: &'static str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
+            let shape = object.extract::<Vec<usize>>().map_err(|_| Failure::Dimension { argument })?;
+            let Some(dtype) = dtype else { return Err(Failure::DtypeKeyword { needed: true }.into()) };
+            let descr = PyArrayDescr::new(object.py(), dtype)?;
+            let form = Form::dense(Element::of_descr(&descr, "dtype")?, Shape::from_vec(shape));
+            let itemsize = descr.itemsize().cast_signed();
+            let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
+            return Ok(Self { argument, form, numpy: Some(NumpyForm { descr: descr.unbind(), strides }) });
+        }
+        if dtype.is_some() {
+            return Err(Failure::DtypeKeyword { needed: false }.into());
+        }
+        let array = Array::read(object, argument)?;
+        let numpy = array.numpy().map(|array| NumpyForm {
+            descr: array.dtype().unbind(),
+            strides: SmallVec::from_slice(array.strides()),
+        });
+        Ok(Self { argument, form: array.form, numpy })
+    }
+
+    /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
+    /// included, takes the way over [`array`](Self::array).
+    fn memory(&self, object: &Bound<'_, PyAny>, access: Access, bytes: Option<usize>) -> Option<RawBuffer> {
+        let (array, numpy) = (object.cast::<PyUntypedArray>().ok()?, self.numpy.as_ref()?);
+        let same = strided::descr_address(array) == numpy.descr.as_ptr().addr()
+            && array.shape() == self.form.shape.as_slice()
+            && array.strides() == numpy.strides.as_slice()
+            && (access == Access::Read || strided::is_writable(array));
+        (same && bytes.is_some()).then(|| self.form.buffer(strided::data(array), bytes))
+    }
+
+    fn array<'py>(&self, object: &Bound<'py, PyAny>, access: Access) -> PyResult<Array<'py>> {
+        let array = Array::of(object, self.argument, access)?;
+        self.form.check_prepared(self.argument, &array.form)?;
+        Ok(array)
+    }
+}

@@ -1,0 +1,67 @@
+//! NumPy arrays, by address and strides: those of ml_dtypes have neither the buffer protocol nor `__dlpack__`.
+
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PyArrayObject_fields};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use crate::array::{Access, Array, Form, Owner, Shape, Strides};
+use crate::element::Element;
+use crate::failure::Failure;
+
+pub(crate) fn array<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+    argument: &'static str,
+    access: Access,
+) -> PyResult<Array<'py>> {
+    let descr = array.dtype();
+    let element = Element::of_descr(&descr, argument)?;
+    let strides = in_elements(array, &descr, argument)?;
+    if element.is_string() && !array.is_aligned() {
+        return Err(
+            Failure::Tensor { argument, why: "holds objects at addresses that are not aligned" }.into()
+        );
+    }
+    if access == Access::Write && !is_writable(array) {
+        return Err(Failure::ReadOnly { argument }.into());
+    }
+    let form = Form::new(element, Shape::from_slice(array.shape()), strides);
+    Ok(Array::new(argument, form, data(array), Owner::Numpy(array.clone())))
+}
+
+fn in_elements(
+    array: &Bound<'_, PyUntypedArray>,
+    descr: &Bound<'_, PyArrayDescr>,
+    argument: &'static str,
+) -> Result<Strides, Failure> {
+    let itemsize = descr.itemsize();
+    let size = itemsize.max(1).cast_signed();
+    let dims = array.shape().iter().zip(array.strides()).enumerate();
+    dims.map(|(dimension, (&count, &stride))| {
+        if count > 1 && stride.wrapping_rem(size) != 0 {
+            return Err(Failure::Strides { argument, dimension, stride, itemsize });
+        }
+        Ok(stride.wrapping_div(size))
+    })
+    .collect()
+}
+
+pub(crate) fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
+    fields(array).flags & NPY_ARRAY_WRITEABLE != 0
+}
+
+/// The address of element `[0, 0, …]`.
+pub(crate) fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
+    fields(array).data.cast()
+}
+
+/// The dtype by address: NumPy has one object for each of its own, and arrays made alike share the others'.
+pub(crate) fn descr_address(array: &Bound<'_, PyUntypedArray>) -> usize {
+    fields(array).descr.addr()
+}
+
+fn fields<'a>(array: &'a Bound<'_, PyUntypedArray>) -> &'a PyArrayObject_fields {
+    let array = array.as_array_ptr();
+    // SAFETY: a NumPy array begins with these fields, and is alive as long as the reference to it. They change only
+    // while Python code runs, which none does before the caller has copied what it reads.
+    unsafe { &(*array).fields }
+}

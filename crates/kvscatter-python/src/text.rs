@@ -1,0 +1,149 @@
+//! Strings: object arrays of `str`, whose elements are references that must be counted.
+
+use std::slice;
+
+use kvscatter::{RawBuffer, WritePlan};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use pyo3::{Borrowed, ffi};
+
+use crate::array::Array;
+use crate::error;
+use crate::failure::Failure;
+
+/// An element of an object array: null, or a reference that the array owns. A clone is a reference of its own. Dropping
+/// one gives nothing back, since that may run code, and none may run while arrays are half written.
+#[derive(Debug)]
+#[repr(transparent)]
+struct Slot(*mut ffi::PyObject);
+
+/// Writes every pair, or none. All have the form that the plan was prepared for.
+pub(crate) fn in_place(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    pairs: &[(&Array<'_>, &Array<'_>)],
+) -> PyResult<usize> {
+    for (place, (cache, update)) in pairs.iter().enumerate() {
+        check_strings(py, update)?;
+        for (other, (other_cache, other_update)) in pairs.iter().enumerate() {
+            check_apart(cache, other_update)?;
+            if other < place {
+                check_apart(cache, other_cache)?;
+            }
+        }
+    }
+    let mut replaced = Replaced(Vec::new());
+    for (cache, update) in pairs {
+        // SAFETY: no Python code runs before the write is done, and the arrays share no memory.
+        let cache = unsafe { slots_mut(cache) };
+        // SAFETY: as above.
+        let update = unsafe { slots(update) };
+        let before = replaced.0.len();
+        plan.for_each(|block| {
+            block.for_each_run(|to, _| {
+                let run = cache.get(to..to.wrapping_add(block.len)).unwrap_or_default();
+                replaced.0.extend(run.iter().map(|slot| Slot(slot.0)));
+            });
+        });
+        if let Err(refused) = plan.write_cloned(cache, update) {
+            // These are still where they were.
+            replaced.0.truncate(before);
+            replaced.release(py);
+            return Err(error::core(py, refused));
+        }
+    }
+    replaced.release(py);
+    Ok(plan.skipped())
+}
+
+/// `out` becomes `past` with the update in it.
+pub(crate) fn into_present(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    past: &Array<'_>,
+    update: &Array<'_>,
+    out: &Array<'_>,
+) -> PyResult<usize> {
+    check_strings(py, update)?;
+    check_apart(out, past)?;
+    check_apart(out, update)?;
+    // SAFETY: no Python code runs before the write is done, and the arrays share no memory.
+    let present = unsafe { slots_mut(out) };
+    let replaced = Replaced(present.iter().map(|slot| Slot(slot.0)).collect());
+    // SAFETY: as above.
+    let past = unsafe { slots(past) };
+    // SAFETY: as above.
+    let update = unsafe { slots(update) };
+    // Every element of the present is written, once.
+    let written =
+        plan.into_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
+    replaced.release(py);
+    Ok(written.skipped)
+}
+
+/// What is written must be strings; what a cache holds until then is its owner's matter.
+fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
+    // SAFETY: no Python code runs while these are read.
+    let slots = unsafe { slots(array) };
+    for place in array.form.places() {
+        let Some(&Slot(object)) = slots.get(place) else { continue };
+        // SAFETY: null, or an object that the array refers to.
+        let object: Option<Borrowed<'_, '_, PyAny>> = unsafe { Borrowed::from_ptr_or_opt(py, object) };
+        if !object.is_some_and(|object| object.is_instance_of::<PyString>()) {
+            let class = object.map_or_else(|| "None".to_owned(), |object| object.get_type().to_string());
+            return Err(Failure::NotAString { argument: array.argument, class }.into());
+        }
+    }
+    Ok(())
+}
+
+fn check_apart(written: &Array<'_>, other: &Array<'_>) -> Result<(), Failure> {
+    if bytes(written).overlaps(bytes(other)) {
+        return Err(Failure::Overlap { argument: written.argument, with: other.argument });
+    }
+    Ok(())
+}
+
+fn bytes(array: &Array<'_>) -> RawBuffer {
+    array.buffer(Some(array.form.extent().wrapping_mul(size_of::<Slot>())))
+}
+
+/// # Safety
+/// The array holds objects, and nothing writes to it as long as the slice lives.
+unsafe fn slots<'a>(array: &'a Array<'_>) -> &'a [Slot] {
+    let RawBuffer { ptr, .. } = bytes(array);
+    let len = array.form.extent();
+    // SAFETY: NumPy keeps all of the array's elements there, aligned as pointers, which `strided` has checked; between
+    // those of a view lies memory of the array that it is a view of.
+    if len == 0 { &[] } else { unsafe { slice::from_raw_parts(ptr.cast(), len) } }
+}
+
+/// # Safety
+/// As [`slots`], and nothing else reads the array either.
+unsafe fn slots_mut<'a>(array: &'a Array<'_>) -> &'a mut [Slot] {
+    let RawBuffer { ptr, .. } = bytes(array);
+    let len = array.form.extent();
+    // SAFETY: as in `slots`.
+    if len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), len) } }
+}
+
+impl Clone for Slot {
+    fn clone(&self) -> Self {
+        // SAFETY: null, or an object that an array refers to; slots are cloned only where the interpreter is attached.
+        unsafe { ffi::Py_XINCREF(self.0) };
+        Self(self.0)
+    }
+}
+
+/// References that arrays have given up.
+struct Replaced(Vec<Slot>);
+
+impl Replaced {
+    /// Gives them back. This may run code: everything is written by now.
+    fn release(self, _py: Python<'_>) {
+        for Slot(object) in self.0 {
+            // SAFETY: null, or a reference that an array held until it was written over.
+            unsafe { ffi::Py_XDECREF(object) };
+        }
+    }
+}

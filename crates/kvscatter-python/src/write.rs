@@ -1,0 +1,129 @@
+//! A plan carried out on arrays: the one way from Python to the core's bytes.
+
+use kvscatter::{Error, RawBuffer, WritePlan, Written};
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::failure::Failure;
+use crate::indices::Indices;
+use crate::{error, text};
+
+/// From here on the interpreter lock is released while bytes move: 256 KiB take longer than taking it back does.
+const DETACHED: usize = 256 << 10;
+
+/// Writes `update` into `cache`; gives the samples that were skipped.
+pub(crate) fn in_place(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    cache: &Array<'_>,
+    update: &Array<'_>,
+    indices: &[&Indices],
+) -> PyResult<usize> {
+    check_apart(plan, cache, indices)?;
+    if cache.element().is_string() {
+        return text::in_place(py, plan, &[(cache, update)]);
+    }
+    in_place_raw(py, plan, buffer(plan, cache), update.buffer(plan.geometry().update_bytes()))
+}
+
+/// [`in_place`], once the arrays are found.
+pub(crate) fn in_place_raw(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    cache: RawBuffer,
+    update: RawBuffer,
+) -> PyResult<usize> {
+    let pair = Foreign((cache, update));
+    run(py, plan, move || {
+        let Foreign((cache, update)) = pair.whole();
+        // SAFETY: what the arrays' owners lend, valid and held for this call. That nobody else writes there is the
+        // caller's part, as in NumPy itself: bytes may then be torn, but none outside is touched.
+        unsafe { plan.write_raw(cache, update) }
+    })
+}
+
+/// Writes every pair, or none.
+pub(crate) fn in_place_many(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    pairs: &[(Array<'_>, Array<'_>)],
+    indices: &[&Indices],
+) -> PyResult<usize> {
+    for (cache, _) in pairs {
+        check_apart(plan, cache, indices)?;
+    }
+    if pairs.first().is_some_and(|(cache, _)| cache.element().is_string()) {
+        let pairs: Vec<_> = pairs.iter().map(|(cache, update)| (cache, update)).collect();
+        return text::in_place(py, plan, &pairs);
+    }
+    let bytes = plan.geometry().update_bytes();
+    let pairs: Vec<_> =
+        pairs.iter().map(|(cache, update)| (buffer(plan, cache), update.buffer(bytes))).collect();
+    let pairs = Foreign(pairs);
+    run(py, plan, move || {
+        let Foreign(pairs) = pairs.whole();
+        // SAFETY: as above; a vector yields the same pairs each time.
+        unsafe { plan.write_many_raw(pairs.iter().copied()) }
+    })
+}
+
+/// `out` becomes `past` with the update in it.
+pub(crate) fn into_present(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    past: &Array<'_>,
+    update: &Array<'_>,
+    out: &Array<'_>,
+    indices: &[&Indices],
+) -> PyResult<usize> {
+    past.form.check_out(out)?;
+    for list in indices {
+        list.check_apart(out.buffer(plan.geometry().present_bytes()), out.argument)?;
+    }
+    if past.element().is_string() {
+        return text::into_present(py, plan, past, update, out);
+    }
+    let geometry = plan.geometry();
+    let buffers = Foreign([
+        buffer(plan, past),
+        update.buffer(geometry.update_bytes()),
+        out.buffer(geometry.present_bytes()),
+    ]);
+    run(py, plan, move || {
+        let Foreign([past, update, out]) = buffers.whole();
+        // SAFETY: as above.
+        unsafe { plan.into_present_raw(past, update, out) }
+    })
+}
+
+/// Indices that would be written over are refused, although what counts is the copy that was made of them.
+fn check_apart(plan: &WritePlan<'_>, cache: &Array<'_>, indices: &[&Indices]) -> Result<(), Failure> {
+    indices.iter().try_for_each(|list| list.check_apart(buffer(plan, cache), cache.argument))
+}
+
+fn buffer(plan: &WritePlan<'_>, cache: &Array<'_>) -> RawBuffer {
+    cache.buffer(plan.geometry().cache_bytes())
+}
+
+fn run(
+    py: Python<'_>,
+    plan: &WritePlan<'_>,
+    write: impl FnOnce() -> Result<Written, Error> + Send,
+) -> PyResult<usize> {
+    let large = plan.bytes().is_some_and(|bytes| bytes >= DETACHED);
+    let written = if large { py.detach(write) } else { write() };
+    written.map(|written| written.skipped).map_err(|refused| error::core(py, refused))
+}
+
+/// Addresses that may cross to a thread that has let go of the interpreter.
+struct Foreign<T>(T);
+
+impl<T> Foreign<T> {
+    /// Closures capture the whole, not the field.
+    fn whole(self) -> Self {
+        self
+    }
+}
+
+// SAFETY: they are addresses; the arrays behind them are borrowed by the caller for the whole call.
+unsafe impl<T> Send for Foreign<T> {}
