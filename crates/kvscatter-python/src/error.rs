@@ -62,9 +62,31 @@ pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
 #[cold]
 pub(crate) fn core_about(py: Python<'_>, error: Error, cache: Argument, update: Argument) -> PyErr {
     let Some(Described { class, kind, argument, fields }) = describe(error, cache, update) else {
-        return PySystemError::new_err(format!("an error that this package does not know: {error}"));
+        return unknown(error);
     };
     raise(py, class, kind, argument.as_deref(), error.to_string(), &fields)
+}
+
+/// The exception for an error about one value of an argument that the core does not name: `start`, of a sample if there
+/// are many.
+#[cold]
+pub(crate) fn core_of_sample(py: Python<'_>, error: Error, argument: &str, sample: Option<usize>) -> PyErr {
+    let Some(described) = describe(error, Argument::PastCache, Argument::Update) else {
+        return unknown(error);
+    };
+    let Described { class, kind, mut fields, .. } = described;
+    let message = match sample {
+        Some(sample) => {
+            fields.push(("index", sample.into()));
+            format!("sample {sample}: {error}")
+        }
+        None => error.to_string(),
+    };
+    raise(py, class, kind, Some(argument), message, &fields)
+}
+
+fn unknown(error: Error) -> PyErr {
+    PySystemError::new_err(format!("an error that this package does not know: {error}"))
 }
 
 /// What the exception of an error has beside its message.

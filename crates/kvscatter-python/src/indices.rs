@@ -43,6 +43,11 @@ impl Indices {
         Ok(Self { argument, values: Some(values), source })
     }
 
+    /// The values, if there are any.
+    pub(crate) fn values(&self) -> Option<&[i64]> {
+        self.values.as_deref()
+    }
+
     pub(crate) fn starts(&self) -> Starts<'_> {
         self.values.as_deref().map_or(Starts::Zero, Starts::I64)
     }

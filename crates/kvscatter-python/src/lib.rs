@@ -10,7 +10,11 @@ mod error;
 mod failure;
 mod fresh;
 mod indices;
+mod kv_cache_operation;
+mod kv_cache_update;
 mod options;
+mod plan;
+mod positions;
 mod prepared;
 mod scatter;
 mod strided;
@@ -21,6 +25,14 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 mod _native {
+    #[pymodule_export]
+    use crate::kv_cache_operation::kv_cache_operation_;
+    #[pymodule_export]
+    use crate::kv_cache_update::kv_cache_update_;
+    #[pymodule_export]
+    use crate::plan::{Plan, plan};
+    #[pymodule_export]
+    use crate::positions::module;
     #[pymodule_export]
     use crate::prepared::{Prepared, prepare};
     #[pymodule_export]

@@ -13,6 +13,7 @@ use crate::array::{Access, Array, Form, Shape};
 use crate::element::Element;
 use crate::failure::Failure;
 use crate::indices::Indices;
+use crate::plan::Plan;
 use crate::{error, options, strided, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: made once per shape, called every step.
@@ -21,7 +22,7 @@ pub(crate) struct Prepared(Arc<Write>);
 
 /// What everything that is made of a prepared write shares.
 pub(crate) struct Write {
-    prepared: kvscatter::Prepared,
+    pub(crate) prepared: kvscatter::Prepared,
     cache: Side,
     update: Side,
 }
@@ -31,6 +32,7 @@ struct Side {
     argument: &'static str,
     form: Form,
     numpy: Option<NumpyForm>,
+    dlpack: Option<DLDataType>,
 }
 
 /// The same as a NumPy array says it, so that a call compares and does not translate.
@@ -73,7 +75,7 @@ impl Prepared {
     ) -> PyResult<usize> {
         let indices = CallIndices::of(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
-        self.0.in_place(py, &plan, &indices, cache, update)
+        self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
 
     /// Writes every pair of a cache and its update at the same positions, or none.
@@ -110,15 +112,20 @@ impl Prepared {
         write::into_present(py, &plan, &past_cache, &update, &out, &indices.all())
     }
 
+    /// A call of this, checked but not made: to be looked at, and carried out any number of times.
+    #[pyo3(signature = (write_indices=None, lengths=None))]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        write_indices: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Plan> {
+        Plan::new(py, Arc::clone(&self.0), write_indices, lengths)
+    }
+
     fn __repr__(&self) -> String {
         let Write { cache, update, .. } = &*self.0;
         format!("<kvscatter.Prepared: {} into {}>", update.form, cache.form)
-    }
-}
-
-impl Prepared {
-    pub(crate) fn shared(&self) -> &Arc<Write> {
-        &self.0
     }
 }
 
@@ -207,7 +214,7 @@ impl Write {
         &self,
         py: Python<'_>,
         plan: &WritePlan<'_>,
-        indices: &CallIndices,
+        lists: &[&Indices],
         cache: &Bound<'_, PyAny>,
         update: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
@@ -215,14 +222,14 @@ impl Write {
         let caches = self.cache.memory(cache, Access::Write, geometry.cache_bytes());
         let updates = self.update.memory(update, Access::Read, geometry.update_bytes());
         if let (Some(cache), Some(update)) = (caches, updates) {
-            for list in indices.all() {
+            for list in lists {
                 list.check_apart(cache, self.cache.argument)?;
             }
             return write::in_place_raw(py, plan, cache, update);
         }
         let cache = self.cache.array(cache, Access::Write)?;
         let update = self.update.array(update, Access::Read)?;
-        write::in_place(py, plan, &cache, &update, &indices.all())
+        write::in_place(py, plan, &cache, &update, lists)
     }
 
     pub(crate) fn in_place_many(
@@ -271,12 +278,24 @@ impl Side {
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
     /// included, takes the way over [`array`](Self::array).
     fn memory(&self, object: &Bound<'_, PyAny>, access: Access, bytes: Option<usize>) -> Option<RawBuffer> {
-        let (array, numpy) = (object.cast::<PyUntypedArray>().ok()?, self.numpy.as_ref()?);
+        let bytes = Some(bytes?);
+        let Ok(array) = object.cast::<PyUntypedArray>() else {
+            // Only looked at, not held: no other thread may run until it is written.
+            let data = torch::look(object, |tensor| self.data_of_tensor(tensor)).filter(|_| !write::detaches(bytes))?;
+            return Some(self.form.buffer(data, bytes));
+        };
+        let numpy = self.numpy.as_ref()?;
         let same = strided::descr_address(array) == numpy.descr.as_ptr().addr()
             && array.shape() == self.form.shape.as_slice()
             && array.strides() == numpy.strides.as_slice()
             && (access == Access::Read || strided::is_writable(array));
-        (same && bytes.is_some()).then(|| self.form.buffer(strided::data(array), bytes))
+        same.then(|| self.form.buffer(strided::data(array), bytes))
+    }
+
+    fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {
+        let same = Some(tensor.dtype()) == self.dlpack
+            && tensor.shape().iter().copied().eq(self.form.shape.iter().map(|&size| size.cast_signed() as i64));
+        same.then_some(std::ptr::null_mut())
     }
 
     fn array<'py>(&self, object: &Bound<'py, PyAny>, access: Access) -> PyResult<Array<'py>> {

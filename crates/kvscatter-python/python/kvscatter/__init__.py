@@ -1,6 +1,18 @@
 """Writes new keys and values into a KV cache: in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter._native import Prepared, in_place_many, prepare, tensor_scatter, tensor_scatter_
+from kvscatter import positions
+from kvscatter._native import (
+    Plan,
+    Prepared,
+    in_place_many,
+    kv_cache_operation_,
+    kv_cache_update_,
+    plan,
+    prepare,
+    tensor_scatter,
+    tensor_scatter_,
+)
+from kvscatter._plan import Block, Loop, Segment
 from kvscatter.errors import (
     ArrayError,
     DeviceError,
@@ -13,14 +25,22 @@ from kvscatter.errors import (
 
 __all__ = [
     "ArrayError",
+    "Block",
     "DeviceError",
     "ElementTypeError",
     "Error",
+    "Loop",
     "OptionError",
+    "Plan",
     "PositionError",
     "Prepared",
+    "Segment",
     "ShapeError",
     "in_place_many",
+    "kv_cache_operation_",
+    "kv_cache_update_",
+    "plan",
+    "positions",
     "prepare",
     "tensor_scatter",
     "tensor_scatter_",

@@ -1,0 +1,70 @@
+"""What a plan is made of, and how it shows in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from dataclasses import dataclass
+
+__all__ = ["Block", "Loop", "Segment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A strided loop: how often, and how far destination and source move each time, in elements."""
+
+    count: int
+    dst: int
+    src: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One strided copy: a contiguous run of ``len`` elements inside at most three loops, outermost first.
+
+    Offsets are those of the first element, counted in elements from the lowest address of an array. With two loops, the
+    run at loop indices ``i`` and ``j`` begins at ``dst + i * loops[0].dst + j * loops[1].dst``, and at the same sum
+    over ``src``. The blocks of a plan share no destination, so they may be copied in any order.
+    """
+
+    len: int
+    dst: int
+    src: int
+    loops: tuple[Loop, ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements that it moves."""
+        return self.len * math.prod(around.count for around in self.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of slots of one sample that receives consecutive rows of its update.
+
+    A sample has one, or two where a ring wraps: the second then begins at slot 0.
+    """
+
+    sample: int
+    """The sample."""
+    slot: int
+    """The first slot written."""
+    row: int
+    """The row of the sample's update that goes there."""
+    rows: int
+    """How many rows."""
+
+
+def figure(svg: str, caption: str) -> str:
+    """An SVG document with a caption, for a page. As an image it keeps its names and styles to itself: a notebook has
+    many figures on a page, and styles of its own.
+    """
+    source = base64.b64encode(svg.encode()).decode("ascii")
+    caption = html.escape(caption)
+    return (
+        '<figure style="margin: 0">'
+        f'<img alt="{caption}" src="data:image/svg+xml;base64,{source}" style="max-width: 100%; height: auto">'
+        f'<figcaption style="font-size: 85%">{caption}</figcaption>'
+        "</figure>"
+    )

@@ -1,0 +1,213 @@
+"""The four ways to say where to write, and the way from each to each.
+
+Mixing them up is the field's commonest off-by-one:
+
+=====================  ====================  ==================================================
+system                 its number            means
+=====================  ====================  ==================================================
+ONNX, TensorRT         ``write_indices``     first slot written
+ONNX Attention         ``nonpad_kv_seqlen``  length *after* the write
+Ascend ATB             ``tokenOffset``       end: length after the write
+GroupQueryAttention    ``seqlens_k``         *last index*: length after the write, less 1
+=====================  ====================  ==================================================
+
+One write, four numbers. A cache of 8 slots has 5 tokens of one sample, and 2 more are written behind them:
+
+>>> from kvscatter import positions
+>>> start = 5
+>>> positions.nonpad_kv_seqlen(start, rows=2, capacity=8)
+7
+>>> positions.token_offset(start, rows=2)
+7
+>>> positions.last_index(start, rows=2)
+6
+>>> positions.start_from_last_index(6, rows=2)
+5
+
+A batch is an array, and the result one as well; ``rows`` may then differ from sample to sample:
+
+>>> positions.token_offset([5, 0], rows=2)
+array([7, 2])
+>>> positions.start_from_token_offset([7, 2], rows=[2, 1])
+array([5, 1])
+
+``rows`` is how many rows of the sample are written, right padding included: for causal Attention after a
+``TensorScatter``, query ``i`` sees key ``j <= i + nonpad_kv_seqlen - q_len``, so the length to pass is
+``write_indices + q_len``, and the *next* write index then subtracts the padding.
+
+Positions are unwrapped: in a ring they keep growing, and only :func:`nonpad_kv_seqlen` stops at the capacity.
+
+Every function takes one integer and returns an ``int``, or takes an integer array or a sequence of ``int``, one per
+sample, and returns a NumPy array of int64. Every one raises :class:`kvscatter.PositionError` for a position that no
+write can have; ``error.index`` is the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvscatter._native import positions as _native
+
+__all__ = [
+    "last_index",
+    "length_after",
+    "nonpad_kv_seqlen",
+    "start_from_last_index",
+    "start_from_length_after",
+    "start_from_nonpad_kv_seqlen",
+    "start_from_token_offset",
+    "token_offset",
+]
+
+Batch: TypeAlias = "NDArray[np.integer[Any]] | Sequence[int]"
+"""One number per sample."""
+
+Mode: TypeAlias = Literal["linear", "circular"]
+
+
+@overload
+def length_after(start: int, rows: int) -> int: ...
+@overload
+def length_after(start: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
+def length_after(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+    """``write_indices`` → length after the write.
+
+    >>> length_after(5, rows=2)
+    7
+
+    Raises:
+        PositionError: The start is negative, or the sum does not fit 64 bits.
+    """
+    return _native.length_after(start, rows)
+
+
+@overload
+def start_from_length_after(length: int, rows: int) -> int: ...
+@overload
+def start_from_length_after(length: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
+def start_from_length_after(length: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+    """Length after the write → ``write_indices``.
+
+    >>> start_from_length_after(7, rows=2)
+    5
+
+    Raises:
+        PositionError: Fewer rows than were written are counted.
+    """
+    return _native.start_from_length_after(length, rows)
+
+
+@overload
+def token_offset(start: int, rows: int) -> int: ...
+@overload
+def token_offset(start: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
+def token_offset(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+    """``write_indices`` → Ascend's ``tokenOffset``; ``rows`` is its ``seqLen``.
+
+    >>> token_offset(5, rows=2)
+    7
+
+    Raises:
+        PositionError: The start is negative, or the sum does not fit 64 bits.
+    """
+    return _native.token_offset(start, rows)
+
+
+@overload
+def start_from_token_offset(token_offset: int, rows: int) -> int: ...
+@overload
+def start_from_token_offset(token_offset: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
+def start_from_token_offset(token_offset: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+    """Ascend's ``tokenOffset`` → ``write_indices``.
+
+    >>> start_from_token_offset(7, rows=2)
+    5
+
+    Raises:
+        PositionError: The offset is below the rows written.
+    """
+    return _native.start_from_token_offset(token_offset, rows)
+
+
+@overload
+def last_index(start: int, rows: int) -> int: ...
+@overload
+def last_index(start: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
+def last_index(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+    """``write_indices`` → GroupQueryAttention's ``seqlens_k``; -1 for a sample that is still empty.
+
+    >>> last_index(5, rows=2)
+    6
+    >>> last_index(0, rows=0)
+    -1
+
+    Raises:
+        PositionError: The start is negative, or the sum does not fit 64 bits.
+    """
+    return _native.last_index(start, rows)
+
+
+@overload
+def start_from_last_index(last: int, rows: int) -> int: ...
+@overload
+def start_from_last_index(last: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
+def start_from_last_index(last: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+    """GroupQueryAttention's ``seqlens_k`` → ``write_indices``.
+
+    >>> start_from_last_index(6, rows=2)
+    5
+
+    Raises:
+        PositionError: Fewer rows than were written lie up to there.
+    """
+    return _native.start_from_last_index(last, rows)
+
+
+@overload
+def nonpad_kv_seqlen(start: int, rows: int, capacity: int, mode: Mode = "linear") -> int: ...
+@overload
+def nonpad_kv_seqlen(
+    start: Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+) -> NDArray[np.int64]: ...
+def nonpad_kv_seqlen(
+    start: int | Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+) -> int | NDArray[np.int64]:
+    """``write_indices`` → ONNX Attention's ``nonpad_kv_seqlen``: the length after the write, which in a ring stops at
+    the capacity.
+
+    >>> nonpad_kv_seqlen(5, rows=2, capacity=8)
+    7
+    >>> nonpad_kv_seqlen(7, rows=2, capacity=8, mode="circular")
+    8
+
+    Raises:
+        PositionError: The start is negative, the sum does not fit 64 bits, or, linear, it exceeds the capacity.
+        OptionError: The mode is neither ``"linear"`` nor ``"circular"``.
+    """
+    return _native.nonpad_kv_seqlen(start, rows, capacity, mode)
+
+
+@overload
+def start_from_nonpad_kv_seqlen(length: int, rows: int, capacity: int, mode: Mode = "linear") -> int: ...
+@overload
+def start_from_nonpad_kv_seqlen(
+    length: Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+) -> NDArray[np.int64]: ...
+def start_from_nonpad_kv_seqlen(
+    length: int | Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+) -> int | NDArray[np.int64]:
+    """ONNX Attention's ``nonpad_kv_seqlen`` → ``write_indices``.
+
+    >>> start_from_nonpad_kv_seqlen(7, rows=2, capacity=8)
+    5
+
+    Raises:
+        PositionError: Fewer rows than were written are counted, or more than the capacity; in a ring also as many as
+            the capacity, since a full one does not tell how often it has wrapped.
+        OptionError: The mode is neither ``"linear"`` nor ``"circular"``.
+    """
+    return _native.start_from_nonpad_kv_seqlen(length, rows, capacity, mode)

@@ -1,0 +1,73 @@
+//! TensorRT `KVCacheUpdate`.
+
+use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::{Argument, WritePlan};
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::indices::Indices;
+use crate::{error, options, write};
+
+/// TensorRT `KVCacheUpdate`: writes `update` into `cache`, in place.
+///
+/// Args:
+///     cache: `[b, d, s_max, h]`; float32, float16 or bfloat16.
+///     update: `[b, d, s, h]`, with as many samples as the cache or fewer: later ones stay as they are. With
+///         `updateLengths` it is packed, as in TensorRT 11: `[totalTokens, d, h]`.
+///     writeIndices: The first slot written, one per sample of the update.
+///     updateLengths: Where each sample's rows begin in a packed update: cumulative from 0, one more than samples.
+///     lengths: Rows of each sample that are real: padding behind them is not written. An extension of ours.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample whose index does not fit as it is. An extension of
+///         ours: TensorRT's header says that such updates are ignored, its document that there must be none.
+///
+/// Returns:
+///     The number of samples that were skipped.
+///
+/// Raises:
+///     ElementTypeError: Another type, or two different ones.
+///     ShapeError: Ranks, heads or head sizes that differ; an update that is longer or has more samples.
+///     PositionError: An index that is negative or does not fit, lengths that do not add up, or too few values.
+///     ArrayError: A cache that is read-only, or shares memory with another argument.
+///
+/// >>> import numpy as np
+/// >>> cache = np.zeros((2, 1, 4, 1), dtype=np.float32)
+/// >>> update = np.array([1, 2], dtype=np.float32).reshape(2, 1, 1, 1)
+/// >>> kvscatter.kv_cache_update_(cache, update, writeIndices=[3, 0])
+/// 0
+/// >>> cache.reshape(2, 4)
+/// array([[0., 0., 0., 1.],
+///        [2., 0., 0., 0.]], dtype=float32)
+#[pyfunction]
+#[pyo3(signature = (cache, update, writeIndices, updateLengths = None, *, lengths = None, out_of_range = "error"))]
+#[expect(non_snake_case, reason = "TensorRT's spelling")]
+pub(crate) fn kv_cache_update_(
+    cache: &Bound<'_, PyAny>,
+    update: &Bound<'_, PyAny>,
+    writeIndices: &Bound<'_, PyAny>,
+    updateLengths: Option<&Bound<'_, PyAny>>,
+    lengths: Option<&Bound<'_, PyAny>>,
+    out_of_range: &str,
+) -> PyResult<usize> {
+    let py = cache.py();
+    let refused = |error| error::core_about(py, error, Argument::Cache, Argument::Update);
+    let operator = KvCacheUpdate::new().out_of_range(options::out_of_range(out_of_range)?);
+    let cache = Array::written(cache, "cache")?;
+    let update = Array::read(update, "update")?;
+    let starts = Indices::of(Some(writeIndices), "writeIndices")?;
+    let ends = Indices::of(updateLengths, "updateLengths")?;
+    let lengths = Indices::of(lengths, "lengths")?;
+    update.check_same_element(&cache)?;
+
+    let element = cache.element().ty;
+    let (old, new) = (cache.form.layout(), update.form.layout());
+    let write =
+        |plan: WritePlan<'_>| write::in_place(py, &plan, &cache, &update, &[&starts, &ends, &lengths]);
+    if updateLengths.is_some() {
+        let prepared = operator.prepare_packed(element, old, new).map_err(refused)?;
+        let ends = ends.i32s()?;
+        write(prepared.plan_lengths(starts.starts(), &ends, lengths.lengths()).map_err(refused)?)
+    } else {
+        let prepared = operator.prepare(element, old, new).map_err(refused)?;
+        write(prepared.plan_lengths(starts.starts(), lengths.lengths()).map_err(refused)?)
+    }
+}
