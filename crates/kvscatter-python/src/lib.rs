@@ -4,18 +4,22 @@
 //! positions, [`write`] is the one way from there to the core, and [`error`] the one way back.
 
 mod array;
+mod cases;
 mod dlpack;
 mod element;
 mod error;
 mod failure;
 mod fresh;
 mod indices;
+mod model;
 mod kv_cache_operation;
 mod kv_cache_update;
 mod options;
 mod plan;
 mod positions;
 mod prepared;
+mod reference;
+mod refusal;
 mod scatter;
 mod strided;
 mod text;
@@ -26,6 +30,10 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
+    use crate::cases::OracleCases;
+    #[pymodule_export]
+    use crate::model::OnnxModel;
+    #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;
     #[pymodule_export]
     use crate::kv_cache_update::kv_cache_update_;
@@ -35,6 +43,8 @@ mod _native {
     use crate::positions::module;
     #[pymodule_export]
     use crate::prepared::{Prepared, prepare};
+    #[pymodule_export]
+    use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]
     use crate::scatter::{in_place_many, tensor_scatter, tensor_scatter_};
 }

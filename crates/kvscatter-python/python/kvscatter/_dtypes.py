@@ -1,0 +1,65 @@
+"""NumPy's dtypes by name, those of ml_dtypes included."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+ONNX_NAMES: Final = {
+    "bfloat16": "bfloat16",
+    "bool": "bool",
+    "complex128": "complex128",
+    "complex64": "complex64",
+    "float64": "double",
+    "float32": "float",
+    "float16": "float16",
+    "float4_e2m1fn": "float4e2m1",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0",
+    "int16": "int16",
+    "int32": "int32",
+    "int4": "int4",
+    "int64": "int64",
+    "int8": "int8",
+    "object": "string",
+    "uint16": "uint16",
+    "uint32": "uint32",
+    "uint4": "uint4",
+    "uint64": "uint64",
+    "uint8": "uint8",
+}
+"""What NumPy calls the 24 element types, and what ONNX calls them inside ``tensor(...)``."""
+
+FOUR_BITS: Final = frozenset({"float4_e2m1fn", "int4", "uint4"})
+"""The types of which ml_dtypes stores one value per byte, in its low nibble, and ONNX two."""
+
+_OF_ML_DTYPES: Final = frozenset({"bfloat16", "float4_e2m1fn", "int4", "uint4"})
+
+
+@cache
+def dtype_named(name: str) -> np.dtype[Any] | None:
+    """The dtype of this NumPy name; None if it is one of ml_dtypes' and ml_dtypes is missing or older than it."""
+    if name not in _OF_ML_DTYPES and not name.startswith("float8"):
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    scalar = getattr(ml_dtypes, name, None)
+    return None if scalar is None else np.dtype(scalar)
+
+
+def unpacked(packed: np.ndarray[Any, np.dtype[np.uint8]], count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """``count`` 4-bit values, one per byte, of bytes that hold two each, the first in the low nibble."""
+    return np.stack([packed & 0xF, packed >> 4], axis=1).reshape(-1)[:count].copy()
+
+
+def packed(values: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """4-bit values two to a byte, the first in the low nibble; the last nibble of an odd number is 0."""
+    even = np.append(values & 0xF, np.zeros(values.size % 2, np.uint8))
+    return even[0::2] | (even[1::2] << 4)

@@ -1,0 +1,328 @@
+"""A second opinion on kernels: the pseudocode of the three specifications, slow and obvious.
+
+The functions of this module are functional and leave what they are given as it was. They share no code with the rest of
+the package: an oracle that visits elements one at a time says where each element of the result comes from, and NumPy
+moves it, bit for bit. Where a specification errs or is silent, they follow the same published decisions.
+
+>>> import numpy as np
+>>> from kvscatter import reference
+>>> past, new = np.zeros((1, 4, 1), np.float16), np.ones((1, 2, 1), np.float16)
+>>> reference.tensor_scatter(past, new, [3], mode="circular").ravel().tolist()
+[1.0, 0.0, 0.0, 1.0]
+>>> try:
+...     reference.tensor_scatter(past, new, [3])
+... except reference.Refused as refused:
+...     print(refused.rule, refused.start, refused.capacity)
+out_of_range 3 4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscatter import _native
+from kvscatter._dtypes import ONNX_NAMES
+from kvscatter.errors import Error, OptionError
+
+__all__ = ["Refused", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.integer[Any]] | Sequence[int]
+OutOfRange = Literal["error", "skip"]
+NegativeIndex = Literal["modulo", "reject"]
+
+
+class Refused(Error, ValueError):
+    """A call that breaks a rule of its specification.
+
+    ``rule`` is the oracle's name for it, the same as ``kind``, and the numbers are attributes. Several broken rules are
+    reported in this order: attributes and shapes, numbers of indices, the layer, cumulative lengths, then sample by
+    sample its rows, its length and its start, then the total.
+    """
+
+    @property
+    def rule(self) -> str:
+        """Which rule was broken."""
+        return self.kind
+
+
+@overload
+def tensor_scatter(
+    past_cache: Array,
+    update: Array,
+    write_indices: Indices | None = ...,
+    *,
+    axis: int = ...,
+    mode: str = ...,
+    lengths: Indices | None = ...,
+    out_of_range: OutOfRange = ...,
+    negative_index: NegativeIndex = ...,
+    return_skipped: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def tensor_scatter(
+    past_cache: Array,
+    update: Array,
+    write_indices: Indices | None = ...,
+    *,
+    axis: int = ...,
+    mode: str = ...,
+    lengths: Indices | None = ...,
+    out_of_range: OutOfRange = ...,
+    negative_index: NegativeIndex = ...,
+    return_skipped: Literal[True],
+) -> tuple[Array, int]: ...
+
+
+def tensor_scatter(
+    past_cache: Array,
+    update: Array,
+    write_indices: Indices | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+    return_skipped: bool = False,
+) -> Array | tuple[Array, int]:
+    """ONNX ``TensorScatter-24``: ``present_cache`` of ``past_cache``'s shape and dtype.
+
+    ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``, ``update`` the same but
+    shorter there, ``write_indices`` ``(batch,)`` and zeros if absent. ``lengths``, ``(batch,)``, and the policies are
+    extensions. With ``return_skipped`` comes the number of samples that ``out_of_range="skip"`` left as they were.
+
+    Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
+    """
+    past, new = np.asarray(past_cache), np.asarray(update)
+    answer = _native.oracle_tensor_scatter(
+        _tensors(past, new),
+        _optional("write_indices", write_indices),
+        axis,
+        mode,
+        _optional("lengths", lengths),
+        (
+            _policy("out_of_range", out_of_range, "error", "skip"),
+            _policy("negative_index", negative_index, "modulo", "reject"),
+        ),
+    )
+    names = {"cache": "past_cache", "update": "update", "starts": "write_indices"}
+    return _present(past, new, answer, names, return_skipped)
+
+
+@overload
+def kv_cache_update(
+    cache: Array,
+    update: Array,
+    writeIndices: Indices,
+    updateLengths: Indices | None = ...,
+    *,
+    lengths: Indices | None = ...,
+    out_of_range: OutOfRange = ...,
+    return_skipped: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def kv_cache_update(
+    cache: Array,
+    update: Array,
+    writeIndices: Indices,
+    updateLengths: Indices | None = ...,
+    *,
+    lengths: Indices | None = ...,
+    out_of_range: OutOfRange = ...,
+    return_skipped: Literal[True],
+) -> tuple[Array, int]: ...
+
+
+def kv_cache_update(
+    cache: Array,
+    update: Array,
+    writeIndices: Indices,
+    updateLengths: Indices | None = None,
+    *,
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    return_skipped: bool = False,
+) -> Array | tuple[Array, int]:
+    """TensorRT ``KVCacheUpdate``: the cache ``[b, d, s_max, h]`` after the write.
+
+    ``update`` is ``[b, d, s, h]``, of as many samples as the cache or fewer, or, with the cumulative ``updateLengths``
+    of ``batch + 1`` values, packed ``[tokens, d, h]``. The rest is as in ``tensor_scatter``.
+
+    Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
+    """
+    past, new = np.asarray(cache), np.asarray(update)
+    answer = _native.oracle_kv_cache_update(
+        _tensors(past, new),
+        _indices("writeIndices", writeIndices),
+        None if updateLengths is None else _indices("updateLengths", updateLengths, 32),
+        _optional("lengths", lengths),
+        _policy("out_of_range", out_of_range, "error", "skip"),
+    )
+    names = {"cache": "cache", "update": "update", "starts": "writeIndices"}
+    return _present(past, new, answer, names, return_skipped)
+
+
+@overload
+def kv_cache_operation(
+    newKv: Array,
+    layerId: Indices,
+    past: Array,
+    tokenOffset: Indices,
+    seqLen: Indices,
+    *,
+    param: bytes = ...,
+    lengths: Indices | None = ...,
+    out_of_range: OutOfRange = ...,
+    return_skipped: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def kv_cache_operation(
+    newKv: Array,
+    layerId: Indices,
+    past: Array,
+    tokenOffset: Indices,
+    seqLen: Indices,
+    *,
+    param: bytes = ...,
+    lengths: Indices | None = ...,
+    out_of_range: OutOfRange = ...,
+    return_skipped: Literal[True],
+) -> tuple[Array, int]: ...
+
+
+def kv_cache_operation(
+    newKv: Array,
+    layerId: Indices,
+    past: Array,
+    tokenOffset: Indices,
+    seqLen: Indices,
+    *,
+    param: bytes = bytes(8),
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    return_skipped: bool = False,
+) -> Array | tuple[Array, int]:
+    """Ascend ATB ``KVCacheOperation``: ``present`` for the cache ``past`` of ``[layer, batch, maxSeqLen, hiddenSize]``.
+
+    ``newKv`` is ``[ntokens, hiddenSize]`` or ``[batch, seq_len, head_num, head_size]``; ``tokenOffset`` counts the
+    tokens after the write, ``seqLen`` those of this call. ``param`` is the reserved eight bytes, which must be zero.
+    The rest is as in ``tensor_scatter``.
+
+    Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
+    """
+    if len(param) != 8 or any(param):
+        raise Refused(f"reserved: param = {param!r} must be eight zero bytes", "reserved", "param")
+    cache, new = np.asarray(past), np.asarray(newKv)
+    answer = _native.oracle_kv_cache_operation(
+        _tensors(cache, new),
+        _indices("layerId", layerId, 32),
+        _indices("tokenOffset", tokenOffset, 32),
+        _indices("seqLen", seqLen, 32),
+        _optional("lengths", lengths),
+        _policy("out_of_range", out_of_range, "error", "skip"),
+    )
+    names = {"cache": "past", "update": "newKv", "starts": "tokenOffset"}
+    return _present(cache, new, answer, names, return_skipped)
+
+
+def refused(refusal: tuple[str, str, dict[str, Any]], names: dict[str, str]) -> Refused:
+    """The oracle's refusal, with the operator's own names for what was wrong."""
+    rule, message, fields = refusal
+    argument = fields.pop("argument", None) or names.get(_ABOUT.get(rule, ""), _ABOUT.get(rule))
+    return Refused(message, rule, argument, **fields)
+
+
+def gathered(past: Array, update: Array, origins: npt.NDArray[np.int64]) -> Array:
+    """A copy of ``past`` whose elements are those of ``update`` that ``origins`` names, where it is not negative."""
+    present = np.array(past, order="C")
+    written = origins >= 0
+    to, source = present.reshape(-1), np.ascontiguousarray(update).reshape(-1)
+    if not present.dtype.hasobject:
+        # As bytes, so that no NaN is touched.
+        to, source = (flat.view(np.uint8).reshape(flat.size, flat.itemsize) for flat in (to, source))
+    to[written] = source[origins[written]]
+    return present
+
+
+_ABOUT = {
+    "types_differ": "update",
+    "unsupported_type": "cache",
+    "mode": "mode",
+    "cache_rank": "cache",
+    "update_rank": "update",
+    "axis": "axis",
+    "dimension": "update",
+    "update_batch": "update",
+    "update_too_long": "update",
+    "length": "lengths",
+    "negative_start": "starts",
+    "out_of_range": "starts",
+    "update_lengths_first": "updateLengths",
+    "update_lengths_decrease": "updateLengths",
+    "update_lengths_too_long": "updateLengths",
+    "update_lengths_total": "updateLengths",
+    "layer_id": "layerId",
+    "seq_len": "seqLen",
+    "seq_len_total": "seqLen",
+}
+"""What each rule is about."""
+
+
+def _present(
+    past: Array, update: Array, answer: tuple[Any, int, Any], names: dict[str, str], return_skipped: bool
+) -> Array | tuple[Array, int]:
+    origins, skipped, refusal = answer
+    if refusal is not None:
+        raise refused(refusal, names)
+    present = gathered(past, update, origins)
+    return (present, skipped) if return_skipped else present
+
+
+def _tensors(cache: Array, update: Array) -> tuple[tuple[str, str], tuple[int, ...], tuple[int, ...]]:
+    return (_element(cache), _element(update)), cache.shape, update.shape
+
+
+def _element(array: Array) -> str:
+    name = ONNX_NAMES.get(array.dtype.name)
+    if name is None or not array.dtype.isnative:
+        dtype = array.dtype.str if array.dtype.kind != "V" else str(array.dtype)
+        raise Refused(f"unsupported type: element = {dtype!r}", "unsupported_type", None, element=dtype)
+    return name
+
+
+def _optional(argument: str, values: Indices | None) -> list[int] | None:
+    return None if values is None else _indices(argument, values)
+
+
+def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list[int]:
+    array = np.asarray(values)
+    if array.size == 0 and not isinstance(values, np.ndarray):
+        array = array.astype(np.int64)  # an empty list is one of floats for NumPy
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        given = f"{array.dtype} of shape {array.shape}"
+        raise Refused(f"index type: {argument} = {given} is not a list of integers", "index_type", argument)
+    limits = np.iinfo(np.int32 if bits == 32 else np.int64)
+    numbers: list[int] = array.tolist()
+    for index, value in enumerate(numbers):
+        if not limits.min <= value <= limits.max:
+            message = f"index range: {argument}[{index}] = {value} is no int{bits}"
+            raise Refused(message, "index_range", argument, index=index, value=value)
+    return numbers
+
+
+def _policy(argument: str, given: str, default: str, other: str) -> bool:
+    if given not in (default, other):
+        message = f"{argument} = {given!r}: only {default!r} and {other!r} exist"
+        raise OptionError(message, "unknown_policy", argument, value=given)
+    return given == other

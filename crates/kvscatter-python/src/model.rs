@@ -1,0 +1,187 @@
+//! ONNX models, evaluated as `kvscatter-onnx` does it.
+//!
+//! Values are handed over as what ONNX calls raw data: dense, little-endian, 4-bit elements packed. Python knows the
+//! NumPy side of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Placement};
+use kvscatter_onnx::{Data, Error, Model, NodeLabel, Tensor};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyType};
+use self_cell::self_cell;
+
+use crate::error::core;
+
+self_cell!(
+    /// A model with what was learnt from it.
+    struct Prepared {
+        owner: Model,
+        #[covariant]
+        dependent: Evaluator,
+    }
+);
+
+/// A model whose every node can be evaluated.
+#[pyclass(frozen, module = "kvscatter._native")]
+pub(crate) struct OnnxModel(Prepared);
+
+/// The values of a tensor.
+#[derive(FromPyObject)]
+enum Given<'py> {
+    Bytes(PyReadonlyArray1<'py, u8>),
+    Strings(Vec<Vec<u8>>),
+}
+
+/// The values of a tensor.
+#[derive(IntoPyObject)]
+enum Taken<'py> {
+    Bytes(Bound<'py, PyArray1<u8>>),
+    Strings(Vec<Bound<'py, PyBytes>>),
+}
+
+#[pymethods]
+impl OnnxModel {
+    /// A model of these bytes; it has no folder that external data could lie in.
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
+        py.detach(|| Self::prepare(Model::from_bytes(bytes)?)).map_err(|error| raise(py, error))
+    }
+
+    /// A model in a file, its external data beside it.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        py.detach(|| Self::prepare(Model::load(&path)?)).map_err(|error| raise(py, error))
+    }
+
+    /// The inputs in order: their names, and whether they must be given because they have no initializer.
+    fn inputs(&self) -> Vec<(&str, bool)> {
+        let evaluator = self.0.borrow_dependent();
+        let is_required = |name: &str| evaluator.required_inputs().any(|input| input.name == name);
+        evaluator.inputs().iter().map(|input| (input.name, is_required(input.name))).collect()
+    }
+
+    /// The names of the outputs, in order.
+    fn outputs(&self) -> Vec<&str> {
+        self.0.borrow_dependent().outputs().iter().map(|output| output.name).collect()
+    }
+
+    /// Evaluates. `feeds` are the inputs' names, the NumPy names of their types, shapes and values, of which copies are
+    /// made; so are the outputs, in the graph's order, without their names.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        feeds: Vec<(String, String, Vec<usize>, Given<'py>)>,
+    ) -> PyResult<Vec<(&'static str, Vec<usize>, Taken<'py>)>> {
+        let (mut names, mut tensors) = (Vec::new(), Vec::new());
+        for (name, element, shape, values) in feeds {
+            tensors.push(tensor(&element, shape, values).map_err(|error| raise(py, error))?);
+            names.push(name);
+        }
+        let evaluation = py.detach(|| {
+            // These are copies already: the cache among them may be written in place.
+            let donated = tensors.into_iter().map(Feed::Donated);
+            let feeds: BTreeMap<_, _> = names.iter().map(String::as_str).zip(donated).collect();
+            self.0.borrow_dependent().run(feeds, Placement::Auto)
+        });
+        let Evaluation { outputs, .. } = evaluation.map_err(|error| raise(py, error))?;
+        Ok(outputs.into_iter().map(|(_, tensor)| told(py, tensor)).collect())
+    }
+}
+
+impl OnnxModel {
+    fn prepare(model: Model) -> Result<Self, Error> {
+        Prepared::try_new(model, |model| Evaluator::new(model)).map(Self)
+    }
+}
+
+fn tensor(element: &str, shape: Vec<usize>, values: Given<'_>) -> Result<Tensor, Error> {
+    let element = ElementType::from_name(element).ok_or(Error::UndefinedType)?;
+    let data = match values {
+        Given::Bytes(bytes) => Data::Bytes(bytes.as_array().iter().copied().collect()),
+        Given::Strings(strings) => Data::Strings(strings),
+    };
+    Ok(Tensor::new(element, shape, data)?)
+}
+
+fn told(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, Taken<'_>) {
+    let (element, shape, data) = tensor.into_parts();
+    let values = match data {
+        Data::Bytes(bytes) => Taken::Bytes(PyArray1::from_vec(py, bytes)),
+        Data::Strings(strings) => {
+            Taken::Strings(strings.iter().map(|string| PyBytes::new(py, string)).collect())
+        }
+    };
+    (element.numpy_name(), shape, values)
+}
+
+/// `ModelError`; an error of the operator itself is the core's, because of it.
+#[cold]
+fn raise(py: Python<'_>, error: Error) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let about = |error: &Error| {
+        let fields = PyDict::new(py);
+        place(error, &fields)?;
+        let kind = kind(error.root());
+        let class = CLASS.import(py, "kvscatter.onnx_backend", "ModelError")?;
+        class.call((error.to_string(), kind), Some(&fields)).map(PyErr::from_value)
+    };
+    let raised = about(&error).unwrap_or_else(|error| error);
+    match error.root() {
+        Error::Operator(broken) => {
+            let operator = core(py, *broken);
+            operator.set_cause(py, Some(raised));
+            operator
+        }
+        _ => raised,
+    }
+}
+
+/// Where it happened, and which value it is about.
+fn place(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+    match error {
+        Error::InFile { path, cause } => {
+            fields.set_item("file", path)?;
+            place(cause, fields)
+        }
+        Error::InTensor { name, cause } => {
+            fields.set_item("tensor", name)?;
+            place(cause, fields)
+        }
+        Error::InNode { node, cause } => {
+            let NodeLabel { index, name, op_type, .. } = &**node;
+            fields.set_item("node", index)?;
+            fields.set_item("node_name", name)?;
+            fields.set_item("op_type", op_type)?;
+            place(cause, fields)
+        }
+        Error::InputMissing { name }
+        | Error::InputUnknown { name }
+        | Error::ValueType { name, .. }
+        | Error::ValueRank { name, .. }
+        | Error::ValueDim { name, .. }
+        | Error::SymbolConflict { name, .. }
+        | Error::RankTooLarge { name, .. } => fields.set_item("value_name", name),
+        Error::MemoryLimit { needed, limit } => {
+            fields.set_item("needed", needed)?;
+            fields.set_item("limit", limit)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `ValueType { .. }` is `value_type`.
+fn kind(error: &Error) -> String {
+    let mut kind = String::new();
+    for letter in format!("{error:?}").chars().take_while(char::is_ascii_alphanumeric) {
+        if letter.is_ascii_uppercase() && !kind.is_empty() {
+            kind.push('_');
+        }
+        kind.push(letter.to_ascii_lowercase());
+    }
+    kind
+}

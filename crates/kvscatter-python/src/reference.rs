@@ -1,0 +1,178 @@
+//! The oracle in index space: where each element of the present comes from, and which rule a call breaks.
+//!
+//! Nothing here is shared with the write that is tested against it. Python gathers the elements, so that the oracle
+//! never sees one.
+
+use kvscatter_oracle::cases::{Call, Element};
+use kvscatter_oracle::{
+    NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ascend, onnx, tensorrt, tensorrt::UpdateForm,
+};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::error::{Class, Field, raise};
+use crate::refusal::Broken;
+
+/// Elements of cache and update together, and rows of an empty update, that the oracle is asked about. It visits them
+/// one at a time and takes 24 bytes for each.
+const MOST_ELEMENTS: usize = 1 << 27;
+
+/// What the oracle says of a call.
+pub(crate) struct Answer {
+    /// For every element of the present, in row-major order, the element of the update that it is, or -1 where the
+    /// past stays.
+    outcome: Result<Outcome<i64>, Refusal>,
+}
+
+/// `(origins, skipped, None)`, or `(None, 0, (rule, message, fields))`.
+impl<'py> IntoPyObject<'py> for Answer {
+    type Target = PyTuple;
+    type Output = Bound<'py, PyTuple>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        match self.outcome {
+            Ok(Outcome { present, skipped }) => {
+                (PyArray1::from_vec(py, present), skipped, py.None()).into_pyobject(py)
+            }
+            Err(refusal) => (py.None(), 0, Broken::of(&refusal)).into_pyobject(py),
+        }
+    }
+}
+
+impl Answer {
+    /// Asks the oracle. `elements` are the ONNX names of the cache's element type and the update's.
+    ///
+    /// # Errors
+    /// `ShapeError` of kind `too_large` if the oracle would take more memory than it is allowed.
+    pub(crate) fn of(
+        call: &Call,
+        elements: [&Element; 2],
+        cache_shape: &[usize],
+        update_shape: &[usize],
+    ) -> Result<Self, TooLarge> {
+        let (cache_len, update_len) = (elements_of(cache_shape)?, elements_of(update_shape)?);
+        let rows = if update_len == 0 { claimed_rows(call, cache_shape, update_shape) } else { 0 };
+        if [cache_len, update_len, rows].into_iter().fold(0, usize::saturating_add) > MOST_ELEMENTS {
+            return Err(TooLarge);
+        }
+        let past = vec![-1; cache_len];
+        let new: Vec<i64> = (0..).take(update_len).collect();
+        let outcome = call
+            .check_elements(elements)
+            .and_then(|()| call.run(Tensor::new(&past, cache_shape), Tensor::new(&new, update_shape)));
+        Ok(Self { outcome })
+    }
+}
+
+/// More than the oracle is asked about.
+pub(crate) struct TooLarge;
+
+/// Elements in a shape, whose dimensions other than 0 must multiply to a number even if one of them is 0: the oracle
+/// multiplies them in any order.
+fn elements_of(shape: &[usize]) -> Result<usize, TooLarge> {
+    let product =
+        shape.iter().filter(|&&size| size > 0).try_fold(1_usize, |all, &size| all.checked_mul(size));
+    let product = product.filter(|&product| isize::try_from(product).is_ok()).ok_or(TooLarge)?;
+    Ok(if shape.contains(&0) { 0 } else { product })
+}
+
+/// The slots that the oracle lists for an update without elements, whose shape costs nothing to claim.
+fn claimed_rows(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> usize {
+    let batch = |indices: usize| indices.min(cache_shape.iter().copied().max().unwrap_or(0));
+    let longest = || update_shape.iter().skip(1).copied().max().unwrap_or(0);
+    let each = |lengths: &mut dyn Iterator<Item = i64>| {
+        // Longer ones are refused, and have no slots.
+        let capacity = cache_shape.get(2).copied().unwrap_or(0);
+        let rows = lengths.filter_map(|length| usize::try_from(length).ok()).filter(|&rows| rows <= capacity);
+        rows.fold(0, usize::saturating_add)
+    };
+    match call {
+        Call::TensorScatter { write_indices, lengths, .. } => {
+            let given = write_indices.as_ref().or(lengths.as_ref()).map_or(0, Vec::len);
+            batch(given).saturating_mul(longest())
+        }
+        Call::KvCacheUpdate { update_lengths: Some(ends), .. } => {
+            each(&mut ends.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])))
+        }
+        Call::KvCacheUpdate { write_indices, .. } => batch(write_indices.len()).saturating_mul(longest()),
+        Call::KvCacheOperation { seq_len, .. } => each(&mut seq_len.iter().map(|&rows| i64::from(rows))),
+    }
+}
+
+/// The two tensors of a call: ONNX names of their element types, and their shapes.
+type Tensors = ([String; 2], Vec<usize>, Vec<usize>);
+
+fn ask(py: Python<'_>, call: &Call, (names, cache, update): &Tensors) -> PyResult<Answer> {
+    let element = |name: &String| {
+        Element::named(name).ok_or_else(|| {
+            let message = format!("{name} is none of the oracle's element types");
+            raise(
+                py,
+                Class::ElementType,
+                "element_type",
+                None,
+                message,
+                &[("element", Field::Name(name.clone()))],
+            )
+        })
+    };
+    let elements = [element(&names[0])?, element(&names[1])?];
+    let answer = py.detach(|| Answer::of(call, elements, cache, update));
+    answer.map_err(|TooLarge| {
+        let message = format!("the reference visits elements one by one and takes at most {MOST_ELEMENTS}");
+        raise(py, Class::Shape, "too_large", None, message, &[("max", MOST_ELEMENTS.into())])
+    })
+}
+
+fn out_of_range(skip: bool) -> OutOfRange {
+    if skip { OutOfRange::SkipSample } else { OutOfRange::Error }
+}
+
+/// ONNX `TensorScatter`.
+#[pyfunction]
+pub(crate) fn oracle_tensor_scatter(
+    py: Python<'_>,
+    tensors: Tensors,
+    write_indices: Option<Vec<i64>>,
+    axis: i64,
+    mode: String,
+    lengths: Option<Vec<i64>>,
+    policies: (bool, bool),
+) -> PyResult<Answer> {
+    let (skip, reject) = policies;
+    let negative_index = if reject { NegativeIndex::Reject } else { NegativeIndex::Modulo };
+    let operator = onnx::TensorScatter { axis, mode, out_of_range: out_of_range(skip), negative_index };
+    ask(py, &Call::TensorScatter { operator, write_indices, lengths }, &tensors)
+}
+
+/// TensorRT `KVCacheUpdate`; packed if there are `update_lengths`.
+#[pyfunction]
+pub(crate) fn oracle_kv_cache_update(
+    py: Python<'_>,
+    tensors: Tensors,
+    write_indices: Vec<i64>,
+    update_lengths: Option<Vec<i32>>,
+    lengths: Option<Vec<i64>>,
+    skip: bool,
+) -> PyResult<Answer> {
+    let update_form = if update_lengths.is_some() { UpdateForm::Packed } else { UpdateForm::Padded };
+    let operator = tensorrt::KvCacheUpdate { update_form, out_of_range: out_of_range(skip) };
+    ask(py, &Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths }, &tensors)
+}
+
+/// Ascend ATB `KVCacheOperation`.
+#[pyfunction]
+pub(crate) fn oracle_kv_cache_operation(
+    py: Python<'_>,
+    tensors: Tensors,
+    layer_id: Vec<i32>,
+    token_offset: Vec<i32>,
+    seq_len: Vec<i32>,
+    lengths: Option<Vec<i64>>,
+    skip: bool,
+) -> PyResult<Answer> {
+    let operator = ascend::KvCacheOperation { out_of_range: out_of_range(skip) };
+    ask(py, &Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths }, &tensors)
+}
