@@ -32,7 +32,6 @@ struct Side {
     argument: &'static str,
     form: Form,
     numpy: Option<NumpyForm>,
-    dlpack: Option<DLDataType>,
 }
 
 /// The same as a NumPy array says it, so that a call compares and does not translate.
@@ -278,24 +277,12 @@ impl Side {
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
     /// included, takes the way over [`array`](Self::array).
     fn memory(&self, object: &Bound<'_, PyAny>, access: Access, bytes: Option<usize>) -> Option<RawBuffer> {
-        let bytes = Some(bytes?);
-        let Ok(array) = object.cast::<PyUntypedArray>() else {
-            // Only looked at, not held: no other thread may run until it is written.
-            let data = torch::look(object, |tensor| self.data_of_tensor(tensor)).filter(|_| !write::detaches(bytes))?;
-            return Some(self.form.buffer(data, bytes));
-        };
-        let numpy = self.numpy.as_ref()?;
+        let (array, numpy) = (object.cast::<PyUntypedArray>().ok()?, self.numpy.as_ref()?);
         let same = strided::descr_address(array) == numpy.descr.as_ptr().addr()
             && array.shape() == self.form.shape.as_slice()
             && array.strides() == numpy.strides.as_slice()
             && (access == Access::Read || strided::is_writable(array));
-        same.then(|| self.form.buffer(strided::data(array), bytes))
-    }
-
-    fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {
-        let same = Some(tensor.dtype()) == self.dlpack
-            && tensor.shape().iter().copied().eq(self.form.shape.iter().map(|&size| size.cast_signed() as i64));
-        same.then_some(std::ptr::null_mut())
+        (same && bytes.is_some()).then(|| self.form.buffer(strided::data(array), bytes))
     }
 
     fn array<'py>(&self, object: &Bound<'py, PyAny>, access: Access) -> PyResult<Array<'py>> {
