@@ -138,7 +138,7 @@ impl Plan {
 
     fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.planned(py)?;
-        let svg = Picture::new(&plan, SHOWN).svg().to_string();
+        let svg = Picture::new(&plan, SHOWN_IN_NOTEBOOK).svg().to_string();
         py.import(MODULE)?.call_method1("figure", (svg, summary(&plan)))
     }
 }
@@ -173,6 +173,8 @@ impl Plan {
 
 /// Lanes of a picture, where nobody says how many.
 const SHOWN: usize = 64;
+/// Of one that shows by itself: they are 52 pixels high.
+const SHOWN_IN_NOTEBOOK: usize = 16;
 
 fn summary(plan: &WritePlan<'_>) -> String {
     let plural = |count| if count == 1 { "" } else { "s" };

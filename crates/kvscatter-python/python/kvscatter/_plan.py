@@ -63,8 +63,8 @@ def figure(svg: str, caption: str) -> str:
     source = base64.b64encode(svg.encode()).decode("ascii")
     caption = html.escape(caption)
     return (
-        '<figure style="margin: 0">'
+        '<figure style="margin: 0 0 1em">'
         f'<img alt="{caption}" src="data:image/svg+xml;base64,{source}" style="max-width: 100%; height: auto">'
-        f'<figcaption style="font-size: 85%">{caption}</figcaption>'
+        f'<figcaption style="margin-top: 0.3em">{caption}</figcaption>'
         "</figure>"
     )
