@@ -90,6 +90,11 @@ impl<'py> Array<'py> {
         self.data
     }
 
+    /// Whether both are the same tensor in the same memory.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.data == other.data && self.form == other.form
+    }
+
     /// Its memory, of as many bytes as the core asks for.
     pub(crate) fn buffer(&self, bytes: Option<usize>) -> RawBuffer {
         self.form.buffer(self.data, bytes)

@@ -2,17 +2,19 @@
 //! DLPack cannot say.
 
 use dlpark::DlpackFlags;
-use dlpark::ffi::{DLDevice, DLDeviceType};
+use dlpark::ffi::{DLDevice, DLDeviceType, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
 use dlpark::python::consumer::exchange::ExchangeApi;
 use dlpark::python::{ImportedDlpack, dlpack_device, from_dlpack};
 use dlpark::tensor::TensorRef;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::array::{Access, Array, Form, Owner};
 use crate::element::Element;
-use crate::failure::Failure;
+use crate::failure::{Failure, class_name};
+use crate::torch;
 
 pub(crate) fn array<'py>(
     object: &Bound<'py, PyAny>,
@@ -44,34 +46,49 @@ fn strides(tensor: &TensorRef<'_>) -> Result<crate::array::Strides, dlpark::tens
     Ok(strides.iter().map(|&stride| isize::try_from(stride).unwrap_or(isize::MAX)).collect())
 }
 
-/// The C functions of DLPack 1.3 where the library has them: the Python ones take microseconds.
 fn import(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<ImportedDlpack> {
     let object = object.as_borrowed();
-    let not_an_array = || Failure::NotAnArray { argument, class: class_name(&object) };
-    let refused = |error: PyErr| -> PyErr {
-        let py = object.py();
-        let is_a_refusal = error.is_instance_of::<PyBufferError>(py)
-            || error.is_instance_of::<PyRuntimeError>(py)
-            || error.is_instance_of::<PyTypeError>(py)
-            || error.is_instance_of::<PyValueError>(py);
-        if is_a_refusal {
-            Failure::Export { argument, why: error.value(py).to_string() }.into()
-        } else {
-            error
-        }
-    };
+    // The C functions of DLPack 1.3 where the library has them: the Python ones take microseconds.
     if let Some(api) = ExchangeApi::from_object(object)? {
-        let tensor = api.import_managed_no_sync(object).map_err(refused)?;
+        let tensor = api.import_managed_no_sync(object).map_err(|error| refused(&object, argument, error))?;
         return Ok(ImportedDlpack::Versioned(tensor.into_parts().0));
     }
     match dlpack_device(object) {
         Ok(device) => check_device(device, argument)?,
         Err(error) if error.is_instance_of::<PyAttributeError>(object.py()) => {
-            return Err(not_an_array().into());
+            return Err(Failure::NotAnArray { argument, class: class_name(&object.get_type()) }.into());
         }
-        Err(error) => return Err(refused(error)),
+        Err(error) => return Err(refused(&object, argument, error)),
     }
-    from_dlpack(object, None, Some(false)).map_err(refused)
+    let capsule = capsule(&object).map_err(|error| refused(&object, argument, error))?;
+    from_dlpack(capsule.as_borrowed(), None, None).map_err(|error| refused(&object, argument, error))
+}
+
+/// `__dlpack__` without a copy. Libraries that do not know the word have no way to copy either.
+fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let keywords = PyDict::new(py);
+    keywords.set_item("max_version", (DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION))?;
+    keywords.set_item("copy", false)?;
+    let method = object.getattr(intern!(py, "__dlpack__"))?;
+    match method.call((), Some(&keywords)) {
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
+        answer => answer,
+    }
+}
+
+/// What a library raises when it cannot export; its first line, since PyTorch adds a stack trace.
+fn refused(object: &Bound<'_, PyAny>, argument: &'static str, error: PyErr) -> PyErr {
+    let py = object.py();
+    let is_a_refusal = error.is_instance_of::<PyBufferError>(py)
+        || error.is_instance_of::<PyRuntimeError>(py)
+        || error.is_instance_of::<PyTypeError>(py)
+        || error.is_instance_of::<PyValueError>(py);
+    if !is_a_refusal {
+        return error;
+    }
+    let why = error.value(py).to_string();
+    Failure::Export { argument, why: why.lines().next().unwrap_or_default().to_owned() }.into()
 }
 
 fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure> {
@@ -85,22 +102,21 @@ fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure>
     Err(Failure::Device { argument, device: name.clone(), cuda: name.starts_with("cuda") })
 }
 
-/// What DLPack has no word for: that an array is immutable although its memory is not, that a gradient would be lost,
-/// and that a tensor only stands for others.
+/// What DLPack has no word for: that an array is immutable although its memory is not, and what PyTorch keeps beside
+/// the memory.
 fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Access) -> PyResult<()> {
     let library = library(object)?;
     let immutable = match &*library {
-        "jax" | "jaxlib" => Some("JAX"),
-        "tensorflow" => Some("TensorFlow"),
-        "mlx" => Some("MLX"),
-        _ => None,
+        "torch" => return torch::check(object, argument),
+        "jax" | "jaxlib" => "JAX",
+        "tensorflow" => "TensorFlow",
+        "mlx" => "MLX",
+        _ => return Ok(()),
     };
-    if access == Access::Write
-        && let Some(library) = immutable
-    {
-        return Err(Failure::Immutable { argument, library }.into());
+    match access {
+        Access::Read => Ok(()),
+        Access::Write => Err(Failure::Immutable { argument, library: immutable }.into()),
     }
-    Ok(())
 }
 
 /// The package that an object's class is of.
@@ -108,11 +124,4 @@ pub(crate) fn library(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let module = object.get_type().getattr(intern!(object.py(), "__module__"))?;
     let module: String = module.extract()?;
     Ok(module.split('.').next().unwrap_or_default().to_owned())
-}
-
-fn class_name(object: &Bound<'_, PyAny>) -> String {
-    object
-        .get_type()
-        .fully_qualified_name()
-        .map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"))
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use dlpark::DlpackFlags;
-use dlpark::ffi::DLDataType;
+use dlpark::ffi::{DLDataType, DLDataTypeCode};
 use kvscatter::{DlpackType, ElementType};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
@@ -113,9 +113,10 @@ impl Element {
     }
 
     /// The type that DLPack calls this, for arrays that are made here.
-    pub(crate) fn dlpack(self) -> Option<(DlpackType, u16)> {
+    pub(crate) fn dlpack(self) -> Option<DLDataType> {
         let lanes = if self.storage == Storage::Pair { 2 } else { 1 };
-        Some((self.ty.dlpack()?, lanes))
+        let DlpackType { code, bits, .. } = self.ty.dlpack()?;
+        Some(DLDataType { code: DLDataTypeCode(code), bits, lanes })
     }
 
     pub(crate) fn is_padded(self) -> bool {
@@ -125,10 +126,11 @@ impl Element {
 
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.ty.numpy_name();
         match self.storage {
-            Storage::Native => write!(f, "{}", self.ty),
-            Storage::Padded => write!(f, "{} (one to a byte)", self.ty),
-            Storage::Pair => write!(f, "{} (pairs)", self.ty),
+            Storage::Native => f.write_str(name),
+            Storage::Padded => write!(f, "{name} (one to a byte)"),
+            Storage::Pair => write!(f, "{name} (pairs)"),
         }
     }
 }

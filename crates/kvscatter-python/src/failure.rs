@@ -3,6 +3,7 @@
 use std::fmt;
 
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use crate::error::{Class, Field, raise};
 
@@ -161,7 +162,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAnArray { argument, class } => {
-                write!(f, "{argument} is {class}: must be a NumPy array or have __dlpack__")
+                write!(f, "{argument} is of type {class}: must be a NumPy array or have __dlpack__")
             }
             Self::Dtype { argument, dtype } => write!(
                 f,
@@ -225,6 +226,11 @@ impl fmt::Display for Failure {
             }
         }
     }
+}
+
+/// A class as messages name it.
+pub(crate) fn class_name(class: &Bound<'_, PyType>) -> String {
+    class.fully_qualified_name().map_or_else(|_| "an object".to_owned(), |name| name.to_string())
 }
 
 impl From<Failure> for PyErr {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLManagedTensor, DLManagedTensorVersioned};
+use dlpark::ffi::{DLDevice, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
 use dlpark::python::{DlpackExporter, ExportRequest, export_dlpack};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
@@ -56,9 +56,8 @@ struct Memory {
     lines: Vec<MaybeUninit<Line>>,
 }
 
-#[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([u8; 64]);
+struct Line(#[expect(dead_code, reason = "memory, reached by address")] [u8; 64]);
 
 impl Memory {
     fn new(past: &Form) -> PyResult<Self> {
@@ -127,7 +126,7 @@ impl Exported {
     fn managed<M: ManagedTensorBase>(&self) -> PyResult<Managed<M>> {
         let Memory { form, .. } = &*self.0;
         let refused = |error: &dyn std::error::Error| PyBufferError::new_err(error.to_string());
-        let Some((ty, lanes)) = form.element.dlpack() else {
+        let Some(dtype) = form.element.dlpack() else {
             return Err(PyBufferError::new_err("DLPack has no word for strings"));
         };
         let metadata =
@@ -135,7 +134,7 @@ impl Exported {
         let mut tensor = metadata.initialize(Arc::clone(&self.0));
         tensor.set_data(self.0.data().cast::<c_void>());
         tensor.set_device(DLDevice::CPU);
-        tensor.set_dtype(DLDataType { code: DLDataTypeCode(ty.code), bits: ty.bits, lanes });
+        tensor.set_dtype(dtype);
         tensor.set_flags(self.flags()).map_err(|error| refused(&error))?;
         // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape, and which nobody
         // here writes to any more.

@@ -4,12 +4,14 @@
 use kvscatter::{ElementType, Lengths, RawBuffer, Starts};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyString};
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::failure::Failure;
+use crate::failure::{Failure, class_name};
+use crate::strided;
 
 /// More samples than this cost an allocation.
 type Values = SmallVec<[i64; 64]>;
@@ -31,9 +33,16 @@ impl Indices {
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
         const NOWHERE: RawBuffer = RawBuffer { ptr: std::ptr::null_mut(), len: 0 };
         let Some(object) = object else { return Ok(Self { argument, values: None, source: NOWHERE }) };
-        let is_array = object.cast::<PyUntypedArray>().is_ok()
-            || object.hasattr(pyo3::intern!(object.py(), "__dlpack__"))?;
-        if !is_array {
+        let is_numpy = match object.cast::<PyUntypedArray>() {
+            Ok(array) => match strided::i64s(array) {
+                Some((values, source)) => {
+                    return Ok(Self { argument, values: Some(Values::from_slice(values)), source });
+                }
+                None => true,
+            },
+            Err(_) => false,
+        };
+        if !is_numpy && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
             return Ok(Self { argument, values: Some(of_sequence(object, argument)?), source: NOWHERE });
         }
         let array = Array::read(object, argument)?;
@@ -101,7 +110,7 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
         ElementType::UInt32 => read::<u32>,
         ElementType::UInt16 => read::<u16>,
         ElementType::UInt8 => read::<u8>,
-        _ => return Err(Failure::NotIntegers { argument, got: ty.to_string() }.into()),
+        _ => return Err(Failure::NotIntegers { argument, got: array.element().to_string() }.into()),
     };
     let [stride] = *array.form.strides() else { return Ok(Values::new()) };
     let size = array.element().bits().wrapping_div(8).cast_signed();
@@ -124,8 +133,7 @@ unsafe fn read<T: Into<i128>>(at: *const u8) -> i128 {
 }
 
 fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Values> {
-    let class = object.get_type();
-    let refused = || Failure::NotIntegers { argument, got: format!("{class}") };
+    let refused = || Failure::NotIntegers { argument, got: class_name(&object.get_type()) };
     let is_text = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>();
@@ -138,7 +146,7 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
         .enumerate()
         .map(|(index, item)| {
             let item = item?;
-            let not_an_integer = || Failure::NotIntegers { argument, got: item.get_type().to_string() };
+            let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
             if item.is_instance_of::<PyBool>() {
                 return Err(not_an_integer().into());
             }

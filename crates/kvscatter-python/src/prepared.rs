@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use dlpark::ffi::DLDataType;
+use dlpark::tensor::TensorRef;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{RawBuffer, WritePlan};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -14,7 +16,7 @@ use crate::element::Element;
 use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::plan::Plan;
-use crate::{error, options, strided, write};
+use crate::{error, options, strided, torch, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: made once per shape, called every step.
 #[pyclass(frozen, module = "kvscatter")]
@@ -32,6 +34,7 @@ struct Side {
     argument: &'static str,
     form: Form,
     numpy: Option<NumpyForm>,
+    dlpack: Option<DLDataType>,
 }
 
 /// The same as a NumPy array says it, so that a call compares and does not translate.
@@ -128,6 +131,12 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    pub(crate) fn shared(&self) -> &Arc<Write> {
+        &self.0
+    }
+}
+
 /// Checks everything about the shapes of two arrays.
 pub(crate) fn check(
     py: Python<'_>,
@@ -218,9 +227,12 @@ impl Write {
         update: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let geometry = self.prepared.geometry();
-        let caches = self.cache.memory(cache, Access::Write, geometry.cache_bytes());
-        let updates = self.update.memory(update, Access::Read, geometry.update_bytes());
-        if let (Some(cache), Some(update)) = (caches, updates) {
+        // Asking may run Python code, looking does not.
+        if is_plain(cache)
+            && is_plain(update)
+            && let Some(cache) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
+            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
+        {
             for list in lists {
                 list.check_apart(cache, self.cache.argument)?;
             }
@@ -248,6 +260,11 @@ impl Write {
     }
 }
 
+/// Whether there is nothing to an array but its memory.
+fn is_plain(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyUntypedArray>() || torch::check(object, "").is_ok()
+}
+
 impl Side {
     fn of(
         object: &Bound<'_, PyAny>,
@@ -261,7 +278,7 @@ impl Side {
             let form = Form::dense(Element::of_descr(&descr, "dtype")?, Shape::from_vec(shape));
             let itemsize = descr.itemsize().cast_signed();
             let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
-            return Ok(Self { argument, form, numpy: Some(NumpyForm { descr: descr.unbind(), strides }) });
+            return Ok(Self::new(argument, form, Some(NumpyForm { descr: descr.unbind(), strides })));
         }
         if dtype.is_some() {
             return Err(Failure::DtypeKeyword { needed: false }.into());
@@ -271,18 +288,41 @@ impl Side {
             descr: array.dtype().unbind(),
             strides: SmallVec::from_slice(array.strides()),
         });
-        Ok(Self { argument, form: array.form, numpy })
+        Ok(Self::new(argument, array.form, numpy))
+    }
+
+    fn new(argument: &'static str, form: Form, numpy: Option<NumpyForm>) -> Self {
+        let dlpack = form.element.dlpack().filter(|_| !form.element.is_padded());
+        Self { argument, form, numpy, dlpack }
     }
 
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
     /// included, takes the way over [`array`](Self::array).
     fn memory(&self, object: &Bound<'_, PyAny>, access: Access, bytes: Option<usize>) -> Option<RawBuffer> {
-        let (array, numpy) = (object.cast::<PyUntypedArray>().ok()?, self.numpy.as_ref()?);
-        let same = strided::descr_address(array) == numpy.descr.as_ptr().addr()
+        let large = bytes.is_none_or(write::detaches);
+        let Ok(array) = object.cast::<PyUntypedArray>() else {
+            // Only looked at, not held: no other thread may run until it is written.
+            let data = torch::look(object, |tensor| self.data_of_tensor(tensor)).filter(|_| !large)?;
+            return Some(self.form.buffer(data, bytes));
+        };
+        let numpy = self.numpy.as_ref()?;
+        let same = bytes.is_some()
+            && strided::descr_address(array) == numpy.descr.as_ptr().addr()
             && array.shape() == self.form.shape.as_slice()
             && array.strides() == numpy.strides.as_slice()
             && (access == Access::Read || strided::is_writable(array));
-        (same && bytes.is_some()).then(|| self.form.buffer(strided::data(array), bytes))
+        same.then(|| self.form.buffer(strided::data(array), bytes))
+    }
+
+    fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {
+        let sizes = tensor.shape().iter().zip(&self.form.shape);
+        let same_shape = tensor.ndim() == self.form.shape.len()
+            && sizes.into_iter().all(|(&got, &want)| usize::try_from(got) == Ok(want));
+        let strides = tensor.strides()?.iter().zip(self.form.strides()).zip(&self.form.shape);
+        let mut strides = strides.map(|((&got, &want), &size)| size == 1 || isize::try_from(got) == Ok(want));
+        let same = Some(tensor.dtype()) == self.dlpack && same_shape && strides.all(|same| same);
+        // SAFETY: PyTorch's own: the offset leads to the first element.
+        same.then(|| unsafe { tensor.offset_bytes_ptr() }.ok().map(<*const u8>::cast_mut)).flatten()
     }
 
     fn array<'py>(&self, object: &Bound<'py, PyAny>, access: Access) -> PyResult<Array<'py>> {

@@ -54,7 +54,11 @@ pub(crate) fn tensor_scatter<'py>(
     match out {
         Some(out) => {
             let present = Array::written(out, "out")?;
-            write::into_present(py, &plan, &past, &update, &present, &indices.all())?;
+            if present.is(&past) {
+                write::in_place(py, &plan, &present, &update, &indices.all())?;
+            } else {
+                write::into_present(py, &plan, &past, &update, &present, &indices.all())?;
+            }
             Ok(out.clone())
         }
         None => fresh::present(past_cache, &past, |present| {

@@ -1,5 +1,8 @@
 //! NumPy arrays, by address and strides: those of ml_dtypes have neither the buffer protocol nor `__dlpack__`.
 
+use std::slice;
+
+use kvscatter::RawBuffer;
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PyArrayObject_fields};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -52,6 +55,21 @@ pub(crate) fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
 /// The address of element `[0, 0, …]`.
 pub(crate) fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
     fields(array).data.cast()
+}
+
+/// The values of a dense array of int64 and where they lie, at a glance; `None` for any other.
+pub(crate) fn i64s<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<(&'a [i64], RawBuffer)> {
+    let dtype = numpy::dtype::<i64>(array.py());
+    let same = descr_address(array) == dtype.as_ptr().addr() && array.is_c_contiguous() && array.is_aligned();
+    let [count] = *array.shape() else { return None };
+    if !same || count == 0 {
+        return None;
+    }
+    let first = data(array);
+    // SAFETY: NumPy keeps `count` of them there, one behind the other and aligned; they are read before any other code
+    // runs.
+    let values = unsafe { slice::from_raw_parts(first.cast::<i64>(), count) };
+    Some((values, RawBuffer { ptr: first, len: size_of_val(values) }))
 }
 
 /// The dtype by address: NumPy has one object for each of its own, and arrays made alike share the others'.

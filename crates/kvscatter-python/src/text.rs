@@ -9,7 +9,7 @@ use pyo3::{Borrowed, ffi};
 
 use crate::array::Array;
 use crate::error;
-use crate::failure::Failure;
+use crate::failure::{Failure, class_name};
 
 /// An element of an object array: null, or a reference that the array owns. A clone is a reference of its own. Dropping
 /// one gives nothing back, since that may run code, and none may run while arrays are half written.
@@ -90,7 +90,7 @@ fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
         // SAFETY: null, or an object that the array refers to.
         let object: Option<Borrowed<'_, '_, PyAny>> = unsafe { Borrowed::from_ptr_or_opt(py, object) };
         if !object.is_some_and(|object| object.is_instance_of::<PyString>()) {
-            let class = object.map_or_else(|| "None".to_owned(), |object| object.get_type().to_string());
+            let class = object.map_or_else(|| "None".to_owned(), |object| class_name(&object.get_type()));
             return Err(Failure::NotAString { argument: array.argument, class }.into());
         }
     }
