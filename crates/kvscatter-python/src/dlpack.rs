@@ -107,7 +107,7 @@ fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure>
 fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Access) -> PyResult<()> {
     let library = library(object)?;
     let immutable = match &*library {
-        "torch" => return torch::check(object, argument),
+        "torch" => return torch::check(object, argument, true),
         "jax" | "jaxlib" => "JAX",
         "tensorflow" => "TensorFlow",
         "mlx" => "MLX",

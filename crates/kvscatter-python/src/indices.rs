@@ -1,6 +1,10 @@
 //! One integer per sample, copied out of whatever holds them: what is checked must be what is written by, and another
 //! thread may change an array at any time.
 
+use std::slice;
+
+use dlpark::ffi::DLDataType;
+use dlpark::tensor::TensorRef;
 use kvscatter::{ElementType, Lengths, RawBuffer, Starts};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -11,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::failure::{Failure, class_name};
-use crate::strided;
+use crate::{strided, torch};
 
 /// More samples than this cost an allocation.
 type Values = SmallVec<[i64; 64]>;
@@ -42,6 +46,9 @@ impl Indices {
             },
             Err(_) => false,
         };
+        if let Some((values, source)) = torch::look(object, i64s) {
+            return Ok(Self { argument, values: Some(values), source });
+        }
         if !is_numpy && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
             return Ok(Self { argument, values: Some(of_sequence(object, argument)?), source: NOWHERE });
         }
@@ -89,6 +96,21 @@ impl Indices {
         }
         Ok(())
     }
+}
+
+/// The values of a dense tensor of int64 and where they lie, at a glance; `None` for any other.
+fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
+    let [count] = *tensor.shape() else { return None };
+    let [stride] = *tensor.strides()? else { return None };
+    let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
+    if tensor.dtype() != DLDataType::of::<i64>() || stride != 1 && count > 1 {
+        return None;
+    }
+    // SAFETY: PyTorch's own: the offset leads to the first element.
+    let first = unsafe { tensor.offset_data_ptr::<i64>() }.ok()?;
+    // SAFETY: so many lie there one behind the other, aligned, which has been checked; they are read at once.
+    let values = unsafe { slice::from_raw_parts(first, count) };
+    Some((Values::from_slice(values), RawBuffer { ptr: first.cast_mut().cast(), len: size_of_val(values) }))
 }
 
 fn of_array(array: &Array<'_>) -> PyResult<Values> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{RawBuffer, WritePlan};
+use kvscatter::{ElementType, RawBuffer, WritePlan};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -228,10 +228,11 @@ impl Write {
     ) -> PyResult<usize> {
         let geometry = self.prepared.geometry();
         // Asking may run Python code, looking does not.
-        if is_plain(cache)
-            && is_plain(update)
-            && let Some(cache) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
-            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
+        let large = plan.bytes().is_none_or(write::detaches);
+        if self.cache.is_plain(cache)
+            && self.update.is_plain(update)
+            && let Some(cache) = self.cache.memory(cache, Access::Write, geometry.cache_bytes(), large)
+            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes(), large)
         {
             for list in lists {
                 list.check_apart(cache, self.cache.argument)?;
@@ -258,11 +259,6 @@ impl Write {
             .collect::<PyResult<Vec<_>>>()?;
         write::in_place_many(py, plan, &pairs, &indices.all())
     }
-}
-
-/// Whether there is nothing to an array but its memory.
-fn is_plain(object: &Bound<'_, PyAny>) -> bool {
-    object.is_instance_of::<PyUntypedArray>() || torch::check(object, "").is_ok()
 }
 
 impl Side {
@@ -296,10 +292,21 @@ impl Side {
         Self { argument, form, numpy, dlpack }
     }
 
+    /// Whether there is nothing to an array but its memory.
+    fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
+        let complex = matches!(self.form.element.ty, ElementType::Complex64 | ElementType::Complex128);
+        object.is_instance_of::<PyUntypedArray>() || torch::check(object, self.argument, complex).is_ok()
+    }
+
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
     /// included, takes the way over [`array`](Self::array).
-    fn memory(&self, object: &Bound<'_, PyAny>, access: Access, bytes: Option<usize>) -> Option<RawBuffer> {
-        let large = bytes.is_none_or(write::detaches);
+    fn memory(
+        &self,
+        object: &Bound<'_, PyAny>,
+        access: Access,
+        bytes: Option<usize>,
+        large: bool,
+    ) -> Option<RawBuffer> {
         let Ok(array) = object.cast::<PyUntypedArray>() else {
             // Only looked at, not held: no other thread may run until it is written.
             let data = torch::look(object, |tensor| self.data_of_tensor(tensor)).filter(|_| !large)?;

@@ -1,17 +1,18 @@
 //! PyTorch's tensors: what they keep beside their memory, and the short way to it.
 
-use dlpark::ffi::{DLDevice, DLTensor};
-use dlpark::python::consumer::exchange::ExchangeApi;
+use std::ffi::{c_int, c_void};
+
+use dlpark::ffi::{DLDevice, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor};
 use dlpark::tensor::TensorRef;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 
 use crate::failure::Failure;
 
-/// A gradient would be lost; a view that is conjugated or negated holds other values than its memory.
-pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
+/// A gradient would be lost; a view that is negated or, if complex, conjugated holds other values than its memory.
+pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str, may_be_conjugated: bool) -> PyResult<()> {
     let py = tensor.py();
     let refuse = |why| Err(Failure::Tensor { argument, why }.into());
     if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
@@ -20,33 +21,35 @@ pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResu
     if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
         return refuse("is a negated view of its memory: resolve_neg() it first");
     }
-    if tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
+    if may_be_conjugated && tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
         return refuse("is a conjugated view of its memory: resolve_conj() it first");
     }
     Ok(())
 }
 
-/// `torch.Tensor` and its C functions, once one has been seen.
+/// `torch.Tensor` and the C function that describes one, once one has been seen.
 struct TensorClass {
     class: Py<PyType>,
-    api: ExchangeApi,
+    describe: Describe,
 }
 
-// SAFETY: an address of C functions, which live as long as the process and are called with the interpreter attached.
-unsafe impl Send for TensorClass {}
-// SAFETY: as above.
-unsafe impl Sync for TensorClass {}
+/// `DLPackDLTensorFromPyObjectNoSync`: fills in a description that the tensor lends.
+type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) -> c_int;
 
 /// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs. `None` if it is none, if it
 /// lies on another device, or if anything about it is unusual: the way over [`dlpack`](crate::dlpack) then says what.
 pub(crate) fn look<R>(object: &Bound<'_, PyAny>, look: impl FnOnce(&TensorRef<'_>) -> Option<R>) -> Option<R> {
     let known = tensor_class(object)?;
-    let plain = |tensor: &DLTensor| {
-        // SAFETY: PyTorch's own, unchanged while no Python code runs.
-        let tensor = unsafe { TensorRef::from_raw(tensor) }.ok()?;
-        (tensor.device() == DLDevice::CPU).then_some(tensor).and_then(|tensor| look(&tensor))
-    };
-    known.api.with_tensor_view_no_sync(object.as_borrowed(), |tensor, _| plain(tensor)).ok()?
+    let mut tensor = DLTensor::default();
+    // SAFETY: PyTorch's own function on an object of its class, while the interpreter is attached.
+    let status = unsafe { (known.describe)(object.as_ptr().cast(), &raw mut tensor) };
+    if status != 0 {
+        drop(PyErr::take(object.py()));
+        return None;
+    }
+    // SAFETY: as PyTorch filled it in; nothing changes it while no Python code runs.
+    let tensor = unsafe { TensorRef::from_raw(&tensor) }.ok()?;
+    if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }
 }
 
 /// The class of an object that is exactly a `torch.Tensor`: not a parameter, nor what stands for other tensors.
@@ -56,11 +59,26 @@ fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
     let class = object.get_type();
     let known = match CLASS.get(py) {
         Some(known) => known,
-        None => {
-            let is_it = class.name().ok()? == "Tensor" && class.module().ok()? == "torch";
-            let api = is_it.then(|| ExchangeApi::from_object(object.as_borrowed()).ok().flatten())??;
-            CLASS.get_or_init(py, || TensorClass { class: class.clone().unbind(), api })
+        None if class.name().ok()? == "Tensor" && class.module().ok()? == "torch" => {
+            let describe = describe(&class)?;
+            CLASS.get_or_init(py, || TensorClass { class: class.clone().unbind(), describe })
         }
+        None => return None,
     };
     class.is(&known.class).then_some(known)
+}
+
+/// PyTorch's part of DLPack's exchange of C functions, if it has one of the version known here.
+fn describe(class: &Bound<'_, PyType>) -> Option<Describe> {
+    let capsule = class.getattr(intern!(class.py(), "__dlpack_c_exchange_api__")).ok()?;
+    let capsule = capsule.cast_into::<PyCapsule>().ok()?;
+    let table = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.cast::<DLPackExchangeAPI>();
+    // SAFETY: what a capsule of this name points to, which lives as long as the process. The header is the same in every
+    // version.
+    let header = unsafe { &(*table.as_ptr()).header };
+    if header.version.major != DLPACK_MAJOR_VERSION {
+        return None;
+    }
+    // SAFETY: as above; the table was complete in the first version that had it.
+    unsafe { (*table.as_ptr()).dltensor_from_py_object_no_sync }
 }
