@@ -12,7 +12,11 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 use crate::failure::Failure;
 
 /// A gradient would be lost; a view that is negated or, if complex, conjugated holds other values than its memory.
-pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str, may_be_conjugated: bool) -> PyResult<()> {
+pub(crate) fn check(
+    tensor: &Bound<'_, PyAny>,
+    argument: &'static str,
+    may_be_conjugated: bool,
+) -> PyResult<()> {
     let py = tensor.py();
     let refuse = |why| Err(Failure::Tensor { argument, why }.into());
     if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
@@ -38,7 +42,10 @@ type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) ->
 
 /// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs. `None` if it is none, if it
 /// lies on another device, or if anything about it is unusual: the way over [`dlpack`](crate::dlpack) then says what.
-pub(crate) fn look<R>(object: &Bound<'_, PyAny>, look: impl FnOnce(&TensorRef<'_>) -> Option<R>) -> Option<R> {
+pub(crate) fn look<R>(
+    object: &Bound<'_, PyAny>,
+    look: impl FnOnce(&TensorRef<'_>) -> Option<R>,
+) -> Option<R> {
     let known = tensor_class(object)?;
     let mut tensor = DLTensor::default();
     // SAFETY: PyTorch's own function on an object of its class, while the interpreter is attached.
