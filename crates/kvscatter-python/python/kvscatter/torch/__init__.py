@@ -1,0 +1,74 @@
+"""The write for PyTorch: operators, ONNX export, a cache for transformers, rules for distributed tensors.
+
+Importing this package registers ``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_`` and, where PyTorch has
+distributed tensors, their sharding rules. `tensor_scatter` and `tensor_scatter_` here are these operators with the
+arguments of ``kvscatter.tensor_scatter``; unlike that function they are seen by ``torch.compile`` and
+``torch.export``. ``kvscatter.torch.onnx`` exports them; `KvCache` is imported when it is first asked for, since it
+needs transformers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kvscatter.torch import _ops as _ops  # registers the operators
+
+if torch.distributed.is_available():
+    from kvscatter.torch import distributed as distributed  # registers their sharding rules
+
+if TYPE_CHECKING:
+    from kvscatter.torch.cache import KvCache, KvLayer
+
+__all__ = ["KvCache", "KvLayer", "tensor_scatter", "tensor_scatter_"]
+
+
+def tensor_scatter(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: _ops.Mode = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """ONNX TensorScatter-24, functional: a new, dense tensor that is ``past_cache`` with ``update`` written into it.
+
+    ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``; ``update`` has the same dimensions
+    but for that one. ``write_indices`` and ``lengths`` are integers ``[batch]``: the slot of each sample's first row
+    (zeros if None), and how many of its rows are real (all if None; not a word of ONNX's). In mode ``"circular"``
+    slots are taken modulo the capacity.
+
+    Differentiable in ``past_cache`` and ``update``. Raises what ``kvscatter.tensor_scatter`` raises.
+    """
+    present: torch.Tensor = torch.ops.kvscatter.tensor_scatter(
+        past_cache, update, write_indices, axis, mode, lengths
+    )
+    return present
+
+
+def tensor_scatter_(
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: _ops.Mode = "linear",
+    lengths: torch.Tensor | None = None,
+) -> None:
+    """ONNX TensorScatter-24 in place: writes ``update`` into ``cache``, strided or dense, and returns nothing.
+
+    The arguments are `tensor_scatter`'s. Raises what ``kvscatter.tensor_scatter_`` raises, and then nothing has been
+    written. Where gradients are recorded for ``cache`` or ``update``, they are those of `tensor_scatter`, and so is
+    the cost.
+    """
+    torch.ops.kvscatter.tensor_scatter_(cache, update, write_indices, axis, mode, lengths)
+
+
+def __getattr__(name: str) -> object:
+    if name in {"KvCache", "KvLayer"}:
+        from kvscatter.torch import cache
+
+        return getattr(cache, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,136 @@
+"""An exported program whose writes into its inputs and buffers are outputs, since `torch.onnx` drops them otherwise."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+)
+from torch.utils import _pytree as pytree
+
+_WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A tensor that the program writes to."""
+
+    input: int
+    """Its place among the inputs that are tensors."""
+    output: int
+    """The place among the outputs of what it is after the write, from the end: -1 is the last."""
+    was_buffer: bool
+    """Whether it was a buffer of the module, and is an input only now."""
+
+
+def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, list[Write]]:
+    """``program``, in functional form, with buffers that it writes to as inputs, and with all writes as outputs.
+
+    New inputs are keyword arguments behind the others, named after the buffer with ``_`` for dots. New outputs stand
+    behind the program's own; a write that the program returns already is not returned twice, and not listed.
+    """
+    graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    signature = program.graph_signature
+    buffers = {name: name.replace(".", "_") for name in signature.buffers_to_mutate.values()}
+    output = graph_module.graph.output_node()
+    values: Any = output.args[0]
+    returned = list(zip(signature.output_specs, values, strict=True))
+    own = [(spec, value) for spec, value in returned if spec.kind not in _WRITES]
+    listed = {value for _, value in own}
+    written = [(spec, value) for spec, value in returned if spec.kind in _WRITES and value not in listed]
+    output.args = (tuple(value for _, value in own + written),)
+    changed = ExportGraphSignature(
+        _buffers_last(graph_module.graph, signature, buffers),
+        [OutputSpec(OutputKind.USER_OUTPUT, spec.arg, None) for spec, _ in own + written],
+    )
+    inputs = [
+        spec.arg.name
+        for spec in changed.input_specs
+        if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
+    ]
+    placeholders = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
+    writes = [
+        Write(
+            inputs.index(placeholders.get(spec.target or "") or spec.target or ""),
+            place,
+            spec.target in buffers,
+        )
+        for place, (spec, _) in enumerate(written, start=-len(written))
+    ]
+    args, kwargs = program.example_inputs or ((), {})
+    tensors = {**program.state_dict, **program.constants}
+    return rebuilt(
+        program,
+        graph_module,
+        changed,
+        module_call_graph=_call(program, changed, list(buffers.values()), len(written)),
+        example_inputs=(args, kwargs | {name: tensors[buffer] for buffer, name in buffers.items()}),
+        state_dict={name: value for name, value in program.state_dict.items() if name not in buffers},
+        constants={name: value for name, value in program.constants.items() if name not in buffers},
+    ), writes
+
+
+def rebuilt(
+    program: ExportedProgram,
+    graph_module: torch.fx.GraphModule,
+    signature: ExportGraphSignature,
+    **changed: Any,
+) -> ExportedProgram:
+    """``program`` with another graph, and with what else is ``changed``."""
+    kept = (
+        "state_dict",
+        "range_constraints",
+        "module_call_graph",
+        "example_inputs",
+        "constants",
+        "verifiers",
+    )
+    attributes = {name: getattr(program, name) for name in kept} | changed
+    return ExportedProgram(graph_module, graph_module.graph, signature, **attributes)
+
+
+def _buffers_last(
+    graph: torch.fx.Graph, signature: ExportGraphSignature, buffers: dict[str, str]
+) -> list[InputSpec]:
+    """Moves the buffers behind all other inputs, and says what the inputs are now."""
+    inputs = list(zip(signature.input_specs, graph.find_nodes(op="placeholder"), strict=True))
+    moved = [
+        (spec, node) for spec, node in inputs if spec.kind is InputKind.BUFFER and spec.target in buffers
+    ]
+    last = inputs[-1][1]
+    for _, node in moved:
+        if node is not last:
+            last.append(node)
+        last = node
+    names = {spec.arg.name for spec, _ in moved}
+    stay = [spec for spec, _ in inputs if spec.arg.name not in names]
+    return stay + [InputSpec(InputKind.USER_INPUT, spec.arg, None) for spec, _ in moved]
+
+
+def _call(
+    program: ExportedProgram, signature: ExportGraphSignature, names: list[str], outputs: int
+) -> list[ModuleCallEntry]:
+    """How the program is called, with keyword arguments ``names`` and ``outputs`` more results."""
+    entry, *inner = program.module_call_graph
+    call = entry.signature
+    assert call is not None, "the outermost module is called somehow"
+    args, kwargs = pytree.tree_unflatten(range(call.in_spec.num_leaves), call.in_spec)
+    result = pytree.tree_unflatten(range(call.out_spec.num_leaves), call.out_spec)
+    changed = ModuleCallSignature(
+        inputs=[spec.arg for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT],
+        outputs=[spec.arg for spec in signature.output_specs],
+        in_spec=pytree.tree_structure((args, kwargs | dict.fromkeys(names, 0))),
+        out_spec=pytree.tree_structure((result, *range(outputs))),
+        forward_arg_names=None if call.forward_arg_names is None else [*call.forward_arg_names, *names],
+    )
+    return [replace(entry, signature=changed), *inner]

@@ -1,0 +1,239 @@
+"""``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_``: the write as PyTorch operators.
+
+Both are opaque to ``torch.compile`` and ``torch.export`` and have fake kernels, so they trace with static and with
+symbolic shapes. What a write means is not decided here: the kernels hand memory to the compiled module.
+
+Both have gradients. ``torch.vmap`` calls the functional one once per item and refuses the one in place: a cache has a
+batch of its own, with positions of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast, get_args
+
+import torch
+
+import kvscatter
+from kvscatter import errors
+
+Mode = Literal["linear", "circular"]
+
+
+@torch.library.custom_op("kvscatter::tensor_scatter", mutates_args=())
+def tensor_scatter(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """ONNX TensorScatter-24, functional: a new, dense tensor that is ``past_cache`` with ``update`` written into it.
+
+    ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``; ``update`` has the same dimensions
+    but for that one. ``write_indices`` and ``lengths`` are integers ``[batch]``: the slot of each sample's first row
+    (zeros if None), and how many of its rows are real (all if None; not a word of ONNX's). In mode ``"circular"``
+    slots are taken modulo the capacity.
+
+    Differentiable in ``past_cache`` and ``update``. Raises what ``kvscatter.tensor_scatter`` raises.
+    """
+    past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
+    present = torch.empty(past.shape, dtype=past.dtype, device=past.device)
+    kvscatter.tensor_scatter(
+        past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
+    )
+    return present
+
+
+@torch.library.custom_op("kvscatter::tensor_scatter_", mutates_args=("cache",))
+def tensor_scatter_(
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    cache_mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> None:
+    """ONNX TensorScatter-24 in place: writes ``update`` into ``cache``, strided or dense, and returns nothing.
+
+    The arguments are ``tensor_scatter``'s, but that ``mode`` is ``cache_mode``: PyTorch cannot functionalize a write
+    in place by an operator that has an argument ``mode``. Raises what ``kvscatter.tensor_scatter_`` raises, and then
+    nothing has been written.
+    """
+    memory, rows = _memory(cache, "cache"), _memory(update, "update")
+    kvscatter.tensor_scatter_(
+        memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
+    )
+
+
+def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
+    """``tensor`` as what DLPack can lend: strided and outside of autograd, which has been dealt with above."""
+    if tensor.layout is not torch.strided:
+        message = f"{argument} is {tensor.layout}: only strided tensors can be read and written"
+        raise errors.ArrayError(message, "layout", argument)
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+# ── shapes, known and symbolic ──────────────────────────────────────────────────────────────────────────────────
+
+
+@tensor_scatter.register_fake
+def _(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    _check_shapes("past_cache", past_cache, update, write_indices, axis, mode, lengths)
+    return torch.empty(past_cache.shape, dtype=past_cache.dtype, device=past_cache.device)
+
+
+@tensor_scatter_.register_fake
+def _(
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    cache_mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> None:
+    _check_shapes("cache", cache, update, write_indices, axis, cache_mode, lengths)
+
+
+def sequence_dimension(axis: int, rank: int) -> int:
+    """``axis`` counted from the front. Raises `errors.OptionError` if it is out of range or the batch."""
+    if not -rank <= axis < rank:
+        message = f"axis {axis} is out of range for rank {rank}"
+        raise errors.OptionError(message, "axis_out_of_range", "axis", axis=axis, rank=rank)
+    if axis in {0, -rank}:
+        message = f"axis {axis} is the batch: the sequence is another dimension"
+        raise errors.OptionError(message, "axis_is_batch", "axis", axis=axis, rank=rank)
+    return axis % rank
+
+
+def _check_shapes(
+    name: str,
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None,
+    axis: int,
+    mode: str,
+    lengths: torch.Tensor | None,
+) -> None:
+    """What can be known without values. The compiled module checks it again, with its sizes in hand."""
+    rank = cache.dim()
+    sequence = sequence_dimension(axis, rank)
+    if mode not in get_args(Mode):
+        raise errors.OptionError(f"mode {mode!r} is neither linear nor circular", "unknown_mode", "mode")
+    if cache.dtype != update.dtype:
+        message = f"update is {update.dtype}, {name} is {cache.dtype}"
+        raise errors.ElementTypeError(message, "element_type_mismatch", "update")
+    if update.dim() != rank:
+        message = f"update has rank {update.dim()}, {name} has {rank}"
+        raise errors.ShapeError(message, "rank_mismatch", "update", cache=rank, update=update.dim())
+    for dimension, (expected, got) in enumerate(zip(cache.shape, update.shape, strict=True)):
+        if dimension == sequence:
+            message = f"update has {got} rows, more than the {expected} of {name}"
+            _require(got <= expected, message, "update_longer_than_cache", "update")
+        else:
+            message = f"dimension {dimension} of update is {got}, {name} has {expected}"
+            _require(got == expected, message, "dimension_mismatch", "update")
+    for argument, values in (("write_indices", write_indices), ("lengths", lengths)):
+        if values is None:
+            continue
+        if values.dim() != 1:
+            message = f"{argument} has rank {values.dim()}: it must be [batch]"
+            raise errors.ShapeError(message, "rank", argument, rank=values.dim(), expected=(1,))
+        if values.is_floating_point() or values.is_complex() or values.dtype is torch.bool:
+            message = f"{argument} is {values.dtype}: positions are integers"
+            raise errors.ElementTypeError(message, "element_type", argument)
+        got, batch = values.shape[0], cache.shape[0]
+        _require(got == batch, f"{argument} has {got} values, the batch is {batch}", "count", argument)
+
+
+def _require(condition: bool | torch.SymBool, message: str, kind: str, argument: str) -> None:
+    """An error now, or a check that the traced program makes when the sizes are known."""
+    if isinstance(condition, torch.SymBool):
+        torch._check(condition, lambda: message)
+    elif not condition:
+        error = errors.PositionError if kind == "count" else errors.ShapeError
+        raise error(message, kind, argument)
+
+
+# ── gradients ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    past_cache, update, ctx.write_indices, axis, ctx.mode, ctx.lengths = inputs
+    ctx.axis = sequence_dimension(axis, past_cache.dim())
+    ctx.update_shape = update.shape
+
+
+def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """What was kept flows to the past, what was written to the update."""
+    past = update = None
+    if ctx.needs_input_grad[0]:
+        nothing = torch.zeros(ctx.update_shape, dtype=grad.dtype, device=grad.device)
+        past = tensor_scatter(grad, nothing, ctx.write_indices, ctx.axis, ctx.mode, ctx.lengths)
+    if ctx.needs_input_grad[1]:
+        update = _gather(grad, ctx.update_shape, ctx.write_indices, ctx.axis, ctx.lengths)
+    return past, update, None, None, None, None
+
+
+def _gather(
+    grad: torch.Tensor,
+    shape: torch.Size,
+    write_indices: torch.Tensor | None,
+    axis: int,
+    lengths: torch.Tensor | None,
+) -> torch.Tensor:
+    """The rows of ``grad`` that an update of ``shape`` was written to; zero where it was not written."""
+    batch, rows, capacity = shape[0], shape[axis], grad.shape[axis]
+    offsets = torch.arange(rows, device=grad.device).expand(batch, rows)
+    starts = 0 if write_indices is None else write_indices[:, None]
+    # In linear mode only rows that `lengths` leaves out lie past the end, and they are masked below.
+    slots = (starts + offsets) % max(capacity, 1)
+    per_row = [batch] + [1] * (len(shape) - 1)
+    per_row[axis] = rows
+    gathered = grad.gather(axis, slots.view(per_row).expand(shape))
+    if lengths is None:
+        return gathered
+    return gathered.masked_fill((offsets >= lengths[:, None]).view(per_row), 0)
+
+
+tensor_scatter.register_autograd(_gradients, setup_context=_remember)
+
+
+def _write(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
+    """A recorded write is the functional operator and a copy, so that the cache's history goes on with it.
+
+    That costs what copying the cache costs, twice, and is what compiled graphs differentiate correctly. An exported
+    program keeps the write in place: it comes back here when it runs.
+    """
+    recorded = torch.is_grad_enabled() and (cache.requires_grad or update.requires_grad)
+    if recorded and not torch.compiler.is_exporting():
+        cache.copy_(tensor_scatter(cache, update, *rest))
+        return
+    with torch._C._AutoDispatchBelowAutograd():
+        torch.ops.kvscatter.tensor_scatter_.default(cache, update, *rest)
+
+
+def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
+    """Views that hold other values than their memory: an update is resolved, a cache would have to be rewritten."""
+    if cache.is_conj() or cache.is_neg():
+        message = (
+            "cache is a conjugated or negated view of its memory: resolve_conj() or resolve_neg() it first"
+        )
+        raise errors.ArrayError(message, "tensor", "cache")
+    torch.ops.kvscatter.tensor_scatter_.default(cache, update.resolve_conj().resolve_neg(), *rest)
+
+
+_LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
+"""Kept, since what a library registers ends when it does."""
+
+for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
+    _LIBRARY.impl("tensor_scatter_", _write, _key)  # type: ignore[no-untyped-call]
+for _key in ("Conjugate", "Negative"):
+    _LIBRARY.impl("tensor_scatter_", _resolve, _key)  # type: ignore[no-untyped-call]

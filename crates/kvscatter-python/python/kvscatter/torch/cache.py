@@ -1,0 +1,57 @@
+"""A static cache for Hugging Face transformers that writes with ``kvscatter::tensor_scatter_``.
+
+`KvCache` is used where `transformers.StaticCache` is: it has the same shapes, works under `torch.compile` and
+`torch.export` where that does, and holds every sample's keys and values in memory that never moves. Needs
+transformers 5, which this module imports.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, StaticLayer, get_layer_types_and_kwargs
+
+from kvscatter import errors
+
+__all__ = ["KvCache", "KvLayer"]
+
+
+class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
+    """One layer's keys and values, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
+
+    Lengths, masks and the time of allocation are `StaticLayer`'s.
+    """
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes new keys and values behind the old ones and returns the whole caches.
+
+        Both are ``[batch, heads, rows, head_size]``, strided as they come. Raises `errors.PositionError` before
+        anything is written if they do not fit, which `StaticLayer` leaves to an index error or a device assert.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None, "they have been allocated above"
+        start = self.cumulative_length.expand(key_states.shape[0])
+        torch.ops.kvscatter.tensor_scatter_(self.keys, key_states, start)
+        torch.ops.kvscatter.tensor_scatter_(self.values, value_states, start)
+        self.cumulative_length.add_(key_states.shape[-2])
+        return self.keys, self.values
+
+
+class KvCache(Cache):
+    """A cache of ``max_cache_len`` positions for the model of ``config``: `transformers.StaticCache`, kvscatter's way.
+
+    Every layer of the model must attend to all positions: a model with another kind of layer raises
+    `errors.OptionError`.
+    """
+
+    def __init__(self, config: Any, max_cache_len: int) -> None:
+        kinds, _ = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+        other = sorted(set(kinds) - {"full_attention"})
+        if other:
+            message = f"layers of type {', '.join(other)}: KvCache has layers of full attention only"
+            raise errors.OptionError(message, "layer_type", "config")
+        super().__init__(layers=[KvLayer(max_cache_len) for _ in kinds])

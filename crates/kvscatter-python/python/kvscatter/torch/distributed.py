@@ -1,0 +1,111 @@
+"""Sharding rules of the write for PyTorch's distributed tensors (`torch.distributed.tensor.DTensor`).
+
+Importing this module registers them; ``kvscatter.torch`` does so where PyTorch has distributed tensors. A write moves
+rows of one sample along the sequence and nothing else, so a cache that is replicated, or sharded over any dimension
+but the sequence, is written where its parts lie, without communication:
+
+========================  =======================  ===============================
+the cache, per mesh axis  the update               write_indices and lengths
+========================  =======================  ===============================
+``Replicate()``           ``Replicate()``          ``Replicate()``
+``Shard(batch)``          ``Shard(batch)``         ``Shard(0)``: they follow the batch
+``Shard(other)``          ``Shard(other)``         ``Replicate()``
+``Shard(sequence)``       refused                  refused
+``Partial()``             refused                  refused
+========================  =======================  ===============================
+
+An update or indices that are replicated where they should be sharded are cut where they lie. Whatever would have to
+be communicated is refused with the placements that are needed, and redistributed by the caller if that is wanted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
+
+from kvscatter import errors
+from kvscatter.torch._ops import sequence_dimension
+
+__all__: list[str] = []
+
+
+def _strategy(schema: OpSchema) -> OpStrategy:
+    """The one way to write without communication, or an error.
+
+    PyTorch's `register_sharding` is not enough: it chooses among placements by an estimate of costs, which may cut
+    or gather the cache, and it has no placement for a dimension that is shorter than the mesh.
+    """
+    given: dict[str, Any] = dict(zip(_NAMES, schema.args_schema, strict=False))
+    cache = _spec(given["past_cache"])
+    sequence = sequence_dimension(given.get("axis", -2), cache.ndim)
+    _check_cache(cache.placements, sequence)
+    wanted = {
+        "past_cache": cache.placements,
+        "update": cache.placements,
+        "write_indices": _following_batch(cache.placements),
+        "lengths": _following_batch(cache.placements),
+    }
+    inputs, costs = [], []
+    for argument, value in given.items():
+        if isinstance(value, OpStrategy):
+            spec = _spec(value)
+            _check_local(argument, spec, cache, wanted[argument])
+            inputs.append(DTensorSpec(cache.mesh, wanted[argument], spec.tensor_meta))
+            costs.append([0.0])
+    returns = DTensorSpec(cache.mesh, cache.placements) if schema.op._schema.returns else None
+    return OpStrategy([OpSpec(returns, inputs, costs)])
+
+
+_NAMES = ("past_cache", "update", "write_indices", "axis", "mode", "lengths")
+
+
+def _spec(strategy: OpStrategy) -> DTensorSpec:
+    return strategy.strategies[0].output_spec
+
+
+def _following_batch(cache: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    return tuple(Shard(0) if placement == Shard(0) else Replicate() for placement in cache)
+
+
+def _check_cache(placements: tuple[Placement, ...], sequence: int) -> None:
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, Partial):
+            problem = "a sum that has not been taken: reduce it first"
+        elif placement == Shard(sequence):
+            problem = "sharded over the sequence, where a write belongs to one of the shards: shard another dimension"
+        elif type(placement) in {Replicate, Shard}:
+            continue
+        else:
+            problem = "placed in a way that this rule does not know"
+        message = f"the cache is {placement} on mesh axis {axis}, {problem}"
+        raise errors.OptionError(message, "cache_placement", "past_cache")
+
+
+def _check_local(
+    argument: str, given: DTensorSpec, cache: DTensorSpec, wanted: tuple[Placement, ...]
+) -> None:
+    """Whether ``given`` can become ``wanted`` where it lies: it does already, or it is replicated and cut."""
+    if given.mesh != cache.mesh:
+        message = f"{argument} is on {given.mesh}, the cache on {cache.mesh}: both must be on one mesh"
+        raise errors.OptionError(message, "mesh", argument)
+    for have, want in zip(given.placements, wanted, strict=True):
+        if have != want and not have.is_replicate():
+            message = (
+                f"{argument} is {given.placements} and the cache {cache.placements}: a write would have to "
+                f"communicate; redistribute {argument} to {wanted} first"
+            )
+            raise errors.OptionError(message, "placement", argument)
+
+
+def _register() -> None:
+    hashed_from = _NAMES.index("axis")  # what the rule depends on beside placements and shapes
+    for op in (torch.ops.kvscatter.tensor_scatter.default, torch.ops.kvscatter.tensor_scatter_.default):
+        propagator = DTensor._op_dispatcher.sharding_propagator
+        propagator.register_op_strategy(op, _strategy, RuntimeSchemaInfo(hashed_from))
+
+
+_register()
