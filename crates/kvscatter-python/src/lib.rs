@@ -11,9 +11,9 @@ mod error;
 mod failure;
 mod fresh;
 mod indices;
-mod model;
 mod kv_cache_operation;
 mod kv_cache_update;
+mod model;
 mod options;
 mod plan;
 mod positions;
@@ -23,6 +23,8 @@ mod refusal;
 mod scatter;
 mod strided;
 mod text;
+mod timing;
+mod torch;
 mod write;
 
 use pyo3::prelude::*;
@@ -32,11 +34,11 @@ mod _native {
     #[pymodule_export]
     use crate::cases::OracleCases;
     #[pymodule_export]
-    use crate::model::OnnxModel;
-    #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;
     #[pymodule_export]
     use crate::kv_cache_update::kv_cache_update_;
+    #[pymodule_export]
+    use crate::model::OnnxModel;
     #[pymodule_export]
     use crate::plan::{Plan, plan};
     #[pymodule_export]
@@ -47,4 +49,6 @@ mod _native {
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]
     use crate::scatter::{in_place_many, tensor_scatter, tensor_scatter_};
+    #[pymodule_export]
+    use crate::timing::{time_memcpy, time_rust_call};
 }

@@ -48,6 +48,8 @@ struct NumpyForm {
 /// `past_cache` and `update` are arrays as they will be given, or shapes, for dense arrays of `dtype`.
 #[pyfunction]
 #[pyo3(signature = (past_cache, update, *, axis=-2, mode="linear", out_of_range="error", negative_index="modulo", dtype=None))]
+#[pyo3(text_signature = "(past_cache, update, *, axis=-2, mode='linear', \
+    out_of_range='error', negative_index='modulo', dtype=None)")]
 #[expect(clippy::too_many_arguments, reason = "the attributes of the operator, by keyword")]
 pub(crate) fn prepare(
     py: Python<'_>,

@@ -9,6 +9,8 @@ use crate::{fresh, options, write};
 /// Writes `update` into `cache`, in place; gives the number of samples skipped.
 #[pyfunction]
 #[pyo3(signature = (cache, update, write_indices=None, *, axis=-2, mode="linear", lengths=None, out_of_range="error", negative_index="modulo"))]
+#[pyo3(text_signature = "(cache, update, write_indices=None, *, axis=-2, mode='linear', \
+    lengths=None, out_of_range='error', negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
 pub(crate) fn tensor_scatter_(
     py: Python<'_>,
@@ -33,6 +35,8 @@ pub(crate) fn tensor_scatter_(
 /// `past_cache` with `update` written into it, as a new array or in `out`.
 #[pyfunction]
 #[pyo3(signature = (past_cache, update, write_indices=None, *, axis=-2, mode="linear", lengths=None, out=None, negative_index="modulo"))]
+#[pyo3(text_signature = "(past_cache, update, write_indices=None, *, axis=-2, mode='linear', \
+    lengths=None, out=None, negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
 pub(crate) fn tensor_scatter<'py>(
     py: Python<'py>,
@@ -70,6 +74,8 @@ pub(crate) fn tensor_scatter<'py>(
 /// Writes every pair of a cache and its update at the same positions, or none; gives the number of samples skipped.
 #[pyfunction]
 #[pyo3(signature = (pairs, write_indices=None, *, axis=-2, mode="linear", lengths=None, out_of_range="error", negative_index="modulo"))]
+#[pyo3(text_signature = "(pairs, write_indices=None, *, axis=-2, mode='linear', \
+    lengths=None, out_of_range='error', negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
 pub(crate) fn in_place_many(
     py: Python<'_>,

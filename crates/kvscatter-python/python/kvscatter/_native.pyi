@@ -1,0 +1,257 @@
+"""The compiled half of the package. What each function does is said by its docstring at run time."""
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from typing import Any, Literal, Protocol, TypeAlias, final, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from kvscatter._plan import Block, Segment
+from kvscatter._typing import AnyArray, Indices, Mode, NegativeIndex, OutOfRange, Shape, SupportsDLPack
+
+__all__ = [
+    "OnnxModel",
+    "OracleCases",
+    "Plan",
+    "Prepared",
+    "in_place_many",
+    "kv_cache_operation_",
+    "kv_cache_update_",
+    "oracle_kv_cache_operation",
+    "oracle_kv_cache_update",
+    "oracle_tensor_scatter",
+    "plan",
+    "positions",
+    "prepare",
+    "tensor_scatter",
+    "tensor_scatter_",
+    "time_memcpy",
+    "time_rust_call",
+]
+
+def tensor_scatter(
+    past_cache: AnyArray,
+    update: SupportsDLPack,
+    write_indices: Indices | None = None,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    lengths: Indices | None = None,
+    out: AnyArray | None = None,
+    negative_index: NegativeIndex = "modulo",
+) -> AnyArray: ...
+def tensor_scatter_(
+    cache: SupportsDLPack,
+    update: SupportsDLPack,
+    write_indices: Indices | None = None,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+) -> int: ...
+def in_place_many(
+    pairs: Iterable[tuple[SupportsDLPack, SupportsDLPack]],
+    write_indices: Indices | None = None,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+) -> int: ...
+def kv_cache_update_(
+    cache: SupportsDLPack,
+    update: SupportsDLPack,
+    writeIndices: Indices,
+    updateLengths: Indices | None = None,
+    *,
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+) -> int: ...
+def kv_cache_operation_(
+    newKv: SupportsDLPack,
+    layerId: Indices | int,
+    past: SupportsDLPack,
+    tokenOffset: Indices,
+    seqLen: Indices,
+    *,
+    param: bytes = ...,
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+) -> int: ...
+@overload
+def prepare(
+    past_cache: SupportsDLPack,
+    update: SupportsDLPack,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+    dtype: None = None,
+) -> Prepared: ...
+@overload
+def prepare(
+    past_cache: Shape,
+    update: Shape,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+    dtype: DTypeLike,
+) -> Prepared: ...
+@overload
+def plan(
+    past_cache: SupportsDLPack,
+    update: SupportsDLPack,
+    write_indices: Indices | None = None,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+    dtype: None = None,
+) -> Plan: ...
+@overload
+def plan(
+    past_cache: Shape,
+    update: Shape,
+    write_indices: Indices | None = None,
+    *,
+    axis: int = -2,
+    mode: Mode = "linear",
+    lengths: Indices | None = None,
+    out_of_range: OutOfRange = "error",
+    negative_index: NegativeIndex = "modulo",
+    dtype: DTypeLike,
+) -> Plan: ...
+
+@final
+class Prepared:
+    def __call__(
+        self,
+        cache: SupportsDLPack,
+        update: SupportsDLPack,
+        write_indices: Indices | None = None,
+        lengths: Indices | None = None,
+    ) -> int: ...
+    def many(
+        self,
+        pairs: Iterable[tuple[SupportsDLPack, SupportsDLPack]],
+        write_indices: Indices | None = None,
+        lengths: Indices | None = None,
+    ) -> int: ...
+    def into(
+        self,
+        past_cache: SupportsDLPack,
+        update: SupportsDLPack,
+        out: SupportsDLPack,
+        write_indices: Indices | None = None,
+        lengths: Indices | None = None,
+    ) -> int: ...
+    def plan(self, write_indices: Indices | None = None, lengths: Indices | None = None) -> Plan: ...
+
+@final
+class Plan:
+    @property
+    def blocks(self) -> list[Block]: ...
+    @property
+    def segments(self) -> list[Segment]: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def elements(self) -> int: ...
+    @property
+    def bytes(self) -> int | None: ...
+    def write(self, cache: SupportsDLPack, update: SupportsDLPack) -> int: ...
+    def text(self, *, width: int = 80, samples: int = ..., ascii: bool = False) -> str: ...
+    def svg(self, *, samples: int = ...) -> str: ...
+    def _repr_html_(self) -> str: ...
+
+# What follows is for this package's own modules.
+
+_Numbers: TypeAlias = int | Indices
+_Positions64: TypeAlias = int | NDArray[np.int64]
+
+class _Positions(Protocol):
+    def length_after(self, start: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def start_from_length_after(self, length: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def token_offset(self, start: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def start_from_token_offset(self, token_offset: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def last_index(self, start: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def start_from_last_index(self, last: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def nonpad_kv_seqlen(self, start: _Numbers, rows: _Numbers, capacity: int, mode: str) -> _Positions64: ...
+    def start_from_nonpad_kv_seqlen(
+        self, length: _Numbers, rows: _Numbers, capacity: int, mode: str
+    ) -> _Positions64: ...
+
+positions: _Positions
+
+# Names of the element types, the cache's shape, the update's.
+_Tensors: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[int]]
+# The rule, the message and the fields.
+_Broken: TypeAlias = tuple[str, str, dict[str, int]]
+_Answer: TypeAlias = tuple[NDArray[np.int64], int, None] | tuple[None, Literal[0], _Broken]
+
+def oracle_tensor_scatter(
+    tensors: _Tensors,
+    write_indices: Sequence[int] | None,
+    axis: int,
+    mode: str,
+    lengths: Sequence[int] | None,
+    policies: tuple[bool, bool],
+) -> _Answer: ...
+def oracle_kv_cache_update(
+    tensors: _Tensors,
+    write_indices: Sequence[int],
+    update_lengths: Sequence[int] | None,
+    lengths: Sequence[int] | None,
+    skip: bool,
+) -> _Answer: ...
+def oracle_kv_cache_operation(
+    tensors: _Tensors,
+    layer_id: Sequence[int],
+    token_offset: Sequence[int],
+    seq_len: Sequence[int],
+    lengths: Sequence[int] | None,
+    skip: bool,
+) -> _Answer: ...
+
+@final
+class OracleCases:
+    def __new__(
+        cls,
+        seed: int,
+        operators: Sequence[str],
+        elements: Sequence[str],
+        available: Sequence[str],
+        extensions: Sequence[str],
+    ) -> OracleCases: ...
+    def __iter__(self) -> OracleCases: ...
+    def __next__(self) -> dict[str, Any]: ...
+
+@final
+class OnnxModel:
+    @staticmethod
+    def from_bytes(bytes: bytes) -> OnnxModel: ...
+    @staticmethod
+    def load(path: str | PathLike[str]) -> OnnxModel: ...
+    def inputs(self) -> list[tuple[str, bool]]: ...
+    def outputs(self) -> list[str]: ...
+    def run(
+        self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
+    ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
+
+def time_rust_call(
+    write: Prepared,
+    cache: SupportsDLPack,
+    update: SupportsDLPack,
+    write_indices: Indices,
+    repeats: int,
+) -> int: ...
+def time_memcpy(bytes: int, repeats: int) -> int: ...

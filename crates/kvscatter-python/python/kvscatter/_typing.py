@@ -1,0 +1,38 @@
+"""The types of the package's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+__all__ = [
+    "AnyArray",
+    "Indices",
+    "Mode",
+    "NegativeIndex",
+    "OutOfRange",
+    "Shape",
+    "SupportsDLPack",
+]
+
+
+class SupportsDLPack(Protocol):
+    """An array of any library: NumPy, PyTorch, JAX, CuPy and others."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """A capsule that holds the array."""
+
+    def __dlpack_device__(self) -> Any:
+        """Where its memory is."""
+
+
+AnyArray = TypeVar("AnyArray", bound=SupportsDLPack)
+
+Indices: TypeAlias = SupportsDLPack | Sequence[int]
+"""An integer array of one dimension, or numbers."""
+
+Shape: TypeAlias = tuple[int, ...] | list[int]
+
+Mode: TypeAlias = Literal["linear", "circular"]
+OutOfRange: TypeAlias = Literal["error", "skip"]
+NegativeIndex: TypeAlias = Literal["modulo", "reject"]

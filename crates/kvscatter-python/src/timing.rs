@@ -1,0 +1,55 @@
+//! What `bench/peers.py` compares the package with, in the same process and on the same memory: the Rust call
+//! behind a prepared write, and libc's memcpy. Not part of the public interface.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::error;
+use crate::prepared::{CallIndices, Prepared};
+
+/// Nanoseconds of `repeats` calls in Rust: every one checks the positions, plans and writes.
+#[pyfunction]
+pub(crate) fn time_rust_call(
+    py: Python<'_>,
+    write: &Prepared,
+    cache: &Bound<'_, PyAny>,
+    update: &Bound<'_, PyAny>,
+    write_indices: &Bound<'_, PyAny>,
+    repeats: u32,
+) -> PyResult<u64> {
+    let indices = CallIndices::of(Some(write_indices), None)?;
+    let (cache, update) = (Array::written(cache, "cache")?, Array::read(update, "update")?);
+    let write = write.shared();
+    let (cache, update) = {
+        let plan = write.plan(py, &indices)?;
+        let geometry = plan.geometry();
+        (cache.buffer(geometry.cache_bytes()), update.buffer(geometry.update_bytes()))
+    };
+    let begin = Instant::now();
+    for _ in 0..repeats {
+        let plan = black_box(&write).plan(py, &indices)?;
+        // SAFETY: what the arrays' owners lend, valid and held for this call.
+        unsafe { plan.write_raw(black_box(cache), black_box(update)) }
+            .map_err(|refused| error::core(py, refused))?;
+    }
+    Ok(nanoseconds(begin))
+}
+
+/// Nanoseconds of `repeats` times one memcpy of `bytes`, between memory of its own that a first one has warmed.
+#[pyfunction]
+pub(crate) fn time_memcpy(bytes: usize, repeats: u32) -> u64 {
+    let (mut to, from) = (vec![1_u8; bytes], vec![2_u8; bytes]);
+    to.copy_from_slice(&from);
+    let begin = Instant::now();
+    for _ in 0..repeats {
+        black_box(to.as_mut_slice()).copy_from_slice(black_box(&from));
+    }
+    nanoseconds(begin)
+}
+
+fn nanoseconds(begin: Instant) -> u64 {
+    u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
