@@ -52,9 +52,9 @@ use crate::{options, write};
     newKv, layerId, past, tokenOffset, seqLen, *,
     param = ZEROS, lengths = None, out_of_range = "error"
 ))]
-#[pyo3(
-    text_signature = "(newKv, layerId, past, tokenOffset, seqLen, *, param=bytes(8), lengths=None, out_of_range='error')"
-)]
+// `inspect` reads literals alone, and PyO3 writes `...` for others.
+#[pyo3(text_signature = "(newKv, layerId, past, tokenOffset, seqLen, *, \
+    param=b'\\0\\0\\0\\0\\0\\0\\0\\0', lengths=None, out_of_range='error')")]
 #[expect(non_snake_case, reason = "Ascend's spelling")]
 #[expect(clippy::too_many_arguments, reason = "Ascend's")]
 pub(crate) fn kv_cache_operation_(

@@ -44,13 +44,13 @@ write can have; ``error.index`` is the sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvscatter._native import positions as _native
+from kvscatter._typing import Indices, Mode
 
 __all__ = [
     "last_index",
@@ -63,17 +63,12 @@ __all__ = [
     "token_offset",
 ]
 
-Batch: TypeAlias = "NDArray[np.integer[Any]] | Sequence[int]"
-"""One number per sample."""
-
-Mode: TypeAlias = Literal["linear", "circular"]
-
 
 @overload
 def length_after(start: int, rows: int) -> int: ...
 @overload
-def length_after(start: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
-def length_after(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+def length_after(start: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
+def length_after(start: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → length after the write.
 
     >>> length_after(5, rows=2)
@@ -88,8 +83,8 @@ def length_after(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int6
 @overload
 def start_from_length_after(length: int, rows: int) -> int: ...
 @overload
-def start_from_length_after(length: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
-def start_from_length_after(length: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+def start_from_length_after(length: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
+def start_from_length_after(length: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
     """Length after the write → ``write_indices``.
 
     >>> start_from_length_after(7, rows=2)
@@ -104,8 +99,8 @@ def start_from_length_after(length: int | Batch, rows: int | Batch) -> int | NDA
 @overload
 def token_offset(start: int, rows: int) -> int: ...
 @overload
-def token_offset(start: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
-def token_offset(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+def token_offset(start: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
+def token_offset(start: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → Ascend's ``tokenOffset``; ``rows`` is its ``seqLen``.
 
     >>> token_offset(5, rows=2)
@@ -120,8 +115,8 @@ def token_offset(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int6
 @overload
 def start_from_token_offset(token_offset: int, rows: int) -> int: ...
 @overload
-def start_from_token_offset(token_offset: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
-def start_from_token_offset(token_offset: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+def start_from_token_offset(token_offset: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
+def start_from_token_offset(token_offset: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
     """Ascend's ``tokenOffset`` → ``write_indices``.
 
     >>> start_from_token_offset(7, rows=2)
@@ -136,8 +131,8 @@ def start_from_token_offset(token_offset: int | Batch, rows: int | Batch) -> int
 @overload
 def last_index(start: int, rows: int) -> int: ...
 @overload
-def last_index(start: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
-def last_index(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+def last_index(start: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
+def last_index(start: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → GroupQueryAttention's ``seqlens_k``; -1 for a sample that is still empty.
 
     >>> last_index(5, rows=2)
@@ -154,8 +149,8 @@ def last_index(start: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]
 @overload
 def start_from_last_index(last: int, rows: int) -> int: ...
 @overload
-def start_from_last_index(last: Batch, rows: int | Batch) -> NDArray[np.int64]: ...
-def start_from_last_index(last: int | Batch, rows: int | Batch) -> int | NDArray[np.int64]:
+def start_from_last_index(last: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
+def start_from_last_index(last: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
     """GroupQueryAttention's ``seqlens_k`` → ``write_indices``.
 
     >>> start_from_last_index(6, rows=2)
@@ -171,10 +166,10 @@ def start_from_last_index(last: int | Batch, rows: int | Batch) -> int | NDArray
 def nonpad_kv_seqlen(start: int, rows: int, capacity: int, mode: Mode = "linear") -> int: ...
 @overload
 def nonpad_kv_seqlen(
-    start: Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+    start: Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
 ) -> NDArray[np.int64]: ...
 def nonpad_kv_seqlen(
-    start: int | Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+    start: int | Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
 ) -> int | NDArray[np.int64]:
     """``write_indices`` → ONNX Attention's ``nonpad_kv_seqlen``: the length after the write, which in a ring stops at
     the capacity.
@@ -195,10 +190,10 @@ def nonpad_kv_seqlen(
 def start_from_nonpad_kv_seqlen(length: int, rows: int, capacity: int, mode: Mode = "linear") -> int: ...
 @overload
 def start_from_nonpad_kv_seqlen(
-    length: Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+    length: Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
 ) -> NDArray[np.int64]: ...
 def start_from_nonpad_kv_seqlen(
-    length: int | Batch, rows: int | Batch, capacity: int, mode: Mode = "linear"
+    length: int | Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
 ) -> int | NDArray[np.int64]:
     """ONNX Attention's ``nonpad_kv_seqlen`` → ``write_indices``.
 

@@ -1,0 +1,369 @@
+"""Errors: every one of the core's has a class, a kind and its fields, and what Python can cause is caused here."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import kvscatter
+from kvscatter import errors, positions
+
+Array = NDArray[Any]
+CRATES = Path(__file__).parents[2]
+CORE = (CRATES / "kvscatter/src/error.rs").read_text()
+ARMS = (CRATES / "kvscatter-python/src/error.rs").read_text()
+
+
+def f32(*shape: int) -> Array:
+    return np.zeros(shape, dtype=np.float32)
+
+
+def f16(*shape: int) -> Array:
+    return np.zeros(shape, dtype=np.float16)
+
+
+def scatter(cache: Array, update: Array, *indices: object, **options: Any) -> Callable[[], object]:
+    return lambda: kvscatter.tensor_scatter_(cache, update, *indices, **options)  # type: ignore[arg-type]
+
+
+def tensorrt(cache: Array, update: Array, *indices: object, **options: Any) -> Callable[[], object]:
+    return lambda: kvscatter.kv_cache_update_(cache, update, *indices, **options)  # type: ignore[arg-type]
+
+
+def ascend(
+    layer: object = 1, offsets: object = (2, 1), lengths: object = (2, 1), /, **options: Any
+) -> Callable[[], object]:
+    new = options.pop("new", f16(3, 6))
+    past = f16(2, 2, 4, 6)
+    return lambda: kvscatter.kv_cache_operation_(new, layer, past, offsets, lengths, **options)  # type: ignore[arg-type]
+
+
+def overlapping() -> Callable[[], object]:
+    memory = f32(1, 1, 4, 2)
+    return scatter(memory, memory[:, :, 1:2], [0])
+
+
+def entangled() -> Callable[[], object]:
+    inner = (2, 3, 2, 3, 2)
+    return scatter(f32(1, 4, *inner), f32(1, 4, *inner[::-1])[:, :1].transpose(0, 1, 6, 5, 4, 3, 2), axis=1)
+
+
+def too_large() -> object:
+    huge = (2, 2**40, 2**40)
+    return kvscatter.prepare(huge, (2, 1, 2**40), dtype="float32")
+
+
+def self_overlapping() -> Callable[[], object]:
+    cache = np.lib.stride_tricks.as_strided(f32(8), (2, 4, 1), (4, 4, 4))
+    return scatter(cache, f32(2, 1, 1))
+
+
+# kind, class, argument, fields, and a call that causes it.
+CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable[[], object]]] = [
+    (
+        "element_type",
+        errors.ElementTypeError,
+        "cache",
+        {"element": "int8"},
+        tensorrt(np.zeros((1, 1, 4, 2), np.int8), np.zeros((1, 1, 1, 2), np.int8), [0]),
+    ),
+    (
+        "element_type",
+        errors.ElementTypeError,
+        "past",
+        {"element": "float32"},
+        lambda: kvscatter.kv_cache_operation_(f32(1, 2), 0, f32(1, 1, 4, 2), [1], [1]),
+    ),
+    (
+        "rank",
+        errors.ShapeError,
+        "cache",
+        {"rank": 3, "expected": (4,)},
+        tensorrt(f32(1, 4, 2), f32(1, 1, 2), [0]),
+    ),
+    (
+        "rank",
+        errors.ShapeError,
+        "newKv",
+        {"rank": 3, "expected": (2, 4)},
+        ascend(new=f16(3, 2, 3)),
+    ),
+    ("rank_too_low", errors.ShapeError, "past_cache", {"rank": 1, "least": 2}, scatter(f32(4), f32(4))),
+    (
+        "rank_mismatch",
+        errors.ShapeError,
+        "update",
+        {"cache": 3, "update": 2},
+        scatter(f32(1, 4, 2), f32(1, 2)),
+    ),
+    (
+        "axis_out_of_range",
+        errors.OptionError,
+        "axis",
+        {"axis": 3, "rank": 3},
+        scatter(f32(1, 4, 2), f32(1, 1, 2), axis=3),
+    ),
+    (
+        "axis_is_batch",
+        errors.OptionError,
+        "axis",
+        {"axis": -3, "rank": 3},
+        scatter(f32(1, 4, 2), f32(1, 1, 2), axis=-3),
+    ),
+    (
+        "dimension_mismatch",
+        errors.ShapeError,
+        "update",
+        {"dimension": 2, "expected": 2, "got": 3},
+        scatter(f32(1, 4, 2), f32(1, 1, 3)),
+    ),
+    (
+        "hidden_size",
+        errors.ShapeError,
+        "newKv",
+        {"heads": 2, "head_size": 2, "hidden": 6},
+        ascend(new=f16(2, 1, 2, 2)),
+    ),
+    (
+        "batch_too_large",
+        errors.ShapeError,
+        "update",
+        {"cache": 1, "update": 2},
+        tensorrt(f32(1, 1, 4, 2), f32(2, 1, 1, 2), [0, 0]),
+    ),
+    (
+        "update_longer_than_cache",
+        errors.ShapeError,
+        "update",
+        {"rows": 5, "capacity": 4},
+        scatter(f32(1, 4, 2), f32(1, 5, 2)),
+    ),
+    (
+        "update_longer_than_cache",
+        errors.ShapeError,
+        "newKv",
+        {"rows": 5, "capacity": 4},
+        ascend(new=f16(2, 5, 2, 3)),
+    ),
+    ("too_large", errors.ShapeError, "past_cache", {}, too_large),
+    ("cache_overlaps_itself", errors.ArrayError, "past_cache", {}, self_overlapping()),
+    ("layout", errors.ArrayError, None, {"loops": 6}, entangled()),
+    (
+        "reserved",
+        errors.OptionError,
+        "param",
+        {"index": 2, "value": 7},
+        ascend(param=bytes([0, 0, 7, 0, 0, 0, 0, 0])),
+    ),
+    (
+        "count",
+        errors.PositionError,
+        "write_indices",
+        {"got": 2, "want": 1},
+        scatter(f32(1, 4, 2), f32(1, 1, 2), [0, 0]),
+    ),
+    ("count", errors.PositionError, "layerId", {"got": 2, "want": 1}, ascend([0, 1])),
+    (
+        "negative_start",
+        errors.PositionError,
+        "write_indices",
+        {"index": 1, "value": -1},
+        scatter(f32(2, 4, 2), f32(2, 1, 2), [0, -1]),
+    ),
+    (
+        "start_out_of_range",
+        errors.PositionError,
+        "writeIndices",
+        {"index": 1, "value": 3, "rows": 2, "capacity": 4},
+        tensorrt(f32(2, 1, 4, 2), f32(2, 1, 2, 2), [0, 3]),
+    ),
+    (
+        "end_out_of_range",
+        errors.PositionError,
+        "tokenOffset",
+        {"index": 0, "value": 1, "min": 2, "max": 4},
+        ascend(1, [1, 1]),
+    ),
+    (
+        "length_out_of_range",
+        errors.PositionError,
+        "lengths",
+        {"index": 0, "value": 3, "min": 0, "max": 2},
+        scatter(f32(1, 4, 2), f32(1, 2, 2), [0], lengths=[3]),
+    ),
+    (
+        "cumulative_start",
+        errors.PositionError,
+        "updateLengths",
+        {"value": 1},
+        tensorrt(f32(1, 1, 4, 2), f32(2, 1, 2), [0], [1, 2]),
+    ),
+    (
+        "cumulative_order",
+        errors.PositionError,
+        "updateLengths",
+        {"index": 2, "value": 1, "previous": 2},
+        tensorrt(f32(2, 1, 4, 2), f32(1, 1, 2), [0, 0], [0, 2, 1]),
+    ),
+    (
+        "cumulative_length",
+        errors.PositionError,
+        "updateLengths",
+        {"index": 0, "rows": 5, "capacity": 4},
+        tensorrt(f32(2, 1, 4, 2), f32(6, 1, 2), [0, 0], [0, 5, 6]),
+    ),
+    (
+        "token_sum",
+        errors.PositionError,
+        "seqLen",
+        {"got": 2, "tokens": 3},
+        ascend(1, [1, 1], [1, 1]),
+    ),
+    ("layer_out_of_range", errors.PositionError, "layerId", {"value": 2, "layers": 2}, ascend(2)),
+    (
+        "position",
+        errors.PositionError,
+        "length",
+        {"value": 2, "rows": 3, "index": 1},
+        lambda: positions.start_from_length_after([3, 2], 3),
+    ),
+    (
+        "overlap",
+        errors.ArrayError,
+        "past_cache",
+        {"with_": "update", "buffer": 0, "with_buffer": 0},
+        overlapping(),
+    ),
+]
+
+# Those that no call from Python meets, and why.
+UNREACHABLE = {
+    "element_type_mismatch": "the arrays are compared first, for the core is told of one type",
+    "unknown_mode": "`options.rs` refuses other modes, with the words that may stand there",
+    "stride_count": "shape and strides come from one array",
+    "before_buffer": "`Form::layout` leaves the room that negative strides need",
+    "buffer_length": "`write.rs` asks the core for the length of the buffers that it gives it",
+    "null_buffer": "arrays of more than no bytes have an address",
+    "element_width": "`text.rs` moves strings",
+}
+
+
+@pytest.mark.parametrize(("kind", "of", "argument", "fields", "call"), CAUSED)
+def test_an_error_has_a_class_a_kind_and_fields(
+    kind: str,
+    of: type[errors.Error],
+    argument: str | None,
+    fields: dict[str, Any],
+    call: Callable[[], object],
+) -> None:
+    with pytest.raises(kvscatter.Error) as caught:
+        call()
+    error = caught.value
+    assert (type(error), error.kind, error.argument, error.fields) == (of, kind, argument, fields)
+    for name, value in fields.items():
+        assert getattr(error, name) == value
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.args, vars(again)) == (of, error.args, vars(error))
+
+
+def words(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def variants() -> dict[str, list[str]]:
+    """The core's variants with their fields, read in its source."""
+    body = CORE.split("pub enum Error {\n")[1].split("\n}\n")[0]
+    found = re.findall(r"^    ([A-Z]\w+)(?: \{\n(.*?)^    \}|),$", body, flags=re.M | re.S)
+    return {name: re.findall(r"^        (\w+):", fields, flags=re.M) for name, fields in found}
+
+
+def test_every_error_of_the_core_is_mapped_with_its_fields() -> None:
+    arms = ARMS.split("Some(match error {")[1].split("_ => return None")[0].split("Error::")[1:]
+    mapped = {}
+    for arm in arms:
+        variant = arm.split(maxsplit=1)[0]
+        quoted = re.findall(r'"(\w+)"', arm)
+        assert words(variant) == quoted[0]
+        given = re.findall(r'\.with\(\s*"(\w+)"', arm)
+        named = [name.replace("with_", "with") if name == "with_" else name for name in given]
+        mapped[variant] = named + (["argument"] if re.search(r"\bargument\b", arm) else [])
+    assert {variant: set(fields) for variant, fields in mapped.items()} == {
+        variant: set(fields) for variant, fields in variants().items()
+    }
+
+
+def test_what_is_not_caused_here_cannot_be_caused() -> None:
+    caused = {kind for kind, *_ in CAUSED}
+    assert not caused & UNREACHABLE.keys()
+    assert caused | UNREACHABLE.keys() == {words(variant) for variant in variants()}
+
+
+def test_the_message_is_the_cores() -> None:
+    with pytest.raises(errors.PositionError) as caught:
+        scatter(f32(1, 4096, 2), f32(1, 2, 2), [4095])()
+    want = "write_indices[0] = 4095: 4095 + 2 rows exceed the cache's capacity of 4096"
+    assert caught.value.args == (want,)
+
+
+@pytest.mark.parametrize(
+    ("of", "bases"),
+    [
+        (errors.Error, {Exception}),
+        (errors.ShapeError, {ValueError}),
+        (errors.OptionError, {ValueError}),
+        (errors.ElementTypeError, {TypeError}),
+        (errors.PositionError, {IndexError}),
+        (errors.ArrayError, {ValueError}),
+        (errors.DeviceError, {errors.ArrayError, ValueError}),
+    ],
+)
+def test_python_knows_what_kind_of_error_it_is(of: type[errors.Error], bases: set[type]) -> None:
+    assert issubclass(of, errors.Error)
+    assert all(issubclass(of, base) for base in bases)
+    assert getattr(kvscatter, of.__name__) is of
+
+
+def made() -> errors.PositionError:
+    error = errors.PositionError(
+        "write_indices[3] = 9: too far", "start_out_of_range", "write_indices", index=3
+    )
+    vars(error)["__notes__"] = ["noted"]
+    return error
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: error])
+def test_an_error_can_be_copied(again: Callable[[errors.Error], errors.Error]) -> None:
+    error = again(made())
+    assert repr(error) == (
+        "PositionError('write_indices[3] = 9: too far', "
+        "kind='start_out_of_range', argument='write_indices', index=3)"
+    )
+    assert str(error) == "write_indices[3] = 9: too far"
+    assert (error.fields, vars(error)["__notes__"]) == ({"index": 3}, ["noted"])
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_can_be_pickled(protocol: int) -> None:
+    error = pickle.loads(pickle.dumps(made(), protocol))
+    assert (repr(error), vars(error)) == (repr(made()), vars(made()))
+
+
+def test_an_error_leaves_a_process() -> None:
+    arguments = (f32(1, 4, 2), f32(1, 1, 2), [4])
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(errors.PositionError) as caught:
+        pool.apply(kvscatter.tensor_scatter_, arguments)
+    assert (caught.value.kind, caught.value.value, caught.value.capacity) == ("start_out_of_range", 4, 4)
+
+
+def test_a_field_of_another_kind_is_no_attribute() -> None:
+    with pytest.raises(AttributeError):
+        _ = made().capacity
