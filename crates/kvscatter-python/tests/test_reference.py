@@ -197,7 +197,11 @@ HUGE = 2**50
             np.zeros((1, 0, HUGE, 1), np.float32), np.zeros((1, 0, HUGE, 1), np.float32), [0]
         ),
         lambda: reference.kv_cache_operation(
-            np.zeros((2**31 - 1, 0), np.int8), [0], np.zeros((1, 1, HUGE, 0), np.int8), [2**31 - 1], [2**31 - 1]
+            np.zeros((2**31 - 1, 0), np.int8),
+            [0],
+            np.zeros((1, 1, HUGE, 0), np.int8),
+            [2**31 - 1],
+            [2**31 - 1],
         ),
         # Neither does a broadcast one.
         lambda: reference.tensor_scatter(

@@ -6,6 +6,9 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
 
 ONNX_NAMES: Final = {
     "bfloat16": "bfloat16",
@@ -54,12 +57,14 @@ def dtype_named(name: str) -> np.dtype[Any] | None:
     return None if scalar is None else np.dtype(scalar)
 
 
-def unpacked(packed: np.ndarray[Any, np.dtype[np.uint8]], count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def unpacked(packed: Bytes, count: int) -> Bytes:
     """``count`` 4-bit values, one per byte, of bytes that hold two each, the first in the low nibble."""
     return np.stack([packed & 0xF, packed >> 4], axis=1).reshape(-1)[:count].copy()
 
 
-def packed(values: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def packed(values: Bytes) -> Bytes:
     """4-bit values two to a byte, the first in the low nibble; the last nibble of an odd number is 0."""
-    even = np.append(values & 0xF, np.zeros(values.size % 2, np.uint8))
-    return even[0::2] | (even[1::2] << 4)
+    even = np.zeros(values.size + values.size % 2, np.uint8)
+    even[: values.size] = values & 0xF
+    both: Bytes = even[0::2] | (even[1::2] << np.uint8(4))
+    return both

@@ -18,7 +18,6 @@ out_of_range 3 4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -26,14 +25,12 @@ import numpy.typing as npt
 
 from kvscatter import _native
 from kvscatter._dtypes import ONNX_NAMES
+from kvscatter._typing import Indices, NegativeIndex, OutOfRange
 from kvscatter.errors import Error, OptionError
 
 __all__ = ["Refused", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
 
 Array = npt.NDArray[Any]
-Indices = npt.NDArray[np.integer[Any]] | Sequence[int]
-OutOfRange = Literal["error", "skip"]
-NegativeIndex = Literal["modulo", "reject"]
 
 
 class Refused(Error, ValueError):
@@ -174,7 +171,7 @@ def kv_cache_update(
 @overload
 def kv_cache_operation(
     newKv: Array,
-    layerId: Indices,
+    layerId: Indices | int,
     past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -189,7 +186,7 @@ def kv_cache_operation(
 @overload
 def kv_cache_operation(
     newKv: Array,
-    layerId: Indices,
+    layerId: Indices | int,
     past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -203,7 +200,7 @@ def kv_cache_operation(
 
 def kv_cache_operation(
     newKv: Array,
-    layerId: Indices,
+    layerId: Indices | int,
     past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -224,9 +221,10 @@ def kv_cache_operation(
     if len(param) != 8 or any(param):
         raise Refused(f"reserved: param = {param!r} must be eight zero bytes", "reserved", "param")
     cache, new = np.asarray(past), np.asarray(newKv)
+    layers = [layerId] if isinstance(layerId, int) else layerId
     answer = _native.oracle_kv_cache_operation(
         _tensors(cache, new),
-        _indices("layerId", layerId, 32),
+        _indices("layerId", layers, 32),
         _indices("tokenOffset", tokenOffset, 32),
         _indices("seqLen", seqLen, 32),
         _optional("lengths", lengths),
@@ -250,9 +248,13 @@ def gathered(past: Array, update: Array, origins: npt.NDArray[np.int64]) -> Arra
     to, source = present.reshape(-1), np.ascontiguousarray(update).reshape(-1)
     if not present.dtype.hasobject:
         # As bytes, so that no NaN is touched.
-        to, source = (flat.view(np.uint8).reshape(flat.size, flat.itemsize) for flat in (to, source))
+        to, source = _as_bytes(to), _as_bytes(source)
     to[written] = source[origins[written]]
     return present
+
+
+def _as_bytes(flat: Array) -> Array:
+    return flat.view(np.uint8).reshape(flat.size, flat.itemsize)
 
 
 _ABOUT = {

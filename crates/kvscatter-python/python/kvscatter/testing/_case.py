@@ -1,0 +1,197 @@
+"""Calls that are made up to be difficult, with their answers from the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscatter import _native
+from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named, unpacked
+from kvscatter.errors import OptionError
+from kvscatter.reference import Refused, gathered, refused
+
+Operator = Literal["tensor_scatter", "kv_cache_update", "kv_cache_operation"]
+Extension = Literal["lengths", "out_of_range", "negative_index"]
+Array = npt.NDArray[Any]
+
+OPERATORS: Final[tuple[Operator, ...]] = ("tensor_scatter", "kv_cache_update", "kv_cache_operation")
+EXTENSIONS: Final[tuple[Extension, ...]] = ("lengths", "out_of_range", "negative_index")
+
+_NAMES: Final = {
+    "tensor_scatter": {"cache": "past_cache", "update": "update", "starts": "write_indices"},
+    "kv_cache_update": {"cache": "cache", "update": "update", "starts": "writeIndices"},
+    "kv_cache_operation": {"cache": "past", "update": "newKv", "starts": "tokenOffset"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One call and what must come of it."""
+
+    name: str
+    """Says what is difficult about it; unique for a seed."""
+    operator: Operator
+    arguments: dict[str, Any]
+    """All arguments by their specification's names, in its order. Arrays are the case's own: copy what is written."""
+    expected: Array | None
+    """The cache after the call; None where it must be refused."""
+    skipped: int
+    """Samples that ``out_of_range="skip"`` leaves as they are."""
+    refusal: Refused | None
+    """The rule that the call breaks, if it must be refused."""
+    origins: npt.NDArray[np.int64] | None
+    """For each element of ``expected`` the place in the update that it comes from; -1 if it is the past's."""
+
+    @property
+    def cache(self) -> Array:
+        """The cache before the call."""
+        array: Array = self.arguments[_NAMES[self.operator]["cache"]]
+        return array
+
+    @property
+    def update(self) -> Array:
+        """The new rows."""
+        array: Array = self.arguments[_NAMES[self.operator]["update"]]
+        return array
+
+    @property
+    def starts(self) -> tuple[str, Array | None]:
+        """What the operator calls the positions, and the positions."""
+        name = _NAMES[self.operator]["starts"]
+        return name, self.arguments[name]
+
+    def __repr__(self) -> str:
+        return f"Case({self.name})"
+
+
+def cases(
+    seed: int,
+    n: int,
+    *,
+    operators: Collection[Operator] = OPERATORS,
+    dtypes: Sequence[npt.DTypeLike] | None = None,
+    extensions: Collection[Extension] = (),
+) -> Iterator[Case]:
+    """``n`` cases, the same for the same arguments, each idea with each element type in turn.
+
+    ``dtypes`` limits the cache's element types; without it all 24 take part, but for those that ml_dtypes lacks or that
+    lack ml_dtypes, see ``left_out``. ``extensions`` names arguments of this package's own that may be used as well:
+    ``lengths``, ``out_of_range`` and ``negative_index``.
+
+    Raises ``OptionError`` for names that there are none of, and for types that no case of the operators has;
+    ``ImportError`` for a dtype that needs ml_dtypes where that is missing.
+    """
+    _check_names("operators", operators, OPERATORS)
+    _check_names("extensions", extensions, EXTENSIONS)
+    available = [name for name in ONNX_NAMES if dtype_named(name) is not None]
+    wanted = available if dtypes is None else [_element_name(dtype) for dtype in dtypes]
+    drawn = _native.OracleCases(
+        seed,
+        list(operators),
+        [ONNX_NAMES[name] for name in wanted],
+        [ONNX_NAMES[name] for name in available],
+        list(extensions),
+    )
+    return _exactly(n, drawn, f"no case of {', '.join(operators)} is about {', '.join(wanted)}")
+
+
+def left_out() -> tuple[str, ...]:
+    """The element types, by their NumPy names, that cannot be made because ml_dtypes is missing or too old."""
+    return tuple(name for name in ONNX_NAMES if dtype_named(name) is None)
+
+
+def _exactly(n: int, drawn: Iterator[dict[str, Any]], otherwise: str) -> Iterator[Case]:
+    made = 0
+    for told in islice(drawn, n):
+        made += 1
+        yield _case(told)
+    if made < n:
+        raise OptionError(otherwise, "no_such_case", "dtypes")
+
+
+def _check_names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
+    for name in given:
+        if isinstance(given, str) or name not in known:
+            message = f"{argument} = {given!r}: must be some of {', '.join(known)}"
+            raise OptionError(message, "unknown_name", argument)
+
+
+def _element_name(dtype: npt.DTypeLike) -> str:
+    if isinstance(dtype, str) and dtype in ONNX_NAMES:
+        name, known = dtype, dtype_named(dtype)
+        if known is None:
+            raise ImportError(
+                f"{name} needs ml_dtypes, a newer one if there is one: pip install kvscatter[testing]"
+            )
+        return name
+    name = np.dtype(dtype).name
+    if name not in ONNX_NAMES:
+        raise OptionError(f"dtypes: {name} is none of TensorScatter's 24 types", "unknown_name", "dtypes")
+    return name
+
+
+def _case(told: dict[str, Any]) -> Case:
+    operator: Operator = told["operator"]
+    names = [next(key for key, value in ONNX_NAMES.items() if value == onnx) for onnx in told["elements"]]
+    cache = _array(names[0], told["cache_shape"], told["cache"])
+    update = _array(names[1], told["update_shape"], told["update"])
+    origins, skipped, refusal = told["answer"]
+    return Case(
+        name=told["name"],
+        operator=operator,
+        arguments=_arguments(operator, cache, update, told),
+        expected=None if origins is None else gathered(cache, update, origins),
+        skipped=skipped,
+        refusal=None if refusal is None else refused(refusal, _NAMES[operator]),
+        origins=None if origins is None else origins.reshape(cache.shape),
+    )
+
+
+def _array(name: str, shape: list[int], stored: bytes | list[str]) -> Array:
+    dtype = dtype_named(name)
+    assert dtype is not None
+    if not isinstance(stored, bytes):
+        return np.array(stored, dtype=object).reshape(shape)
+    values = np.frombuffer(stored, np.uint8)
+    if name in FOUR_BITS:
+        values = unpacked(values, int(np.prod(shape)))
+    return values.copy().view(dtype).reshape(shape)
+
+
+def _arguments(operator: Operator, cache: Array, update: Array, told: dict[str, Any]) -> dict[str, Any]:
+    arguments: dict[str, Any]
+    if operator == "tensor_scatter":
+        arguments = {"past_cache": cache, "update": update, "write_indices": _indices(told["write_indices"])}
+        arguments |= {"axis": told["axis"], "mode": told["mode"]}
+    elif operator == "kv_cache_update":
+        arguments = {
+            "cache": cache,
+            "update": update,
+            "writeIndices": _indices(told["write_indices"], narrow=True),
+        }
+        arguments["updateLengths"] = _indices(told["update_lengths"], narrow=True)
+    else:
+        arguments = {"newKv": update, "layerId": _indices(told["layer_id"], narrow=True), "past": cache}
+        arguments["tokenOffset"] = _indices(told["token_offset"], narrow=True)
+        arguments["seqLen"] = _indices(told["seq_len"], narrow=True)
+    if told["lengths"] is not None:
+        arguments["lengths"] = _indices(told["lengths"])
+    if told["skip"]:
+        arguments["out_of_range"] = "skip"
+    if told["reject"]:
+        arguments["negative_index"] = "reject"
+    return arguments
+
+
+def _indices(values: list[int] | None, *, narrow: bool = False) -> npt.NDArray[np.integer[Any]] | None:
+    """int64, or int32 where the document says so and the values allow it."""
+    if values is None:
+        return None
+    wide = np.array(values, np.int64)
+    fits = narrow and np.array_equal(wide, wide.astype(np.int32))
+    return wide.astype(np.int32) if fits else wide

@@ -1,0 +1,229 @@
+"""Which rows of a cache are wrong, and what is there instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscatter._dtypes import FOUR_BITS
+from kvscatter.testing._case import Case
+
+Array = npt.NDArray[Any]
+Kind = Literal["not_written", "overwritten", "wrong_row", "garbled"]
+
+KEPT: Final = "·"
+WRITTEN: Final = "█"
+GLYPHS: Final[dict[Kind, str]] = {"not_written": "○", "overwritten": "!", "wrong_row": "×", "garbled": "?"}
+MEANINGS: Final = {
+    KEPT: "kept",
+    WRITTEN: "written",
+    "○": "not written",
+    "!": "written and must not be",
+    "×": "another row there",
+    "?": "neither its row nor the past",
+}
+
+
+class Row(NamedTuple):
+    """A row of the update."""
+
+    sample: int | None
+    """None where samples are packed one behind the other."""
+    row: int
+    """The row of the sample, or the token."""
+
+
+@dataclass(frozen=True)
+class WrongSlot:
+    """A slot of a cache that is not as it must be."""
+
+    lane: int
+    """The sample; for ``kv_cache_operation``, ``layer * batch + sample``."""
+    slot: int
+    """The place along the sequence axis."""
+    kind: Kind
+    expected: Row | None
+    """The row of the update that must be there; None if it must stay as it was."""
+    found: Row | None
+    """The row of the update that is there, if it is one."""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A cache, sample by sample along the sequence axis."""
+
+    names: tuple[str, ...]
+    marks: tuple[str, ...]
+    """For each lane a glyph per slot, see ``MEANINGS``."""
+    wrong: tuple[WrongSlot, ...]
+
+    def sentences(self, lane: int) -> list[str]:
+        """What is wrong in a lane, slots of one kind together."""
+        mine = [slot for slot in self.wrong if slot.lane == lane]
+        return [_sentence(list(run)) for run in _runs(mine)]
+
+
+def same(left: Array, right: Array) -> bool:
+    """Whether two arrays of one shape and dtype are equal bit for bit."""
+    return bool(np.array_equal(_comparable(left), _comparable(right)))
+
+
+def compare(case: Case, present: Array) -> Lanes:
+    """What a kernel left of a case that is not to be refused. ``present`` has the cache's shape and dtype."""
+    assert case.origins is not None and case.expected is not None
+    labels, rows = _labels(case)
+    expected, past, got = (_keys(_lanes(case, array)) for array in (case.expected, case.cache, present))
+    origins = _lanes(case, case.origins)
+    known: dict[Any, list[Row]] = {}
+    for label, key in rows:
+        known.setdefault(key, []).append(label)
+    marks: list[str] = []
+    wrong: list[WrongSlot] = []
+    for lane, slots in enumerate(got):
+        line = ""
+        for slot, key in enumerate(slots):
+            origin = int(origins[lane, slot].reshape(-1)[0]) if origins[lane, slot].size else -1
+            must = None if origin < 0 else labels[origin]
+            if key == expected[lane][slot]:
+                line += KEPT if must is None else WRITTEN
+                continue
+            found = _nearest(known.get(key, []), lane)
+            kind: Kind
+            if must is None:
+                kind = "overwritten"
+            elif key == past[lane][slot]:
+                kind, found = "not_written", None
+            else:
+                kind = "garbled" if found is None else "wrong_row"
+            line += GLYPHS[kind]
+            wrong.append(WrongSlot(lane, slot, kind, must, found))
+        marks.append(line)
+    return Lanes(tuple(_names(case)), tuple(marks), tuple(wrong))
+
+
+def hint(case: Case, lanes: Lanes, present: Array) -> str | None:
+    """What all misplaced rows have in common."""
+    labels, rows = _labels(case)
+    assert case.origins is not None
+    known = {key: label for label, key in reversed(rows)}
+    origins = _lanes(case, case.origins)
+    if origins.size == 0 or len(known) < len(rows):
+        return None  # rows that look alike say nothing about where they came from
+    places = {
+        labels[int(origins[lane, slot].reshape(-1)[0])]: (lane, slot)
+        for lane, slot in np.ndindex(*origins.shape[:2])
+        if origins[lane, slot].reshape(-1)[0] >= 0
+    }
+    capacity, distances, lanes_apart = origins.shape[1], set(), set()
+    for lane, slots in enumerate(_keys(_lanes(case, present))):
+        for slot, key in enumerate(slots):
+            if key in known and known[key] in places:
+                home, place = places[known[key]]
+                distances.add((slot - place) % capacity)
+                lanes_apart.add(lane - home)
+    if lanes_apart == {0} and len(distances) == 1 and (distance := distances.pop()):
+        away, word = (distance, "after") if 2 * distance <= capacity else (capacity - distance, "before")
+        return f"every row lies {away} {'slot' if away == 1 else 'slots'} {word} its place"
+    if lanes_apart and 0 not in lanes_apart and lanes.wrong:
+        return "rows lie in other samples than their own"
+    return None
+
+
+def _nearest(alike: list[Row], lane: int) -> Row | None:
+    """Of rows that look alike, as those of few bits do, one of the lane's own sample if there is one."""
+    return next((row for row in alike if row.sample == lane), alike[0] if alike else None)
+
+
+def _lanes(case: Case, array: Array) -> Array:
+    """``[lane, slot, the rest]`` of a cache."""
+    if case.operator == "tensor_scatter":
+        moved = np.moveaxis(array, case.arguments["axis"], 1)
+    elif case.operator == "kv_cache_update":
+        moved = np.moveaxis(array, 2, 1)
+    else:
+        moved = array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+    return moved.reshape(*moved.shape[:2], int(np.prod(moved.shape[2:])))
+
+
+def _names(case: Case) -> list[str]:
+    if case.operator != "kv_cache_operation":
+        return [str(sample) for sample in range(case.cache.shape[0])]
+    return [f"{layer}, {sample}" for layer, sample in np.ndindex(*case.cache.shape[:2])]
+
+
+def _labels(case: Case) -> tuple[list[Row], list[tuple[Row, Any]]]:
+    """For each element of the update the row that it belongs to, and the rows with what tells them apart."""
+    update = case.update
+    if case.operator == "tensor_scatter":
+        rows, axis = _lanes(case, update), case.arguments["axis"] % update.ndim
+    elif case.operator == "kv_cache_update" and case.arguments["updateLengths"] is None:
+        rows, axis = _lanes(case, update), 2
+    else:
+        tokens = update.shape[0] if update.ndim != 4 else update.shape[0] * update.shape[1]
+        rows = update.reshape(tokens, -1)[None] if update.size else update.reshape(1, tokens, 0)
+        labels = [Row(None, token) for token in range(tokens) for _ in range(rows.shape[2])]
+        return labels, [(Row(None, token), key) for token, key in enumerate(_keys(rows)[0])]
+    samples, places = np.indices(update.shape)[[0, axis]]
+    labels = [Row(int(b), int(r)) for b, r in zip(samples.reshape(-1), places.reshape(-1), strict=True)]
+    keys = _keys(rows)
+    return labels, [(Row(b, r), key) for b, slots in enumerate(keys) for r, key in enumerate(slots)]
+
+
+def _keys(lanes: Array) -> list[list[Any]]:
+    """What tells rows apart: their bits."""
+    comparable = _comparable(lanes)
+    if comparable.dtype.hasobject:
+        return [[tuple(row) for row in lane] for lane in comparable]
+    return [[row.tobytes() for row in lane] for lane in comparable]
+
+
+def _comparable(array: Array) -> Array:
+    """As strings, or as numbers whose equality is that of bits."""
+    if array.dtype.hasobject:
+        return array
+    flat = np.ascontiguousarray(array)
+    if array.dtype.name in FOUR_BITS:
+        return flat.view(np.uint8) & 0xF
+    # A dimension of its own for the bytes: no type is 16 bytes wide and compares by bits.
+    return flat.reshape(*array.shape, 1).view(np.uint8)
+
+
+def _runs(slots: Iterable[WrongSlot]) -> Iterator[Iterator[WrongSlot]]:
+    """Neighbours of one kind whose rows follow each other as they do."""
+
+    def alike(item: tuple[int, WrongSlot]) -> tuple[Any, ...]:
+        _, wrong = item
+        ends = [(row and row.sample, row and row.row - wrong.slot) for row in (wrong.expected, wrong.found)]
+        return wrong.kind, wrong.slot - item[0], *ends
+
+    for _, run in groupby(enumerate(slots), alike):
+        yield (slot for _, slot in run)
+
+
+def _sentence(run: list[WrongSlot]) -> str:
+    first = run[0]
+    one = len(run) == 1
+    where = f"slot {first.slot}" if one else f"slots {first.slot}-{run[-1].slot}"
+    expected = _rows([slot.expected for slot in run], first.lane)
+    found = _rows([slot.found for slot in run], first.lane)
+    s = "s" if one else ""
+    if first.kind == "not_written":
+        return f"{where}: {expected} {'is' if one else 'are'} not written"
+    if first.kind == "overwritten":
+        return f"{where} must be kept, {'hold' + s + ' ' + found if found else 'changed'}"
+    return f"{where} must hold {expected}, hold{s} {found or 'neither that nor the past'}"
+
+
+def _rows(rows: list[Row | None], lane: int) -> str:
+    known = [row for row in rows if row is not None]
+    if not known:
+        return ""
+    what = "token" if known[0].sample is None else "row"
+    numbers = f"{what} {known[0].row}" if len(known) == 1 else f"{what}s {known[0].row}-{known[-1].row}"
+    foreign = known[0].sample is not None and known[0].sample != lane
+    return f"{numbers} of sample {known[0].sample}" if foreign else numbers
