@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import math
 from dataclasses import dataclass
+
+from kvscatter._notebook import image
 
 __all__ = ["Block", "Loop", "Segment"]
 
@@ -57,14 +58,8 @@ class Segment:
 
 
 def figure(svg: str, caption: str) -> str:
-    """An SVG document with a caption, for a page. As an image it keeps its names and styles to itself: a notebook has
-    many figures on a page, and styles of its own.
-    """
-    source = base64.b64encode(svg.encode()).decode("ascii")
-    caption = html.escape(caption)
+    """A picture with a caption."""
     return (
-        '<figure style="margin: 0 0 1em">'
-        f'<img alt="{caption}" src="data:image/svg+xml;base64,{source}" style="max-width: 100%; height: auto">'
-        f'<figcaption style="margin-top: 0.3em">{caption}</figcaption>'
-        "</figure>"
+        f'<figure style="margin: 0 0 1em">{image(svg, caption)}'
+        f'<figcaption style="margin-top: 0.3em">{html.escape(caption)}</figcaption></figure>'
     )

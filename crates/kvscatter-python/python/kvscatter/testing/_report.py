@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass, field
-from html import escape
 from typing import Final, Literal
 
+from kvscatter._notebook import image
 from kvscatter.testing._case import Case
 from kvscatter.testing._compare import MEANINGS, Lanes
 
@@ -158,9 +157,7 @@ class Report:
         return draw(self)
 
     def _repr_html_(self) -> str:
-        # As an image, so that its style stays its own.
-        data = b64encode(self.svg().encode()).decode()
-        return f'<img alt="{escape(self.summary()[0], quote=True)}" src="data:image/svg+xml;base64,{data}">'
+        return image(self.svg(), alt=self.summary()[0])
 
 
 def positions(case: Case) -> list[str]:
