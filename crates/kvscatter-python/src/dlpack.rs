@@ -97,7 +97,7 @@ fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure>
         DLDeviceType::CPU | DLDeviceType::CUDAHOST => return Ok(()),
         DLDeviceType::CUDA => format!("cuda:{device_id}"),
         DLDeviceType::CUDAMANAGED => format!("cuda:{device_id} (managed memory)"),
-        _ => format!("{device_type:?}:{device_id}"),
+        _ => format!("a device of DLPack's type {} (number {device_id})", device_type.0),
     };
     Err(Failure::Device { argument, device: name.clone(), cuda: name.starts_with("cuda") })
 }

@@ -35,9 +35,9 @@ pub(crate) fn in_place(
     let mut replaced = Replaced(Vec::new());
     for (cache, update) in pairs {
         // SAFETY: no Python code runs before the write is done, and the arrays share no memory.
-        let cache = unsafe { slots_mut(cache) };
+        let cache = unsafe { slots_mut(bytes(cache)) };
         // SAFETY: as above.
-        let update = unsafe { slots(update) };
+        let update = unsafe { slots(bytes(update)) };
         let before = replaced.0.len();
         plan.for_each(|block| {
             block.for_each_run(|to, _| {
@@ -68,12 +68,12 @@ pub(crate) fn into_present(
     check_apart(out, past)?;
     check_apart(out, update)?;
     // SAFETY: no Python code runs before the write is done, and the arrays share no memory.
-    let present = unsafe { slots_mut(out) };
+    let present = unsafe { slots_mut(bytes(out)) };
     let replaced = Replaced(present.iter().map(|slot| Slot(slot.0)).collect());
     // SAFETY: as above.
-    let past = unsafe { slots(past) };
+    let past = unsafe { slots(bytes(past)) };
     // SAFETY: as above.
-    let update = unsafe { slots(update) };
+    let update = unsafe { slots(bytes(update)) };
     // Every element of the present is written, once.
     let written =
         plan.into_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
@@ -84,7 +84,7 @@ pub(crate) fn into_present(
 /// What is written must be strings; what a cache holds until then is its owner's matter.
 fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
     // SAFETY: no Python code runs while these are read.
-    let slots = unsafe { slots(array) };
+    let slots = unsafe { slots(bytes(array)) };
     for place in array.form.places() {
         let Some(&Slot(object)) = slots.get(place) else { continue };
         // SAFETY: null, or an object that the array refers to.
@@ -109,22 +109,20 @@ fn bytes(array: &Array<'_>) -> RawBuffer {
 }
 
 /// # Safety
-/// The array holds objects, and nothing writes to it as long as the slice lives.
-unsafe fn slots<'a>(array: &'a Array<'_>) -> &'a [Slot] {
-    let RawBuffer { ptr, .. } = bytes(array);
-    let len = array.form.extent();
-    // SAFETY: NumPy keeps all of the array's elements there, aligned as pointers, which `strided` has checked; between
+/// The memory is that of an array of objects, which outlives the slice and is not written to as long as it lives.
+unsafe fn slots<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [Slot] {
+    let count = len.wrapping_div(size_of::<Slot>());
+    // SAFETY: the caller's; NumPy keeps the elements there, aligned as pointers, which `strided` has checked. Between
     // those of a view lies memory of the array that it is a view of.
-    if len == 0 { &[] } else { unsafe { slice::from_raw_parts(ptr.cast(), len) } }
+    if count == 0 { &[] } else { unsafe { slice::from_raw_parts(ptr.cast(), count) } }
 }
 
 /// # Safety
 /// As [`slots`], and nothing else reads the array either.
-unsafe fn slots_mut<'a>(array: &'a Array<'_>) -> &'a mut [Slot] {
-    let RawBuffer { ptr, .. } = bytes(array);
-    let len = array.form.extent();
+unsafe fn slots_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [Slot] {
+    let count = len.wrapping_div(size_of::<Slot>());
     // SAFETY: as in `slots`.
-    if len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), len) } }
+    if count == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), count) } }
 }
 
 impl Clone for Slot {

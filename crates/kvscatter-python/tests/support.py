@@ -1,0 +1,54 @@
+"""What several test modules need: whole arrays compared bit for bit, and views with guards around them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import kvscatter
+from kvscatter.testing import Case
+
+Array = npt.NDArray[Any]
+
+
+def bits(array: Array) -> Any:
+    """What an array holds, so that NaNs with the same payload are equal and zeros of either sign are not."""
+    if array.dtype == object:
+        return array.tolist()
+    return array.tobytes()
+
+
+def strided(array: Array, rng: random.Random) -> tuple[Array, Array]:
+    """The same values in a view with permuted dimensions, gaps, and steps backwards; and the canvas around it."""
+    order = rng.sample(range(array.ndim), array.ndim)
+    steps = [rng.choice((1, 1, 2, 3)) for _ in order]
+    signs = [rng.choice((1, 1, -1)) for _ in order]
+    margin = rng.randrange(3)
+    sizes = [array.shape[d] * step + 2 * margin for d, step in zip(order, steps, strict=True)]
+    canvas = np.zeros(sizes, array.dtype)
+    if array.dtype == object:
+        canvas.fill("guard")
+    else:
+        canvas.reshape(-1).view(np.uint8)[:] = 0xA5 if array.dtype != bool else 1
+    cut = tuple(
+        slice(margin, margin + array.shape[d] * step, step) for d, step in zip(order, steps, strict=True)
+    )
+    turned = canvas[(*cut, ...)][(*(slice(None, None, sign) for sign in signs), ...)]
+    view = turned.transpose(np.argsort(order))
+    assert view.shape == array.shape
+    view[...] = array
+    return view, canvas
+
+
+def in_place(case: Case, cache: Array, update: Array) -> int:
+    """The case's call in place on these arrays; the samples skipped."""
+    arguments = dict(case.arguments)
+    if case.operator == "tensor_scatter":
+        del arguments["past_cache"], arguments["update"]
+        return kvscatter.tensor_scatter_(cache, update, **arguments)
+    if case.operator == "kv_cache_update":
+        return kvscatter.kv_cache_update_(**{**arguments, "cache": cache, "update": update})
+    return kvscatter.kv_cache_operation_(**{**arguments, "past": cache, "newKv": update})

@@ -1,0 +1,252 @@
+"""What is taken as an array, and what is refused: by class, kind and argument, with nothing changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kvscatter
+from support import bits
+
+DTYPES = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128", "longlong", "ulonglong",
+    *(getattr(ml_dtypes, name) for name in (
+        "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+        "float4_e2m1fn", "int4", "uint4",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_moves_by_width(dtype: Any) -> None:
+    cache = np.zeros((2, 3, 4, 5), np.uint8).astype(dtype)
+    update = (np.arange(30) % 7).reshape(2, 3, 1, 5).astype(dtype)
+    expected = cache.copy()
+    expected[0, :, 3:4], expected[1, :, 1:2] = update[0], update[1]
+    assert kvscatter.tensor_scatter_(cache, update, [3, 1]) == 0
+    assert bits(cache) == bits(expected)
+
+
+def refused(kind: str, argument: str | None, call: Callable[[], object]) -> kvscatter.Error:
+    with pytest.raises(kvscatter.Error) as caught:
+        call()
+    assert (caught.value.kind, caught.value.argument) == (kind, argument), caught.value
+    assert str(caught.value)[0] != str(caught.value)[0].upper() or argument is not None
+    return caught.value
+
+
+def cache_and_update(dtype: Any = np.float32) -> tuple[Any, Any]:
+    return np.zeros((2, 1, 4, 2), dtype), np.ones((2, 1, 1, 2), dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.float8_e4m3, ml_dtypes.int2, "M8[s]", "U4", "S4", "V4", "f2,f2", "float128"]
+)
+def test_dtypes_that_onnx_does_not_have(dtype: Any) -> None:
+    cache, update = np.zeros((2, 1, 4, 2), dtype), np.zeros((2, 1, 1, 2), dtype)
+    error = refused("element_type", "past_cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
+    assert isinstance(error, TypeError)
+
+
+def test_types_that_differ_although_their_widths_do_not() -> None:
+    cache, _ = cache_and_update(ml_dtypes.int4)
+    update = np.ones((2, 1, 1, 2), np.int8)
+    error = refused(
+        "element_type_mismatch", "update", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0])
+    )
+    assert isinstance(error, kvscatter.ElementTypeError)
+    assert isinstance(error, TypeError)
+
+
+def test_another_machines_bytes() -> None:
+    cache, update = cache_and_update(">f4")
+    refused("byte_order", "past_cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
+
+
+def test_what_may_not_be_written() -> None:
+    cache, update = cache_and_update()
+    cache.setflags(write=False)
+    error = refused("read_only", "past_cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
+    assert isinstance(error, ValueError)
+    write = kvscatter.prepare(cache, update)
+    refused("read_only", "past_cache", lambda: write(cache, update, [0, 0]))
+    refused("read_only", "past_cache", lambda: write.many([(cache, update)], [0, 0]))
+    refused("read_only", "out", lambda: write.into(cache, update, cache, [0, 0]))
+    assert not cache.any()
+    shared = np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), (2, 1, 4, 2), (0, 0, 8, 4))
+    refused("cache_overlaps_itself", "past_cache", lambda: kvscatter.tensor_scatter_(shared, update, [0, 0]))
+
+
+def test_what_is_no_array() -> None:
+    cache, _ = cache_and_update()
+    for nothing in (None, 3, [[1.0]], "text", b"bytes", object()):
+        refused(
+            "not_an_array",
+            "update",
+            lambda nothing=nothing: kvscatter.tensor_scatter_(cache, nothing, [0, 0]),
+        )
+
+
+def test_arguments_that_share_memory() -> None:
+    whole = np.zeros((2, 1, 5, 2), np.float32)
+    cache, inside = whole[:, :, :4], whole[:, :, 2:3]
+    error = refused("overlap", "past_cache", lambda: kvscatter.tensor_scatter_(cache, inside, [0, 0]))
+    assert isinstance(error, kvscatter.ArrayError)
+    cache, update = cache_and_update(np.int64)
+    refused("overlap", "past_cache", lambda: kvscatter.tensor_scatter_(cache, update, cache[0, 0, 0]))
+    refused("overlap", "past_cache", lambda: kvscatter.prepare(cache, update)(cache, update, cache[0, 0, 0]))
+    lengths = cache[1, 0, 1]
+    refused(
+        "overlap", "past_cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0], lengths=lengths)
+    )
+    for twice in ([(cache, update), (cache, update)], [(cache[::1, :, ::-1], update)] * 2):
+        refused("overlap", "past_cache", lambda twice=twice: kvscatter.in_place_many(twice, [0, 0]))
+    other, new = cache_and_update(np.int64)
+    inside = cache.reshape(-1)[4:8].reshape(update.shape)
+    refused(
+        "overlap", "past_cache", lambda: kvscatter.in_place_many([(cache, update), (other, inside)], [0, 0])
+    )
+    present = np.zeros((2, 1, 4, 2), np.int64)
+    refused(
+        "overlap",
+        "present_cache",
+        lambda: kvscatter.tensor_scatter(present[:, :, ::-1], new, [0, 0], out=present),
+    )
+    assert not cache.any()
+    assert not present.any()
+
+
+def test_strides_that_end_inside_an_element() -> None:
+    records = np.zeros((2, 1, 4, 2), np.dtype([("a", np.int8), ("b", np.float32)]))
+    error = refused(
+        "strides",
+        "past_cache",
+        lambda: kvscatter.tensor_scatter_(records["b"], cache_and_update()[1], [0, 0]),
+    )
+    assert error.itemsize == 4
+
+
+def test_a_result_must_be_dense_and_of_the_past_s_shape() -> None:
+    past, update = cache_and_update()
+    out = np.zeros((2, 1, 4, 4), np.float32)[..., ::2]
+    refused("not_contiguous", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=out))
+    refused("out_shape", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=out[:1]))
+    wrong = np.zeros((2, 1, 4, 2), np.int32)
+    refused("element_type_mismatch", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=wrong))
+
+
+class Index:
+    def __index__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [3, 1],
+        (3, 1),
+        range(3, 0, -2),
+        [np.int8(3), Index()],
+        np.array([3, 1]),
+        np.array([3, 9, 1, 9])[::2],
+        np.array([1, 3])[::-1],
+        *(np.array([3, 1], t) for t in "bhilqBHILQ"),
+    ],
+)
+def test_indices_of_every_kind(indices: Any) -> None:
+    cache, update = cache_and_update()
+    expected = cache.copy()
+    expected[0, 0, 3], expected[1, 0, 1] = 1, 1
+    for write in (kvscatter.tensor_scatter_, kvscatter.prepare(cache, update)):
+        cache[...] = 0
+        write(cache, update, indices)
+        assert bits(cache) == bits(expected)
+
+
+@pytest.mark.parametrize(
+    ("indices", "kind", "class_"),
+    [
+        ([3.0, 1], "not_integers", TypeError),
+        ([True, False], "not_integers", TypeError),
+        (np.array([True, False]), "not_integers", TypeError),
+        (np.array([3.0, 1.0]), "not_integers", TypeError),
+        (np.array(["3", "1"], object), "not_integers", TypeError),
+        ("31", "not_integers", TypeError),
+        (b"\3\1", "not_integers", TypeError),
+        (3, "not_integers", TypeError),
+        (np.int64(3), "not_integers", TypeError),
+        (np.array(3), "rank", ValueError),
+        (np.array([[3, 1]]), "rank", ValueError),
+        ([10**30, 0], "integer_range", IndexError),
+        (np.array([2**64 - 1, 0], np.uint64), "integer_range", IndexError),
+        ([3], "count", IndexError),
+        ([], "count", IndexError),
+        ([3, 4], "start_out_of_range", IndexError),
+        ([-1, 0], "negative_start", IndexError),
+        ([2**63 - 1, 0], "start_out_of_range", IndexError),
+        (np.array([-(2**63), 0]), "negative_start", IndexError),
+    ],
+)
+def test_indices_that_are_refused(indices: Any, kind: str, class_: type[Exception]) -> None:
+    cache, update = cache_and_update()
+    for write in (kvscatter.tensor_scatter_, kvscatter.prepare(cache, update)):
+        with pytest.raises(class_) as caught:
+            write(cache, update, indices)
+        assert isinstance(caught.value, kvscatter.Error)
+        assert (caught.value.kind, caught.value.argument) == (kind, "write_indices"), caught.value
+    assert not cache.any()
+
+
+def test_an_exception_of_the_sequence_itself_comes_through() -> None:
+    class Own(Exception):
+        pass
+
+    def numbers() -> Any:
+        yield 0
+        raise Own
+
+    with pytest.raises(Own):
+        kvscatter.tensor_scatter_(*cache_and_update(), numbers())
+
+
+def test_options_that_there_are_none_of() -> None:
+    cache, update = cache_and_update()
+    for name, value in [("mode", "ring"), ("out_of_range", "clamp"), ("negative_index", "wrap")]:
+        error = refused(
+            "choice",
+            name,
+            lambda name=name, value=value: kvscatter.tensor_scatter_(cache, update, **{name: value}),
+        )
+        assert isinstance(error, kvscatter.OptionError)
+        assert error.value == value
+    refused("axis_is_batch", "axis", lambda: kvscatter.tensor_scatter_(cache, update, axis=0))
+    refused("axis_out_of_range", "axis", lambda: kvscatter.tensor_scatter_(cache, update, axis=4))
+
+
+def test_the_interpreter_runs_other_threads_during_a_large_write() -> None:
+    cache = np.zeros((1, 64, 1 << 20), np.uint8)
+    update = np.ones_like(cache)
+    ticks, done = [0], threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        before = ticks[0]
+        for _ in range(20):
+            kvscatter.tensor_scatter_(cache, update, [0])
+        during = ticks[0] - before
+    finally:
+        done.set()
+        thread.join()
+    assert cache.all()
+    assert during > 0

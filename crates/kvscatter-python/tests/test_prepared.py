@@ -1,0 +1,140 @@
+"""A prepared write: what it checks each time, and what it need not."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kvscatter
+
+
+def test_prepared_from_shapes_or_from_arrays_it_is_the_same() -> None:
+    cache, update = np.zeros((2, 3, 8, 4), ml_dtypes.bfloat16), np.ones((2, 3, 2, 4), ml_dtypes.bfloat16)
+    for write in (
+        kvscatter.prepare(cache, update, mode="circular"),
+        kvscatter.prepare(cache.shape, update.shape, dtype=cache.dtype, mode="circular"),
+        kvscatter.prepare(list(cache.shape), update.shape, dtype="bfloat16", mode="circular"),
+    ):
+        cache[...] = 0
+        assert write(cache, update, [7, -1]) == 0
+        assert np.flatnonzero(cache[1, 2, :, 3].astype(np.float32)).tolist() == [0, 7]
+        assert repr(write) == "<kvscatter.Prepared: bfloat16 (2, 3, 2, 4) into bfloat16 (2, 3, 8, 4)>"
+
+
+def test_shapes_need_a_dtype_and_arrays_have_one() -> None:
+    cache, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
+    for call in (
+        lambda: kvscatter.prepare((1, 4, 2), (1, 1, 2)),
+        lambda: kvscatter.prepare(cache, update, dtype=np.float64),
+    ):
+        with pytest.raises(kvscatter.OptionError) as caught:
+            call()
+        assert caught.value.kind == "dtype_keyword"
+    with pytest.raises(kvscatter.ShapeError) as refused:
+        kvscatter.prepare((1, -4, 2), (1, 1, 2), dtype=np.float64)
+    assert refused.value.argument == "past_cache"
+    with pytest.raises(kvscatter.ShapeError):
+        kvscatter.prepare((2**62, 4, 2), (2**62, 1, 2), dtype=np.float64)
+
+
+@pytest.mark.parametrize(
+    ("cache", "update", "argument", "what"),
+    [
+        (np.zeros((2, 4, 2), np.float16), np.ones((1, 1, 2), np.float16), "past_cache", "shape"),
+        (np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float16), "past_cache", "dtype"),
+        (np.zeros((1, 4, 2), np.int16), np.ones((1, 1, 2), np.float16), "past_cache", "dtype"),
+        (
+            np.zeros((1, 2, 4), np.float16).mT,
+            np.ones((1, 1, 2), np.float16),
+            "past_cache",
+            "strides (in elements)",
+        ),
+        (np.zeros((1, 4, 2), np.float16), np.ones((1, 2, 2), np.float16), "update", "shape"),
+        (np.zeros((1, 4, 2), np.float16), np.ones((1, 1, 2), np.int16), "update", "dtype"),
+        (
+            np.zeros((1, 4, 2), np.float16),
+            np.ones((1, 1, 4), np.float16)[..., ::2],
+            "update",
+            "strides (in elements)",
+        ),
+    ],
+)
+def test_arrays_that_it_was_not_prepared_for(cache: Any, update: Any, argument: str, what: str) -> None:
+    write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype=np.float16)
+    calls = [
+        lambda: write(cache, update, [0]),
+        lambda: write.many(
+            [(np.zeros((1, 4, 2), np.float16), np.ones((1, 1, 2), np.float16)), (cache, update)], [0]
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(kvscatter.ShapeError) as caught:
+            call()
+        assert (caught.value.kind, caught.value.argument, caught.value.what) == ("prepared", argument, what)
+    assert not cache.any()
+
+
+def test_strides_along_one_element_do_not_count() -> None:
+    write = kvscatter.prepare((1, 1, 4, 2), (1, 1, 1, 2), dtype=np.float16)
+    cache = np.zeros((3, 5, 4, 2), np.float16)[1:2, 2:3]
+    update = np.ones((1, 1, 9, 2), np.float16)[:, :, 4:5]
+    assert write(cache, update, [2]) == 0
+    assert np.flatnonzero(cache).tolist() == [4, 5]
+
+
+def test_skipped_samples_are_counted() -> None:
+    cache, update = np.zeros((3, 4, 1)), np.ones((3, 1, 1))
+    write = kvscatter.prepare(cache, update, out_of_range="skip")
+    assert write(cache, update, [0, 4, -1]) == 2
+    assert write.many([(cache, update)], [9, 9, 9]) == 3
+    assert write.into(cache, update, np.empty_like(cache), [9, 9, 0]) == 2
+    assert cache.ravel().tolist() == [1, *[0] * 11]
+
+
+def test_lengths_leave_padding_out() -> None:
+    cache, update = np.zeros((2, 6, 1)), np.ones((2, 4, 1))
+    write = kvscatter.prepare(cache, update, mode="circular")
+    write(cache, update, [4, 5], [3, 0])
+    assert cache[..., 0].tolist() == [[1, 0, 0, 0, 1, 1], [0] * 6]
+    with pytest.raises(kvscatter.PositionError) as caught:
+        write(cache, update, [0, 0], [5, 0])
+    assert (caught.value.argument, caught.value.index, caught.value.value) == ("lengths", 0, 5)
+
+
+def test_many_is_all_or_nothing() -> None:
+    caches = [np.zeros((2, 4, 2), np.float16) for _ in range(4)]
+    updates = [np.full((2, 1, 2), n + 1, np.float16) for n in range(4)]
+    write = kvscatter.prepare(caches[0], updates[0])
+    assert write.many(zip(caches, updates, strict=True), [1, 3]) == 0
+    assert [cache[1, 3, 0] for cache in caches] == [1, 2, 3, 4]
+    before = [cache.copy() for cache in caches]
+    caches[3].setflags(write=False)
+    for call in (
+        lambda: write.many(zip(caches, updates, strict=True), [0, 0]),
+        lambda: kvscatter.in_place_many(list(zip(caches, updates, strict=True)), [0, 0]),
+        lambda: write.many(zip(caches[:3], updates[:3], strict=True), [0, 4]),
+    ):
+        with pytest.raises(kvscatter.Error):
+            call()
+        assert all((old == new).all() for old, new in zip(before, caches, strict=True))
+    assert write.many([], [0, 0]) == 0
+    assert kvscatter.in_place_many([], [0, 0]) == 0
+    for nonsense in ([(caches[0],)], [caches[0]], 3):
+        with pytest.raises((TypeError, ValueError)):
+            write.many(nonsense, [0, 0])  # type: ignore[arg-type]
+
+
+def test_threads_share_a_prepared_write() -> None:
+    write = kvscatter.prepare((1, 64, 4096), (1, 1, 4096), dtype=np.float32)
+    cache = np.zeros((1, 64, 4096), np.float32)
+
+    def fill(slot: int) -> int:
+        return write(cache, np.full((1, 1, 4096), slot, np.float32), [slot])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(fill, range(64))) == 0
+    assert (cache == np.arange(64)[None, :, None]).all()

@@ -1,0 +1,107 @@
+"""Every operator on the oracle's cases: in place, functional, prepared, dense and strided; whole buffers compared."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import kvscatter
+from kvscatter import testing
+from support import bits, in_place, strided
+
+EXTENSIONS = ("lengths", "out_of_range", "negative_index")
+
+
+def test_in_place_writes_what_the_oracle_says_or_nothing() -> None:
+    seen = set()
+    for case in testing.cases(11, 3000, extensions=EXTENSIONS):
+        cache, update = case.cache.copy(), case.update.copy()
+        if case.refusal is not None:
+            with pytest.raises(kvscatter.Error):
+                in_place(case, cache, update)
+            assert bits(cache) == bits(case.cache), case
+        else:
+            assert in_place(case, cache, update) == case.skipped, case
+            assert case.expected is not None
+            assert bits(cache) == bits(case.expected), case
+            seen.add(cache.dtype)
+        assert bits(update) == bits(case.update), case
+    assert len(seen) == 24
+
+
+def test_a_strided_cache_is_written_in_place_and_nothing_beside_it() -> None:
+    rng = random.Random(5)
+    strange = 0
+    for case in testing.cases(12, 2000, extensions=EXTENSIONS):
+        (cache, canvas), (update, _) = strided(case.cache, rng), strided(case.update, rng)
+        before = canvas.copy()
+        try:
+            in_place(case, cache, update)
+        except kvscatter.ArrayError as refused:
+            # Layouts beyond three loops: refused, never copied.
+            assert refused.kind in ("layout", "cache_overlaps_itself"), case
+            strange += 1
+            assert bits(canvas) == bits(before), case
+            continue
+        except kvscatter.Error:
+            assert case.refusal is not None, case
+            assert bits(canvas) == bits(before), case
+            continue
+        assert case.expected is not None
+        assert bits(cache) == bits(case.expected), case
+        cache[...] = case.cache
+        assert bits(canvas) == bits(before), case
+    assert strange < 200
+
+
+def test_the_functional_form_leaves_its_arguments_alone() -> None:
+    for case in testing.cases(
+        13, 1500, operators=["tensor_scatter"], extensions=("lengths", "negative_index")
+    ):
+        past, update = case.cache.copy(), case.update.copy()
+        others = {
+            name: value for name, value in case.arguments.items() if name not in ("past_cache", "update")
+        }
+        if case.refusal is not None:
+            with pytest.raises(kvscatter.Error):
+                kvscatter.tensor_scatter(past, update, **others)
+        else:
+            present = kvscatter.tensor_scatter(past, update, **others)
+            out = np.empty_like(past)
+            assert kvscatter.tensor_scatter(past, update, out=out, **others) is out
+            for result in (present, out):
+                assert result.dtype == past.dtype
+                assert result.shape == past.shape
+                assert case.expected is not None
+                assert bits(result) == bits(case.expected), case
+            assert not np.shares_memory(present, past)
+            kvscatter.tensor_scatter(past, update, out=past, **others)
+            assert bits(past) == bits(case.expected), case
+            past = case.cache
+        assert bits(past) == bits(case.cache), case
+        assert bits(update) == bits(case.update), case
+
+
+def test_prepared_once_it_writes_every_case_of_its_shape() -> None:
+    for case in testing.cases(14, 1500, operators=["tensor_scatter"], extensions=EXTENSIONS):
+        arguments = dict(case.arguments)
+        calls = {name: arguments.pop(name, None) for name in ("write_indices", "lengths")}
+        cache, update = arguments.pop("past_cache").copy(), arguments.pop("update")
+        try:
+            write = kvscatter.prepare(cache, update, **arguments)
+            skipped = write(cache, update, **calls)
+        except kvscatter.Error:
+            assert case.refusal is not None, case
+            assert bits(cache) == bits(case.cache), case
+            continue
+        assert case.expected is not None, case
+        assert skipped == case.skipped
+        assert bits(cache) == bits(case.expected), case
+        present = np.empty_like(cache)
+        assert write.into(case.cache, update, present, **calls) == case.skipped
+        assert bits(present) == bits(case.expected), case
+        keys, values = case.cache.copy(), case.cache.copy()
+        assert write.many([(keys, update), (values, update)], **calls) == case.skipped
+        assert bits(keys) == bits(values) == bits(case.expected), case

@@ -1,0 +1,130 @@
+"""PyTorch's tensors as arrays: every dtype that both know, views in place, what lies beside the memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import kvscatter
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
+    torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+]  # fmt: skip
+
+
+def refused(kind: str, argument: str, call: Any) -> kvscatter.Error:
+    with pytest.raises(kvscatter.Error) as caught:
+        call()
+    assert (caught.value.kind, caught.value.argument) == (kind, argument), caught.value
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def raw(tensor: torch.Tensor) -> list[int]:
+    return tensor.contiguous().view(torch.uint8).flatten().tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_moves_by_width(dtype: torch.dtype) -> None:
+    width = 1 if dtype == torch.float4_e2m1fn_x2 else dtype.itemsize
+    ones = 1 if dtype == torch.bool else 37
+    cache = torch.zeros(2, 3, 4, 5 * width, dtype=torch.uint8).view(dtype)
+    update = torch.full((2, 3, 1, 5 * width), ones, dtype=torch.uint8).view(dtype)
+    expected = torch.zeros(2, 3, 4, 5 * width, dtype=torch.uint8)
+    expected[0, :, 3], expected[1, :, 1] = ones, ones
+    write = kvscatter.prepare(cache, update)
+    for call in (kvscatter.tensor_scatter_, write):
+        cache.view(torch.uint8).zero_()
+        assert call(cache, update, torch.tensor([3, 1])) == 0
+        assert raw(cache) == raw(expected)
+    cache.view(torch.uint8).zero_()
+    present = kvscatter.tensor_scatter(cache, update, torch.tensor([3, 1], dtype=torch.int32))
+    assert (present.dtype, present.shape) == (cache.dtype, cache.shape)
+    assert raw(present) == raw(expected)
+    assert not any(raw(cache))
+
+
+def test_views_are_written_in_place() -> None:
+    memory = torch.zeros(3, 5, 2, 8)
+    cache = memory.permute(0, 2, 1, 3)[1:, :, 1:, ::2]
+    update = torch.ones(2, 1, 2, 4).permute(0, 2, 1, 3)
+    write = kvscatter.prepare(cache, update)
+    for call in (kvscatter.tensor_scatter_, write):
+        memory.zero_()
+        call(cache, update, [0, 3])
+        expected = torch.zeros(3, 5, 2, 8)
+        expected[1, 1, :, ::2], expected[2, 4, :, ::2] = 1, 1
+        assert torch.equal(memory, expected)
+
+
+def test_a_large_write_holds_its_tensors() -> None:
+    cache, update = torch.zeros(1, 64, 1 << 15), torch.ones(1, 32, 1 << 15)
+    kvscatter.prepare(cache, update)(cache, update, [16])
+    assert cache.sum() == update.numel()
+    assert cache[0, 16:48].all()
+
+
+@pytest.mark.parametrize(
+    "indices", [torch.tensor([3, 1]), torch.tensor([3, 9, 1])[::2], torch.tensor([3, 1], dtype=torch.uint8)]
+)
+def test_indices(indices: torch.Tensor) -> None:
+    cache, update = torch.zeros(2, 4, 1), torch.ones(2, 1, 1)
+    kvscatter.tensor_scatter_(cache, update, indices)
+    assert cache[..., 0].tolist() == [[0, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_what_a_tensor_keeps_beside_its_memory_is_refused() -> None:
+    cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
+    write = kvscatter.prepare(cache, update)
+    negated = torch.ones(1, 1, 2, dtype=torch.complex64).conj().imag
+    contiguously_negated = torch._neg_view(update)
+    for call in (kvscatter.tensor_scatter_, write):
+        refused("tensor", "past_cache", lambda call=call: call(cache.clone().requires_grad_(), update, [0]))
+        refused("tensor", "update", lambda call=call: call(cache, update.clone().requires_grad_(), [0]))
+        refused("tensor", "update", lambda call=call: call(cache, negated, [0]))
+        refused("tensor", "update", lambda call=call: call(cache, contiguously_negated, [0]))
+    conjugated = torch.ones(1, 1, 2, dtype=torch.complex64).conj()
+    complex_cache = torch.zeros(1, 4, 2, dtype=torch.complex64)
+    refused("tensor", "update", lambda: kvscatter.tensor_scatter_(complex_cache, conjugated, [0]))
+    refused(
+        "tensor",
+        "update",
+        lambda: kvscatter.prepare(complex_cache, conjugated.clone())(complex_cache, conjugated, [0]),
+    )
+    assert not cache.any()
+    assert not complex_cache.any()
+
+
+def test_tensors_without_memory_here() -> None:
+    update = torch.ones(1, 1, 2)
+    for cache in (torch.zeros(1, 4, 2, device="meta"), torch.zeros(1, 4, 2).to_sparse()):
+        refused("export", "past_cache", lambda cache=cache: kvscatter.tensor_scatter_(cache, update, [0]))
+    shared = torch.zeros(1, 1, 2).expand(1, 4, 2)
+    refused("cache_overlaps_itself", "past_cache", lambda: kvscatter.tensor_scatter_(shared, update, [0]))
+    with pytest.warns(UserWarning, match="ComplexHalf"):
+        half = torch.zeros(1, 4, 2, dtype=torch.complex32)
+    refused("element_type", "past_cache", lambda: kvscatter.tensor_scatter_(half, update, [0]))
+
+
+def test_parameters_without_a_gradient_and_inference_tensors_are_tensors() -> None:
+    update = torch.ones(1, 1, 2)
+    cache = torch.nn.Parameter(torch.zeros(1, 4, 2), requires_grad=False)
+    write = kvscatter.prepare(cache, update)
+    assert write(cache, update, [2]) == 0
+    with torch.inference_mode():
+        assert write(torch.zeros(1, 4, 2), update * 1, [2]) == 0
+    assert cache.flatten().tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+
+
+def test_numpy_and_torch_mix() -> None:
+    cache = torch.zeros(1, 4, 2)
+    kvscatter.tensor_scatter_(cache, torch.ones(1, 1, 2).numpy(), [1])
+    write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype="float32")
+    write(cache, torch.ones(1, 1, 2), [3])
+    assert cache[0, :, 0].tolist() == [0, 1, 0, 1]
+    refused("overlap", "past_cache", lambda: kvscatter.tensor_scatter_(cache, cache[:, :1].numpy(), [1]))
