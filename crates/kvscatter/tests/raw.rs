@@ -80,6 +80,11 @@ fn strided_caches_may_interleave() {
     // SAFETY: all of them lie inside the array, which is borrowed exclusively.
     unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
     assert_eq!(memory, [0, 1, 60, 70, 4, 5, 60, 70]);
+    // At one address they are one cache.
+    // SAFETY: as above.
+    let twice = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[0], buffers[3])]) };
+    assert_eq!(twice, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
+    assert_eq!(memory, [0, 1, 60, 70, 4, 5, 60, 70]);
 }
 
 #[test]
