@@ -193,8 +193,7 @@ impl Form {
         if self.element == cache.element {
             return Ok(());
         }
-        let (dtype, cache) = (self.element.to_string(), cache.element.to_string());
-        Err(Failure::DtypeMismatch { argument, dtype, cache })
+        Err(Failure::DtypeMismatch { argument, element: self.element, cache: cache.element })
     }
 
     /// Whether an array can take the functional form of a write into this one.

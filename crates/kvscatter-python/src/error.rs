@@ -4,7 +4,7 @@ use kvscatter::{Argument, ElementType, Error};
 use pyo3::exceptions::PySystemError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyInt, PyTuple, PyType};
 
 /// The exception classes of `kvscatter.errors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(crate) enum Class {
 pub(crate) enum Field {
     Int(i64),
     Size(usize),
+    /// An integer that no type here holds, in decimal.
+    Digits(String),
     Name(String),
     Sizes(&'static [usize]),
 }
@@ -42,6 +44,7 @@ pub(crate) fn raise(
             match field {
                 Field::Int(value) => attributes.set_item(name, value)?,
                 Field::Size(value) => attributes.set_item(name, value)?,
+                Field::Digits(value) => attributes.set_item(name, py.get_type::<PyInt>().call1((value,))?)?,
                 Field::Name(value) => attributes.set_item(name, value)?,
                 Field::Sizes(values) => attributes.set_item(name, PyTuple::new(py, *values)?)?,
             }

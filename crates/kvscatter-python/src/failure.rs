@@ -5,6 +5,7 @@ use std::fmt;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
 /// Why an argument is refused. The core's own errors are in [`error`](crate::error).
@@ -17,7 +18,7 @@ pub(crate) enum Failure {
     /// Bytes in the order of another machine.
     ByteOrder { argument: &'static str, dtype: String },
     /// Two arrays must have one type.
-    DtypeMismatch { argument: &'static str, dtype: String, cache: String },
+    DtypeMismatch { argument: &'static str, element: Element, cache: Element },
     /// NumPy strides that end inside an element.
     Strides { argument: &'static str, dimension: usize, stride: isize, itemsize: usize },
     /// The array may not be written.
@@ -134,12 +135,12 @@ impl Failure {
 
     /// What a caller may want to read without parsing the message.
     fn fields(&self) -> Vec<(&'static str, Field)> {
-        let int = |value: usize| Field::Int(i64::try_from(value).unwrap_or(i64::MAX));
+        let int = Field::Size;
         let name = |value: &str| Field::Name(value.to_owned());
         match self {
             Self::Dtype { dtype, .. } | Self::ByteOrder { dtype, .. } => vec![("dtype", name(dtype))],
-            Self::DtypeMismatch { dtype, cache, .. } => {
-                vec![("element", name(dtype)), ("cache", name(cache))]
+            Self::DtypeMismatch { element, cache, .. } => {
+                vec![("element", element.ty.into()), ("cache", cache.ty.into())]
             }
             Self::Strides { dimension, itemsize, .. } => {
                 vec![("dimension", int(*dimension)), ("itemsize", int(*itemsize))]
@@ -150,7 +151,9 @@ impl Failure {
             }
             Self::OutShape { got, want, .. } => vec![("got", name(got)), ("want", name(want))],
             Self::Overlap { with, .. } => vec![("with_", name(with))],
-            Self::IntegerRange { index, value, .. } => vec![("index", int(*index)), ("value", name(value))],
+            Self::IntegerRange { index, value, .. } => {
+                vec![("index", int(*index)), ("value", Field::Digits(value.clone()))]
+            }
             Self::IndexRank { rank, .. } => vec![("rank", int(*rank))],
             Self::Choice { value, .. } => vec![("value", name(value))],
             _ => vec![],
@@ -171,8 +174,8 @@ impl fmt::Display for Failure {
             Self::ByteOrder { argument, dtype } => {
                 write!(f, "{argument} has dtype {dtype}, which is not in this machine's byte order")
             }
-            Self::DtypeMismatch { argument, dtype, cache } => {
-                write!(f, "{argument} is {dtype}, but the cache is {cache}: both must have one type")
+            Self::DtypeMismatch { argument, element, cache } => {
+                write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
             }
             Self::Strides { argument, dimension, stride, itemsize } => write!(
                 f,

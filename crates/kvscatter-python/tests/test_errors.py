@@ -84,6 +84,13 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         lambda: kvscatter.kv_cache_operation_(f32(1, 2), 0, f32(1, 1, 4, 2), [1], [1]),
     ),
     (
+        "element_type_mismatch",
+        errors.ElementTypeError,
+        "update",
+        {"element": "float16", "cache": "float32"},
+        scatter(f32(1, 4, 2), f16(1, 1, 2)),
+    ),
+    (
         "rank",
         errors.ShapeError,
         "cache",
@@ -247,7 +254,6 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
 
 # Those that no call from Python meets, and why.
 UNREACHABLE = {
-    "element_type_mismatch": "the arrays are compared first, for the core is told of one type",
     "unknown_mode": "`options.rs` refuses other modes, with the words that may stand there",
     "stride_count": "shape and strides come from one array",
     "before_buffer": "`Form::layout` leaves the room that negative strides need",

@@ -120,11 +120,24 @@ def test_what_is_no_integer_is_refused(value: Any) -> None:
     assert (caught.value.kind, caught.value.argument) == ("not_integers", "start")
 
 
-@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, [2**63], np.array([2**63], np.uint64)])
-def test_what_does_not_fit_64_bits_is_refused(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        (2**63, 2**63),
+        (-(2**63) - 1, -(2**63) - 1),
+        ([10**30], 10**30),
+        (np.array([2**63], np.uint64), 2**63),
+    ],
+)
+def test_what_does_not_fit_64_bits_is_refused(given: Any, value: int) -> None:
     with pytest.raises(errors.PositionError) as caught:
-        positions.length_after(value, 1)
-    assert (caught.value.kind, caught.value.argument) == ("integer_range", "start")
+        positions.length_after(given, 1)
+    error = caught.value
+    assert (error.kind, error.argument, error.fields) == (
+        "integer_range",
+        "start",
+        {"index": 0, "value": value},
+    )
 
 
 def test_a_batch_has_one_dimension() -> None:
