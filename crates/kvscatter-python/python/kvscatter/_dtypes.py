@@ -59,7 +59,7 @@ def dtype_named(name: str) -> np.dtype[Any] | None:
 
 def unpacked(packed: Bytes, count: int) -> Bytes:
     """``count`` 4-bit values, one per byte, of bytes that hold two each, the first in the low nibble."""
-    return np.stack([packed & 0xF, packed >> 4], axis=1).reshape(-1)[:count].copy()
+    return np.stack([packed & np.uint8(0xF), packed >> np.uint8(4)], axis=1).reshape(-1)[:count].copy()
 
 
 def packed(values: Bytes) -> Bytes:

@@ -80,7 +80,8 @@ class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ign
         if kwargs:
             raise TypeError(f"run() has no argument {next(iter(kwargs))!r}")
         feeds = [_fed(name, value) for name, value in self._named(inputs)]
-        return tuple(self._outputs(*(_taken(*output) for output in self._model.run(feeds))))
+        outputs: tuple[Any, ...] = self._outputs(*(_taken(*output) for output in self._model.run(feeds)))
+        return outputs
 
     def _named(self, inputs: Inputs | Array) -> list[tuple[str, npt.ArrayLike]]:
         if isinstance(inputs, Mapping):
