@@ -38,6 +38,8 @@ def tensor_scatter(
     Differentiable in ``past_cache`` and ``update``. Raises what ``kvscatter.tensor_scatter`` raises.
     """
     past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
+    if 0 in past.stride():  # broadcast, as gradients often are; what is only read may be
+        past = past.contiguous()
     present = torch.empty(past.shape, dtype=past.dtype, device=past.device)
     kvscatter.tensor_scatter(
         past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present

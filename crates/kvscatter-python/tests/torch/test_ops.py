@@ -1,0 +1,243 @@
+"""The operators, eagerly: against the oracle on adversarial cases, their gradients, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import kvscatter
+import kvscatter.torch
+from kvscatter import testing
+
+OPS = torch.ops.kvscatter
+
+# Bits of these are the same in both libraries; NumPy has no word for some that ml_dtypes has.
+DTYPES: dict[Any, torch.dtype] = {
+    np.bool_: torch.bool,
+    np.int8: torch.int8,
+    np.uint16: torch.uint16,
+    np.int32: torch.int32,
+    np.int64: torch.int64,
+    np.float16: torch.float16,
+    np.float32: torch.float32,
+    np.float64: torch.float64,
+    np.complex64: torch.complex64,
+    np.complex128: torch.complex128,
+    ml_dtypes.bfloat16: torch.bfloat16,
+    ml_dtypes.float8_e4m3fn: torch.float8_e4m3fn,
+    ml_dtypes.float8_e5m2: torch.float8_e5m2,
+    ml_dtypes.float8_e8m0fnu: torch.float8_e8m0fnu,
+}
+OF_NAME = {np.dtype(numpy).name: dtype for numpy, dtype in DTYPES.items()}
+
+
+def tensor(array: Any) -> torch.Tensor | None:
+    """A tensor of an array's bits; None stays None."""
+    if array is None:
+        return None
+    raw = torch.from_numpy(array.copy(order="C").reshape(-1).view(np.uint8))
+    return raw.view(OF_NAME[array.dtype.name]).reshape(array.shape)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bit for bit: NaNs with the same payload are equal and zeros of either sign are not."""
+    # A single element is contiguous whatever its stride, and only a stride of 1 can be viewed as bytes.
+    one, other = (it.clone(memory_format=torch.contiguous_format).reshape(-1) for it in (one, other))
+    return one.dtype == other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def gapped(dense: torch.Tensor) -> torch.Tensor:
+    """The same values in a view with gaps between rows, and with the first dimension innermost in memory."""
+    if dense.dim() < 2:
+        return dense.clone()
+    canvas = torch.zeros([*dense.shape[1:-1], dense.shape[-1] + 3, dense.shape[0]], dtype=dense.dtype)
+    view = canvas.movedim(-1, 0)[..., 1:-2]
+    return view.copy_(dense)
+
+
+@pytest.mark.parametrize("extensions", [(), ("lengths",)], ids=["onnx", "lengths"])
+def test_adversarial_cases(extensions: tuple[Any, ...]) -> None:
+    seen = refused = 0
+    for case in testing.cases(
+        5, 600, operators=["tensor_scatter"], dtypes=list(DTYPES), extensions=extensions
+    ):
+        given = case.arguments
+        if {array.dtype.name for array in given.values() if isinstance(array, np.ndarray)} - set(OF_NAME):
+            continue  # a case about types that differ, one of which PyTorch does not have
+        past, update = tensor(given["past_cache"]), tensor(given["update"])
+        starts, lengths = tensor(given["write_indices"]), tensor(given.get("lengths"))
+        assert past is not None and update is not None
+        rest = (starts, given["axis"], given["mode"], lengths)
+        before = past.clone()
+        cache = gapped(past)
+        if case.expected is None:
+            refused += 1
+            with pytest.raises(kvscatter.Error):
+                OPS.tensor_scatter(past, update, *rest)
+            with pytest.raises(kvscatter.Error):
+                OPS.tensor_scatter_(cache, update, *rest)
+            assert same(cache, before), case.name
+        else:
+            seen += 1
+            expected = tensor(case.expected)
+            assert expected is not None
+            present = OPS.tensor_scatter(past, gapped(update), *rest)
+            assert present.is_contiguous() and same(present, expected), case.name
+            OPS.tensor_scatter_(cache, update, *rest)
+            assert same(cache, expected), case.name
+        assert same(past, before), case.name
+    assert seen > 200 and refused > 20
+
+
+def test_the_functions_are_the_operators() -> None:
+    past, update = torch.zeros(2, 3, 8, 4), torch.randn(2, 3, 2, 4)
+    starts, lengths = torch.tensor([7, 3], dtype=torch.int32), torch.tensor([2, 1])
+    want = OPS.tensor_scatter(past, update, starts, -2, "circular", lengths)
+    got = kvscatter.torch.tensor_scatter(past, update, starts, mode="circular", lengths=lengths)
+    kvscatter.torch.tensor_scatter_(past, update, starts, mode="circular", lengths=lengths)
+    assert torch.equal(got, want) and torch.equal(past, want)
+
+
+def test_a_write_is_seen_by_autograd_as_a_change() -> None:
+    cache = torch.zeros(1, 1, 4, 2)
+    version = cache._version
+    OPS.tensor_scatter_(cache, torch.ones(1, 1, 1, 2))
+    assert cache._version > version
+
+
+# ── gradients ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_place(cache: torch.Tensor, *rest: Any) -> torch.Tensor:
+    cache = cache.clone()
+    OPS.tensor_scatter_(cache[:, 1:], *rest)
+    return cache
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("lengths", [None, torch.tensor([1, 0, 2])], ids=["all", "lengths"])
+@pytest.mark.parametrize("write", [OPS.tensor_scatter, in_place], ids=["functional", "in-place"])
+def test_gradients(
+    write: Callable[..., torch.Tensor], lengths: torch.Tensor | None, mode: str, axis: int
+) -> None:
+    past = torch.randn(3, 5, 5, dtype=torch.float64, requires_grad=True)
+    cut = past if write is OPS.tensor_scatter else past[:, 1:]
+    shape = [2 if dimension == axis % 3 else size for dimension, size in enumerate(cut.shape)]
+    update = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    starts = torch.tensor([0, 2, 1]) if mode == "linear" else torch.tensor([-1, 3, 7])
+
+    def call(past: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        return write(past, update, starts, axis, mode, lengths)
+
+    assert torch.autograd.gradcheck(call, (past, update))
+    assert torch.autograd.gradgradcheck(call, (past, update))
+
+
+def test_a_gradient_that_is_one_value_for_all_elements() -> None:
+    past, update = torch.zeros(2, 3, 8, 4, requires_grad=True), torch.ones(2, 3, 2, 4, requires_grad=True)
+    OPS.tensor_scatter(past, update, torch.tensor([0, 6])).sum().backward()
+    assert past.grad is not None and past.grad.sum(dim=(1, 3)).tolist() == [
+        [0] * 2 + [12] * 6,
+        [12] * 6 + [0] * 2,
+    ]
+    assert update.grad is not None and update.grad.eq(1).all()
+
+
+def test_a_leaf_that_requires_a_gradient_is_not_written() -> None:
+    leaf = torch.zeros(1, 1, 4, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        OPS.tensor_scatter_(leaf, torch.ones(1, 1, 1, 2))
+    assert not leaf.any()
+    with torch.no_grad():
+        OPS.tensor_scatter_(leaf, torch.ones(1, 1, 1, 2))
+    assert leaf.sum() == 2
+
+
+# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def past_and_update(**options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(2, 3, 8, 4, **options), torch.ones(2, 3, 2, 4, **options)
+
+
+@pytest.mark.parametrize("op", [OPS.tensor_scatter, OPS.tensor_scatter_], ids=["functional", "in-place"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda past, update: (past, update[:1]), kvscatter.ShapeError),
+        (lambda past, update: (past, update[0]), kvscatter.ShapeError),
+        (lambda past, update: (past[:, :, :1], update), kvscatter.ShapeError),
+        (lambda past, update: (past, update.double()), kvscatter.ElementTypeError),
+        (lambda past, update: (past, update, None, 0), kvscatter.OptionError),
+        (lambda past, update: (past, update, None, 4), kvscatter.OptionError),
+        (lambda past, update: (past, update, None, -2, "ring"), kvscatter.OptionError),
+        (lambda past, update: (past, update, past[:, 0, 0, 0]), kvscatter.ElementTypeError),
+        (lambda past, update: (past, update, past[:1, 0, 0, 0].long()), kvscatter.PositionError),
+        (lambda past, update: (past, update, None, -2, "linear", past.long()), kvscatter.Error),
+    ],
+)
+def test_the_fake_kernel_refuses_what_the_real_one_does(
+    op: Any, device: str, change: Callable[..., tuple[Any, ...]], error: type[kvscatter.Error]
+) -> None:
+    with pytest.raises(error):
+        op(*change(*past_and_update(device=device)))
+
+
+def test_sparse_tensors() -> None:
+    past, update = past_and_update()
+    for arguments in [(past.to_sparse(), update), (past, update.to_sparse())]:
+        with pytest.raises(kvscatter.ArrayError, match="only strided tensors"):
+            OPS.tensor_scatter(*arguments)
+        with pytest.raises(kvscatter.ArrayError, match="only strided tensors"):
+            OPS.tensor_scatter_(*arguments)
+
+
+def test_views_that_hold_other_values_than_their_memory() -> None:
+    past, update = past_and_update(dtype=torch.complex64)
+    update = update * 1j
+    want = OPS.tensor_scatter(past, update.conj().resolve_conj())
+    assert torch.equal(OPS.tensor_scatter(past, update.conj()), want)
+    with pytest.raises(kvscatter.ArrayError, match="conjugated or negated"):
+        OPS.tensor_scatter_(past.conj(), update)
+    with pytest.raises(kvscatter.ArrayError, match="conjugated or negated"):
+        OPS.tensor_scatter_(past.conj().imag, update.imag)
+    assert not past.any()
+    OPS.tensor_scatter_(past, update.conj())
+    assert torch.equal(past, want)
+
+
+def test_memory_that_two_arguments_share() -> None:
+    cache, update = past_and_update()
+    with pytest.raises(kvscatter.ArrayError, match="shares memory"):
+        OPS.tensor_scatter_(cache, cache[:, :, :2])
+    broadcast = torch.randn(2, 1, 8, 4).expand(2, 3, 8, 4)
+    with pytest.raises(kvscatter.ArrayError, match="share memory"):
+        OPS.tensor_scatter_(broadcast, update)
+    assert torch.equal(OPS.tensor_scatter(broadcast, update), OPS.tensor_scatter(broadcast.clone(), update))
+
+
+def test_vmap_calls_the_functional_one_and_refuses_the_one_in_place() -> None:
+    past, update = torch.zeros(5, 2, 3, 8, 4), torch.randn(5, 2, 3, 2, 4)
+    starts = torch.randint(0, 6, (5, 2))
+    with pytest.warns(UserWarning, match="batching rule"):
+        mapped = torch.vmap(OPS.tensor_scatter)(past, update, starts)
+    assert torch.equal(
+        mapped, torch.stack([OPS.tensor_scatter(*item) for item in zip(past, update, starts, strict=True)])
+    )
+    with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+        torch.vmap(OPS.tensor_scatter_)(past, update, starts)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda_tensors_name_the_package_that_writes_them() -> None:
+    past, update = past_and_update(device="cuda")
+    for op in (OPS.tensor_scatter, OPS.tensor_scatter_):
+        with pytest.raises(kvscatter.DeviceError, match="kvscatter-cuda"):
+            op(past, update)
