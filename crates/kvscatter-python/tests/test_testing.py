@@ -86,7 +86,7 @@ def test_off_by_one() -> None:
     assert not report.passed
     for failure in only(report, "ring_heads_over_capacity"):
         assert failure.lanes is not None
-        if failure.case.cache.shape[2] > 1:
+        if failure.case.cache.shape[2] > 2:  # of two slots, the one after is the one before
             assert failure.hint is not None and "every row lies 1 slot" in failure.hint
             wrong = failure.lanes.wrong[0]
             assert {slot.kind for slot in failure.lanes.wrong} <= {"not_written", "overwritten", "wrong_row"}
@@ -241,7 +241,37 @@ def test_rows_that_are_neither() -> None:
         return present[..., ::-1].copy() if present.ndim == 5 else present
 
     report = testing.check(mixed, dtypes=["complex128"], n=200)
-    assert any(failure.lanes and "?" in "".join(failure.lanes.marks) for failure in report.failures)
+    torn = [failure for failure in report.failures if failure.lanes and "?" in "".join(failure.lanes.marks)]
+    for failure in torn:
+        assert failure.lanes is not None
+        for slot in failure.lanes.wrong:
+            if slot.kind == "garbled":
+                assert slot.elements == failure.case.cache[0].size // failure.case.cache.shape[axis(failure)]
+                assert slot.right + slot.past < slot.elements
+                assert f"of {slot.elements} elements " in str(failure)
+    assert torn
+
+
+def axis(failure: Failure) -> int:
+    place: int = failure.case.arguments["axis"]
+    return place
+
+
+def test_elements_that_stay_behind_are_counted() -> None:
+    def half(past: Any, update: Any, at: Any, *, axis: int, mode: str) -> Any:
+        present = plain(past, update, at, axis=axis, mode=mode)
+        if present.ndim == 4 and axis % 4 == 2 and present.shape[1] == 2:
+            present[:, 1] = past[:, 1]
+        return present
+
+    report = testing.check(half, dtypes=["uint64"])
+    assert set(report.kinds) == {"garbled"}
+    for failure in report.failures:
+        assert failure.lanes is not None
+        assert all(slot.right == slot.past == slot.elements // 2 for slot in failure.lanes.wrong)
+        n = failure.lanes.wrong[0].elements
+        were = "is" if n == 2 else "are"
+        assert f"of {n} elements {n // 2} {were} right, {n // 2} {were} not written" in str(failure)
 
 
 @pytest.mark.parametrize("operator", ["kv_cache_update", "kv_cache_operation"])

@@ -123,7 +123,11 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
         accepted and have no effect here, since ONNX's test runner passes them on.
         """
         if not cls.supports_device(device):
-            hint = "; a CUDA device needs the package kvscatter-cuda" if device.startswith("CUDA") else ""
+            hint = (
+                "; a CUDA device needs the package kvscatter-cuda, which is not released yet"
+                if device.startswith("CUDA")
+                else ""
+            )
             message = f"device = {device!r}: this backend runs on the CPU{hint}"
             raise DeviceError(message, "device", "device", device=device)
         if isinstance(model, (str, os.PathLike)):

@@ -18,6 +18,7 @@ False
 from kvscatter.testing._case import Case, cases
 from kvscatter.testing._check import check
 from kvscatter.testing._compare import Row, WrongSlot
-from kvscatter.testing._report import Failure, Problem, Report
+from kvscatter.testing._failure import Failure, Problem
+from kvscatter.testing._report import Report
 
 __all__ = ["Case", "Failure", "Problem", "Report", "Row", "WrongSlot", "cases", "check"]

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from kvscatter.testing._case import Array, Case, Extension, Operator, cases, left_out
 from kvscatter.testing._compare import compare, hint, same
-from kvscatter.testing._report import Failure, Problem, Report
+from kvscatter.testing._failure import Failure, Problem
+from kvscatter.testing._report import Report
 
 _POSITIONAL: dict[Operator, int] = {"tensor_scatter": 3, "kv_cache_update": 4, "kv_cache_operation": 5}
 """How many arguments are not passed by name."""

@@ -51,6 +51,12 @@ class WrongSlot:
     """The row of the update that must be there; None if it must stay as it was."""
     found: Row | None
     """The row of the update that is there, if it is one."""
+    elements: int = 0
+    """Elements of the row, those behind all heads together."""
+    right: int = 0
+    """How many of them are as they must be."""
+    past: int = 0
+    """How many of them are as they were, where that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,9 @@ def compare(case: Case, present: Array) -> Lanes:
     """What a kernel left of a case that is not to be refused. ``present`` has the cache's shape and dtype."""
     assert case.origins is not None and case.expected is not None
     labels, rows = _labels(case)
-    expected, past, got = (_keys(_lanes(case, array)) for array in (case.expected, case.cache, present))
+    lanes = [_lanes(case, array) for array in (case.expected, case.cache, present)]
+    expected, past, got = (_keys(array) for array in lanes)
+    is_right, is_past = _equal(lanes[2], lanes[0]), _equal(lanes[2], lanes[1])
     origins = _lanes(case, case.origins)
     known: dict[Any, list[Row]] = {}
     for label, key in rows:
@@ -101,7 +109,9 @@ def compare(case: Case, present: Array) -> Lanes:
             else:
                 kind = "garbled" if found is None else "wrong_row"
             line += GLYPHS[kind]
-            wrong.append(WrongSlot(lane, slot, kind, must, found))
+            right = is_right[lane, slot]
+            counts = right.size, int(right.sum()), int((is_past[lane, slot] & ~right).sum())
+            wrong.append(WrongSlot(lane, slot, kind, must, found, *counts))
         marks.append(line)
     return Lanes(tuple(_names(case)), tuple(marks), tuple(wrong))
 
@@ -126,7 +136,7 @@ def hint(case: Case, lanes: Lanes, present: Array) -> str | None:
                 home, place = places[known[key]]
                 distances.add((slot - place) % capacity)
                 lanes_apart.add(lane - home)
-    if lanes_apart == {0} and len(distances) == 1 and (distance := distances.pop()):
+    if lanes_apart == {0} and len(distances) == 1 and (distance := distances.pop()) * 2 not in {0, capacity}:
         away, word = (distance, "after") if 2 * distance <= capacity else (capacity - distance, "before")
         return f"every row lies {away} {'slot' if away == 1 else 'slots'} {word} its place"
     if lanes_apart and 0 not in lanes_apart and lanes.wrong:
@@ -182,6 +192,15 @@ def _keys(lanes: Array) -> list[list[Any]]:
     return [[row.tobytes() for row in lane] for lane in comparable]
 
 
+def _equal(left: Array, right: Array) -> npt.NDArray[np.bool_]:
+    """Which elements of two arrays of one shape and dtype are equal bit for bit."""
+    alike = _comparable(left) == _comparable(right)
+    if alike.ndim > left.ndim:
+        alike = np.logical_and.reduce(alike, axis=-1)  # an element is compared byte by byte
+    equal: npt.NDArray[np.bool_] = alike
+    return equal
+
+
 def _comparable(array: Array) -> Array:
     """As strings, or as numbers whose equality is that of bits."""
     if array.dtype.hasobject:
@@ -199,7 +218,8 @@ def _runs(slots: Iterable[WrongSlot]) -> Iterator[Iterator[WrongSlot]]:
     def alike(item: tuple[int, WrongSlot]) -> tuple[Any, ...]:
         _, wrong = item
         ends = [(row and row.sample, row and row.row - wrong.slot) for row in (wrong.expected, wrong.found)]
-        return wrong.kind, wrong.slot - item[0], *ends
+        torn = (wrong.right, wrong.past) if wrong.found is None else None
+        return wrong.kind, wrong.slot - item[0], torn, *ends
 
     for _, run in groupby(enumerate(slots), alike):
         yield (slot for _, slot in run)
@@ -214,9 +234,20 @@ def _sentence(run: list[WrongSlot]) -> str:
     s = "s" if one else ""
     if first.kind == "not_written":
         return f"{where}: {expected} {'is' if one else 'are'} not written"
-    if first.kind == "overwritten":
-        return f"{where} must be kept, {'hold' + s + ' ' + found if found else 'changed'}"
-    return f"{where} must hold {expected}, hold{s} {found or 'neither that nor the past'}"
+    must = "must be kept" if first.kind == "overwritten" else f"must hold {expected}"
+    return f"{where} {must}, hold{s} {found}" if found else f"{where} {must}: {_torn(first)}"
+
+
+def _torn(slot: WrongSlot) -> str:
+    """What a slot is made of that holds neither a row nor the past."""
+    other = slot.elements - slot.right - slot.past
+    counts = [
+        (slot.right, "right"),
+        (slot.past, "not written"),
+        (other, "neither" if slot.expected else "changed"),
+    ]
+    parts = [f"{count} {'is' if count == 1 else 'are'} {what}" for count, what in counts if count]
+    return f"of {slot.elements} elements {', '.join(parts)}"
 
 
 def _rows(rows: list[Row | None], lane: int) -> str:

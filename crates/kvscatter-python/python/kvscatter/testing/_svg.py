@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from textwrap import wrap
 
 from kvscatter.testing._compare import GLYPHS, KEPT, MEANINGS, WRITTEN, Lanes
-from kvscatter.testing._report import Failure, Report, positions
+from kvscatter.testing._failure import Failure, positions
 
 CELL = 18
 """Sides of a slot."""
@@ -91,24 +91,23 @@ class _Page:
         )
 
 
-def draw(report: Report) -> str:
-    """The summary, and the failures that stand for the others."""
+def draw(summary: Sequence[str], shown: Sequence[Failure], hidden: int) -> str:
+    """A summary whose first line is its heading, the failures that stand for all, and how many more there are."""
     page = _Page()
-    first, *rest = report.summary()
-    page.line(first, "heading")
+    heading, *rest = summary
+    page.line(heading, "heading")
     for line in rest:
         page.line(line.strip())
-    shown = report.shown()
     for failure in shown:
         page.y += LINE / 2
         _draw_failure(page, failure)
     if any(failure.lanes for failure in shown):
         page.y += LINE
         _draw_legend(page)
-    if len(report.failures) > len(shown):
+    if hidden:
         page.y += LINE / 2
-        page.line(f"{len(report.failures) - len(shown)} more in report.failures")
-    return page.drawn(first)
+        page.line(f"{hidden} more in report.failures")
+    return page.drawn(heading)
 
 
 def _draw_failure(page: _Page, failure: Failure) -> None:
