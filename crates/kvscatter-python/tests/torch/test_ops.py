@@ -149,6 +149,15 @@ def test_a_gradient_that_is_one_value_for_all_elements() -> None:
     assert update.grad is not None and update.grad.eq(1).all()
 
 
+def test_indices_that_change_before_the_backward_pass_are_noticed() -> None:
+    past, update = torch.zeros(2, 3, 8, 4), torch.ones(2, 3, 2, 4, requires_grad=True)
+    starts = torch.tensor([0, 6])
+    total = OPS.tensor_scatter(past, update, starts).sum()
+    starts.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
 def test_a_leaf_that_requires_a_gradient_is_not_written() -> None:
     leaf = torch.zeros(1, 1, 4, 2, requires_grad=True)
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):

@@ -168,19 +168,23 @@ def _require(condition: bool | torch.SymBool, message: str, kind: str, argument:
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    past_cache, update, ctx.write_indices, axis, ctx.mode, ctx.lengths = inputs
+    past_cache, update, write_indices, axis, ctx.mode, lengths = inputs
     ctx.axis = sequence_dimension(axis, past_cache.dim())
     ctx.update_shape = update.shape
+    ctx.save_for_backward(
+        write_indices, lengths
+    )  # which notices if somebody changes them before the backward pass
 
 
 def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """What was kept flows to the past, what was written to the update."""
+    write_indices, lengths = ctx.saved_tensors
     past = update = None
     if ctx.needs_input_grad[0]:
         nothing = torch.zeros(ctx.update_shape, dtype=grad.dtype, device=grad.device)
-        past = tensor_scatter(grad, nothing, ctx.write_indices, ctx.axis, ctx.mode, ctx.lengths)
+        past = tensor_scatter(grad, nothing, write_indices, ctx.axis, ctx.mode, lengths)
     if ctx.needs_input_grad[1]:
-        update = _gather(grad, ctx.update_shape, ctx.write_indices, ctx.axis, ctx.lengths)
+        update = _gather(grad, ctx.update_shape, write_indices, ctx.axis, lengths)
     return past, update, None, None, None, None
 
 

@@ -34,7 +34,7 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
-        start = self.cumulative_length.expand(key_states.shape[0])
+        start = self.cumulative_length.repeat(key_states.shape[0])  # a copy: gradients need it as it is now
         torch.ops.kvscatter.tensor_scatter_(self.keys, key_states, start)
         torch.ops.kvscatter.tensor_scatter_(self.values, value_states, start)
         self.cumulative_length.add_(key_states.shape[-2])

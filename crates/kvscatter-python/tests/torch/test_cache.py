@@ -1,0 +1,184 @@
+"""`KvCache` in a tiny Llama of random weights: the same tokens as transformers' own caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
+
+import kvscatter
+from kvscatter.torch import KvCache
+from kvscatter.torch import onnx as kvscatter_onnx
+
+CONFIG = LlamaConfig(
+    vocab_size=97,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    pad_token_id=0,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+
+@pytest.fixture(scope="module")
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(CONFIG).eval()
+
+
+def prompt(batch: int, length: int, left_padded: bool = False) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(batch * 31 + length)
+    tokens = torch.randint(1, CONFIG.vocab_size, (batch, length), generator=generator)
+    mask = torch.ones_like(tokens)
+    if left_padded:
+        for sample in range(batch):
+            mask[sample, :sample] = 0
+    return {"input_ids": tokens * mask, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("new", [1, 24])
+@pytest.mark.parametrize(
+    ("batch", "length", "left_padded"), [(1, 1, False), (1, 9, False), (4, 9, False), (4, 9, True)]
+)
+def test_generates_the_same_tokens(
+    llama: LlamaForCausalLM, batch: int, length: int, left_padded: bool, new: int
+) -> None:
+    inputs = prompt(batch, length, left_padded)
+    options = {"max_new_tokens": new, "do_sample": False}
+    want = llama.generate(**inputs, **options)
+    cache = KvCache(CONFIG, max_cache_len=length + new)
+    got = llama.generate(**inputs, **options, past_key_values=cache, disable_compile=True)
+    assert torch.equal(got, want)
+    assert int(cache.get_seq_length()) == length + new - 1
+
+
+def test_generate_compiles_as_it_does_for_a_static_cache(llama: LlamaForCausalLM) -> None:
+    from transformers.generation import CompileConfig
+
+    inputs, options = prompt(2, 5), {"max_new_tokens": 6, "do_sample": False}
+    want = llama.generate(**inputs, **options)
+    cache = KvCache(CONFIG, max_cache_len=16)
+    assert cache.is_compileable
+    compiled = CompileConfig(fullgraph=True, backend="aot_eager")
+    compiled._compile_all_devices = True  # transformers leaves the CPU out
+    assert torch.equal(
+        llama.generate(**inputs, **options, past_key_values=cache, compile_config=compiled), want
+    )
+
+
+def test_beams_reorder_the_cache(llama: LlamaForCausalLM) -> None:
+    inputs, options = prompt(2, 5), {"max_new_tokens": 8, "num_beams": 3, "do_sample": False}
+    got = llama.generate(**inputs, **options, past_key_values=KvCache(CONFIG, 16), disable_compile=True)
+    assert torch.equal(got, llama.generate(**inputs, **options, past_key_values=DynamicCache(config=CONFIG)))
+
+
+@torch.no_grad()
+def test_compiled_steps_write_what_a_static_cache_holds(llama: LlamaForCausalLM) -> None:
+    torch.compiler.reset()
+    ours, theirs = KvCache(CONFIG, max_cache_len=16), StaticCache(CONFIG, max_cache_len=16)
+    step = torch.compile(llama, fullgraph=True, backend="aot_eager")
+    tokens = prompt(2, 5)["input_ids"]
+    want = llama(tokens, past_key_values=theirs).logits
+    torch.testing.assert_close(llama(tokens, past_key_values=ours).logits, want)
+    addresses = [layer.keys.data_ptr() for layer in ours.layers]
+    for move in range(4):
+        tokens = want[:, -1:].argmax(-1)
+        want = llama(tokens, past_key_values=theirs).logits
+        with torch.compiler.set_stance("default" if move == 0 else "fail_on_recompile"):
+            torch.testing.assert_close(step(tokens, past_key_values=ours).logits, want)
+    assert [layer.keys.data_ptr() for layer in ours.layers] == addresses
+    for one, other in zip(ours.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(one.keys, other.keys)
+        torch.testing.assert_close(one.values, other.values)
+
+
+def test_reset(llama: LlamaForCausalLM) -> None:
+    inputs, cache = prompt(2, 5), KvCache(CONFIG, max_cache_len=16)
+    first = llama(**inputs, past_key_values=cache).logits
+    cache.reset()
+    assert torch.equal(llama(**inputs, past_key_values=cache).logits, first)
+
+
+@torch.no_grad()
+def test_what_does_not_fit_is_refused_before_anything_is_written(llama: LlamaForCausalLM) -> None:
+    cache = KvCache(CONFIG, max_cache_len=8)
+    llama(**prompt(2, 5), past_key_values=cache)
+    keys = cache.layers[0].keys.clone()
+    with pytest.raises(kvscatter.PositionError, match="capacity of 8"):
+        llama(prompt(2, 4)["input_ids"], past_key_values=cache)
+    assert torch.equal(cache.layers[0].keys, keys) and int(cache.get_seq_length()) == 5
+
+
+def test_gradients_flow_through_the_cache(llama: LlamaForCausalLM) -> None:
+    def gradient(cache: Any) -> torch.Tensor:
+        logits = llama(**prompt(2, 5), past_key_values=cache).logits
+        weight = llama.model.layers[0].self_attn.k_proj.weight
+        return torch.autograd.grad(logits.square().sum(), weight)[0]
+
+    torch.testing.assert_close(gradient(KvCache(CONFIG, 8)), gradient(DynamicCache(config=CONFIG)))
+
+
+def test_other_kinds_of_layers_are_refused() -> None:
+    with pytest.raises(kvscatter.OptionError, match="sliding_attention"):
+        KvCache(MistralConfig(num_hidden_layers=2, sliding_window=4), max_cache_len=8)
+
+
+class Step(torch.nn.Module):
+    """A decoding step whose caches are buffers, as `torch.export` wants them."""
+
+    def __init__(self, model: LlamaForCausalLM, batch: int, capacity: int) -> None:
+        super().__init__()
+        self.model = model
+        self.past = KvCache(CONFIG, max_cache_len=capacity)
+        heads, size = CONFIG.num_key_value_heads, CONFIG.hidden_size // CONFIG.num_attention_heads
+        self.past.early_initialization(batch, heads, size, torch.float32, torch.device("cpu"))
+        for place, layer in enumerate(self.past.layers):
+            self.register_buffer(f"keys_{place}", layer.keys)
+            self.register_buffer(f"values_{place}", layer.values)
+            self.register_buffer(f"length_{place}", layer.cumulative_length)
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        return self.model(tokens, position_ids=position, past_key_values=self.past).logits
+
+
+def test_a_decoding_step_in_onnx_runtime(llama: LlamaForCausalLM) -> None:
+    """The caches are inputs and outputs of the model, and ONNX Runtime decodes what generate does."""
+    inputs = prompt(2, 4)["input_ids"]
+    want = llama.generate(inputs, max_new_tokens=5, do_sample=False)
+    example = inputs[:, :1], torch.zeros(2, 1, dtype=torch.long)
+    # transformers keeps the cache in a Python object, whose tensors only the strict mode sees as the buffers.
+    program = torch.export.export(Step(llama, batch=2, capacity=16), example, strict=True)
+    exported = kvscatter_onnx.export(program, verbose=False, output_names=["logits"])
+    model = exported.model_proto
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.op_type for node in model.graph.node].count("TensorScatter") == 2 * CONFIG.num_hidden_layers
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # it warns of every write that is not in place
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in session.get_outputs()]
+    state = {
+        value.name: np.zeros(value.shape, np.int64 if value.type == "tensor(int64)" else np.float32)
+        for value in session.get_inputs()
+        if value.name not in {"tokens", "position"}
+    }
+    tokens = inputs.numpy()
+    while tokens.shape[1] < want.shape[1]:
+        position = np.full((2, 1), state["length_0"])
+        feeds = {"tokens": tokens[:, position[0]], "position": position, **state}
+        results = dict(zip(names, session.run(None, feeds), strict=True))
+        state = {name.removeprefix("present_"): array for name, array in results.items() if name != "logits"}
+        if state["length_0"] == tokens.shape[1]:
+            tokens = np.concatenate([tokens, results["logits"].argmax(-1)], axis=1)
+    assert tokens.tolist() == want.tolist()
