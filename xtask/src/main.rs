@@ -1,9 +1,11 @@
 //! Every step of continuous integration, runnable by hand: `cargo xtask --help`.
 
+mod python;
 mod step;
 mod steps;
 mod steps_c;
 mod steps_ort;
+mod steps_python;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,7 +23,8 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c and ort
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, ort,
+    /// python and python-torch
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -52,6 +55,22 @@ enum Task {
     Ort,
     /// Times the plugin against the kernel that ONNX Runtime has itself; --quick, --write-docs
     OrtBench {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// The Python package: its wheel, format, lints, types, tests and examples, on every Python that is here (needs
+    /// Python, downloads once)
+    Python,
+    /// The Python package with PyTorch (needs Python and 12 GB of disk, downloads once)
+    PythonTorch,
+    /// Builds the Python package's wheel
+    Wheel {
+        /// Where the file goes
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Times the Python package against NumPy, PyTorch, ONNX Runtime and JAX in one process; --quick, --write-docs
+    Peers {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
@@ -95,6 +114,10 @@ fn main() -> ExitCode {
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Ort => one(steps_ort::ort()),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
+        Task::Python => step::run(steps_python::all(), Missing::Fails),
+        Task::PythonTorch => one(steps_python::torch()),
+        Task::Wheel { out } => one(steps_python::release(&out)),
+        Task::Peers { options } => one(steps_python::peers(&options)),
         Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::{steps_c, steps_ort};
+use crate::{steps_c, steps_ort, steps_python};
 
 pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -50,7 +50,9 @@ pub(crate) fn all() -> Vec<Step> {
         instructions(false),
         bench_check(),
     ];
-    rust.into_iter().chain(steps_c::all()).chain([steps_ort::ort()]).collect()
+    let ort = [steps_ort::ort()];
+    let torch = [steps_python::torch()];
+    rust.into_iter().chain(steps_c::all()).chain(ort).chain(steps_python::all()).chain(torch).collect()
 }
 
 pub(crate) fn fmt() -> Step {

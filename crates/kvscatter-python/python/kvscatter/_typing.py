@@ -22,9 +22,6 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
         """A capsule that holds the array."""
 
-    def __dlpack_device__(self) -> Any:
-        """Where its memory is."""
-
 
 AnyArray = TypeVar("AnyArray", bound=SupportsDLPack)
 

@@ -1,0 +1,34 @@
+"""What is timed."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """float16, the sequence at axis -2."""
+
+    cache: tuple[int, int, int, int]
+    rows: int
+
+    @property
+    def says(self) -> str:
+        """Such as B8 H8 S4096 D128, 1 row."""
+        named = " ".join(f"{name}{size}" for name, size in zip("BHSD", self.cache, strict=True))
+        return f"{named}, {self.rows} row{'s' * (self.rows > 1)}"
+
+    @property
+    def update_bytes(self) -> int:
+        """What has to be moved."""
+        batch, heads, _, width = self.cache
+        return batch * heads * self.rows * width * np.dtype(np.float16).itemsize
+
+
+CASES = [
+    Case((1, 8, 4096, 128), 1),
+    Case((8, 8, 4096, 128), 1),
+    Case((64, 8, 2048, 128), 1),
+    Case((1, 8, 4096, 128), 512),
+    Case((8, 8, 2048, 128), 512),
+]

@@ -1,0 +1,111 @@
+"""The tables."""
+
+import pathlib
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+import engines
+from cases import Case
+
+Samples = Mapping[str, Sequence[float]]
+
+# Of a prepared call over the Rust call behind it, in nanoseconds.
+NUMPY_OVERHEAD = 350
+DLPACK_OVERHEAD = 800
+# Of the best peer's time; where that is more than so many times memcpy's, it has to be less than the peer's.
+RATIO = 1.03
+EASY = 1.2
+
+BLOCKS = 8
+
+
+def page(results: Mapping[Case, Samples]) -> str:
+    """Both tables and the machine, as Markdown."""
+    return "\n\n".join([times(results), targets(results), f"{machine()}.", ""])
+
+
+def times(results: Mapping[Case, Samples]) -> str:
+    """An engine a row, a case a column: the median, and where four out of five rounds lie."""
+    lines = [f"| | {' | '.join(case.says for case in results)} |", f"|---|{'--:|' * len(results)}"]
+    for name in [engines.MEMCPY, engines.RUST, engines.OURS, engines.OURS_DLPACK, *engines.PEERS]:
+        cells = [spread(samples[name]) for samples in results.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def targets(results: Mapping[Case, Samples]) -> str:
+    """A case a row: what the call from Python adds, and the ratio to the best peer."""
+    lines = [
+        f"| | over the Rust call, at most {NUMPY_OVERHEAD} ns | by DLPack, at most {DLPACK_OVERHEAD} ns "
+        "| best peer in place | its time | of its time, at most | A/A spread |",
+        "|---|--:|--:|---|--:|--:|--:|",
+    ]
+    for case, samples in results.items():
+        best = min(engines.PEERS, key=lambda name: statistics.median(samples[name]))
+        limit = 1.0 if ratio(samples, best, engines.MEMCPY) > EASY else RATIO
+        value, (least, most) = ratio(samples, engines.OURS, best), noise(samples)
+        cells = [
+            case.says,
+            overhead(samples, engines.OURS, NUMPY_OVERHEAD),
+            overhead(samples, engines.OURS_DLPACK, DLPACK_OVERHEAD),
+            best,
+            f"{ratio(samples, best, engines.MEMCPY):.3g} × memcpy",
+            f"{value:.2f}, {limit:g}: {judged(limit, value * least, value * most)}",
+            f"{least:.2f} – {most:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def overhead(samples: Samples, name: str, limit: float) -> str:
+    """What a call adds to the Rust call, by rounds; what it strays by is in proportion to its own time."""
+    value = statistics.median(a - b for a, b in zip(samples[name], samples[engines.RUST], strict=True))
+    least, most = (statistics.median(samples[name]) * (strays - 1) for strays in noise(samples))
+    return f"{shown(value)}: {judged(limit, value + least, value + most)}"
+
+
+def ratio(samples: Samples, of: str, to: str) -> float:
+    """The median of the ratio, round by round: slow moments of the machine fall on both."""
+    return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
+
+
+def noise(samples: Samples) -> tuple[float, float]:
+    """The least and the greatest median ratio of the prepared call to itself in blocks of rounds, and 1."""
+    size = len(samples[engines.OURS]) // BLOCKS
+    blocks = [
+        {name: samples[name][at * size : (at + 1) * size] for name in (engines.OURS, engines.OURS_AGAIN)}
+        for at in range(BLOCKS)
+    ]
+    medians = [ratio(block, engines.OURS_AGAIN, engines.OURS) for block in blocks]
+    return min(1.0, *medians), max(1.0, *medians)
+
+
+def judged(limit: float, least: float, most: float) -> str:
+    """Whether the limit is kept, unless another run may say the opposite."""
+    if most <= limit:
+        return "met"
+    return "missed" if least > limit else "inside the spread"
+
+
+def spread(samples: Sequence[float]) -> str:
+    """The median, and the first and the last of nine deciles."""
+    deciles = statistics.quantiles(samples, n=10)
+    return f"{shown(statistics.median(samples))} ({shown(deciles[0])} – {shown(deciles[-1])})"
+
+
+def shown(nanoseconds: float) -> str:
+    """Three digits, in a unit that suits."""
+    for unit, size in (("ms", 1e6), ("µs", 1e3)):
+        if abs(nanoseconds) >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds:.3g} ns"
+
+
+def machine() -> str:
+    """The processor, Python, and who was compared."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "onnxruntime", "jax"))
+    return f"{names[0]}, {len(names)} cores; Python {platform.python_version()}, {packages}; one thread each"

@@ -1,0 +1,52 @@
+"""What type checkers must accept: the calls of the documentation, and what they give."""
+
+from typing import assert_type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+import kvscatter
+from kvscatter import positions
+
+
+def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
+    assert_type(kvscatter.tensor_scatter_(cache, update, starts, axis=1, mode="circular"), int)
+    assert_type(kvscatter.tensor_scatter(cache, update, [0, 1]), NDArray[np.float16])
+    assert_type(kvscatter.tensor_scatter(cache, update, out=cache), NDArray[np.float16])
+    assert_type(kvscatter.in_place_many([(cache, update), (cache, update)], (0, 1)), int)
+    assert_type(kvscatter.kv_cache_update_(cache, update, starts, updateLengths=[0, 1]), int)
+    assert_type(kvscatter.kv_cache_operation_(update, 0, cache, starts, [1], out_of_range="skip"), int)
+
+
+def on_jax(cache: jax.Array, update: jax.Array) -> None:
+    assert_type(kvscatter.tensor_scatter(cache, update, jnp.zeros(2, jnp.int32)), jax.Array)
+
+
+def prepared(cache: NDArray[np.float32], update: NDArray[np.float32]) -> None:
+    write = kvscatter.prepare(cache, update, out_of_range="skip")
+    assert_type(write, kvscatter.Prepared)
+    assert_type(write(cache, update, [1], lengths=[1]), int)
+    assert_type(write.many(((cache, update) for _ in range(2)), [1]), int)
+    assert_type(write.into(cache, update, cache.copy()), int)
+    assert_type(kvscatter.prepare((2, 4, 8), [2, 1, 8], dtype="bfloat16"), kvscatter.Prepared)
+
+
+def planned() -> None:
+    plan = kvscatter.plan((2, 4, 8), (2, 1, 8), [0, 1], dtype=np.float16)
+    assert_type(plan.bytes, int | None)
+    assert_type(plan.blocks[0].loops[0].count, int)
+    assert_type([segment.slot for segment in plan.segments], list[int])
+    assert_type(plan.text(width=40) + plan.svg(), str)
+
+
+def converted(starts: NDArray[np.int64]) -> None:
+    assert_type(positions.token_offset(1, rows=2), int)
+    assert_type(positions.nonpad_kv_seqlen(starts, rows=2, capacity=8), NDArray[np.int64])
+
+
+def refused(error: kvscatter.PositionError) -> None:
+    assert_type(error.kind, str)
+    assert_type(error.argument, str | None)
+    assert_type((error.index, error.value, error.capacity), tuple[int, int, int])

@@ -1,0 +1,20 @@
+"""What type checkers must refuse: each line is an error to both, and one that is none to either is an error itself."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kvscatter
+
+
+def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
+    kvscatter.tensor_scatter_(cache, update, [0.5])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    kvscatter.tensor_scatter_(cache, update, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kvscatter.tensor_scatter_(cache, [1.0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kvscatter.tensor_scatter_(cache, update, axis="sequence")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kvscatter.tensor_scatter_(cache, update, mode="ring")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kvscatter.tensor_scatter(cache, update, out_of_range="skip")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kvscatter.kv_cache_update_(cache, update)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kvscatter.prepare((2, 4, 8), (2, 1, 8))  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    kvscatter.prepare(cache, update, dtype="float16")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    kvscatter.plan((2, 4, 8), (2, 1, 8), [0, 1], dtype="float16").bytes = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    kvscatter.Prepared()(cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,229 @@
+//! The Python package as people get it: a wheel, installed into virtual environments.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::python::{Environment, INDEX, PYTHON};
+use crate::step::{Step, Tool};
+use crate::steps::target_dir;
+
+const CRATE: &str = "crates/kvscatter-python";
+const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
+const TESTS: &str = "crates/kvscatter-python/tests";
+const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
+const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
+const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
+
+/// What ruff looks at.
+const SOURCES: [&str; 3] = [CRATE, "crates/kvscatter-ort/python-tests", "xtask"];
+
+/// Documents whose examples need NumPy and nothing else.
+const PLAIN: [&str; 4] =
+    ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
+const ONNX: &str = "docs/python/onnx.md";
+const PYTORCH: &str = "docs/python/pytorch.md";
+
+/// The package and its version, which is the workspace's, as pip and as file names have them.
+const REQUIREMENT: &str = concat!("kvscatter==", env!("CARGO_PKG_VERSION"));
+const SOURCE_FOLDER: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"));
+
+const LOCK: &str = "crates/kvscatter-python/locks/python.txt";
+const TORCH_LOCK: &str = "crates/kvscatter-python/locks/torch.txt";
+const WHEEL_LOCK: &str = "crates/kvscatter-python/locks/wheel.txt";
+
+/// What unpacked PyTorch, its CUDA libraries and the downloads of both take.
+const TORCH_GIGABYTES: u32 = 12;
+
+/// A Python that the one wheel is for.
+struct Version {
+    step: &'static str,
+    number: &'static str,
+    is_here: [Tool; 1],
+}
+
+static VERSIONS: [Version; 5] = [
+    Version::new("python-3.10", "3.10", "env PYENV_VERSION=3.10 python3.10 -m ensurepip --version"),
+    Version::new("python-3.11", "3.11", "env PYENV_VERSION=3.11 python3.11 -m ensurepip --version"),
+    Version::new("python-3.12", "3.12", "env PYENV_VERSION=3.12 python3.12 -m ensurepip --version"),
+    Version::new("python-3.13", "3.13", "env PYENV_VERSION=3.13 python3.13 -m ensurepip --version"),
+    Version::new("python-3.14", "3.14", "env PYENV_VERSION=3.14 python3.14 -m ensurepip --version"),
+];
+
+impl Version {
+    const fn new(step: &'static str, number: &'static str, probe: &'static str) -> Self {
+        let install = "apt-get install, pyenv install or python.org";
+        Self { step, number, is_here: [Tool { name: step, probe, install }] }
+    }
+}
+
+/// Everything but what needs PyTorch.
+pub(crate) fn all() -> Vec<Step> {
+    let versions = VERSIONS.iter().map(in_empty_environment);
+    [build(), lint(), test()].into_iter().chain(versions).chain([sdist()]).collect()
+}
+
+/// With PyTorch and the packages that people use it with.
+pub(crate) fn torch() -> Step {
+    let environment = with_torch();
+    let mut commands = wheel(&wheels());
+    commands.extend(installed(&environment));
+    commands.push(mypy(&environment, &[TORCH_PACKAGE]));
+    commands.push(pyright(&environment, TORCH_TESTS));
+    commands.push(pytest(&environment, &[TORCH_TESTS]));
+    commands.push(documents(&environment, &[PYTORCH]));
+    Step::new("python-torch", commands).needs(needs(&[tools(), environment]))
+}
+
+/// The wheel that is released.
+pub(crate) fn release(out: &Path) -> Step {
+    let out = env::current_dir().map_or_else(|_| out.to_owned(), |here| here.join(out));
+    Step::new("wheel", wheel(&out)).needs(needs(&[tools()]))
+}
+
+/// What NumPy, PyTorch, ONNX Runtime and JAX take for a write, and what this package takes, in one process.
+pub(crate) fn peers(options: &[OsString]) -> Step {
+    let environment = with_torch();
+    let mut commands = wheel(&wheels());
+    commands.extend(installed(&environment));
+    let mut bench = environment.python();
+    bench.arg(format!("{CRATE}/bench/peers.py")).args(options);
+    commands.push(bench);
+    Step::new("peers", commands).needs(needs(&[tools(), environment]))
+}
+
+fn build() -> Step {
+    Step::new("python-wheel", wheel(&wheels())).needs(needs(&[tools()]))
+}
+
+/// Format, lints and types, and that the types of the compiled module are those that its stub says.
+fn lint() -> Step {
+    let tools = tools();
+    let ruff = |words: &[&str]| {
+        let mut ruff = tools.program("ruff");
+        ruff.args(words).arg("--cache-dir").arg(target_dir().join("python/ruff")).args(SOURCES);
+        ruff
+    };
+    let mut stubs = tools.program("stubtest");
+    stubs.args(["kvscatter._native", "--mypy-config-file"]).arg(format!("{CRATE}/pyproject.toml"));
+    let mut commands = installed(&tools);
+    commands.extend([ruff(&["format", "--check"]), ruff(&["check"])]);
+    commands.push(mypy(&tools, &[PACKAGE, TYPING_TESTS, "--exclude=/kvscatter/torch/"]));
+    commands.push(pyright(&tools, TYPING_TESTS));
+    commands.push(stubs);
+    Step::new("python-lint", commands).needs(needs(&[tools]))
+}
+
+fn test() -> Step {
+    let tools = tools();
+    let mut commands = installed(&tools);
+    commands.push(pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]));
+    let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
+    commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
+    commands.push(documents(&tools, &[ONNX]));
+    Step::new("python-test", commands).needs(needs(&[tools]))
+}
+
+/// The wheel in an environment that holds what it asks for and nothing else; the examples as a reader types them.
+fn in_empty_environment(version: &'static Version) -> Step {
+    let folder = format!("python/{}", version.number);
+    let environment = Environment::new(folder, WHEEL_LOCK).version(version.number);
+    let mut commands = installed(&environment);
+    commands.push(documents(&environment, &PLAIN));
+    Step::new(version.step, commands).needs(needs(&[environment])).skipped_without(&version.is_here)
+}
+
+/// The source distribution, unpacked and installed where nothing is but what builds it.
+fn sdist() -> Step {
+    let tools = tools();
+    let folder = target_dir().join("python/sdist");
+    let mut pack = maturin(&tools, "sdist");
+    pack.arg("--out").arg(&folder);
+    let mut unpack = Command::new("tar");
+    // Touched: cargo goes by times, and all that are packed are the same.
+    unpack.args(["--extract", "--touch", "--file"]).arg(folder.join(format!("{SOURCE_FOLDER}.tar.gz")));
+    unpack.arg("--directory").arg(&folder);
+    let mut install = pip(&tools, "install --no-index --no-build-isolation");
+    install.arg(folder.join(SOURCE_FOLDER)).env("CARGO_TARGET_DIR", target_dir());
+    install.env("PATH", tools.search_path());
+    let commands = vec![tools.make(), pack, unpack, uninstall(&tools), install, documents(&tools, &PLAIN)];
+    Step::new("python-sdist", commands).needs(needs(&[tools]))
+}
+
+/// What builds, checks and tests the package.
+fn tools() -> Environment {
+    Environment::new("python/tools", LOCK)
+}
+
+fn with_torch() -> Environment {
+    Environment::new("python/torch", TORCH_LOCK).gigabytes(TORCH_GIGABYTES)
+}
+
+fn wheels() -> PathBuf {
+    target_dir().join("python/wheels")
+}
+
+fn wheel(out: &Path) -> Vec<Command> {
+    let tools = tools();
+    let mut build = maturin(&tools, "build --release");
+    build.arg("--out").arg(out);
+    vec![tools.make(), build]
+}
+
+/// The environment with the wheel in it, for which nothing may be missing.
+fn installed(environment: &Environment) -> Vec<Command> {
+    let mut install = pip(environment, "install --no-index --find-links");
+    install.arg(wheels()).arg(REQUIREMENT);
+    vec![environment.make(), uninstall(environment), install]
+}
+
+/// Another build has the same version, for which pip would keep the one that is there.
+fn uninstall(environment: &Environment) -> Command {
+    pip(environment, "uninstall --yes kvscatter")
+}
+
+fn maturin(tools: &Environment, line: &str) -> Command {
+    let mut maturin = tools.program("maturin");
+    maturin.args(line.split(' ')).arg("--manifest-path").arg(format!("{CRATE}/Cargo.toml"));
+    maturin.env("CARGO_TARGET_DIR", target_dir());
+    maturin
+}
+
+fn pip(environment: &Environment, line: &str) -> Command {
+    let mut pip = environment.python();
+    pip.args("-m pip --disable-pip-version-check --quiet".split(' ')).args(line.split(' '));
+    pip
+}
+
+fn mypy(environment: &Environment, arguments: &[&str]) -> Command {
+    let mut mypy = environment.program("mypy");
+    mypy.arg("--config-file").arg(format!("{CRATE}/pyproject.toml")).args(arguments);
+    mypy.arg("--cache-dir").arg(target_dir().join("python/mypy"));
+    mypy
+}
+
+/// What is checked, and how, is in the folder's `pyrightconfig.json`.
+fn pyright(environment: &Environment, folder: &str) -> Command {
+    let mut pyright = environment.program("basedpyright");
+    pyright.args(["--project", folder, "--pythonpath"]).arg(environment.python().get_program());
+    pyright
+}
+
+fn pytest(environment: &Environment, arguments: &[&str]) -> Command {
+    let mut pytest = environment.python();
+    pytest.args("-m pytest --quiet -p no:cacheprovider --config-file".split(' '));
+    pytest.arg(format!("{CRATE}/pyproject.toml")).args(arguments);
+    pytest
+}
+
+/// Runs the examples of documents and compares what they print.
+fn documents(environment: &Environment, files: &[&str]) -> Command {
+    let mut documents = environment.python();
+    documents.arg(format!("{TESTS}/documents.py")).args(files);
+    documents
+}
+
+fn needs(environments: &[Environment]) -> &'static [Tool] {
+    if environments.iter().all(Environment::is_made) { &[PYTHON] } else { &[PYTHON, INDEX] }
+}
