@@ -1,0 +1,188 @@
+"""The sharding rules, in processes that talk over the loopback interface, against one process with whole tensors.
+
+Each test starts its ranks, runs every check in them and ends them; a rank that fails fails the test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import kvscatter
+import kvscatter.torch
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+    reason="there is no gloo",
+)
+OPS = torch.ops.kvscatter
+SEQUENCE = 2
+
+
+def _rank(rank: int, world: int, folder: str, checks: list[Callable[[int], None]]) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{folder}/store", world)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    try:
+        for check in checks:
+            torch.manual_seed(3)  # the same on every rank
+            check(world)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def run(world: int, folder: Path, checks: list[Callable[[int], None]]) -> None:
+    context = torch.multiprocessing.spawn(_rank, (world, str(folder), checks), nprocs=world, join=False)
+    try:
+        while not context.join(timeout=120):
+            pass
+    finally:
+        for process in context.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_in_processes(world: int, tmp_path: Path) -> None:
+    run(
+        world,
+        tmp_path,
+        [check_one_axis, check_two_axes, check_replicated_is_cut, check_refusals, check_strided],
+    )
+
+
+# ── what every rank does ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tensors(batch: int, heads: int, size: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """A cache, an update and the other arguments: the whole tensors, the same on every rank."""
+    cache, update = torch.randn(batch, heads, 8, size), torch.randn(batch, heads, 3, size)
+    return (
+        cache,
+        update,
+        {"write_indices": torch.randint(0, 8, (batch,)), "lengths": torch.randint(0, 4, (batch,))},
+    )
+
+
+def following(placements: tuple[Placement, ...]) -> list[Placement]:
+    """Where positions are for a cache that is placed like this."""
+    return [placement if placement == Shard(0) else Replicate() for placement in placements]
+
+
+def check_write(mesh: DeviceMesh, placements: tuple[Placement, ...], sizes: tuple[int, int, int]) -> None:
+    """Both operators, with and without lengths, on one mesh, without communication."""
+    cache, update, options = tensors(*sizes)
+    there = [distribute_tensor(whole, mesh, placements) for whole in (cache, update)]
+    positions = {
+        name: distribute_tensor(whole, mesh, following(placements)) for name, whole in options.items()
+    }
+    for given in (("write_indices", "lengths"), ("write_indices",), ()):
+        mode = "circular" if given else "linear"
+        arguments = {name: options[name] for name in given}
+        want = kvscatter.torch.tensor_scatter(cache, update, mode=mode, **arguments)
+        distributed = {name: positions[name] for name in given}
+        written = there[0].clone()
+        address = written.to_local().data_ptr()
+        with CommDebugMode() as communication:
+            present = kvscatter.torch.tensor_scatter(*there, mode=mode, **distributed)
+            kvscatter.torch.tensor_scatter_(written, there[1], mode=mode, **distributed)
+        assert communication.get_total_counts() == 0, communication.get_comm_counts()
+        assert written.to_local().data_ptr() == address
+        for got in (present, written):
+            assert isinstance(got, DTensor) and got.placements == placements and got.shape == cache.shape
+            assert torch.equal(got.full_tensor(), want), (placements, sizes, given)
+
+
+def check_one_axis(world: int) -> None:
+    mesh = init_device_mesh("cpu", (world,))
+    even, uneven, empty = (world, 2 * world, world), (world + 1, 2 * world + 1, world + 3), (1, 1, 1)
+    for sizes in (even, uneven, empty):  # the last leaves all ranks but one with nothing
+        for placement in (Replicate(), Shard(0), Shard(1), Shard(3)):
+            check_write(mesh, (placement,), sizes)
+
+
+def check_two_axes(world: int) -> None:
+    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("data", "tensor"))
+    choices = (Replicate(), Shard(0), Shard(1), Shard(3))
+    for first in choices:
+        for second in choices:
+            check_write(mesh, (first, second), (5, 6, 7))
+
+
+def check_replicated_is_cut(world: int) -> None:
+    """An update and positions that every rank has are cut where they lie."""
+    mesh = init_device_mesh("cpu", (world,))
+    cache, update, options = tensors(world + 1, world, 4)
+    want = kvscatter.torch.tensor_scatter(cache, update, mode="circular", **options)
+    everywhere = [Replicate()]
+    replicated = {name: distribute_tensor(whole, mesh, everywhere) for name, whole in options.items()}
+    for placement in (Shard(0), Shard(1), Shard(3)):
+        written = distribute_tensor(cache.clone(), mesh, [placement])
+        given = distribute_tensor(update, mesh, everywhere)
+        with CommDebugMode() as communication:
+            kvscatter.torch.tensor_scatter_(written, given, mode="circular", **replicated)
+        assert communication.get_total_counts() == 0
+        assert torch.equal(written.full_tensor(), want)
+
+
+def check_strided(world: int) -> None:
+    """A cache of [batch, capacity, heads, size], written as a view with the heads in front."""
+    mesh = init_device_mesh("cpu", (world,))
+    cache, update, options = tensors(2, 2 * world, 4)
+    want = kvscatter.torch.tensor_scatter(cache, update, mode="circular", **options)
+    stored = distribute_tensor(cache.transpose(1, 2).contiguous(), mesh, [Shard(2)])
+    new = distribute_tensor(update, mesh, [Shard(1)])
+    positions = {name: distribute_tensor(whole, mesh, [Replicate()]) for name, whole in options.items()}
+    with CommDebugMode() as communication:
+        kvscatter.torch.tensor_scatter_(stored.transpose(1, 2), new, mode="circular", **positions)
+    assert communication.get_total_counts() == 0
+    assert torch.equal(stored.full_tensor().transpose(1, 2), want)
+
+
+def check_refusals(world: int) -> None:
+    mesh = init_device_mesh("cpu", (world,))
+    cache, update, options = tensors(world, world, world)
+    starts = options["write_indices"]
+    place = {name: [Replicate()] for name in ("cache", "update", "starts")}
+
+    def refused(words: str, **changed: list[Placement]) -> None:
+        placed = place | changed
+        distributed = [
+            # What is partial is not made from a whole tensor.
+            DTensor.from_local(whole, mesh, placed[name], run_check=False)
+            if isinstance(placed[name][0], Partial)
+            else distribute_tensor(whole, mesh, placed[name])
+            for name, whole in (("cache", cache), ("update", update), ("starts", starts))
+        ]
+        before = distributed[0].to_local().clone()
+        for op in (OPS.tensor_scatter, OPS.tensor_scatter_):
+            with CommDebugMode() as communication, pytest.raises(RuntimeError, match=words) as caught:
+                op(*distributed, SEQUENCE, "circular")
+            assert isinstance(caught.value.__cause__, kvscatter.OptionError)
+            assert communication.get_total_counts() == 0
+        assert torch.equal(distributed[0].to_local(), before)
+
+    refused("sharded over the sequence", cache=[Shard(SEQUENCE)])
+    refused("a sum that has not been taken", cache=[Partial()])
+    refused("redistribute update", cache=[Shard(1)], update=[Shard(0)])
+    refused("redistribute update", update=[Shard(1)])
+    refused("redistribute update", cache=[Shard(1)], update=[Partial()])
+    refused("redistribute write_indices", cache=[Shard(1)], starts=[Shard(0)])
+    refused("redistribute write_indices", cache=[Shard(0)], starts=[Partial()])
+    whole = distribute_tensor(cache, mesh, [Replicate()])
+    with pytest.raises(RuntimeError, match="mixed torch.Tensor and DTensor"):
+        OPS.tensor_scatter_(whole, update, starts)
+    beyond = distribute_tensor(starts + 8, mesh, [Replicate()])
+    with pytest.raises(kvscatter.PositionError, match="capacity of 8"):
+        OPS.tensor_scatter_(whole, distribute_tensor(update, mesh, [Replicate()]), beyond)
