@@ -219,7 +219,9 @@ def test_an_update_that_is_spoilt_and_a_cache_that_changes_before_the_refusal() 
 
     report = testing.check(half_written, in_place=True)
     failure = only(report, "refused_negative")[0]
-    assert [problem.text for problem in failure.problems] == ["past_cache was changed"]
+    assert [problem.text for problem in failure.problems] == [
+        "past_cache was changed before the call was refused"
+    ]
 
 
 def test_what_a_kernel_raises_is_kept() -> None:

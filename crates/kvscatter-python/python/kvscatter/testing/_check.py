@@ -69,9 +69,10 @@ def _run(fn: Callable[..., Any], case: Case, in_place: bool) -> Failure | None:
     except Exception as exception:
         raised = exception
     cache_name = next(name for name, value in case.arguments.items() if value is case.cache)
-    may_change = in_place and raised is None and case.refusal is None
+    may_change = in_place and raised is None
+    when = " before the call was refused" if raised is not None and case.refusal is not None else ""
     problems = [
-        Problem("argument_changed", f"{name} was changed")
+        Problem("argument_changed", f"{name} was changed{when}")
         for name, value in given.items()
         if isinstance(value, np.ndarray)
         and not (may_change and name == cache_name)
