@@ -102,7 +102,7 @@ impl OnnxModel {
 fn tensor(element: &str, shape: Vec<usize>, values: Given<'_>) -> Result<Tensor, Error> {
     let element = ElementType::from_name(element).ok_or(Error::UndefinedType)?;
     let data = match values {
-        Given::Bytes(bytes) => Data::Bytes(bytes.as_array().iter().copied().collect()),
+        Given::Bytes(bytes) => Data::Bytes(bytes.as_array().to_vec()),
         Given::Strings(strings) => Data::Strings(strings),
     };
     Ok(Tensor::new(element, shape, data)?)

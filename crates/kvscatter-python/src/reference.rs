@@ -42,10 +42,10 @@ impl<'py> IntoPyObject<'py> for Answer {
 }
 
 impl Answer {
-    /// Asks the oracle. `elements` are the ONNX names of the cache's element type and the update's.
+    /// Asks the oracle. `elements` are the types of the cache's elements and of the update's.
     ///
     /// # Errors
-    /// `ShapeError` of kind `too_large` if the oracle would take more memory than it is allowed.
+    /// [`TooLarge`] if the oracle would visit more than [`MOST_ELEMENTS`].
     pub(crate) fn of(
         call: &Call,
         elements: [&Element; 2],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -92,6 +93,14 @@ def test_lengths_and_skipped_samples() -> None:
     assert skipped == 1
 
 
+def test_the_examples_of_the_docstrings() -> None:
+    from kvscatter import onnx_backend, testing
+
+    for module in (reference, testing, onnx_backend):
+        result = doctest.testmod(module)
+        assert result.attempted > 0 and result.failed == 0, module
+
+
 Call = Callable[[], Any]
 
 
@@ -107,6 +116,7 @@ def _scatter(*shapes: tuple[int, ...], **arguments: Any) -> Call:
         (_scatter((4,), (4,)), "cache_rank", "past_cache", {"rank": 1}),
         (_scatter((1, 4), (1, 2, 1), axis=1), "update_rank", "update", {"rank": 3}),
         (_scatter((1, 4), (1, 2)), "axis", "axis", {"axis": -2, "rank": 2}),
+        (_scatter((1, 4), (1, 2), axis=2**70), "axis", "axis", {"axis": 2**70, "rank": 2}),
         (_scatter((1, 4), (2, 2), axis=1), "dimension", "update", {"dimension": 0, "cache": 1, "update": 2}),
         (_scatter((1, 4), (1, 5), axis=1), "update_too_long", "update", {"capacity": 4, "rows": 5}),
         (

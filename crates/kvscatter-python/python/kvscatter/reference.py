@@ -98,6 +98,9 @@ def tensor_scatter(
     Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
     """
     past, new = np.asarray(past_cache), np.asarray(update)
+    if not -(2**63) <= axis < 2**63:
+        message = f"axis: axis = {axis}, rank = {past.ndim}"
+        raise Refused(message, "axis", "axis", axis=axis, rank=past.ndim)
     answer = _native.oracle_tensor_scatter(
         _tensors(past, new),
         _optional("write_indices", write_indices),
