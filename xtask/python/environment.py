@@ -28,8 +28,8 @@ def make(folder: pathlib.Path, lock: pathlib.Path, requirements: list[str], giga
         raise SystemExit(f"{folder} takes {gigabytes:g} GB of disk, and {free:.1f} GB are free")
     print(f"making {folder}", flush=True)
     venv.create(folder, with_pip=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, "--requirement", lock, *requirements], check=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, "--requirement", str(lock), *requirements], check=True)
     made_from.write_text(wanted)
 
 

@@ -14,6 +14,7 @@ const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
 const TESTS: &str = "crates/kvscatter-python/tests";
 const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
 const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
+const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// What ruff looks at.
@@ -69,7 +70,7 @@ pub(crate) fn torch() -> Step {
     let environment = with_torch();
     let mut commands = wheel(&wheels());
     commands.extend(installed(&environment));
-    commands.push(mypy(&environment, &[TORCH_PACKAGE]));
+    commands.push(mypy(&environment, &[TORCH_PACKAGE, BENCH]));
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
     commands.push(documents(&environment, &[PYTORCH]));
@@ -88,7 +89,7 @@ pub(crate) fn peers(options: &[OsString]) -> Step {
     let mut commands = wheel(&wheels());
     commands.extend(installed(&environment));
     let mut bench = environment.python();
-    bench.arg(format!("{CRATE}/bench/peers.py")).args(options);
+    bench.arg(format!("{BENCH}/peers.py")).args(options);
     commands.push(bench);
     Step::new("peers", commands).needs(needs(&[tools(), environment]))
 }

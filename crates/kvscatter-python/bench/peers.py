@@ -97,8 +97,10 @@ def main() -> None:
     print(f"\n{text}")
     if given.write_docs:
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
         plot.write(PLOT, results)
+        picture = f"![{plot.TITLE}: a case a line, an engine a point]({PLOT.relative_to(PAGE.parent)})"
+        generated = "\n\n".join([BEGIN, picture, text.rstrip(), END])
+        PAGE.write_text(before + generated + rest.split(END)[1], encoding="utf-8")
 
 
 if __name__ == "__main__":

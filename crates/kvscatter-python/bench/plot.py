@@ -12,6 +12,8 @@ import engines
 from cases import Case
 from report import Samples, shown
 
+TITLE = "Time of a write from Python"
+
 INK = "#1f2328"
 GREY = "#59636e"
 GRID = "#d8dee4"
@@ -37,9 +39,7 @@ def write(path: pathlib.Path, results: Mapping[Case, Samples]) -> None:
     """The plot as SVG; the same results make the same file."""
     mpl.rcParams.update({"svg.hashsalt": "kvscatter", "svg.fonttype": "none", "font.family": "sans-serif"})
     figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), facecolor="white")
-    figure.text(
-        16 / WIDTH, 1 - 18 / HEIGHT, "A write from Python", color=INK, size=13, weight="bold", va="center"
-    )
+    figure.text(16 / WIDTH, 1 - 18 / HEIGHT, TITLE, color=INK, size=13, weight="bold", va="center")
     says = "float16, one cache, in place, hot, ragged positions; the shade ends at memcpy of the update"
     figure.text(16 / WIDTH, 1 - 40 / HEIGHT, says, color=GREY, size=9.7, va="center")
     box = (LEFT / WIDTH, 1 - BOTTOM / HEIGHT, (RIGHT - LEFT) / WIDTH, (BOTTOM - TOP) / HEIGHT)
