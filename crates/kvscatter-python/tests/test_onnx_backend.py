@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
@@ -375,3 +377,10 @@ def test_nodes() -> None:
     with pytest.raises(ModelError) as caught:
         onnx_backend.run_node(write, [PAST, NEW], opset_version=23)
     assert caught.value.kind == "opset_too_old"
+
+
+def test_without_onnx_the_error_says_what_to_install() -> None:
+    program = "import sys; sys.modules['onnx'] = None; import kvscatter.onnx_backend"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last == "ImportError: kvscatter.onnx_backend needs onnx: pip install kvscatter[onnx]"
