@@ -183,6 +183,10 @@ def check_refusals(world: int) -> None:
     whole = distribute_tensor(cache, mesh, [Replicate()])
     with pytest.raises(RuntimeError, match="mixed torch.Tensor and DTensor"):
         OPS.tensor_scatter_(whole, update, starts)
+    other = init_device_mesh("cpu", (1, world))
+    elsewhere = distribute_tensor(update, other, [Replicate(), Replicate()])
+    with pytest.raises(RuntimeError, match="both must be on one mesh"):
+        OPS.tensor_scatter_(whole, elsewhere, distribute_tensor(starts, mesh, [Replicate()]))
     beyond = distribute_tensor(starts + 8, mesh, [Replicate()])
     with pytest.raises(kvscatter.PositionError, match="capacity of 8"):
         OPS.tensor_scatter_(whole, distribute_tensor(update, mesh, [Replicate()]), beyond)

@@ -19,9 +19,10 @@ if torch.distributed.is_available():
     from kvscatter.torch import distributed as distributed  # registers their sharding rules
 
 if TYPE_CHECKING:
-    from kvscatter.torch.cache import KvCache, KvLayer
+    from kvscatter.torch.cache import KvCache as KvCache
+    from kvscatter.torch.cache import KvLayer as KvLayer
 
-__all__ = ["KvCache", "KvLayer", "tensor_scatter", "tensor_scatter_"]
+__all__ = ["tensor_scatter", "tensor_scatter_"]  # and what needs transformers, which `import *` should not
 
 
 def tensor_scatter(

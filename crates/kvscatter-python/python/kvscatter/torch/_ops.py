@@ -40,7 +40,9 @@ def tensor_scatter(
     past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
     if 0 in past.stride():  # broadcast, as gradients often are; what is only read may be
         past = past.contiguous()
-    present = torch.empty(past.shape, dtype=past.dtype, device=past.device)
+    present = torch.empty(
+        past.shape, dtype=past.dtype
+    )  # what lies on a device is refused below, before it is used
     kvscatter.tensor_scatter(
         past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
     )
@@ -212,7 +214,7 @@ def _gather(
 tensor_scatter.register_autograd(_gradients, setup_context=_remember)
 
 
-def _write(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
+def _write(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
     """A recorded write is the functional operator and a copy, so that the cache's history goes on with it.
 
     That costs what copying the cache costs, twice, and is what compiled graphs differentiate correctly. An exported
@@ -222,8 +224,8 @@ def _write(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
     if recorded and not torch.compiler.is_exporting():
         cache.copy_(tensor_scatter(cache, update, *rest))
         return
-    with torch._C._AutoDispatchBelowAutograd():
-        torch.ops.kvscatter.tensor_scatter_.default(cache, update, *rest)
+    below = keyset & torch._C._after_autograd_keyset
+    torch.ops.kvscatter.tensor_scatter_.default.redispatch(below, cache, update, *rest)
 
 
 def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
@@ -240,6 +242,6 @@ _LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-unt
 """Kept, since what a library registers ends when it does."""
 
 for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
-    _LIBRARY.impl("tensor_scatter_", _write, _key)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl("tensor_scatter_", _write, _key, with_keyset=True)  # type: ignore[no-untyped-call]
 for _key in ("Conjugate", "Negative"):
     _LIBRARY.impl("tensor_scatter_", _resolve, _key)  # type: ignore[no-untyped-call]

@@ -16,6 +16,7 @@ the cache, per mesh axis  the update               write_indices and lengths
 
 An update or indices that are replicated where they should be sharded are cut where they lie. Whatever would have to
 be communicated is refused with the placements that are needed, and redistributed by the caller if that is wanted.
+There are no rules for gradients.
 """
 
 from __future__ import annotations
