@@ -173,6 +173,27 @@ def test_a_buffer_becomes_an_input_and_an_output(persistent: bool) -> None:
     torch.testing.assert_close(got["present_layer_cache"], module.layer.cache)
 
 
+def test_a_buffer_that_is_returned_and_has_an_input_of_its_name() -> None:
+    class Named(torch.nn.Module):
+        cache: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", PAST.clone())
+
+        def forward(self, update: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+            tensor_scatter_(self.cache, update, cache)
+            return self.cache
+
+    shapes = {"update": {2: "rows"}, "cache": None}
+    program = export(Named(), (UPDATE, STARTS), dynamic_shapes=shapes, output_names=["written"])
+    assert len(nodes(program)) == 1
+    assert [value.name for value in program.model.graph.inputs] == ["update", "cache", "cache_"]
+    assert [str(size) for size in program.model.graph.inputs[0].shape] == ["2", "3", "rows", "4"]
+    got = run(program, UPDATE, STARTS, PAST)
+    assert list(got) == ["written"] and torch.equal(got["written"], OPS.tensor_scatter(PAST, UPDATE, STARTS))
+
+
 def test_dynamic_dimensions() -> None:
     shapes = ({0: "batch", 2: "capacity"}, {0: "batch", 2: "rows"}, {0: "batch"})
     program = export(InPlace(), (PAST, UPDATE, STARTS), dynamic_shapes=shapes)
@@ -185,9 +206,20 @@ def test_dynamic_dimensions() -> None:
 
 def test_to_a_file(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    kvscatter_onnx.export(InPlace(), (PAST, UPDATE, STARTS), path, verbose=False, external_data=False)
+    options: dict[str, Any] = {"verbose": False, "external_data": False}
+    arguments = (UPDATE,), path
+    kvscatter_onnx.export(
+        Buffered(True).eval(), *arguments, kwargs={"starts": STARTS}, verify=True, **options
+    )
     model = onnx.load(path)
     assert [node.op_type for node in model.graph.node].count("TensorScatter") == 1
+    assert {value.name for value in model.graph.initializer} & {
+        value.name for value in model.graph.input
+    } == set()
+    options["keep_initializers_as_inputs"] = True
+    kvscatter_onnx.export(Buffered(True).eval(), *arguments, kwargs={"starts": STARTS}, **options)
+    model = onnx.load(path)
+    assert {value.name for value in model.graph.initializer} <= {value.name for value in model.graph.input}
 
 
 # ── the pieces ──────────────────────────────────────────────────────────────────────────────────────────────────

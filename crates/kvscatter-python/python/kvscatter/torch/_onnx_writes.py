@@ -22,18 +22,17 @@ _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 @dataclass(frozen=True)
-class Write:
-    """A tensor that the program writes to."""
+class Writes:
+    """The tensors that a program writes to, which were not among its outputs."""
 
-    input: int
-    """Its place among the inputs that are tensors."""
-    output: int
-    """The place among the outputs of what it is after the write, from the end: -1 is the last."""
-    was_buffer: bool
-    """Whether it was a buffer of the module, and is an input only now."""
+    places: list[tuple[int, int]]
+    """Of each, its place among the inputs that are tensors, and that of what is written among the outputs, counted
+    from the end: -1 is the last."""
+    new_inputs: int
+    """How many buffers have become inputs: the last ones."""
 
 
-def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, list[Write]]:
+def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, Writes]:
     """``program``, in functional form, with buffers that it writes to as inputs, and with all writes as outputs.
 
     New inputs are keyword arguments behind the others, named after the buffer with ``_`` for dots. New outputs stand
@@ -41,7 +40,7 @@ def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, l
     """
     graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     signature = program.graph_signature
-    buffers = {name: name.replace(".", "_") for name in signature.buffers_to_mutate.values()}
+    buffers = _names(program)
     output = graph_module.graph.output_node()
     values: Any = output.args[0]
     returned = list(zip(signature.output_specs, values, strict=True))
@@ -59,17 +58,14 @@ def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, l
         if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
     ]
     placeholders = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
-    writes = [
-        Write(
-            inputs.index(placeholders.get(spec.target or "") or spec.target or ""),
-            place,
-            spec.target in buffers,
-        )
-        for place, (spec, _) in enumerate(written, start=-len(written))
+    targets = [spec.target or "" for spec, _ in written]
+    places = [
+        (inputs.index(placeholders.get(target, target)), place)
+        for place, target in enumerate(targets, start=-len(targets))
     ]
     args, kwargs = program.example_inputs or ((), {})
     tensors = {**program.state_dict, **program.constants}
-    return rebuilt(
+    result = rebuilt(
         program,
         graph_module,
         changed,
@@ -77,7 +73,8 @@ def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, l
         example_inputs=(args, kwargs | {name: tensors[buffer] for buffer, name in buffers.items()}),
         state_dict={name: value for name, value in program.state_dict.items() if name not in buffers},
         constants={name: value for name, value in program.constants.items() if name not in buffers},
-    ), writes
+    )
+    return result, Writes(places, len(buffers))
 
 
 def rebuilt(
@@ -97,6 +94,19 @@ def rebuilt(
     )
     attributes = {name: getattr(program, name) for name in kept} | changed
     return ExportedProgram(graph_module, graph_module.graph, signature, **attributes)
+
+
+def _names(program: ExportedProgram) -> dict[str, str]:
+    """The buffers that are written to, and what they are called as inputs."""
+    signature = program.graph_signature
+    taken, names = set(signature.user_inputs), {}
+    for buffer in signature.buffers_to_mutate.values():
+        name = buffer.replace(".", "_")
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names[buffer] = name
+    return names
 
 
 def _buffers_last(

@@ -39,6 +39,8 @@ def export(
     opset_version: int = OPSET,
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     external_data: bool = True,
+    export_params: bool = True,
+    keep_initializers_as_inputs: bool = False,
     **options: Any,
 ) -> torch.onnx.ONNXProgram:
     """`torch.onnx.export` for a model that uses ``kvscatter::tensor_scatter`` or ``tensor_scatter_``.
@@ -60,7 +62,7 @@ def export(
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONAL):
         _refuse_lengths(_arguments(node)["lengths"])
     if dynamic_shapes is not None:  # it names dimensions only if it says something about every input
-        dynamic_shapes = (dynamic_shapes, *(None for write in writes if write.was_buffer))
+        dynamic_shapes = (dynamic_shapes, *[None] * writes.new_inputs)
     exported = torch.onnx.export(
         program,
         dynamic_shapes=dynamic_shapes,
@@ -71,10 +73,15 @@ def export(
     )
     assert exported is not None, "with dynamo=True there is a program"
     graph = exported.model.graph
-    for write in writes:
-        graph.outputs[write.output].name = f"present_{graph.inputs[write.input].name}"
+    for past, present in writes.places:
+        graph.outputs[present].name = f"present_{graph.inputs[past].name}"
     if f is not None:
-        exported.save(f, external_data=external_data)
+        exported.save(
+            f,
+            include_initializers=export_params,
+            keep_initializers_as_inputs=keep_initializers_as_inputs,
+            external_data=external_data,
+        )
     return exported
 
 
@@ -133,14 +140,14 @@ def _replace_write(node: torch.fx.Node) -> None:
 def _replace_functionalized(node: torch.fx.Node, signature: ExportGraphSignature) -> None:
     """``auto_functionalized_v2`` gives (the operator's result, the bases after the write); ours has no result."""
     keywords: dict[str, Any] = dict(node.kwargs)
-    bases, place = keywords["_all_bases"], keywords.get("_cache_base_index")
-    if place is None or len(keywords) != 7:
+    names = ("update", "write_indices", "axis", "cache_mode", "lengths")
+    if keywords.keys() != {*names, "_all_bases", "_cache_base_index"}:
         raise errors.OptionError(
             "a write into a view of a tensor has been decomposed: call functionalize before run_decompositions",
             "decomposed_view",
             "program",
         )
-    names = ("update", "write_indices", "axis", "cache_mode", "lengths")
+    bases, place = keywords["_all_bases"], keywords["_cache_base_index"]
     with node.graph.inserting_before(node):
         present = _call(node, _FUNCTIONAL, (bases[place], *(keywords[name] for name in names)))
     for user in list(node.users):
