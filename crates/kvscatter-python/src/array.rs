@@ -33,11 +33,15 @@ pub(crate) struct Array<'py> {
     owner: Owner<'py>,
 }
 
-/// Who keeps the memory alive. (A NumPy array that is referenced refuses to be resized.)
+/// Who keeps the memory alive, unless code that runs takes it away all the same:
+/// [`check_unmoved`](Array::check_unmoved).
 pub(crate) enum Owner<'py> {
     Numpy(Bound<'py, PyUntypedArray>),
-    #[expect(dead_code, reason = "held, not read: dropping it gives the memory back")]
-    Dlpack(ImportedDlpack),
+    Dlpack {
+        object: Bound<'py, PyAny>,
+        #[expect(dead_code, reason = "held, not read: dropping it gives the memory back")]
+        tensor: ImportedDlpack,
+    },
     /// Whoever made the array.
     Caller,
 }
@@ -81,7 +85,7 @@ impl<'py> Array<'py> {
     pub(crate) fn numpy(&self) -> Option<&Bound<'py, PyUntypedArray>> {
         match &self.owner {
             Owner::Numpy(array) => Some(array),
-            Owner::Dlpack(_) | Owner::Caller => None,
+            Owner::Dlpack { .. } | Owner::Caller => None,
         }
     }
 
@@ -93,6 +97,22 @@ impl<'py> Array<'py> {
     /// Whether both are the same tensor in the same memory.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.data == other.data && self.form == other.form
+    }
+
+    /// Whether it still lies where it was found. Code that ran since, asked for another argument, may have given its
+    /// memory back although it is held: with `resize(refcheck=False)` in NumPy, with `set_` in PyTorch.
+    pub(crate) fn check_unmoved(&self) -> PyResult<()> {
+        let argument = self.argument;
+        let found = match &self.owner {
+            Owner::Numpy(array) => Some(strided::array(array, argument, Access::Read)?),
+            Owner::Dlpack { object, .. } => dlpack::again(object, argument)?,
+            Owner::Caller => None,
+        };
+        if found.is_none_or(|found| self.is(&found)) {
+            Ok(())
+        } else {
+            Err(Failure::Moved { argument }.into())
+        }
     }
 
     /// Its memory, of as many bytes as the core asks for.
@@ -131,10 +151,6 @@ impl Form {
             step = step.wrapping_mul(size.max(1).cast_signed());
         }
         Self { element, shape, strides, dense: true }
-    }
-
-    pub(crate) fn is_dense(&self) -> bool {
-        self.dense
     }
 
     pub(crate) fn strides(&self) -> &[isize] {

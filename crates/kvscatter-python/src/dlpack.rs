@@ -22,9 +22,26 @@ pub(crate) fn array<'py>(
     access: Access,
 ) -> PyResult<Array<'py>> {
     check_library(object, argument, access)?;
-    let tensor = import(object, argument)?;
+    described(object, import(object, argument)?, argument, access)
+}
+
+/// The same array once more, where its library tells without running Python code.
+pub(crate) fn again<'py>(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Option<Array<'py>>> {
+    let tensor = exchanged(object, argument)?;
+    tensor.map(|tensor| described(object, tensor, argument, Access::Read)).transpose()
+}
+
+fn described<'py>(
+    object: &Bound<'py, PyAny>,
+    tensor: ImportedDlpack,
+    argument: &'static str,
+    access: Access,
+) -> PyResult<Array<'py>> {
     if access == Access::Write && tensor.flags().contains(DlpackFlags::READ_ONLY) {
         return Err(Failure::ReadOnly { argument }.into());
+    }
+    if access == Access::Write && tensor.flags().contains(DlpackFlags::IS_COPIED) {
+        return Err(Failure::Tensor { argument, why: "is exported as a copy: a write would be lost" }.into());
     }
     let unreadable = |why: dlpark::tensor::Error| Failure::Export { argument, why: why.to_string() };
     let described = tensor.validate().map_err(unreadable)?;
@@ -33,7 +50,7 @@ pub(crate) fn array<'py>(
     let form = Form::new(element, shape(&described), strides(&described).map_err(unreadable)?);
     // SAFETY: the exporter's promise: the offset leads to the first element.
     let data = unsafe { described.offset_bytes_ptr() }.map_err(unreadable)?;
-    Ok(Array::new(argument, form, data.cast_mut(), Owner::Dlpack(tensor)))
+    Ok(Array::new(argument, form, data.cast_mut(), Owner::Dlpack { object: object.clone(), tensor }))
 }
 
 fn shape(tensor: &TensorRef<'_>) -> crate::array::Shape {
@@ -46,13 +63,19 @@ fn strides(tensor: &TensorRef<'_>) -> Result<crate::array::Strides, dlpark::tens
     Ok(strides.iter().map(|&stride| isize::try_from(stride).unwrap_or(isize::MAX)).collect())
 }
 
-fn import(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<ImportedDlpack> {
+/// By the C functions of DLPack 1.3, where the library has them: the Python ones take microseconds.
+fn exchanged(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Option<ImportedDlpack>> {
     let object = object.as_borrowed();
-    // The C functions of DLPack 1.3 where the library has them: the Python ones take microseconds.
-    if let Some(api) = ExchangeApi::from_object(object)? {
-        let tensor = api.import_managed_no_sync(object).map_err(|error| refused(&object, argument, error))?;
-        return Ok(ImportedDlpack::Versioned(tensor.into_parts().0));
+    let Some(api) = ExchangeApi::from_object(object)? else { return Ok(None) };
+    let tensor = api.import_managed_no_sync(object).map_err(|error| refused(&object, argument, error))?;
+    Ok(Some(ImportedDlpack::Versioned(tensor.into_parts().0)))
+}
+
+fn import(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<ImportedDlpack> {
+    if let Some(tensor) = exchanged(object, argument)? {
+        return Ok(tensor);
     }
+    let object = object.as_borrowed();
     match dlpack_device(object) {
         Ok(device) => check_device(device, argument)?,
         Err(error) if error.is_instance_of::<PyAttributeError>(object.py()) => {

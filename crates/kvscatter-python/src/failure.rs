@@ -37,6 +37,8 @@ pub(crate) enum Failure {
     OutShape { argument: &'static str, got: String, want: String },
     /// A functional write needs a dense result.
     NotContiguous { argument: &'static str },
+    /// Code that ran during the call gave the array other memory or another shape.
+    Moved { argument: &'static str },
     /// An object array holds something that is no string.
     NotAString { argument: &'static str, class: String },
     /// Two arguments share memory.
@@ -70,6 +72,7 @@ impl Failure {
             | Self::Tensor { .. }
             | Self::Export { .. }
             | Self::NotContiguous { .. }
+            | Self::Moved { .. }
             | Self::Overlap { .. } => Class::Array,
             Self::Device { .. } => Class::Device,
             Self::Prepared { .. }
@@ -96,6 +99,7 @@ impl Failure {
             Self::Prepared { .. } => "prepared",
             Self::OutShape { .. } => "out_shape",
             Self::NotContiguous { .. } => "not_contiguous",
+            Self::Moved { .. } => "moved",
             Self::NotAString { .. } => "not_a_string",
             Self::Overlap { .. } => "overlap",
             Self::NotIntegers { .. } => "not_integers",
@@ -122,6 +126,7 @@ impl Failure {
             | Self::Prepared { argument, .. }
             | Self::OutShape { argument, .. }
             | Self::NotContiguous { argument }
+            | Self::Moved { argument }
             | Self::NotAString { argument, .. }
             | Self::Overlap { argument, .. }
             | Self::NotIntegers { argument, .. }
@@ -204,6 +209,9 @@ impl fmt::Display for Failure {
                 write!(f, "{argument} has shape {got}, must have past_cache's {want}")
             }
             Self::NotContiguous { argument } => write!(f, "{argument} must be C-contiguous"),
+            Self::Moved { argument } => {
+                write!(f, "{argument} was moved or reshaped while the call read another argument")
+            }
             Self::NotAString { argument, class } => {
                 write!(f, "{argument} holds {class}: object arrays must hold str and nothing else")
             }

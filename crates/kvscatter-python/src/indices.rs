@@ -7,7 +7,7 @@ use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
 use kvscatter::{ElementType, Lengths, RawBuffer, Starts};
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyString};
@@ -55,7 +55,7 @@ impl Indices {
         let array = Array::read(object, argument)?;
         let values = of_array(&array)?;
         let size = array.element().bits().wrapping_div(8);
-        let source = array.buffer(array.form.is_dense().then(|| values.len().wrapping_mul(size)));
+        let source = array.buffer(Some(array.form.extent().wrapping_mul(size)));
         Ok(Self { argument, values: Some(values), source })
     }
 
@@ -137,7 +137,9 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
     let [stride] = *array.form.strides() else { return Ok(Values::new()) };
     let size = array.element().bits().wrapping_div(8).cast_signed();
     let first = array.data();
-    let mut values = Values::with_capacity(count);
+    // Strides of 0 make any number of one.
+    let mut values = Values::new();
+    values.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
     for index in 0..count {
         let at = first.wrapping_offset(index.cast_signed().wrapping_mul(stride).wrapping_mul(size));
         // SAFETY: an element of the array: shape and strides are its library's, which keeps it alive.

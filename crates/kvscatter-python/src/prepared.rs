@@ -241,9 +241,17 @@ impl Write {
             }
             return write::in_place_raw(py, plan, cache, update);
         }
-        let cache = self.cache.array(cache, Access::Write)?;
-        let update = self.update.array(update, Access::Read)?;
+        let (cache, update) = self.arrays(cache, update)?;
         write::in_place(py, plan, &cache, &update, lists)
+    }
+
+    /// A cache and its update, if they are what the write was prepared for.
+    pub(crate) fn arrays<'py>(
+        &self,
+        cache: &Bound<'py, PyAny>,
+        update: &Bound<'py, PyAny>,
+    ) -> PyResult<(Array<'py>, Array<'py>)> {
+        Ok((self.cache.array(cache, Access::Write)?, self.update.array(update, Access::Read)?))
     }
 
     pub(crate) fn in_place_many(
@@ -253,12 +261,8 @@ impl Write {
         indices: &CallIndices,
         pairs: &[Pair<'_>],
     ) -> PyResult<usize> {
-        let pairs = pairs
-            .iter()
-            .map(|(cache, update)| {
-                Ok((self.cache.array(cache, Access::Write)?, self.update.array(update, Access::Read)?))
-            })
-            .collect::<PyResult<Vec<_>>>()?;
+        let pairs =
+            pairs.iter().map(|(cache, update)| self.arrays(cache, update)).collect::<PyResult<Vec<_>>>()?;
         write::in_place_many(py, plan, &pairs, &indices.all())
     }
 }

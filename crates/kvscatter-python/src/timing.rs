@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 
-use crate::array::Array;
 use crate::error;
 use crate::prepared::{CallIndices, Prepared};
 
@@ -21,8 +20,8 @@ pub(crate) fn time_rust_call(
     repeats: u32,
 ) -> PyResult<u64> {
     let indices = CallIndices::of(Some(write_indices), None)?;
-    let (cache, update) = (Array::written(cache, "cache")?, Array::read(update, "update")?);
     let write = write.shared();
+    let (cache, update) = write.arrays(cache, update)?;
     let (cache, update) = {
         let plan = write.plan(py, &indices)?;
         let geometry = plan.geometry();

@@ -19,6 +19,7 @@ pub(crate) fn in_place(
     update: &Array<'_>,
     indices: &[&Indices],
 ) -> PyResult<usize> {
+    check_unmoved([cache, update])?;
     check_apart(plan, cache, indices)?;
     if cache.element().is_string() {
         return text::in_place(py, plan, &[(cache, update)]);
@@ -49,6 +50,7 @@ pub(crate) fn in_place_many(
     pairs: &[(Array<'_>, Array<'_>)],
     indices: &[&Indices],
 ) -> PyResult<usize> {
+    check_unmoved(pairs.iter().flat_map(|(cache, update)| [cache, update]))?;
     for (cache, _) in pairs {
         check_apart(plan, cache, indices)?;
     }
@@ -76,6 +78,7 @@ pub(crate) fn into_present(
     out: &Array<'_>,
     indices: &[&Indices],
 ) -> PyResult<usize> {
+    check_unmoved([past, update, out])?;
     past.form.check_out(out)?;
     for list in indices {
         list.check_apart(out.buffer(plan.geometry().present_bytes()), out.argument)?;
@@ -94,6 +97,11 @@ pub(crate) fn into_present(
         // SAFETY: as above.
         unsafe { plan.into_present_raw(past, update, out) }
     })
+}
+
+/// From here to the last byte no Python code runs.
+fn check_unmoved<'a, 'py: 'a>(arrays: impl IntoIterator<Item = &'a Array<'py>>) -> PyResult<()> {
+    arrays.into_iter().try_for_each(Array::check_unmoved)
 }
 
 /// Indices that would be written over are refused, although what counts is the copy that was made of them.

@@ -169,6 +169,11 @@ def test_indices_of_every_kind(indices: Any) -> None:
         assert bits(cache) == bits(expected)
 
 
+def test_more_indices_than_there_is_memory_for() -> None:
+    with pytest.raises(MemoryError):
+        kvscatter.tensor_scatter_(*cache_and_update(), np.broadcast_to(np.int64(3), 1 << 58))
+
+
 @pytest.mark.parametrize(
     ("indices", "kind", "class_"),
     [
@@ -213,6 +218,46 @@ def test_an_exception_of_the_sequence_itself_comes_through() -> None:
 
     with pytest.raises(Own):
         kvscatter.tensor_scatter_(*cache_and_update(), numbers())
+
+
+class Resizes:
+    """An update, or an index, whose reading gives the cache's memory back although the call holds it."""
+
+    def __init__(self, cache: Any, update: Any = None) -> None:
+        self.cache, self.update = cache, update
+
+    def take(self) -> None:
+        self.cache.resize((1,) * self.cache.ndim, refcheck=False)
+
+    def __index__(self) -> int:
+        self.take()
+        return 1
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self.take()
+        return self.update.__dlpack__(**keywords)
+
+
+def test_memory_that_goes_while_another_argument_is_read() -> None:
+    def taken(argument: str, call: Callable[[Any, Any], object]) -> None:
+        cache, update = cache_and_update()
+        refused("moved", argument, lambda: call(cache, update))
+        assert cache.shape == (1, 1, 1, 1)
+
+    other = cache_and_update()
+    write = kvscatter.prepare(*other)
+    taken("past_cache", lambda c, u: kvscatter.tensor_scatter_(c, Resizes(c, u), [3, 3]))
+    taken("past_cache", lambda c, u: kvscatter.tensor_scatter(c, Resizes(c, u), [3, 3]))
+    taken("past_cache", lambda c, u: kvscatter.in_place_many([(c, u), (other[0], Resizes(c, u))], [3, 3]))
+    taken("past_cache", lambda c, u: write(c, Resizes(c, u), [3, 3]))
+    taken("past_cache", lambda c, u: write.many([(c, u), (other[0], Resizes(c, u))], [3, 3]))
+    taken("past_cache", lambda c, u: write.into(c, Resizes(c, u), other[0], [3, 3]))
+    taken("cache", lambda c, u: kvscatter.kv_cache_update_(c, u, [Resizes(c), 3]))
+    past, new = np.zeros((1, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
+    refused("moved", "past", lambda: kvscatter.kv_cache_operation_(new, 0, past, [Resizes(past)], [1]))
 
 
 def test_options_that_there_are_none_of() -> None:

@@ -101,6 +101,18 @@ def test_a_read_only_producer() -> None:
     assert kvscatter.tensor_scatter(memory, Producer(update), [0])[0, 0].all()
 
 
+def test_a_copy_is_no_cache() -> None:
+    class Copies(Producer):
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return super().__dlpack__(**{**keywords, "copy": True})
+
+    memory, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
+    error = refused("tensor", "past_cache", lambda: kvscatter.tensor_scatter_(Copies(memory), update, [0]))
+    assert "copy" in str(error)
+    assert kvscatter.tensor_scatter_(memory, Copies(update), [3]) == 0
+    assert memory[0, 3].all()
+
+
 @pytest.mark.parametrize(
     ("device", "name"), [((2, 1), "cuda:1"), ((13, 0), "cuda:0"), ((10, 0), "type 10"), ((8, 3), "type 8")]
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvscatter
+from kvscatter import _native
 
 
 def test_prepared_from_shapes_or_from_arrays_it_is_the_same() -> None:
@@ -126,6 +127,15 @@ def test_many_is_all_or_nothing() -> None:
     for nonsense in ([(caches[0],)], [caches[0]], 3):
         with pytest.raises((TypeError, ValueError)):
             write.many(nonsense, [0, 0])  # type: ignore[arg-type]
+
+
+def test_what_is_timed_is_what_was_prepared() -> None:
+    write = kvscatter.prepare((1, 64, 8), (1, 1, 8), dtype=np.int8)
+    cache, update = np.zeros((1, 64, 8), np.int8), np.ones((1, 1, 8), np.int8)
+    assert _native.time_rust_call(write, cache, update, [5], 1) > 0
+    assert cache[0, 5].all()
+    with pytest.raises(kvscatter.ShapeError):
+        _native.time_rust_call(write, cache[:, :6], update, [63], 1)
 
 
 def test_threads_share_a_prepared_write() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import kvscatter
 
@@ -47,6 +48,37 @@ def test_every_dtype_moves_by_width(dtype: torch.dtype) -> None:
     assert (present.dtype, present.shape) == (cache.dtype, cache.shape)
     assert raw(present) == raw(expected)
     assert not any(raw(cache))
+
+
+class Interrupts(TorchFunctionMode):
+    """Takes a tensor's memory away in the ``moment``-th call that reaches Python."""
+
+    def __init__(self, tensor: torch.Tensor, moment: int) -> None:
+        super().__init__()
+        self.tensor, self.moment = tensor, moment
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.moment -= 1
+        if self.moment == 0:
+            self.tensor.set_(torch.empty(0))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rows", [4, 1 << 14])
+def test_memory_that_goes_while_another_argument_is_read(rows: int) -> None:
+    kinds = set()
+    for moment in range(1, 12):
+        cache, update = torch.zeros(2, 1, rows, 8), torch.ones(2, 1, rows // 4, 8)
+        write = kvscatter.prepare(cache, update)
+        for call in (kvscatter.tensor_scatter_, kvscatter.tensor_scatter, write):
+            cache = torch.zeros(2, 1, rows, 8)
+            with Interrupts(cache, moment) as mode:
+                try:
+                    call(cache, update, [0, 1])
+                except kvscatter.Error as error:
+                    kinds.add(error.kind)
+                    assert mode.moment <= 0
+    assert kinds == {"rank_too_low", "prepared", "moved"}
 
 
 def test_views_are_written_in_place() -> None:
