@@ -45,6 +45,8 @@ pub(crate) enum Failure {
     Overlap { argument: &'static str, with: &'static str },
     /// Indices that are no integers.
     NotIntegers { argument: &'static str, got: String },
+    /// Indices that are neither an array nor a sequence.
+    NotASequence { argument: &'static str, class: String },
     /// An integer beyond 64 bits, or beyond the 32 that the specification gives it.
     IntegerRange { argument: &'static str, index: usize, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
@@ -65,7 +67,8 @@ impl Failure {
             | Self::ByteOrder { .. }
             | Self::DtypeMismatch { .. }
             | Self::NotAString { .. }
-            | Self::NotIntegers { .. } => Class::ElementType,
+            | Self::NotIntegers { .. }
+            | Self::NotASequence { .. } => Class::ElementType,
             Self::Strides { .. }
             | Self::ReadOnly { .. }
             | Self::Immutable { .. }
@@ -102,7 +105,7 @@ impl Failure {
             Self::Moved { .. } => "moved",
             Self::NotAString { .. } => "not_a_string",
             Self::Overlap { .. } => "overlap",
-            Self::NotIntegers { .. } => "not_integers",
+            Self::NotIntegers { .. } | Self::NotASequence { .. } => "not_integers",
             Self::IntegerRange { .. } => "integer_range",
             Self::IndexRank { .. } => "rank",
             Self::Choice { .. } => "choice",
@@ -130,6 +133,7 @@ impl Failure {
             | Self::NotAString { argument, .. }
             | Self::Overlap { argument, .. }
             | Self::NotIntegers { argument, .. }
+            | Self::NotASequence { argument, .. }
             | Self::IntegerRange { argument, .. }
             | Self::IndexRank { argument, .. }
             | Self::Choice { argument, .. }
@@ -217,6 +221,9 @@ impl fmt::Display for Failure {
             }
             Self::Overlap { argument, with } => write!(f, "{argument} shares memory with {with}"),
             Self::NotIntegers { argument, got } => write!(f, "{argument} holds {got}: must hold integers"),
+            Self::NotASequence { argument, class } => {
+                write!(f, "{argument} is of type {class}: must be an array or a sequence of integers")
+            }
             Self::IntegerRange { argument, index, value, bits } => {
                 write!(f, "{argument}[{index}] = {value}: must fit {bits} bits")
             }

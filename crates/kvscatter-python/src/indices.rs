@@ -10,7 +10,7 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PyString};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PySequence, PyString};
 use smallvec::SmallVec;
 
 use crate::array::Array;
@@ -157,7 +157,7 @@ unsafe fn read<T: Into<i128>>(at: *const u8) -> i128 {
 }
 
 fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Values> {
-    let refused = || Failure::NotIntegers { argument, got: class_name(&object.get_type()) };
+    let refused = || Failure::NotASequence { argument, class: class_name(&object.get_type()) };
     let is_text = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>();
@@ -165,7 +165,8 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
         return Err(refused().into());
     }
     let py = object.py();
-    let items = object.try_iter().map_err(|_| refused())?;
+    // What has an order: the samples' is not that of a set, nor of the keys of a dict.
+    let items = object.cast::<PySequence>().map_err(|_| refused())?.try_iter()?;
     items
         .enumerate()
         .map(|(index, item)| {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import UserList
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -186,6 +187,9 @@ def test_more_indices_than_there_is_memory_for() -> None:
         (b"\3\1", "not_integers", TypeError),
         (3, "not_integers", TypeError),
         (np.int64(3), "not_integers", TypeError),
+        ({3, 1}, "not_integers", TypeError),  # whose order is not the samples'
+        ({3: 0, 1: 0}, "not_integers", TypeError),
+        ((place for place in (3, 1)), "not_integers", TypeError),
         (np.array(3), "rank", ValueError),
         (np.array([[3, 1]]), "rank", ValueError),
         ([10**30, 0], "integer_range", IndexError),
@@ -212,12 +216,13 @@ def test_an_exception_of_the_sequence_itself_comes_through() -> None:
     class Own(Exception):
         pass
 
-    def numbers() -> Any:
-        yield 0
-        raise Own
+    class Numbers(UserList[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 0
+            raise Own
 
     with pytest.raises(Own):
-        kvscatter.tensor_scatter_(*cache_and_update(), numbers())
+        kvscatter.tensor_scatter_(*cache_and_update(), Numbers())
 
 
 class Resizes:
