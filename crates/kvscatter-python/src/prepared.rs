@@ -18,7 +18,15 @@ use crate::indices::Indices;
 use crate::plan::Plan;
 use crate::{error, options, strided, torch, write};
 
-/// A `TensorScatter` whose shapes, strides and dtype are checked: made once per shape, called every step.
+/// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
+///
+/// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of samples skipped. It
+/// takes arrays of the dtype, shapes and strides that it was prepared for, of whatever library, and the positions of
+/// `tensor_scatter_`. Any number of threads may share it.
+///
+/// Raises:
+///     ShapeError: An array of another dtype, shape or stride.
+///     PositionError, ArrayError, ElementTypeError: As `tensor_scatter_`.
 #[pyclass(frozen, module = "kvscatter")]
 pub(crate) struct Prepared(Arc<Write>);
 
@@ -43,9 +51,30 @@ struct NumpyForm {
     strides: SmallVec<[isize; 6]>,
 }
 
-/// Checks everything about shapes, once.
+/// Checks everything about a `TensorScatter` but its positions: once per shape, for calls in a loop.
 ///
-/// `past_cache` and `update` are arrays as they will be given, or shapes, for dense arrays of `dtype`.
+/// Args:
+///     past_cache: An array as the cache will be, of which nothing is kept but its form; or its shape.
+///     update: The same for the update. Either both are arrays, or both are shapes, of dense arrays.
+///     axis, mode, out_of_range, negative_index: Those of `tensor_scatter_`.
+///     dtype: The type of the elements, where shapes are given.
+///
+/// Returns:
+///     A `Prepared`: call it with arrays of this form.
+///
+/// Raises:
+///     ElementTypeError, ShapeError, OptionError: As `tensor_scatter_`; `OptionError` for a `dtype` that is missing, or
+///         beside arrays.
+///     ArrayError: A layout that cannot be written.
+///
+/// >>> import numpy as np
+/// >>> cache, update = np.zeros((2, 4, 1), np.float32), np.ones((2, 1, 1), np.float32)
+/// >>> write = kvscatter.prepare(cache, update)
+/// >>> [write(cache, update, [step, step + 1]) for step in range(2)]
+/// [0, 0]
+/// >>> cache.reshape(2, 4)
+/// array([[1., 1., 0., 0.],
+///        [0., 1., 1., 0.]], dtype=float32)
 #[pyfunction]
 #[pyo3(signature = (past_cache, update, *, axis=-2, mode="linear", out_of_range="error", negative_index="modulo", dtype=None))]
 #[pyo3(text_signature = "(past_cache, update, *, axis=-2, mode='linear', \
@@ -82,7 +111,8 @@ impl Prepared {
         self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
 
-    /// Writes every pair of a cache and its update at the same positions, or none.
+    /// Writes every pair of a cache and its update at the same positions, or none, as `in_place_many` does; gives the
+    /// number of samples skipped.
     #[pyo3(signature = (pairs, write_indices=None, lengths=None))]
     fn many(
         &self,
@@ -97,7 +127,8 @@ impl Prepared {
         self.0.in_place_many(py, &plan, &indices, &pairs)
     }
 
-    /// The functional form into memory that exists: `out` becomes `past_cache` with the update in it.
+    /// The functional form into memory that exists: `out`, dense and of the cache's shape and dtype, becomes `past_cache`
+    /// with the update in it; gives the number of samples skipped.
     #[pyo3(signature = (past_cache, update, out, write_indices=None, lengths=None))]
     fn into(
         &self,

@@ -6,7 +6,36 @@ use crate::array::Array;
 use crate::prepared::{self, CallIndices, Write};
 use crate::{fresh, options, write};
 
-/// Writes `update` into `cache`, in place; gives the number of samples skipped.
+/// ONNX TensorScatter-24 in place: writes `update` into `cache`.
+///
+/// Args:
+///     cache: `[batch, .., capacity, ..]`, of any of TensorScatter's 24 types, dense or strided. Errors call it
+///         `past_cache`, as ONNX does.
+///     update: The same dimensions but for `axis`, where it has the rows to be written: at most `capacity`.
+///     write_indices: The slot of each sample's first row, `[batch]`; zeros if absent.
+///     axis: The sequence dimension: any but the first.
+///     mode: `"linear"`, or `"circular"`: slots are taken modulo the capacity.
+///     lengths: Rows of each sample that are real, `[batch]`: padding behind them is not written. An extension of ours.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
+///     negative_index: In a ring: `"modulo"`, where -1 is the last slot, or `"reject"` as in ONNX Runtime.
+///
+/// Returns:
+///     The number of samples that were skipped.
+///
+/// Raises:
+///     ElementTypeError: No array, a type that TensorScatter lacks, two different ones, or indices that are no integers.
+///     ShapeError: Ranks or dimensions that differ, or an update that is longer than the cache.
+///     OptionError: An axis that is not there or is the batch; a mode or policy that does not exist.
+///     PositionError: A position that does not fit, a length beyond the update's rows, or too few values.
+///     ArrayError: A cache that is read-only, immutable, or shares memory with itself or another argument.
+///
+/// >>> import numpy as np
+/// >>> cache, update = np.zeros((2, 4, 1), np.float32), np.ones((2, 2, 1), np.float32)
+/// >>> kvscatter.tensor_scatter_(cache, update, [1, 3], mode="circular")
+/// 0
+/// >>> cache.reshape(2, 4)
+/// array([[0., 1., 1., 0.],
+///        [1., 0., 0., 1.]], dtype=float32)
 #[pyfunction]
 #[pyo3(signature = (cache, update, write_indices=None, *, axis=-2, mode="linear", lengths=None, out_of_range="error", negative_index="modulo"))]
 #[pyo3(text_signature = "(cache, update, write_indices=None, *, axis=-2, mode='linear', \
@@ -32,7 +61,24 @@ pub(crate) fn tensor_scatter_(
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
 
-/// `past_cache` with `update` written into it, as a new array or in `out`.
+/// ONNX TensorScatter-24, functional: `past_cache` with `update` written into it.
+///
+/// The arguments are those of `tensor_scatter_`, but that `past_cache` stays as it is.
+///
+/// Args:
+///     out: A dense array of the shape and type of `past_cache` that becomes the result. It may be `past_cache` itself,
+///         which is then written in place.
+///
+/// Returns:
+///     `out`, or a new dense array of the library that `past_cache` is of.
+///
+/// Raises:
+///     Error: As `tensor_scatter_`; `ShapeError`, `ElementTypeError` and `ArrayError` also for `out`.
+///
+/// >>> import numpy as np
+/// >>> past, update = np.zeros((1, 4, 1), np.float32), np.ones((1, 2, 1), np.float32)
+/// >>> kvscatter.tensor_scatter(past, update, [1]).ravel(), past.any()
+/// (array([0., 1., 1., 0.], dtype=float32), np.False_)
 #[pyfunction]
 #[pyo3(signature = (past_cache, update, write_indices=None, *, axis=-2, mode="linear", lengths=None, out=None, negative_index="modulo"))]
 #[pyo3(text_signature = "(past_cache, update, write_indices=None, *, axis=-2, mode='linear', \
@@ -71,7 +117,19 @@ pub(crate) fn tensor_scatter<'py>(
     }
 }
 
-/// Writes every pair of a cache and its update at the same positions, or none; gives the number of samples skipped.
+/// Writes keys, values and all layers at the same positions: every pair, or none.
+///
+/// The arguments are those of `tensor_scatter_`.
+///
+/// Args:
+///     pairs: Tuples of a cache and its update, all of one dtype, of the same two shapes and strides.
+///
+/// Returns:
+///     The number of samples that were skipped, which is the same for every pair.
+///
+/// Raises:
+///     Error: As `tensor_scatter_`; `ShapeError` for a pair that is not as the first, `ArrayError` for caches that share
+///         memory with another array of the call.
 #[pyfunction]
 #[pyo3(signature = (pairs, write_indices=None, *, axis=-2, mode="linear", lengths=None, out_of_range="error", negative_index="modulo"))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, axis=-2, mode='linear', \
