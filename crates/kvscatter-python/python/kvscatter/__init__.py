@@ -1,6 +1,6 @@
 """Writes new keys and values into a KV cache: in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter import positions
+from kvscatter import errors, positions
 from kvscatter._native import (
     Plan,
     Prepared,
@@ -36,6 +36,7 @@ __all__ = [
     "Prepared",
     "Segment",
     "ShapeError",
+    "errors",
     "in_place_many",
     "kv_cache_operation_",
     "kv_cache_update_",

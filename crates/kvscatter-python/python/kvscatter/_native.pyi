@@ -8,7 +8,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kvscatter._plan import Block, Segment
-from kvscatter._typing import AnyArray, Indices, Mode, NegativeIndex, OutOfRange, Shape, SupportsDLPack
+from kvscatter._typing import (
+    AnyArray,
+    Indices,
+    Integer,
+    Mode,
+    NegativeIndex,
+    OutOfRange,
+    Shape,
+    SupportsDLPack,
+)
 
 __all__ = [
     "OnnxModel",
@@ -73,7 +82,7 @@ def kv_cache_update_(
 ) -> int: ...
 def kv_cache_operation_(
     newKv: SupportsDLPack,
-    layerId: Indices | int,
+    layerId: Indices | Integer,
     past: SupportsDLPack,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -175,7 +184,7 @@ class Plan:
 
 # What follows is for this package's own modules.
 
-_Numbers: TypeAlias = int | Indices
+_Numbers: TypeAlias = Integer | Indices
 _Positions64: TypeAlias = int | NDArray[np.int64]
 
 class _Positions(Protocol):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar
+
+import numpy as np
 
 __all__ = [
     "AnyArray",
     "Indices",
+    "Integer",
     "Mode",
     "NegativeIndex",
     "OutOfRange",
@@ -25,7 +28,9 @@ class SupportsDLPack(Protocol):
 
 AnyArray = TypeVar("AnyArray", bound=SupportsDLPack)
 
-Indices: TypeAlias = SupportsDLPack | Sequence[int]
+Integer: TypeAlias = int | np.integer[Any]
+
+Indices: TypeAlias = SupportsDLPack | Sequence[SupportsIndex]
 """An integer array of one dimension, or numbers."""
 
 Shape: TypeAlias = tuple[int, ...] | list[int]

@@ -50,7 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvscatter._native import positions as _native
-from kvscatter._typing import Indices, Mode
+from kvscatter._typing import Indices, Integer, Mode
 
 __all__ = [
     "last_index",
@@ -65,10 +65,10 @@ __all__ = [
 
 
 @overload
-def length_after(start: int, rows: int) -> int: ...
+def length_after(start: Integer, rows: Integer) -> int: ...
 @overload
-def length_after(start: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
-def length_after(start: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
+def length_after(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def length_after(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → length after the write.
 
     >>> length_after(5, rows=2)
@@ -81,10 +81,10 @@ def length_after(start: int | Indices, rows: int | Indices) -> int | NDArray[np.
 
 
 @overload
-def start_from_length_after(length: int, rows: int) -> int: ...
+def start_from_length_after(length: Integer, rows: Integer) -> int: ...
 @overload
-def start_from_length_after(length: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
-def start_from_length_after(length: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
+def start_from_length_after(length: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def start_from_length_after(length: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """Length after the write → ``write_indices``.
 
     >>> start_from_length_after(7, rows=2)
@@ -97,10 +97,10 @@ def start_from_length_after(length: int | Indices, rows: int | Indices) -> int |
 
 
 @overload
-def token_offset(start: int, rows: int) -> int: ...
+def token_offset(start: Integer, rows: Integer) -> int: ...
 @overload
-def token_offset(start: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
-def token_offset(start: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
+def token_offset(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def token_offset(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → Ascend's ``tokenOffset``; ``rows`` is its ``seqLen``.
 
     >>> token_offset(5, rows=2)
@@ -113,10 +113,12 @@ def token_offset(start: int | Indices, rows: int | Indices) -> int | NDArray[np.
 
 
 @overload
-def start_from_token_offset(token_offset: int, rows: int) -> int: ...
+def start_from_token_offset(token_offset: Integer, rows: Integer) -> int: ...
 @overload
-def start_from_token_offset(token_offset: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
-def start_from_token_offset(token_offset: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
+def start_from_token_offset(token_offset: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def start_from_token_offset(
+    token_offset: Integer | Indices, rows: Integer | Indices
+) -> int | NDArray[np.int64]:
     """Ascend's ``tokenOffset`` → ``write_indices``.
 
     >>> start_from_token_offset(7, rows=2)
@@ -129,10 +131,10 @@ def start_from_token_offset(token_offset: int | Indices, rows: int | Indices) ->
 
 
 @overload
-def last_index(start: int, rows: int) -> int: ...
+def last_index(start: Integer, rows: Integer) -> int: ...
 @overload
-def last_index(start: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
-def last_index(start: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
+def last_index(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def last_index(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → GroupQueryAttention's ``seqlens_k``; -1 for a sample that is still empty.
 
     >>> last_index(5, rows=2)
@@ -147,10 +149,10 @@ def last_index(start: int | Indices, rows: int | Indices) -> int | NDArray[np.in
 
 
 @overload
-def start_from_last_index(last: int, rows: int) -> int: ...
+def start_from_last_index(last: Integer, rows: Integer) -> int: ...
 @overload
-def start_from_last_index(last: Indices, rows: int | Indices) -> NDArray[np.int64]: ...
-def start_from_last_index(last: int | Indices, rows: int | Indices) -> int | NDArray[np.int64]:
+def start_from_last_index(last: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def start_from_last_index(last: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """GroupQueryAttention's ``seqlens_k`` → ``write_indices``.
 
     >>> start_from_last_index(6, rows=2)
@@ -163,13 +165,13 @@ def start_from_last_index(last: int | Indices, rows: int | Indices) -> int | NDA
 
 
 @overload
-def nonpad_kv_seqlen(start: int, rows: int, capacity: int, mode: Mode = "linear") -> int: ...
+def nonpad_kv_seqlen(start: Integer, rows: Integer, capacity: int, mode: Mode = "linear") -> int: ...
 @overload
 def nonpad_kv_seqlen(
-    start: Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
+    start: Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
 ) -> NDArray[np.int64]: ...
 def nonpad_kv_seqlen(
-    start: int | Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
+    start: Integer | Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
 ) -> int | NDArray[np.int64]:
     """``write_indices`` → ONNX Attention's ``nonpad_kv_seqlen``: the length after the write, which in a ring stops at
     the capacity.
@@ -187,13 +189,15 @@ def nonpad_kv_seqlen(
 
 
 @overload
-def start_from_nonpad_kv_seqlen(length: int, rows: int, capacity: int, mode: Mode = "linear") -> int: ...
+def start_from_nonpad_kv_seqlen(
+    length: Integer, rows: Integer, capacity: int, mode: Mode = "linear"
+) -> int: ...
 @overload
 def start_from_nonpad_kv_seqlen(
-    length: Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
+    length: Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
 ) -> NDArray[np.int64]: ...
 def start_from_nonpad_kv_seqlen(
-    length: int | Indices, rows: int | Indices, capacity: int, mode: Mode = "linear"
+    length: Integer | Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
 ) -> int | NDArray[np.int64]:
     """ONNX Attention's ``nonpad_kv_seqlen`` → ``write_indices``.
 

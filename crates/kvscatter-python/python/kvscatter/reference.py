@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from kvscatter import _native
 from kvscatter._dtypes import ONNX_NAMES
-from kvscatter._typing import Indices, NegativeIndex, OutOfRange
+from kvscatter._typing import Indices, Integer, NegativeIndex, OutOfRange
 from kvscatter.errors import Error, OptionError
 
 __all__ = ["Refused", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
@@ -174,7 +174,7 @@ def kv_cache_update(
 @overload
 def kv_cache_operation(
     newKv: Array,
-    layerId: Indices | int,
+    layerId: Indices | Integer,
     past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -189,7 +189,7 @@ def kv_cache_operation(
 @overload
 def kv_cache_operation(
     newKv: Array,
-    layerId: Indices | int,
+    layerId: Indices | Integer,
     past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -203,7 +203,7 @@ def kv_cache_operation(
 
 def kv_cache_operation(
     newKv: Array,
-    layerId: Indices | int,
+    layerId: Indices | Integer,
     past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
@@ -224,7 +224,7 @@ def kv_cache_operation(
     if len(param) != 8 or any(param):
         raise Refused(f"reserved: param = {param!r} must be eight zero bytes", "reserved", "param")
     cache, new = np.asarray(past), np.asarray(newKv)
-    layers = [layerId] if isinstance(layerId, int) else layerId
+    layers = [layerId] if isinstance(layerId, (int, np.integer)) else layerId
     answer = _native.oracle_kv_cache_operation(
         _tensors(cache, new),
         _indices("layerId", layers, 32),

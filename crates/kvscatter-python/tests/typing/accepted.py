@@ -14,6 +14,7 @@ from kvscatter import positions
 def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
     assert_type(kvscatter.tensor_scatter_(cache, update, starts, axis=1, mode="circular"), int)
     assert_type(kvscatter.tensor_scatter(cache, update, [0, 1]), NDArray[np.float16])
+    assert_type(kvscatter.tensor_scatter(cache, update, [starts[0], 1]), NDArray[np.float16])
     assert_type(kvscatter.tensor_scatter(cache, update, out=cache), NDArray[np.float16])
     assert_type(kvscatter.in_place_many([(cache, update), (cache, update)], (0, 1)), int)
     assert_type(kvscatter.kv_cache_update_(cache, update, starts, updateLengths=[0, 1]), int)
@@ -43,6 +44,7 @@ def planned() -> None:
 
 def converted(starts: NDArray[np.int64]) -> None:
     assert_type(positions.token_offset(1, rows=2), int)
+    assert_type(positions.token_offset(np.int64(1), rows=2), int)
     assert_type(positions.nonpad_kv_seqlen(starts, rows=2, capacity=8), NDArray[np.int64])
 
 

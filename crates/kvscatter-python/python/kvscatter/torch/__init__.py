@@ -67,9 +67,11 @@ def tensor_scatter_(
     torch.ops.kvscatter.tensor_scatter_(cache, update, write_indices, axis, mode, lengths)
 
 
-def __getattr__(name: str) -> object:
-    if name in {"KvCache", "KvLayer"}:
-        from kvscatter.torch import cache
+if not TYPE_CHECKING:  # to a type checker, a module with this function has an attribute of every name
 
-        return getattr(cache, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        if name in {"KvCache", "KvLayer"}:
+            from kvscatter.torch import cache
+
+            return getattr(cache, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
