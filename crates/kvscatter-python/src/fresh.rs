@@ -8,7 +8,7 @@ use dlpark::ffi::{DLDevice, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
 use dlpark::python::{DlpackExporter, ExportRequest, export_dlpack};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
-use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyMemoryError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -38,9 +38,10 @@ pub(crate) fn present<'py>(
         fill(&Array::written(&made, OUT)?)?;
         return Ok(made);
     }
-    let no_namespace = |_| Failure::Tensor {
-        argument: past.argument,
-        why: "belongs to a library that makes no array from ours: give out",
+    let no_namespace = |error: PyErr| {
+        let why = "belongs to a library that makes no array from ours: give out";
+        let unknown = error.is_instance_of::<PyAttributeError>(py);
+        if unknown { Failure::Tensor { argument: past.argument, why }.into() } else { error }
     };
     let namespace = object.call_method0(intern!(py, "__array_namespace__")).map_err(no_namespace)?;
     let memory = Memory::new(&past.form)?;

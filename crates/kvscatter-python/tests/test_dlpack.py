@@ -163,3 +163,12 @@ def test_a_library_without_a_namespace_needs_out() -> None:
     out = np.empty((1, 4, 2))
     assert kvscatter.tensor_scatter(past, update, [1], out=out) is out
     assert out.sum() == 2
+
+
+def test_what_a_namespace_raises_comes_through() -> None:
+    class Interrupted(Producer):
+        def __array_namespace__(self) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kvscatter.tensor_scatter(Interrupted(np.zeros((1, 4, 2))), np.ones((1, 1, 2)), [0])
