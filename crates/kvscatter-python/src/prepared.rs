@@ -16,6 +16,7 @@ use crate::element::Element;
 use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::plan::Plan;
+use crate::torch::Held;
 use crate::{error, options, strided, torch, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
@@ -260,12 +261,14 @@ impl Write {
         update: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let geometry = self.prepared.geometry();
-        // Asking may run Python code, looking does not.
         let large = plan.bytes().is_none_or(write::detaches);
+        // Asking may run Python code, looking does not.
         if self.cache.is_plain(cache)
             && self.update.is_plain(update)
-            && let Some(cache) = self.cache.memory(cache, Access::Write, geometry.cache_bytes(), large)
-            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes(), large)
+            && let Some((cache, _held)) =
+                self.cache.memory(cache, Access::Write, geometry.cache_bytes(), large)
+            && let Some((update, _held)) =
+                self.update.memory(update, Access::Read, geometry.update_bytes(), large)
         {
             for list in lists {
                 list.check_apart(cache, self.cache.argument)?;
@@ -336,26 +339,32 @@ impl Side {
     }
 
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
-    /// included, takes the way over [`array`](Self::array).
+    /// included, takes the way over [`array`](Self::array). A tensor's memory is held if other threads may run before it
+    /// is written.
     fn memory(
         &self,
         object: &Bound<'_, PyAny>,
         access: Access,
         bytes: Option<usize>,
         large: bool,
-    ) -> Option<RawBuffer> {
+    ) -> Option<(RawBuffer, Option<Held>)> {
         let Ok(array) = object.cast::<PyUntypedArray>() else {
-            // Only looked at, not held: no other thread may run until it is written.
-            let data = torch::look(object, |tensor| self.data_of_tensor(tensor)).filter(|_| !large)?;
-            return Some(self.form.buffer(data, bytes));
+            let data = |tensor: &TensorRef<'_>| self.data_of_tensor(tensor);
+            let (data, held) = if large {
+                torch::hold(object, data).map(|(data, held)| (data, Some(held)))?
+            } else {
+                (torch::look(object, data)?, None)
+            };
+            return Some((self.form.buffer(data, bytes), held));
         };
         let numpy = self.numpy.as_ref()?;
         let same = bytes.is_some()
+            && strided::is_exact(array)
             && strided::descr_address(array) == numpy.descr.as_ptr().addr()
             && array.shape() == self.form.shape.as_slice()
             && array.strides() == numpy.strides.as_slice()
             && (access == Access::Read || strided::is_writable(array));
-        same.then(|| self.form.buffer(strided::data(array), bytes))
+        same.then(|| (self.form.buffer(strided::data(array), bytes), None))
     }
 
     fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {
