@@ -9,12 +9,14 @@ batch of its own, with positions of its own.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 import kvscatter
-from kvscatter import errors
+from kvscatter import Prepared, errors
 
 Mode = Literal["linear", "circular"]
 
@@ -90,7 +92,7 @@ def _(
     mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    _check_shapes("past_cache", past_cache, update, write_indices, axis, mode, lengths)
+    _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
     return torch.empty(past_cache.shape, dtype=past_cache.dtype, device=past_cache.device)
 
 
@@ -103,67 +105,71 @@ def _(
     cache_mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> None:
-    _check_shapes("cache", cache, update, write_indices, axis, cache_mode, lengths)
+    _check_shapes(cache, update, write_indices, axis, cache_mode, lengths)
 
 
 def sequence_dimension(axis: int, rank: int) -> int:
     """``axis`` counted from the front. Raises `errors.OptionError` if it is out of range or the batch."""
-    if not -rank <= axis < rank:
-        message = f"axis {axis} is out of range for rank {rank}"
-        raise errors.OptionError(message, "axis_out_of_range", "axis", axis=axis, rank=rank)
-    if axis in {0, -rank}:
-        message = f"axis {axis} is the batch: the sequence is another dimension"
-        raise errors.OptionError(message, "axis_is_batch", "axis", axis=axis, rank=rank)
+    _prepared((1,) * rank, (1,) * rank, axis)
     return axis % rank
 
 
+def _prepared(past_cache: Sequence[int], update: Sequence[int], axis: int, mode: str = "linear") -> Prepared:
+    """The compiled module's rules about shapes and attributes, which hold for elements of every size."""
+    return kvscatter.prepare(
+        tuple(past_cache), tuple(update), axis=axis, mode=cast(Mode, mode), dtype=np.uint8
+    )
+
+
 def _check_shapes(
-    name: str,
-    cache: torch.Tensor,
+    past_cache: torch.Tensor,
     update: torch.Tensor,
     write_indices: torch.Tensor | None,
     axis: int,
     mode: str,
     lengths: torch.Tensor | None,
 ) -> None:
-    """What can be known without values. The compiled module checks it again, with its sizes in hand."""
-    rank = cache.dim()
-    sequence = sequence_dimension(axis, rank)
-    if mode not in get_args(Mode):
-        raise errors.OptionError(f"mode {mode!r} is neither linear nor circular", "unknown_mode", "mode")
-    if cache.dtype != update.dtype:
-        message = f"update is {update.dtype}, {name} is {cache.dtype}"
+    """What can be known without values: sizes now, symbols when the traced program learns them."""
+    if past_cache.dtype != update.dtype:
+        message = f"update is {update.dtype}, but the cache is {past_cache.dtype}: both must have one type"
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
-    if update.dim() != rank:
-        message = f"update has rank {update.dim()}, {name} has {rank}"
-        raise errors.ShapeError(message, "rank_mismatch", "update", cache=rank, update=update.dim())
-    for dimension, (expected, got) in enumerate(zip(cache.shape, update.shape, strict=True)):
-        if dimension == sequence:
-            message = f"update has {got} rows, more than the {expected} of {name}"
-            _require(got <= expected, message, "update_longer_than_cache", "update")
-        else:
-            message = f"dimension {dimension} of update is {got}, {name} has {expected}"
-            _require(got == expected, message, "dimension_mismatch", "update")
-    for argument, values in (("write_indices", write_indices), ("lengths", lengths)):
-        if values is None:
-            continue
-        if values.dim() != 1:
-            message = f"{argument} has rank {values.dim()}: it must be [batch]"
-            raise errors.ShapeError(message, "rank", argument, rank=values.dim(), expected=(1,))
-        if values.is_floating_point() or values.is_complex() or values.dtype is torch.bool:
-            message = f"{argument} is {values.dtype}: positions are integers"
-            raise errors.ElementTypeError(message, "element_type", argument)
-        got, batch = values.shape[0], cache.shape[0]
-        _require(got == batch, f"{argument} has {got} values, the batch is {batch}", "count", argument)
+    shapes = past_cache.shape, update.shape
+    # Each of these sizes is compared with the other tensor's below.
+    symbols = {place for shape in shapes for place, size in enumerate(shape) if _is_symbol(size)}
+    known = [[1 if place in symbols else size for place, size in enumerate(shape)] for shape in shapes]
+    write = _prepared(known[0], known[1], axis, mode)
+    for place in symbols:
+        capacity, rows = past_cache.shape[place], update.shape[place]
+        fits = rows <= capacity if place == axis % past_cache.dim() else rows == capacity
+        torch._check(fits, lambda: f"update {tuple(update.shape)} does not fit {tuple(past_cache.shape)}")
+    counts = [
+        _count(argument, values, past_cache.shape[0])
+        for argument, values in (("write_indices", write_indices), ("lengths", lengths))
+    ]
+    if 0 not in symbols:
+        write.plan(*(None if count is None else [0] * count for count in counts))
 
 
-def _require(condition: bool | torch.SymBool, message: str, kind: str, argument: str) -> None:
-    """An error now, or a check that the traced program makes when the sizes are known."""
-    if isinstance(condition, torch.SymBool):
-        torch._check(condition, lambda: message)
-    elif not condition:
-        error = errors.PositionError if kind == "count" else errors.ShapeError
-        raise error(message, kind, argument)
+def _count(argument: str, values: torch.Tensor | None, batch: int) -> int | None:
+    """How many positions or lengths there are, which is ``batch`` where either is a symbol."""
+    if values is None:
+        return None
+    if values.dim() != 1:
+        message = f"{argument} has {values.dim()} dimensions, must have 1: one value per sample"
+        raise errors.ShapeError(message, "rank", argument, rank=values.dim())
+    if values.is_floating_point() or values.is_complex() or values.dtype is torch.bool:
+        raise errors.ElementTypeError(
+            f"{argument} holds {values.dtype}: must hold integers", "not_integers", argument
+        )
+    count = values.shape[0]
+    if _is_symbol(count) or _is_symbol(batch):
+        torch._check(count == batch, lambda: f"{argument} has {count} values, must have {batch}")
+        return batch
+    return count
+
+
+def _is_symbol(size: int | torch.SymInt) -> bool:
+    return isinstance(size, torch.SymInt)
 
 
 # ── gradients ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +177,7 @@ def _require(condition: bool | torch.SymBool, message: str, kind: str, argument:
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     past_cache, update, write_indices, axis, ctx.mode, lengths = inputs
-    ctx.axis = sequence_dimension(axis, past_cache.dim())
+    ctx.axis = axis % past_cache.dim()
     ctx.update_shape = update.shape
     ctx.save_for_backward(
         write_indices, lengths
