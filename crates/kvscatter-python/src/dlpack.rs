@@ -130,7 +130,10 @@ fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure>
 fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Access) -> PyResult<()> {
     let library = library(object)?;
     let immutable = match &*library {
-        "torch" => return torch::check(object, argument, true),
+        // What else there is in it, such as its shapes, is no array.
+        "torch" if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
+            return torch::check(object, argument, true);
+        }
         "jax" | "jaxlib" => "JAX",
         "tensorflow" => "TensorFlow",
         "mlx" => "MLX",

@@ -6,6 +6,8 @@ use kvscatter::RawBuffer;
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PyArrayObject_fields};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
 
 use crate::array::{Access, Array, Form, Owner, Shape, Strides};
 use crate::element::Element;
@@ -16,6 +18,10 @@ pub(crate) fn array<'py>(
     argument: &'static str,
     access: Access,
 ) -> PyResult<Array<'py>> {
+    if !is_exact(array) && is_masked(array)? {
+        let why = "is a masked array, whose mask a write does not see: give its data";
+        return Err(Failure::Tensor { argument, why }.into());
+    }
     let descr = array.dtype();
     let element = Element::of_descr(&descr, argument)?;
     let strides = in_elements(array, &descr, argument)?;
@@ -48,6 +54,17 @@ fn in_elements(
     .collect()
 }
 
+/// Whether it is of NumPy's own class, and no other's.
+pub(crate) fn is_exact(array: &Bound<'_, PyUntypedArray>) -> bool {
+    array.is_exact_instance_of::<PyUntypedArray>()
+}
+
+fn is_masked(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
+    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    // By the class alone, which runs no Python code of it.
+    array.get_type().is_subclass(MASKED.import(array.py(), "numpy.ma", "MaskedArray")?)
+}
+
 pub(crate) fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
     fields(array).flags & NPY_ARRAY_WRITEABLE != 0
 }
@@ -60,9 +77,9 @@ pub(crate) fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
 /// The values of a dense array of int64 and where they lie, at a glance; `None` for any other.
 pub(crate) fn i64s<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<(&'a [i64], RawBuffer)> {
     let dtype = numpy::dtype::<i64>(array.py());
-    let same = descr_address(array) == dtype.as_ptr().addr() && array.is_c_contiguous() && array.is_aligned();
+    let same = is_exact(array) && descr_address(array) == dtype.as_ptr().addr();
     let [count] = *array.shape() else { return None };
-    if !same || count == 0 {
+    if !same || !array.is_c_contiguous() || !array.is_aligned() || count == 0 {
         return None;
     }
     let first = data(array);

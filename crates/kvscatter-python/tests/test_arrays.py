@@ -123,6 +123,20 @@ def test_arguments_that_share_memory() -> None:
     assert not present.any()
 
 
+def test_masks_are_not_dropped_in_silence() -> None:
+    cache, update = cache_and_update()
+    write = kvscatter.prepare(cache, update)
+    masked, indices = np.ma.array(update, mask=True), np.ma.array([3, 1], mask=[True, False])
+    for call in (kvscatter.tensor_scatter_, write):
+        refused("tensor", "update", lambda call=call: call(cache, masked, [3, 1]))
+        refused("tensor", "past_cache", lambda call=call: call(np.ma.array(cache), update, [3, 1]))
+        refused("tensor", "write_indices", lambda call=call: call(cache, update, indices))
+        assert not cache.any()
+        call(cache.view(np.recarray), update.view(np.memmap), np.array([3, 1]).view(np.recarray))
+        assert np.flatnonzero(cache[..., 0]).tolist() == [3, 5]
+        cache[...] = 0
+
+
 def test_strides_that_end_inside_an_element() -> None:
     records = np.zeros((2, 1, 4, 2), np.dtype([("a", np.int8), ("b", np.float32)]))
     error = refused(

@@ -81,6 +81,12 @@ def test_memory_that_goes_while_another_argument_is_read(rows: int) -> None:
     assert kinds == {"rank_too_low", "prepared", "moved"}
 
 
+def test_what_else_there_is_in_torch_is_no_array() -> None:
+    cache = torch.zeros(2, 4, 2)
+    for other in (cache.shape, cache.dtype, torch.nn.Linear(1, 1)):
+        refused("not_an_array", "update", lambda other=other: kvscatter.tensor_scatter_(cache, other, [0, 0]))
+
+
 def test_views_are_written_in_place() -> None:
     memory = torch.zeros(3, 5, 2, 8)
     cache = memory.permute(0, 2, 1, 3)[1:, :, 1:, ::2]
