@@ -43,7 +43,7 @@ struct TensorClass {
 /// `DLPackDLTensorFromPyObjectNoSync`: fills in a description that the tensor lends.
 type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) -> c_int;
 
-/// `DLPackManagedTensorFromPyObjectNoSync`: gives a description that owns a share of the memory.
+/// `DLPackManagedTensorFromPyObjectNoSync`: gives a description that owns a share of the tensor.
 type Export = unsafe extern "C" fn(object: *mut c_void, out: *mut *mut DLManagedTensorVersioned) -> c_int;
 
 /// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs. `None` if it is none, if it
@@ -65,7 +65,9 @@ pub(crate) fn look<R>(
     if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }
 }
 
-/// The same of a tensor whose memory is held for as long as the handle lives, whatever other threads do to the tensor.
+/// The same of a tensor that is held for as long as the handle lives. The handle is the tensor's own, not its memory's: a
+/// thread that gives it other memory meanwhile, by `set_`, `resize_` or `data`, takes this one away, as it does under
+/// PyTorch's own operators.
 pub(crate) fn hold<R>(
     object: &Bound<'_, PyAny>,
     look: impl FnOnce(&TensorRef<'_>) -> Option<R>,
@@ -85,7 +87,7 @@ pub(crate) fn hold<R>(
     Some((seen, Held(held)))
 }
 
-/// A share of a tensor's memory.
+/// A share of a tensor.
 pub(crate) struct Held(
     #[expect(dead_code, reason = "dropping it gives the share back")] Managed<DLManagedTensorVersioned>,
 );
