@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     NotAnArray { argument: &'static str, class: String },
     /// A type that ONNX does not have.
     Dtype { argument: &'static str, dtype: String },
+    /// What NumPy does not know.
+    DtypeName { dtype: String },
     /// Bytes in the order of another machine.
     ByteOrder { argument: &'static str, dtype: String },
     /// Two arrays must have one type.
@@ -64,6 +66,7 @@ impl Failure {
         match self {
             Self::NotAnArray { .. }
             | Self::Dtype { .. }
+            | Self::DtypeName { .. }
             | Self::ByteOrder { .. }
             | Self::DtypeMismatch { .. }
             | Self::NotAString { .. }
@@ -90,7 +93,7 @@ impl Failure {
     fn kind(&self) -> &'static str {
         match self {
             Self::NotAnArray { .. } => "not_an_array",
-            Self::Dtype { .. } => "element_type",
+            Self::Dtype { .. } | Self::DtypeName { .. } => "element_type",
             Self::ByteOrder { .. } => "byte_order",
             Self::DtypeMismatch { .. } => "element_type_mismatch",
             Self::Strides { .. } => "strides",
@@ -138,7 +141,7 @@ impl Failure {
             | Self::IndexRank { argument, .. }
             | Self::Choice { argument, .. }
             | Self::Dimension { argument } => argument,
-            Self::DtypeKeyword { .. } => "dtype",
+            Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
         }
     }
 
@@ -147,7 +150,9 @@ impl Failure {
         let int = Field::Size;
         let name = |value: &str| Field::Name(value.to_owned());
         match self {
-            Self::Dtype { dtype, .. } | Self::ByteOrder { dtype, .. } => vec![("dtype", name(dtype))],
+            Self::Dtype { dtype, .. } | Self::DtypeName { dtype } | Self::ByteOrder { dtype, .. } => {
+                vec![("dtype", name(dtype))]
+            }
             Self::DtypeMismatch { element, cache, .. } => {
                 vec![("element", element.ty.into()), ("cache", cache.ty.into())]
             }
@@ -179,6 +184,10 @@ impl fmt::Display for Failure {
             Self::Dtype { argument, dtype } => write!(
                 f,
                 "{argument} has dtype {dtype}, which is none of the 24 types of TensorScatter: strings need dtype=object, other data a view of the same width"
+            ),
+            Self::DtypeName { dtype } => write!(
+                f,
+                "dtype = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes"
             ),
             Self::ByteOrder { argument, dtype } => {
                 write!(f, "{argument} has dtype {dtype}, which is not in this machine's byte order")

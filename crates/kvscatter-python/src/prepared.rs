@@ -301,6 +301,14 @@ impl Write {
     }
 }
 
+/// NumPy's dtype of this name or class. It knows the names of ml_dtypes' once that is imported.
+fn descr<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDescr>> {
+    let py = dtype.py();
+    PyArrayDescr::new(py, dtype)
+        .or_else(|_| py.import("ml_dtypes").and_then(|_| PyArrayDescr::new(py, dtype)))
+        .map_err(|_| Failure::DtypeName { dtype: dtype.to_string() }.into())
+}
+
 impl Side {
     fn of(
         object: &Bound<'_, PyAny>,
@@ -310,7 +318,7 @@ impl Side {
         if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
             let shape = object.extract::<Vec<usize>>().map_err(|_| Failure::Dimension { argument })?;
             let Some(dtype) = dtype else { return Err(Failure::DtypeKeyword { needed: true }.into()) };
-            let descr = PyArrayDescr::new(object.py(), dtype)?;
+            let descr = descr(dtype)?;
             let form = Form::dense(Element::of_descr(&descr, "dtype")?, Shape::from_vec(shape));
             let itemsize = descr.itemsize().cast_signed();
             let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,6 +40,15 @@ def test_shapes_need_a_dtype_and_arrays_have_one() -> None:
     with pytest.raises(kvscatter.ShapeError) as refused:
         kvscatter.prepare((1, -4, 2), (1, 1, 2), dtype=np.float64)
     assert refused.value.argument == "past_cache"
+    with pytest.raises(kvscatter.ElementTypeError) as unknown:
+        kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype="bfloat17")
+    assert (unknown.value.argument, unknown.value.fields) == ("dtype", {"dtype": "bfloat17"})
+
+
+def test_a_dtype_of_ml_dtypes_by_name_before_anybody_has_imported_it() -> None:
+    script = "import kvscatter; print(kvscatter.prepare((2, 4, 2), (2, 1, 2), dtype='bfloat16'))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "<kvscatter.Prepared: bfloat16 (2, 1, 2) into bfloat16 (2, 4, 2)>\n"
     with pytest.raises(kvscatter.ShapeError):
         kvscatter.prepare((2**62, 4, 2), (2**62, 1, 2), dtype=np.float64)
 
