@@ -8,7 +8,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -275,8 +275,10 @@ def test_an_error_has_a_class_a_kind_and_fields(
         call()
     error = caught.value
     assert (type(error), error.kind, error.argument, error.fields) == (of, kind, argument, fields)
+    declared = get_type_hints(of)
     for name, value in fields.items():
         assert getattr(error, name) == value
+        assert name in declared, "type checkers refuse it"
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.args, vars(again)) == (of, error.args, vars(error))
 

@@ -69,6 +69,41 @@ class Error(Exception):
     """What the cache has where ``argument`` has something else: a rank, a batch or an element type."""
     buffer: int
     """The place of a pair in a call over many."""
+    update: int
+    """What the update has where the cache has something else: a rank or a batch."""
+    heads: int
+    head_size: int
+    hidden: int
+    """What ``heads`` times ``head_size`` must be."""
+    least: int
+    """Dimensions that an array must have at least."""
+    layers: int
+    """Layers that the cache has."""
+    tokens: int
+    """Tokens that the update has."""
+    previous: int
+    """The value before ``value`` in a list that must not decrease."""
+    loops: int
+    """Strided loops that a copy would take; three are possible."""
+    strides: int
+    """How many strides were given."""
+    itemsize: int
+    """Bytes of an element."""
+    offset: int
+    needed: int
+    """The least that ``offset`` must be: elements from the beginning of a buffer."""
+    len: int
+    """Bytes of a buffer."""
+    with_: str
+    """The argument that ``argument`` shares memory with."""
+    with_buffer: int
+    """The place of the pair that ``with_`` is of."""
+    dtype: str
+    """The dtype that was given, as its library names it."""
+    device: str
+    """Where an array lies, such as ``"cuda:0"``."""
+    what: str
+    """What a prepared write was made for and has not been given: dtype, shape or strides."""
 
     def __init__(
         self, message: str, kind: str, argument: str | None = None, /, **fields: int | str | tuple[int, ...]
@@ -97,9 +132,17 @@ class Error(Exception):
 class ShapeError(Error, ValueError):
     """Ranks and dimensions that do not go together."""
 
+    got: Any
+    """A dimension; or, of a whole array, dtype, shape or strides as text."""
+    want: Any
+    """What it must be."""
+
 
 class OptionError(Error, ValueError):
     """An option that does not exist or does not apply: an axis, a mode, a policy, reserved bytes."""
+
+    value: Any
+    """The option as it was given."""
 
 
 class ElementTypeError(Error, TypeError):
