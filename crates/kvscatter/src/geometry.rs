@@ -2,6 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 
+use crate::apart::Steps;
 use crate::argument::Words;
 use crate::cpu::{Cpu, Isa, Shapes};
 use crate::layout::{self, Dim, View};
@@ -29,6 +30,8 @@ pub struct Geometry {
     /// Elements that move with one row of one sample, over all outer dimensions.
     pub(crate) row_elements: usize,
     pub(crate) cache: Buffer,
+    /// G2, and where another cache may begin.
+    pub(crate) steps: Steps,
     pub(crate) update: Buffer,
     /// Cache from update: the write in place.
     pub(crate) write: Mapping,
@@ -128,7 +131,7 @@ impl Geometry {
     /// merge, or a size does not fit (G1).
     pub(crate) fn new(sides: &Normalised<'_>) -> Result<Self, Error> {
         let Normalised { words, element, rules, cache, update, layers, batch, rows, outer, inner } = sides;
-        cache.positions_are_apart()?;
+        let steps = Steps::of(cache)?;
         let capacity = rows.0.size;
         let (samples, sample_step, most_rows) = match batch.1 {
             Some(Dim { size, stride }) => {
@@ -187,6 +190,7 @@ impl Geometry {
             capacity,
             row_elements,
             cache: Buffer::new(cache.offset, cache.len, cache.exact, *element, words.cache)?,
+            steps,
             update: Buffer::new(update.offset, update.len, update.exact, *element, words.update)?,
             write,
             present,

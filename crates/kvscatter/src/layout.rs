@@ -153,34 +153,6 @@ pub(crate) struct View {
     pub(crate) exact: bool,
 }
 
-impl View {
-    /// Establishes G2: no two positions share an element, so the view may be written.
-    ///
-    /// Sufficient, not necessary: with the strides in ascending order, each must step over everything that
-    /// the smaller ones reach. Views made by slicing, transposing and reversing a dense buffer all pass.
-    pub(crate) fn positions_are_apart(&self) -> Result<(), Error> {
-        if self.elements == 0 {
-            return Ok(());
-        }
-        let mut steps: Vec<(usize, usize)> = self
-            .dims
-            .iter()
-            .filter(|dim| dim.size > 1)
-            .map(|dim| (dim.stride.unsigned_abs(), dim.size))
-            .collect();
-        steps.sort_unstable();
-        let mut covered = 1_usize;
-        for (stride, size) in steps {
-            if stride < covered {
-                return Err(Error::CacheOverlapsItself);
-            }
-            // Their sum is `below + above - offset` of `resolve`, and `below <= offset`: it fits.
-            covered = covered.wrapping_add(size.wrapping_sub(1).wrapping_mul(stride));
-        }
-        Ok(())
-    }
-}
-
 /// Row-major strides. A dimension of 0 counts as 1, so that the strides around it stay meaningful.
 pub(crate) fn dense(shape: &[usize]) -> Option<Vec<Dim>> {
     let mut stride = 1_isize;
@@ -236,20 +208,5 @@ mod tests {
             Layout::dense(&[0, usize::MAX]).resolve(A, 8).unwrap_err(),
             Error::TooLarge { argument: A }
         );
-    }
-
-    #[test]
-    fn a_cache_whose_positions_meet_is_refused() {
-        let apart = |shape: &[usize], strides: &[isize]| {
-            Layout::strided(shape, strides).offset(100).resolve(A, 8).unwrap().positions_are_apart()
-        };
-        assert_eq!(apart(&[2, 3, 4], &[12, 4, 1]), Ok(()));
-        assert_eq!(apart(&[2, 3, 4], &[1, 2, 6]), Ok(()), "transposed");
-        assert_eq!(apart(&[2, 3, 4], &[-12, 4, -1]), Ok(()), "reversed");
-        assert_eq!(apart(&[2, 3, 4], &[20, 5, 1]), Ok(()), "padded");
-        assert_eq!(apart(&[1, 3, 1], &[0, 1, 0]), Ok(()), "a single position shares with none");
-        assert_eq!(apart(&[0, 3, 4], &[0, 0, 0]), Ok(()), "no positions at all");
-        assert_eq!(apart(&[2, 3, 4], &[0, 4, 1]), Err(Error::CacheOverlapsItself), "broadcast");
-        assert_eq!(apart(&[2, 3, 4], &[12, 3, 1]), Err(Error::CacheOverlapsItself), "sliding window");
     }
 }

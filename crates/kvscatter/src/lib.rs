@@ -84,6 +84,7 @@
 
 extern crate alloc;
 
+mod apart;
 mod argument;
 mod call;
 #[expect(unsafe_code, reason = "copies through pointers, proved by P1, stand here and nowhere else")]

@@ -73,18 +73,20 @@ fn strided_caches_may_interleave() {
     let cache = Layout::strided(&[1, 3, 1], &[6, 2, 1]);
     let write = TensorScatter::new().prepare(ElementType::UInt8, cache, &[1, 1, 1]).unwrap();
     assert_eq!((write.geometry().cache_bytes(), write.geometry().update_bytes()), (Some(5), Some(1)));
-    let mut memory = [0, 1, 2, 3, 4, 5, 60, 70];
-    let buffers = at(&mut memory, &[(0, 5), (6, 1), (1, 5), (7, 1)]);
+    let mut memory = [0, 1, 2, 3, 4, 5, 6, 60, 70];
+    let buffers = at(&mut memory, &[(0, 5), (7, 1), (1, 5), (8, 1), (2, 5)]);
     let starts = [1_i64];
     let plan = write.plan(&starts).unwrap();
     // SAFETY: all of them lie inside the array, which is borrowed exclusively.
     unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
-    assert_eq!(memory, [0, 1, 60, 70, 4, 5, 60, 70]);
-    // At one address they are one cache.
-    // SAFETY: as above.
-    let twice = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[0], buffers[3])]) };
-    assert_eq!(twice, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
-    assert_eq!(memory, [0, 1, 60, 70, 4, 5, 60, 70]);
+    assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
+    // The same cache once more, and one that begins at its second slot.
+    for other in [buffers[0], buffers[4]] {
+        // SAFETY: as above.
+        let met = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (other, buffers[3])]) };
+        assert_eq!(met, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
+    }
+    assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
 }
 
 #[test]
