@@ -49,6 +49,8 @@ pub(crate) enum Failure {
     NotIntegers { argument: &'static str, got: String },
     /// Indices that are neither an array nor a sequence.
     NotASequence { argument: &'static str, class: String },
+    /// An element of `pairs` that is no tuple of two.
+    NotAPair { index: usize, class: String },
     /// An integer beyond 64 bits, or beyond the 32 that the specification gives it.
     IntegerRange { argument: &'static str, index: usize, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
@@ -71,7 +73,8 @@ impl Failure {
             | Self::DtypeMismatch { .. }
             | Self::NotAString { .. }
             | Self::NotIntegers { .. }
-            | Self::NotASequence { .. } => Class::ElementType,
+            | Self::NotASequence { .. }
+            | Self::NotAPair { .. } => Class::ElementType,
             Self::Strides { .. }
             | Self::ReadOnly { .. }
             | Self::Immutable { .. }
@@ -109,6 +112,7 @@ impl Failure {
             Self::NotAString { .. } => "not_a_string",
             Self::Overlap { .. } => "overlap",
             Self::NotIntegers { .. } | Self::NotASequence { .. } => "not_integers",
+            Self::NotAPair { .. } => "not_a_pair",
             Self::IntegerRange { .. } => "integer_range",
             Self::IndexRank { .. } => "rank",
             Self::Choice { .. } => "choice",
@@ -142,6 +146,7 @@ impl Failure {
             | Self::Choice { argument, .. }
             | Self::Dimension { argument } => argument,
             Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
+            Self::NotAPair { .. } => "pairs",
         }
     }
 
@@ -232,6 +237,9 @@ impl fmt::Display for Failure {
             Self::NotIntegers { argument, got } => write!(f, "{argument} holds {got}: must hold integers"),
             Self::NotASequence { argument, class } => {
                 write!(f, "{argument} is of type {class}: must be an array or a sequence of integers")
+            }
+            Self::NotAPair { index, class } => {
+                write!(f, "pairs[{index}] is of type {class}: must be a tuple of a cache and its update")
             }
             Self::IntegerRange { argument, index, value, bits } => {
                 write!(f, "{argument}[{index}] = {value}: must fit {bits} bits")

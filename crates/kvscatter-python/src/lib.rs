@@ -51,4 +51,11 @@ mod _native {
     use crate::scatter::{in_place_many, tensor_scatter, tensor_scatter_};
     #[pymodule_export]
     use crate::timing::{time_memcpy, time_rust_call};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

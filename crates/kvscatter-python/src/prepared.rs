@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::array::{Access, Array, Form, Shape};
 use crate::element::Element;
-use crate::failure::Failure;
+use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
 use crate::plan::Plan;
 use crate::torch::Held;
@@ -197,7 +197,12 @@ fn check_forms(
 type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 pub(crate) fn pairs<'py>(pairs: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
-    pairs.try_iter()?.map(|pair| pair?.extract()).collect()
+    let pairs = pairs.try_iter()?.enumerate().map(|(index, pair)| {
+        let pair = pair?;
+        let not_a_pair = |_| Failure::NotAPair { index, class: class_name(&pair.get_type()) };
+        Ok(pair.extract().map_err(not_a_pair)?)
+    });
+    pairs.collect()
 }
 
 /// The positions of one call.

@@ -22,7 +22,7 @@ pub(crate) fn check(
     let py = tensor.py();
     let refuse = |why| Err(Failure::Tensor { argument, why }.into());
     if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
-        return refuse("requires grad, which a write does not record: detach it, or use torch.ops.kvscatter");
+        return refuse("requires grad, which a write does not record: detach it, or use kvscatter.torch");
     }
     if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
         return refuse("is a negated view of its memory: resolve_neg() it first");

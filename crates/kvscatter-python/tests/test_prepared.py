@@ -135,9 +135,14 @@ def test_many_is_all_or_nothing() -> None:
         assert all((old == new).all() for old, new in zip(before, caches, strict=True))
     assert write.many([], [0, 0]) == 0
     assert kvscatter.in_place_many([], [0, 0]) == 0
-    for nonsense in ([(caches[0],)], [caches[0]], 3):
-        with pytest.raises((TypeError, ValueError)):
+    for nonsense in ([(caches[0],)], [caches[0]]):
+        with pytest.raises(
+            kvscatter.ElementTypeError, match=r"^pairs\[0\] is of type .*: must be a tuple of"
+        ) as caught:
             write.many(nonsense, [0, 0])  # type: ignore[arg-type]
+        assert (caught.value.kind, caught.value.argument) == ("not_a_pair", "pairs")
+    with pytest.raises(TypeError):
+        write.many(3, [0, 0])  # type: ignore[arg-type]
 
 
 def test_what_is_timed_is_what_was_prepared() -> None:

@@ -308,6 +308,7 @@ def test_the_picture_as_text() -> None:
         report.assert_passed()
     text = str(caught.value)
     assert text == str(report)
+    assert repr(report) == f"<kvscatter.testing.Report: {text.splitlines()[0]}>"
     first = report.failures[0]
     assert first.lanes is not None
     drawn = str(first).splitlines()
@@ -386,9 +387,14 @@ def test_choices_that_there_are_none_of() -> None:
         {"operators": "tensor_scatter"},
         {"extensions": ["length"]},
         {"dtypes": ["datetime64[s]"]},
+        {"dtypes": "float32"},
+        {"n": -1},
+        {"seed": -1},
+        {"seed": 2**64},
     ):
-        with pytest.raises(kvscatter.OptionError):
-            testing.cases(0, 1, **options)
+        with pytest.raises(kvscatter.OptionError) as caught:
+            testing.cases(**{"seed": 0, "n": 1, **options})
+        assert caught.value.argument in options
     with pytest.raises(kvscatter.OptionError) as caught:
         list(testing.cases(0, 1, operators=["kv_cache_operation"], dtypes=[]))
     assert caught.value.kind == "no_such_case"

@@ -4,6 +4,7 @@ from kvscatter import errors, positions
 from kvscatter._native import (
     Plan,
     Prepared,
+    __version__,
     in_place_many,
     kv_cache_operation_,
     kv_cache_update_,
@@ -36,6 +37,7 @@ __all__ = [
     "Prepared",
     "Segment",
     "ShapeError",
+    "__version__",
     "errors",
     "in_place_many",
     "kv_cache_operation_",

@@ -24,6 +24,7 @@ __all__ = [
     "OracleCases",
     "Plan",
     "Prepared",
+    "__version__",
     "in_place_many",
     "kv_cache_operation_",
     "kv_cache_update_",
@@ -38,6 +39,8 @@ __all__ = [
     "time_memcpy",
     "time_rust_call",
 ]
+
+__version__: str
 
 def tensor_scatter(
     past_cache: AnyArray,

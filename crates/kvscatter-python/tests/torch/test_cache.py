@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,33 @@ def test_gradients_flow_through_the_cache(llama: LlamaForCausalLM) -> None:
 def test_other_kinds_of_layers_are_refused() -> None:
     with pytest.raises(kvscatter.OptionError, match="sliding_attention"):
         KvCache(MistralConfig(num_hidden_layers=2, sliding_window=4), max_cache_len=8)
+
+
+@pytest.mark.parametrize("nonsense", [0, -1, 2.5, "8", None])
+def test_a_capacity_that_is_none_is_refused_before_a_model_runs(nonsense: Any) -> None:
+    with pytest.raises(kvscatter.OptionError, match="^max_cache_len = "):
+        KvCache(CONFIG, nonsense)
+
+
+@pytest.mark.parametrize(
+    ("missing", "wanted", "advice"),
+    [
+        ("torch", "tensor_scatter", "kvscatter.torch needs PyTorch: pip install kvscatter[torch]"),
+        (
+            "transformers",
+            "KvCache",
+            "kvscatter.torch.KvCache needs transformers 5: pip install kvscatter[transformers]",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(missing: str, wanted: str, advice: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from kvscatter.torch import {wanted}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == f"ImportError: {advice}"
+
+
+def test_completion_offers_the_cache() -> None:
+    assert {"KvCache", "KvLayer", "tensor_scatter_"} <= set(dir(kvscatter.torch))
 
 
 class Step(torch.nn.Module):

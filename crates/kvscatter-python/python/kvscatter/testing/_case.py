@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import index
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -88,6 +89,14 @@ def cases(
     """
     _check_names("operators", operators, OPERATORS)
     _check_names("extensions", extensions, EXTENSIONS)
+    if isinstance(dtypes, str):
+        raise OptionError(f"dtypes = {dtypes!r}: must be a list of types", "unknown_name", "dtypes")
+    if n < 0:
+        raise OptionError(f"n = {n}: must not be negative", "negative", "n", value=n)
+    if not 0 <= index(seed) < 2**64:
+        raise OptionError(
+            f"seed = {seed}: must be an integer from 0 to 2**64 - 1", "seed", "seed", value=seed
+        )
     available = [name for name in ONNX_NAMES if dtype_named(name) is not None]
     wanted = available if dtypes is None else [_element_name(dtype) for dtype in dtypes]
     drawn = _native.OracleCases(

@@ -28,7 +28,7 @@ SHOWN: Final = 6
 """Failures in a picture, each different in kind from those before as long as there are such."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a kernel got right and wrong. ``str`` draws it; a notebook shows it as a picture."""
 
@@ -85,6 +85,9 @@ class Report:
         if self._hidden():
             lines.append(f"{self._hidden()} more in report.failures")
         return "\n\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<kvscatter.testing.Report: {self.summary()[0]}>"
 
     def svg(self) -> str:
         """The same as a picture."""

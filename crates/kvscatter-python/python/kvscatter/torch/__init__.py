@@ -9,9 +9,13 @@ needs transformers.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import torch
+try:
+    import torch
+except ImportError as missing:
+    raise ImportError("kvscatter.torch needs PyTorch: pip install kvscatter[torch]") from missing
 
 from kvscatter.torch import _ops as _ops  # registers the operators
 
@@ -75,3 +79,7 @@ if not TYPE_CHECKING:  # to a type checker, a module with this function has an a
 
             return getattr(cache, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        lazy = ["KvCache", "KvLayer"] if find_spec("transformers") else []
+        return sorted([*globals(), *lazy])

@@ -10,9 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, StaticLayer, get_layer_types_and_kwargs
 
 from kvscatter import errors
+
+try:
+    from transformers.cache_utils import Cache, StaticLayer, get_layer_types_and_kwargs
+except ImportError as missing:
+    raise ImportError(
+        "kvscatter.torch.KvCache needs transformers 5: pip install kvscatter[transformers]"
+    ) from missing
 
 __all__ = ["KvCache", "KvLayer"]
 
@@ -54,4 +60,7 @@ class KvCache(Cache):
         if other:
             message = f"layers of type {', '.join(other)}: KvCache has layers of full attention only"
             raise errors.OptionError(message, "layer_type", "config")
+        if not isinstance(max_cache_len, int) or max_cache_len < 1:
+            message = f"max_cache_len = {max_cache_len!r}: must be a positive integer"
+            raise errors.OptionError(message, "max_cache_len", "max_cache_len")
         super().__init__(layers=[KvLayer(max_cache_len) for _ in kinds])
