@@ -6,7 +6,9 @@ use dlpark::ffi::{DLDevice, DLDeviceType, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VER
 use dlpark::python::consumer::exchange::ExchangeApi;
 use dlpark::python::{ImportedDlpack, dlpack_device, from_dlpack};
 use dlpark::tensor::TensorRef;
-use pyo3::exceptions::{PyAttributeError, PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyAttributeError, PyBufferError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError,
+};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -66,8 +68,9 @@ fn strides(tensor: &TensorRef<'_>) -> Result<crate::array::Strides, dlpark::tens
 /// By the C functions of DLPack 1.3, where the library has them: the Python ones take microseconds.
 fn exchanged(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Option<ImportedDlpack>> {
     let object = object.as_borrowed();
-    let Some(api) = ExchangeApi::from_object(object)? else { return Ok(None) };
-    let tensor = api.import_managed_no_sync(object).map_err(|error| refused(&object, argument, error))?;
+    let refused = |error| refused(&object, argument, error);
+    let Some(api) = ExchangeApi::from_object(object).map_err(refused)? else { return Ok(None) };
+    let tensor = api.import_managed_no_sync(object).map_err(refused)?;
     Ok(Some(ImportedDlpack::Versioned(tensor.into_parts().0)))
 }
 
@@ -87,17 +90,21 @@ fn import(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Importe
     from_dlpack(capsule.as_borrowed(), None, None).map_err(|error| refused(&object, argument, error))
 }
 
-/// `__dlpack__` without a copy. Libraries that do not know the word have no way to copy either.
+/// `__dlpack__` without a copy. Libraries that do not know one of the words have no way to copy either, or no flags.
 fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let keywords = PyDict::new(py);
     keywords.set_item("max_version", (DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION))?;
+    let versioned = keywords.copy()?;
     keywords.set_item("copy", false)?;
     let method = object.getattr(intern!(py, "__dlpack__"))?;
-    match method.call((), Some(&keywords)) {
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
-        answer => answer,
+    for words in [keywords, versioned] {
+        match method.call((), Some(&words)) {
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => {}
+            answer => return answer,
+        }
     }
+    method.call0()
 }
 
 /// What a library raises when it cannot export; its first line, since PyTorch adds a stack trace.
@@ -106,6 +113,7 @@ fn refused(object: &Bound<'_, PyAny>, argument: &'static str, error: PyErr) -> P
     let is_a_refusal = error.is_instance_of::<PyBufferError>(py)
         || error.is_instance_of::<PyRuntimeError>(py)
         || error.is_instance_of::<PyTypeError>(py)
+        || error.is_instance_of::<PyOverflowError>(py)
         || error.is_instance_of::<PyValueError>(py);
     if !is_a_refusal {
         return error;
@@ -148,6 +156,6 @@ fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Acce
 /// The package that an object's class is of.
 pub(crate) fn library(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let module = object.get_type().getattr(intern!(object.py(), "__module__"))?;
-    let module: String = module.extract()?;
+    let module: String = module.extract().unwrap_or_default();
     Ok(module.split('.').next().unwrap_or_default().to_owned())
 }

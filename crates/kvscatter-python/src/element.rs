@@ -108,7 +108,10 @@ impl Element {
         let ty = ElementType::ALL.into_iter().find(named);
         match (ty, storage) {
             (Some(ty), Some(storage)) => Ok(Self { ty, storage }),
-            _ => Err(Failure::Dtype { argument, dtype: format!("DLPack type {dtype:?}") }),
+            _ => {
+                let dtype = format!("(DLPack code {code}, {bits} bits, lanes {lanes})");
+                Err(Failure::Dtype { argument, dtype })
+            }
         }
     }
 

@@ -55,6 +55,8 @@ pub(crate) enum Failure {
     IntegerRange { argument: &'static str, index: usize, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
     IndexRank { argument: &'static str, rank: usize },
+    /// An axis beyond 64 bits.
+    Axis { value: String },
     /// A keyword that is none of a few words.
     Choice { argument: &'static str, value: String, choices: &'static [&'static str] },
     /// Shapes were given without the type of their elements, or arrays with one.
@@ -74,6 +76,7 @@ impl Failure {
             | Self::NotAString { .. }
             | Self::NotIntegers { .. }
             | Self::NotASequence { .. }
+            | Self::Prepared { what: "dtype", .. }
             | Self::NotAPair { .. } => Class::ElementType,
             Self::Strides { .. }
             | Self::ReadOnly { .. }
@@ -89,7 +92,7 @@ impl Failure {
             | Self::IndexRank { .. }
             | Self::Dimension { .. } => Class::Shape,
             Self::IntegerRange { .. } => Class::Position,
-            Self::Choice { .. } | Self::DtypeKeyword { .. } => Class::Option,
+            Self::Axis { .. } | Self::Choice { .. } | Self::DtypeKeyword { .. } => Class::Option,
         }
     }
 
@@ -115,6 +118,7 @@ impl Failure {
             Self::NotAPair { .. } => "not_a_pair",
             Self::IntegerRange { .. } => "integer_range",
             Self::IndexRank { .. } => "rank",
+            Self::Axis { .. } => "axis_out_of_range",
             Self::Choice { .. } => "choice",
             Self::DtypeKeyword { .. } => "dtype_keyword",
             Self::Dimension { .. } => "dimension",
@@ -146,6 +150,7 @@ impl Failure {
             | Self::Choice { argument, .. }
             | Self::Dimension { argument } => argument,
             Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
+            Self::Axis { .. } => "axis",
             Self::NotAPair { .. } => "pairs",
         }
     }
@@ -174,6 +179,7 @@ impl Failure {
                 vec![("index", int(*index)), ("value", Field::Digits(value.clone()))]
             }
             Self::IndexRank { rank, .. } => vec![("rank", int(*rank))],
+            Self::Axis { value } => vec![("axis", Field::Digits(value.clone()))],
             Self::Choice { value, .. } => vec![("value", name(value))],
             _ => vec![],
         }
@@ -221,7 +227,10 @@ impl fmt::Display for Failure {
             Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
             Self::Export { argument, why } => write!(f, "{argument} cannot be read through DLPack: {why}"),
             Self::Prepared { argument, what, got, want } => {
-                write!(f, "{argument} has {what} {got}, but the write was prepared for {want}")
+                write!(
+                    f,
+                    "{argument} has {what} {got}, must have {want}: a write has one form for all its calls and pairs"
+                )
             }
             Self::OutShape { argument, got, want } => {
                 write!(f, "{argument} has shape {got}, must have past_cache's {want}")
@@ -249,6 +258,7 @@ impl fmt::Display for Failure {
                 "{argument} has {rank} dimension{}, must have 1: one value per sample",
                 if *rank == 1 { "" } else { "s" }
             ),
+            Self::Axis { value } => write!(f, "axis = {value} is not a dimension of any cache"),
             Self::Choice { argument, value, choices } => {
                 write!(f, "{argument} = {value:?}: must be {}", choices.join(" or "))
             }

@@ -2,6 +2,7 @@
 
 use kvscatter::Argument;
 use kvscatter::spec::ascend::{KvCacheOperation, KvCacheParam};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -99,7 +100,10 @@ fn reserved(py: Python<'_>, param: &[u8]) -> PyResult<KvCacheParam> {
 
 /// A tensor of one element in the document; in Python also the integer itself.
 fn layer(object: &Bound<'_, PyAny>) -> PyResult<Indices> {
-    let is_array = object.hasattr("__len__")?;
-    let one = PyTuple::new(object.py(), [object])?;
-    Indices::of(Some(if is_array { object } else { &one }), "layerId")
+    let py = object.py();
+    let integer = object.extract::<i64>();
+    let is_integer =
+        integer.is_ok() || integer.is_err_and(|error| error.is_instance_of::<PyOverflowError>(py));
+    let one = PyTuple::new(py, [object])?;
+    Indices::of(Some(if is_integer { &one } else { object }), "layerId")
 }

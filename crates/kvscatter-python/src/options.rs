@@ -2,9 +2,19 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
+
+/// `axis`: any integer, of which those beyond 64 bits are no dimension either.
+pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let beyond = |error: PyErr| match error.is_instance_of::<PyOverflowError>(value.py()) {
+        true => Failure::Axis { value: value.to_string() }.into(),
+        false => error,
+    };
+    value.extract().map_err(beyond)
+}
 
 /// `mode`.
 pub(crate) fn mode(value: &str) -> Result<Mode, Failure> {

@@ -60,7 +60,7 @@ pub(crate) fn plan(
     past_cache: &Bound<'_, PyAny>,
     update: &Bound<'_, PyAny>,
     write_indices: Option<&Bound<'_, PyAny>>,
-    axis: i64,
+    #[pyo3(from_py_with = options::axis)] axis: i64,
     mode: &str,
     lengths: Option<&Bound<'_, PyAny>>,
     out_of_range: &str,

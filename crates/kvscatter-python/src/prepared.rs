@@ -16,7 +16,6 @@ use crate::element::Element;
 use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
 use crate::plan::Plan;
-use crate::torch::Held;
 use crate::{error, options, strided, torch, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
@@ -85,7 +84,7 @@ pub(crate) fn prepare(
     py: Python<'_>,
     past_cache: &Bound<'_, PyAny>,
     update: &Bound<'_, PyAny>,
-    axis: i64,
+    #[pyo3(from_py_with = options::axis)] axis: i64,
     mode: &str,
     out_of_range: &str,
     negative_index: &str,
@@ -266,14 +265,11 @@ impl Write {
         update: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let geometry = self.prepared.geometry();
-        let large = plan.bytes().is_none_or(write::detaches);
         // Asking may run Python code, looking does not.
         if self.cache.is_plain(cache)
             && self.update.is_plain(update)
-            && let Some((cache, _held)) =
-                self.cache.memory(cache, Access::Write, geometry.cache_bytes(), large)
-            && let Some((update, _held)) =
-                self.update.memory(update, Access::Read, geometry.update_bytes(), large)
+            && let Some(cache) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
+            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
         {
             for list in lists {
                 list.check_apart(cache, self.cache.argument)?;
@@ -352,23 +348,11 @@ impl Side {
     }
 
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
-    /// included, takes the way over [`array`](Self::array). A tensor's memory is held if other threads may run before it
-    /// is written.
-    fn memory(
-        &self,
-        object: &Bound<'_, PyAny>,
-        access: Access,
-        bytes: Option<usize>,
-        large: bool,
-    ) -> Option<(RawBuffer, Option<Held>)> {
+    /// included, takes the way over [`array`](Self::array).
+    fn memory(&self, object: &Bound<'_, PyAny>, access: Access, bytes: Option<usize>) -> Option<RawBuffer> {
         let Ok(array) = object.cast::<PyUntypedArray>() else {
-            let data = |tensor: &TensorRef<'_>| self.data_of_tensor(tensor);
-            let (data, held) = if large {
-                torch::hold(object, data).map(|(data, held)| (data, Some(held)))?
-            } else {
-                (torch::look(object, data)?, None)
-            };
-            return Some((self.form.buffer(data, bytes), held));
+            let data = torch::look(object, |tensor| self.data_of_tensor(tensor))?;
+            return Some(self.form.buffer(data, bytes));
         };
         let numpy = self.numpy.as_ref()?;
         let same = bytes.is_some()
@@ -377,7 +361,7 @@ impl Side {
             && array.shape() == self.form.shape.as_slice()
             && array.strides() == numpy.strides.as_slice()
             && (access == Access::Read || strided::is_writable(array));
-        same.then(|| (self.form.buffer(strided::data(array), bytes), None))
+        same.then(|| self.form.buffer(strided::data(array), bytes))
     }
 
     fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {

@@ -39,7 +39,8 @@ pub(crate) fn time_rust_call(
 
 /// Nanoseconds of `repeats` times one memcpy of `bytes`, between memory of its own that a first one has warmed.
 #[pyfunction]
-pub(crate) fn time_memcpy(bytes: usize, repeats: u32) -> u64 {
+pub(crate) fn time_memcpy(bytes: u32, repeats: u32) -> u64 {
+    let bytes = bytes as usize;
     let (mut to, from) = (vec![1_u8; bytes], vec![2_u8; bytes]);
     to.copy_from_slice(&from);
     let begin = Instant::now();

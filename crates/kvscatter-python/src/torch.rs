@@ -1,10 +1,8 @@
 //! PyTorch's tensors: what they keep beside their memory, and the short way to it.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
-use dlpark::Managed;
-use dlpark::ffi::{DLDevice, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor};
+use dlpark::ffi::{DLDevice, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor};
 use dlpark::tensor::TensorRef;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -33,20 +31,18 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// `torch.Tensor` and the C functions that describe one, once one has been seen.
+/// `torch.Tensor` and the C function that describes one, once one has been seen.
 struct TensorClass {
     class: Py<PyType>,
     describe: Describe,
-    export: Export,
 }
 
 /// `DLPackDLTensorFromPyObjectNoSync`: fills in a description that the tensor lends.
 type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) -> c_int;
 
-/// `DLPackManagedTensorFromPyObjectNoSync`: gives a description that owns a share of the tensor.
-type Export = unsafe extern "C" fn(object: *mut c_void, out: *mut *mut DLManagedTensorVersioned) -> c_int;
-
-/// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs. `None` if it is none, if it
+/// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs that gives it other memory. (During
+/// a large write other threads may, by `set_`, `resize_` or `data`; they take the memory away from under PyTorch's own
+/// operators too, and no DLPack handle would hold it.) `None` if it is none, if it
 /// lies on another device, or if anything about it is unusual: the way over [`dlpack`](crate::dlpack) then says what.
 pub(crate) fn look<R>(
     object: &Bound<'_, PyAny>,
@@ -65,33 +61,6 @@ pub(crate) fn look<R>(
     if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }
 }
 
-/// The same of a tensor that is held for as long as the handle lives. The handle is the tensor's own, not its memory's: a
-/// thread that gives it other memory meanwhile, by `set_`, `resize_` or `data`, takes this one away, as it does under
-/// PyTorch's own operators.
-pub(crate) fn hold<R>(
-    object: &Bound<'_, PyAny>,
-    look: impl FnOnce(&TensorRef<'_>) -> Option<R>,
-) -> Option<(R, Held)> {
-    let known = tensor_class(object)?;
-    let mut held = ptr::null_mut();
-    // SAFETY: as in `look`.
-    let status = unsafe { (known.export)(object.as_ptr().cast(), &raw mut held) };
-    if status != 0 {
-        drop(PyErr::take(object.py()));
-        return None;
-    }
-    // SAFETY: PyTorch gave it, to be owned.
-    let held = unsafe { Managed::from_raw(held) }.ok()?;
-    let tensor = held.validate().ok()?;
-    let seen = if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }?;
-    Some((seen, Held(held)))
-}
-
-/// A share of a tensor.
-pub(crate) struct Held(
-    #[expect(dead_code, reason = "dropping it gives the share back")] Managed<DLManagedTensorVersioned>,
-);
-
 /// The class of an object that is exactly a `torch.Tensor`: not a parameter, nor what stands for other tensors.
 fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
     static CLASS: PyOnceLock<TensorClass> = PyOnceLock::new();
@@ -100,8 +69,8 @@ fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
     let known = match CLASS.get(py) {
         Some(known) => known,
         None if class.name().ok()? == "Tensor" && class.module().ok()? == "torch" => {
-            let (describe, export) = functions(&class)?;
-            CLASS.get_or_init(py, || TensorClass { class: class.clone().unbind(), describe, export })
+            let describe = describe(&class)?;
+            CLASS.get_or_init(py, || TensorClass { class: class.clone().unbind(), describe })
         }
         None => return None,
     };
@@ -109,7 +78,7 @@ fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
 }
 
 /// PyTorch's part of DLPack's exchange of C functions, if it has one of the version known here.
-fn functions(class: &Bound<'_, PyType>) -> Option<(Describe, Export)> {
+fn describe(class: &Bound<'_, PyType>) -> Option<Describe> {
     let capsule = class.getattr(intern!(class.py(), "__dlpack_c_exchange_api__")).ok()?;
     let capsule = capsule.cast_into::<PyCapsule>().ok()?;
     let table = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.cast::<DLPackExchangeAPI>();
@@ -120,6 +89,5 @@ fn functions(class: &Bound<'_, PyType>) -> Option<(Describe, Export)> {
         return None;
     }
     // SAFETY: as above; the table was complete in the first version that had it.
-    let table = unsafe { table.as_ref() };
-    Some((table.dltensor_from_py_object_no_sync?, table.managed_tensor_from_py_object_no_sync?))
+    unsafe { (*table.as_ptr()).dltensor_from_py_object_no_sync }
 }

@@ -118,13 +118,9 @@ fn run(
     plan: &WritePlan<'_>,
     write: impl FnOnce() -> Result<Written, Error> + Send,
 ) -> PyResult<usize> {
-    let written = if plan.bytes().is_some_and(detaches) { py.detach(write) } else { write() };
+    let written =
+        if plan.bytes().is_some_and(|bytes| bytes >= DETACHED) { py.detach(write) } else { write() };
     written.map(|written| written.skipped).map_err(|refused| error::core(py, refused))
-}
-
-/// Whether other threads run Python while so many bytes move.
-pub(crate) fn detaches(bytes: usize) -> bool {
-    bytes >= DETACHED
 }
 
 /// Addresses that may cross to a thread that has let go of the interpreter.

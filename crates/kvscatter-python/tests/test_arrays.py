@@ -290,7 +290,11 @@ def test_options_that_there_are_none_of() -> None:
         assert isinstance(error, kvscatter.OptionError)
         assert error.value == value
     refused("axis_is_batch", "axis", lambda: kvscatter.tensor_scatter_(cache, update, axis=0))
-    refused("axis_out_of_range", "axis", lambda: kvscatter.tensor_scatter_(cache, update, axis=4))
+    for axis in (4, -5, 2**63, -(2**70)):
+        refused(
+            "axis_out_of_range", "axis", lambda axis=axis: kvscatter.tensor_scatter_(cache, update, axis=axis)
+        )
+        refused("axis_out_of_range", "axis", lambda axis=axis: kvscatter.prepare(cache, update, axis=axis))
 
 
 def test_the_interpreter_runs_other_threads_during_a_large_write() -> None:

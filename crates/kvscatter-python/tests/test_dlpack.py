@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -23,14 +24,16 @@ def refused(kind: str, argument: str, call: Any) -> kvscatter.Error:
 class Producer:
     """A NumPy array that is seen through ``__dlpack__`` alone."""
 
-    def __init__(self, array: Any, *, device: tuple[int, int] = (1, 0), legacy: bool = False) -> None:
-        self.array, self.device, self.legacy, self.copies = array, device, legacy, []
+    def __init__(
+        self, array: Any, *, device: tuple[int, int] = (1, 0), unknown: Collection[str] = ()
+    ) -> None:
+        self.array, self.device, self.unknown, self.copies = array, device, unknown, []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
 
     def __dlpack__(self, **keywords: Any) -> Any:
-        if self.legacy and keywords:
+        if not keywords.keys().isdisjoint(self.unknown):
             raise TypeError("unexpected keyword")
         self.copies.append(keywords.get("copy"))
         return self.array.__dlpack__(**keywords)
@@ -84,20 +87,29 @@ def test_a_jax_array_keeps_its_memory() -> None:
     assert np.flatnonzero(np.asarray(present)).tolist() == [5]
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_any_producer_is_written_in_place_and_never_asked_for_a_copy(legacy: bool) -> None:
+@pytest.mark.parametrize(
+    ("unknown", "copy"), [((), False), (("copy",), None), (("copy", "max_version"), None)]
+)
+def test_any_producer_is_written_in_place_and_never_asked_for_a_copy(unknown: Any, copy: Any) -> None:
     memory = np.zeros((2, 8, 3), np.float64)
-    cache, update = Producer(memory[:, ::2, 1:], legacy=legacy), Producer(np.ones((2, 1, 2)), legacy=legacy)
+    cache = Producer(memory[:, ::2, 1:], unknown=unknown)
+    update = Producer(np.ones((2, 1, 2)), unknown=unknown)
     assert kvscatter.tensor_scatter_(cache, update, [0, 3]) == 0
     assert np.argwhere(memory).tolist() == [[0, 0, 1], [0, 0, 2], [1, 6, 1], [1, 6, 2]]
-    assert cache.copies == update.copies == ([None] if legacy else [False])
+    assert set(cache.copies) == set(update.copies) == {copy}
 
 
 def test_a_read_only_producer() -> None:
     memory = np.zeros((1, 4, 2))
     memory.setflags(write=False)
     update = np.ones((1, 1, 2))
-    refused("read_only", "past_cache", lambda: kvscatter.tensor_scatter_(Producer(memory), update, [0]))
+    for unknown in ((), ("copy",)):
+        producer = Producer(memory, unknown=unknown)
+        refused(
+            "read_only",
+            "past_cache",
+            lambda producer=producer: kvscatter.tensor_scatter_(producer, update, [0]),
+        )
     assert kvscatter.tensor_scatter(memory, Producer(update), [0])[0, 0].all()
 
 

@@ -202,6 +202,13 @@ def test_after_an_error_no_array_has_changed(
     np.testing.assert_array_equal(arguments["past"], before)
 
 
+@pytest.mark.parametrize("layer", [1, np.int32(1), np.array(1), np.array([1]), [1], (1,)])
+def test_a_layer_is_an_integer_or_one_in_an_array(layer: Any) -> None:
+    past = np.zeros((2, 1, 4, 1), np.int8)
+    kvscatter.kv_cache_operation_(np.ones((1, 1), np.int8), layer, past, [4], [1])
+    assert np.flatnonzero(past).tolist() == [7]
+
+
 def test_param_is_bytes() -> None:
     with pytest.raises(TypeError):
         kvscatter.kv_cache_operation_(painted(1, 2), 0, painted(1, 1, 4, 2), [1], [1], param=[0] * 8)  # type: ignore[arg-type]
