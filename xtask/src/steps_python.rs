@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
-use crate::steps::target_dir;
+use crate::steps::{root, target_dir};
 
 const CRATE: &str = "crates/kvscatter-python";
 const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
@@ -29,6 +29,7 @@ const PYTORCH: &str = "docs/python/pytorch.md";
 /// The package and its version, which is the workspace's, as pip and as file names have them.
 const REQUIREMENT: &str = concat!("kvscatter==", env!("CARGO_PKG_VERSION"));
 const SOURCE_FOLDER: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"));
+const WHEEL: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"), "-*.whl");
 
 const LOCK: &str = "crates/kvscatter-python/locks/python.txt";
 const TORCH_LOCK: &str = "crates/kvscatter-python/locks/torch.txt";
@@ -165,11 +166,29 @@ fn wheels() -> PathBuf {
     target_dir().join("python/wheels")
 }
 
+/// It tells whose code is in it, and nothing of the machine that it was built on.
 fn wheel(out: &Path) -> Vec<Command> {
     let tools = tools();
+    let script = |name: &str| {
+        let mut python = Command::new("python3");
+        python.arg(format!("xtask/python/{name}.py"));
+        python
+    };
+    let cargo_home = home("CARGO_HOME", ".cargo");
+    let remap = |path: &Path, name: &str| format!("--remap-path-prefix={}={name}", path.display());
+    let flags = [remap(&cargo_home, "cargo"), remap(root(), "kvscatter")];
     let mut build = maturin(&tools, "build --release");
-    build.arg("--out").arg(out);
-    vec![tools.make(), build]
+    build.arg("--config").arg(format!("build.rustflags={flags:?}")).arg("--out").arg(out);
+    let mut no_paths = script("no_paths");
+    no_paths.arg(out.join(WHEEL)).arg(root()).arg(target_dir());
+    no_paths.args([cargo_home, home("RUSTUP_HOME", ".rustup")]);
+    vec![script("notices"), tools.make(), build, no_paths]
+}
+
+/// A folder of the toolchain's.
+fn home(variable: &str, usual: &str) -> PathBuf {
+    let usual = || env::home_dir().unwrap_or_default().join(usual);
+    env::var_os(variable).map_or_else(usual, PathBuf::from)
 }
 
 /// The environment with the wheel in it, for which nothing may be missing.

@@ -1,0 +1,99 @@
+"""Whose code is compiled into the Python package, and under which licences: `THIRD-PARTY.txt`, made from `Cargo.lock`.
+
+    python3 notices.py [--write]
+
+Without `--write`, fails if the file is not what it would write. Of a crate's licences the first of `CHOSEN` is taken.
+Crates of the build (macros, build scripts) are in no wheel, so not in the file. Fetched crates are needed.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FILE = ROOT / "crates/kvscatter-python/THIRD-PARTY.txt"
+
+TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
+"""What wheels are built for; a crate that one of them links is named."""
+
+CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "Zlib")
+"""The licences that are taken, the first that a crate offers. None but Apache-2.0 can do without its own notice."""
+
+HEAD = """\
+The compiled module of this package holds code of others, under the licences that this file names. Where a licence
+is Apache-2.0, its text is that of LICENSE-APACHE, which lies beside this file; the others' follow the list.
+
+Of no crate: the Rust standard library (Apache-2.0, https://github.com/rust-lang/rust), and code generated from
+onnx.proto (Apache-2.0, https://github.com/onnx/onnx).
+
+"""
+
+
+def crates() -> list[dict[str, Any]]:
+    """The foreign crates that are linked, as `cargo metadata` describes them, in the alphabet's order."""
+    tree = ["tree", "--package", "kvscatter-python", "--edges", "normal,no-proc-macro", "--no-dedupe"]
+    tree += ["--prefix", "none", "--format", "{p}", *(f"--target={target}" for target in TARGETS)]
+    # "name v1.2.3", and for crates of this repository a path.
+    lines = set(cargo(*tree).split("\n")) - {""}
+    linked = {tuple(line.split(" v")) for line in lines if "(/" not in line}
+    every: list[dict[str, Any]] = json.loads(cargo("metadata", "--format-version", "1"))["packages"]
+    found = [crate for crate in every if crate["source"] and (crate["name"], crate["version"]) in linked]
+    if len(found) != len(linked):
+        raise SystemExit(
+            f"{len(linked)} crates are linked, and cargo metadata describes {len(found)} of them"
+        )
+    return sorted(found, key=lambda crate: (crate["name"], crate["version"]))
+
+
+def cargo(*arguments: str) -> str:
+    """What cargo prints."""
+    return subprocess.run(
+        ["cargo", *arguments, "--locked"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+def chosen(crate: dict[str, Any]) -> str:
+    """The licence that the crate is taken under."""
+    offered = crate["license"].replace("/", " OR ").split(" OR ")
+    for licence in CHOSEN:
+        if licence in offered:
+            return licence
+    raise SystemExit(
+        f"{crate['name']} is {crate['license']}: read it, and teach {pathlib.Path(__file__).name}"
+    )
+
+
+def notice(crate: dict[str, Any], licence: str) -> list[str]:
+    """The texts that go with a crate: its notice if it has one, and its licence unless that is Apache-2.0."""
+    folder = pathlib.Path(crate["manifest_path"]).parent
+    texts = sorted(folder.glob("NOTICE*"))
+    if licence != "Apache-2.0":
+        names = (f"LICENSE-{licence.split('-')[0].upper()}", "LICENSE", "LICENSE.txt", "LICENSE.md")
+        own = [folder / name for name in names if (folder / name).exists()]
+        if not own:
+            raise SystemExit(f"{crate['name']} is {licence}, and none of {', '.join(names)} is in {folder}")
+        texts.append(own[0])
+    return ["\n".join(line.rstrip() for line in text.read_text().strip().splitlines()) for text in texts]
+
+
+def document() -> str:
+    """The file."""
+    rows, texts = [], []
+    for crate in crates():
+        licence = chosen(crate)
+        title = f"{crate['name']} {crate['version']}"
+        rows.append(f"{title:<28} {licence:<13} {crate['repository'] or ''}".rstrip())
+        texts += [f"{'-' * 80}\n{title}\n\n{text}\n" for text in notice(crate, licence)]
+    return HEAD + "\n".join(rows) + "\n\n" + "\n".join(texts)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser()
+    options.add_argument("--write", action="store_true")
+    made = document()
+    if options.parse_args().write:
+        FILE.write_text(made)
+    elif not FILE.exists() or FILE.read_text() != made:
+        raise SystemExit(f"{FILE.relative_to(ROOT)} is not current: python3 xtask/python/notices.py --write")
