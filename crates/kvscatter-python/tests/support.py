@@ -1,12 +1,14 @@
-"""What several test modules need: whole arrays compared bit for bit, and views with guards around them."""
+"""What several test modules need: arrays compared bit for bit, views with guards around them, refused calls."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import kvscatter
 from kvscatter.testing import Case
@@ -52,3 +54,19 @@ def in_place(case: Case, cache: Array, update: Array) -> int:
     if case.operator == "kv_cache_update":
         return kvscatter.kv_cache_update_(**{**arguments, "cache": cache, "update": update})
     return kvscatter.kv_cache_operation_(**{**arguments, "past": cache, "newKv": update})
+
+
+def refused(
+    kind: str,
+    argument: str | None,
+    call: Callable[[], object],
+    *,
+    of: type[kvscatter.Error] = kvscatter.Error,
+) -> kvscatter.Error:
+    """The error of a call that must have one: of this kind, about this argument, in one lower-case line."""
+    with pytest.raises(of) as caught:
+        call()
+    error, message = caught.value, str(caught.value)
+    assert (error.kind, error.argument) == (kind, argument), message
+    assert message[0].islower() and "\n" not in message
+    return error

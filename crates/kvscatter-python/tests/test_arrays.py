@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kvscatter
-from support import bits
+from support import bits, refused
 
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -32,14 +32,6 @@ def test_every_dtype_moves_by_width(dtype: Any) -> None:
     expected[0, :, 3:4], expected[1, :, 1:2] = update[0], update[1]
     assert kvscatter.tensor_scatter_(cache, update, [3, 1]) == 0
     assert bits(cache) == bits(expected)
-
-
-def refused(kind: str, argument: str | None, call: Callable[[], object]) -> kvscatter.Error:
-    with pytest.raises(kvscatter.Error) as caught:
-        call()
-    assert (caught.value.kind, caught.value.argument) == (kind, argument), caught.value
-    assert str(caught.value)[0] != str(caught.value)[0].upper() or argument is not None
-    return caught.value
 
 
 def cache_and_update(dtype: Any = np.float32) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,14 +12,9 @@ import numpy as np
 import pytest
 
 import kvscatter
+import support
 
-
-def refused(kind: str, argument: str, call: Any) -> kvscatter.Error:
-    with pytest.raises(kvscatter.ArrayError) as caught:
-        call()
-    assert (caught.value.kind, caught.value.argument) == (kind, argument), caught.value
-    assert "\n" not in str(caught.value)
-    return caught.value
+refused = partial(support.refused, of=kvscatter.ArrayError)
 
 
 class Producer:

@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import kvscatter
+from support import refused
 
 DTYPES = [
     torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
@@ -16,14 +17,6 @@ DTYPES = [
     torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
     torch.float4_e2m1fn_x2,
 ]  # fmt: skip
-
-
-def refused(kind: str, argument: str, call: Any) -> kvscatter.Error:
-    with pytest.raises(kvscatter.Error) as caught:
-        call()
-    assert (caught.value.kind, caught.value.argument) == (kind, argument), caught.value
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 def raw(tensor: torch.Tensor) -> list[int]:
