@@ -30,15 +30,7 @@ def tensor_scatter(
     mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """ONNX TensorScatter-24, functional: a new, dense tensor that is ``past_cache`` with ``update`` written into it.
-
-    ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``; ``update`` has the same dimensions
-    but for that one. ``write_indices`` and ``lengths`` are integers ``[batch]``: the slot of each sample's first row
-    (zeros if None), and how many of its rows are real (all if None; not a word of ONNX's). In mode ``"circular"``
-    slots are taken modulo the capacity.
-
-    Differentiable in ``past_cache`` and ``update``. Raises what ``kvscatter.tensor_scatter`` raises.
-    """
+    """The operator behind ``kvscatter.torch.tensor_scatter``, which says what it does."""
     past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
     if 0 in past.stride():  # broadcast, as gradients often are; what is only read may be
         past = past.contiguous()
@@ -60,11 +52,10 @@ def tensor_scatter_(
     cache_mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> None:
-    """ONNX TensorScatter-24 in place: writes ``update`` into ``cache``, strided or dense, and returns nothing.
+    """The operator behind ``kvscatter.torch.tensor_scatter_``, which says what it does.
 
-    The arguments are ``tensor_scatter``'s, but that ``mode`` is ``cache_mode``: PyTorch cannot functionalize a write
-    in place by an operator that has an argument ``mode``. Raises what ``kvscatter.tensor_scatter_`` raises, and then
-    nothing has been written.
+    ``mode`` is ``cache_mode`` here: PyTorch cannot functionalize a write in place by an operator that has an argument
+    ``mode``.
     """
     memory, rows = _memory(cache, "cache"), _memory(update, "update")
     kvscatter.tensor_scatter_(
