@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::element::Element;
 use crate::failure::Failure;
-use crate::{dlpack, strided};
+use crate::{dlpack, strided, torch};
 
 /// Elements along each dimension.
 pub(crate) type Shape = SmallVec<[usize; 6]>;
@@ -112,6 +112,16 @@ impl<'py> Array<'py> {
             Ok(())
         } else {
             Err(Failure::Moved { argument }.into())
+        }
+    }
+
+    /// Tells the array's library that it was written, where it keeps count.
+    pub(crate) fn note_written(&self) -> PyResult<()> {
+        match &self.owner {
+            Owner::Dlpack { object, .. } if dlpack::library(object)? == "torch" => {
+                torch::note_written(object)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -224,8 +234,10 @@ impl Form {
     }
 
     /// Whether an array is what a write was prepared for.
-    pub(crate) fn check_prepared(&self, argument: &'static str, got: &Self) -> Result<(), Failure> {
-        let refused = |what, got: String, want: String| Err(Failure::Prepared { argument, what, got, want });
+    pub(crate) fn check_prepared(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
+        let Array { argument, form: got, .. } = array;
+        let refused =
+            |what, got: String, want: String| Err(Failure::Prepared { argument, pair, what, got, want });
         if got.element != self.element {
             return refused("dtype", got.element.to_string(), self.element.to_string());
         }

@@ -1,5 +1,7 @@
 //! The core's errors as exceptions: a class for people who catch, a kind and fields for programs that look.
 
+use std::mem;
+
 use kvscatter::{Argument, ElementType, Error};
 use pyo3::exceptions::PySystemError;
 use pyo3::prelude::*;
@@ -55,19 +57,44 @@ pub(crate) fn raise(
     exception().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// The exception for an error of the core, in whose messages the cache and the update have ONNX's names.
+/// How an error of the core becomes an exception.
+pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
+
+/// The exception for an error of the core in a functional form, whose result is called `out`.
 #[cold]
 pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
-    core_about(py, error, Argument::PastCache, Argument::Update)
+    spelled(py, error, [Argument::PastCache, Argument::Update], &[("present_cache", "out")])
+}
+
+/// The exception for an error of the core in a write in place, whose cache is no past that stays as it is.
+#[cold]
+pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
+    spelled(py, error, [Argument::PastCache, Argument::Update], &[("past_cache", "cache")])
 }
 
 /// The exception for an error of the core, with the specification's names for tensors that the core does not name.
 #[cold]
 pub(crate) fn core_about(py: Python<'_>, error: Error, cache: Argument, update: Argument) -> PyErr {
-    let Some(Described { class, kind, argument, fields }) = describe(error, cache, update) else {
+    spelled(py, error, [cache, update], &[])
+}
+
+/// The core calls arguments as the specifications do; some are other words in Python, and nothing else in a message is.
+fn spelled(
+    py: Python<'_>,
+    error: Error,
+    [cache, update]: [Argument; 2],
+    words: &[(&'static str, &'static str)],
+) -> PyErr {
+    let Some(Described { class, kind, argument, mut fields }) = describe(error, cache, update) else {
         return unknown(error);
     };
-    raise(py, class, kind, argument.as_deref(), error.to_string(), &fields)
+    let spell = |text: String| words.iter().fold(text, |text, (core, python)| text.replace(core, python));
+    for (_, field) in &mut fields {
+        if let Field::Name(name) = field {
+            *name = spell(mem::take(name));
+        }
+    }
+    raise(py, class, kind, argument.map(spell).as_deref(), spell(error.to_string()), &fields)
 }
 
 /// The exception for an error about one value of an argument that the core does not name: `start`, of a sample if there

@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     /// The exporter itself refused.
     Export { argument: &'static str, why: String },
     /// A prepared write was given another dtype, shape or layout.
-    Prepared { argument: &'static str, what: &'static str, got: String, want: String },
+    Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, want: String },
     /// The result has the shape of the past.
     OutShape { argument: &'static str, got: String, want: String },
     /// A functional write needs a dense result.
@@ -170,8 +170,8 @@ impl Failure {
                 vec![("dimension", int(*dimension)), ("itemsize", int(*itemsize))]
             }
             Self::Device { device, .. } => vec![("device", name(device))],
-            Self::Prepared { what, got, want, .. } => {
-                vec![("what", name(what)), ("got", name(got)), ("want", name(want))]
+            Self::Prepared { pair, what, got, want, .. } => {
+                vec![("buffer", int(*pair)), ("what", name(what)), ("got", name(got)), ("want", name(want))]
             }
             Self::OutShape { got, want, .. } => vec![("got", name(got)), ("want", name(want))],
             Self::Overlap { with, .. } => vec![("with_", name(with))],
@@ -226,10 +226,11 @@ impl fmt::Display for Failure {
             }
             Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
             Self::Export { argument, why } => write!(f, "{argument} cannot be read through DLPack: {why}"),
-            Self::Prepared { argument, what, got, want } => {
+            Self::Prepared { argument, pair, what, got, want } => {
+                let pair = if *pair > 0 { format!(" (pair {pair})") } else { String::new() };
                 write!(
                     f,
-                    "{argument} has {what} {got}, must have {want}: a write has one form for all its calls and pairs"
+                    "{argument}{pair} has {what} {got}, must have {want}: a write has one form for all its calls and pairs"
                 )
             }
             Self::OutShape { argument, got, want } => {

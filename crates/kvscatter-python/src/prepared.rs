@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::array::{Access, Array, Form, Shape};
 use crate::element::Element;
+use crate::error::Refuse;
 use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
 use crate::plan::Plan;
@@ -39,7 +40,6 @@ pub(crate) struct Write {
 
 /// One of the two tensors as the write was prepared for it.
 struct Side {
-    argument: &'static str,
     form: Form,
     numpy: Option<NumpyForm>,
     dlpack: Option<DLDataType>,
@@ -141,8 +141,10 @@ impl Prepared {
     ) -> PyResult<usize> {
         let indices = CallIndices::of(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
-        let past_cache = self.0.cache.array(past_cache, Access::Read)?;
-        let update = self.0.update.array(update, Access::Read)?;
+        let past_cache = Array::read(past_cache, "past_cache")?;
+        self.0.cache.form.check_prepared(&past_cache, 0)?;
+        let update = Array::read(update, "update")?;
+        self.0.update.form.check_prepared(&update, 0)?;
         let out = Array::written(out, "out")?;
         write::into_present(py, &plan, &past_cache, &update, &out, &indices.all())
     }
@@ -176,8 +178,9 @@ pub(crate) fn check(
     operator: TensorScatter,
     cache: &Array<'_>,
     update: &Array<'_>,
+    refuse: Refuse,
 ) -> PyResult<kvscatter::Prepared> {
-    check_forms(py, operator, &cache.form, &update.form)
+    check_forms(py, operator, &cache.form, &update.form, refuse)
 }
 
 fn check_forms(
@@ -185,11 +188,12 @@ fn check_forms(
     operator: TensorScatter,
     cache: &Form,
     update: &Form,
+    refuse: Refuse,
 ) -> PyResult<kvscatter::Prepared> {
     update.check_same_element("update", cache)?;
     operator
         .prepare(cache.element.stored(), cache.layout(), update.layout())
-        .map_err(|refused| error::core(py, refused))
+        .map_err(|refused| refuse(py, refused))
 }
 
 /// A cache and its update.
@@ -238,6 +242,7 @@ impl CallIndices {
 }
 
 impl Write {
+    /// For arrays as they will be given, or for their shapes.
     pub(crate) fn new(
         py: Python<'_>,
         operator: TensorScatter,
@@ -245,10 +250,29 @@ impl Write {
         update: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Arc<Self>> {
-        let cache = Side::of(past_cache, "past_cache", dtype)?;
-        let update = Side::of(update, "update", dtype)?;
-        let prepared = check_forms(py, operator, &cache.form, &update.form)?;
-        Ok(Arc::new(Self { prepared, cache, update }))
+        let sides = (Side::of(past_cache, "past_cache", dtype)?, Side::of(update, "update", dtype)?);
+        Self::of_sides(py, operator, sides, error::core).map(Arc::new)
+    }
+
+    /// For more arrays like this cache and this update.
+    pub(crate) fn like(
+        py: Python<'_>,
+        operator: TensorScatter,
+        (cache, update): &Pair<'_>,
+    ) -> PyResult<Self> {
+        let cache = Side::of_array(Array::written(cache, "cache")?);
+        let update = Side::of_array(Array::read(update, "update")?);
+        Self::of_sides(py, operator, (cache, update), error::core_in_place)
+    }
+
+    fn of_sides(
+        py: Python<'_>,
+        operator: TensorScatter,
+        (cache, update): (Side, Side),
+        refuse: Refuse,
+    ) -> PyResult<Self> {
+        let prepared = check_forms(py, operator, &cache.form, &update.form, refuse)?;
+        Ok(Self { prepared, cache, update })
     }
 
     /// Checks a call's positions.
@@ -268,25 +292,34 @@ impl Write {
         // Asking may run Python code, looking does not.
         if self.cache.is_plain(cache)
             && self.update.is_plain(update)
-            && let Some(cache) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
+            && let Some(memory) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
             && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
         {
             for list in lists {
-                list.check_apart(cache, self.cache.argument)?;
+                list.check_apart(memory, "cache")?;
             }
-            return write::in_place_raw(py, plan, cache, update);
+            let skipped = write::in_place_raw(py, plan, memory, update)?;
+            if !cache.is_instance_of::<PyUntypedArray>() {
+                torch::note_written(cache)?;
+            }
+            return Ok(skipped);
         }
-        let (cache, update) = self.arrays(cache, update)?;
+        let (cache, update) = self.arrays(0, cache, update)?;
         write::in_place(py, plan, &cache, &update, lists)
     }
 
     /// A cache and its update, if they are what the write was prepared for.
     pub(crate) fn arrays<'py>(
         &self,
+        pair: usize,
         cache: &Bound<'py, PyAny>,
         update: &Bound<'py, PyAny>,
     ) -> PyResult<(Array<'py>, Array<'py>)> {
-        Ok((self.cache.array(cache, Access::Write)?, self.update.array(update, Access::Read)?))
+        let cache = Array::written(cache, "cache")?;
+        self.cache.form.check_prepared(&cache, pair)?;
+        let update = Array::read(update, "update")?;
+        self.update.form.check_prepared(&update, pair)?;
+        Ok((cache, update))
     }
 
     pub(crate) fn in_place_many(
@@ -296,8 +329,10 @@ impl Write {
         indices: &CallIndices,
         pairs: &[Pair<'_>],
     ) -> PyResult<usize> {
-        let pairs =
-            pairs.iter().map(|(cache, update)| self.arrays(cache, update)).collect::<PyResult<Vec<_>>>()?;
+        let pairs = pairs.iter().enumerate();
+        let pairs = pairs
+            .map(|(pair, (cache, update))| self.arrays(pair, cache, update))
+            .collect::<PyResult<Vec<_>>>()?;
         write::in_place_many(py, plan, &pairs, &indices.all())
     }
 }
@@ -323,28 +358,31 @@ impl Side {
             let form = Form::dense(Element::of_descr(&descr, "dtype")?, Shape::from_vec(shape));
             let itemsize = descr.itemsize().cast_signed();
             let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
-            return Ok(Self::new(argument, form, Some(NumpyForm { descr: descr.unbind(), strides })));
+            return Ok(Self::new(form, Some(NumpyForm { descr: descr.unbind(), strides })));
         }
         if dtype.is_some() {
             return Err(Failure::DtypeKeyword { needed: false }.into());
         }
-        let array = Array::read(object, argument)?;
+        Ok(Self::of_array(Array::read(object, argument)?))
+    }
+
+    fn of_array(array: Array<'_>) -> Self {
         let numpy = array.numpy().map(|array| NumpyForm {
             descr: array.dtype().unbind(),
             strides: SmallVec::from_slice(array.strides()),
         });
-        Ok(Self::new(argument, array.form, numpy))
+        Self::new(array.form, numpy)
     }
 
-    fn new(argument: &'static str, form: Form, numpy: Option<NumpyForm>) -> Self {
+    fn new(form: Form, numpy: Option<NumpyForm>) -> Self {
         let dlpack = form.element.dlpack().filter(|_| !form.element.is_padded());
-        Self { argument, form, numpy, dlpack }
+        Self { form, numpy, dlpack }
     }
 
     /// Whether there is nothing to an array but its memory.
     fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         let complex = matches!(self.form.element.ty, ElementType::Complex64 | ElementType::Complex128);
-        object.is_instance_of::<PyUntypedArray>() || torch::check(object, self.argument, complex).is_ok()
+        object.is_instance_of::<PyUntypedArray>() || torch::check(object, "", complex).is_ok()
     }
 
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
@@ -373,11 +411,5 @@ impl Side {
         let same = Some(tensor.dtype()) == self.dlpack && same_shape && strides.all(|same| same);
         // SAFETY: PyTorch's own: the offset leads to the first element.
         same.then(|| unsafe { tensor.offset_bytes_ptr() }.ok().map(<*const u8>::cast_mut)).flatten()
-    }
-
-    fn array<'py>(&self, object: &Bound<'py, PyAny>, access: Access) -> PyResult<Array<'py>> {
-        let array = Array::of(object, self.argument, access)?;
-        self.form.check_prepared(self.argument, &array.form)?;
-        Ok(array)
     }
 }

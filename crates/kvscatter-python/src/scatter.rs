@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::prepared::{self, CallIndices, Write};
-use crate::{fresh, options, write};
+use crate::{error, fresh, options, write};
 
 /// ONNX TensorScatter-24 in place: writes `update` into `cache`.
 ///
@@ -54,9 +54,9 @@ pub(crate) fn tensor_scatter_(
 ) -> PyResult<usize> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
     let indices = CallIndices::of(write_indices, lengths)?;
-    let cache = Array::written(cache, "past_cache")?;
+    let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared::check(py, operator, &cache, &update)?;
+    let prepared = prepared::check(py, operator, &cache, &update, error::core_in_place)?;
     let plan = indices.plan(py, &prepared)?;
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
@@ -99,7 +99,7 @@ pub(crate) fn tensor_scatter<'py>(
     let indices = CallIndices::of(write_indices, lengths)?;
     let past = Array::read(past_cache, "past_cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared::check(py, operator, &past, &update)?;
+    let prepared = prepared::check(py, operator, &past, &update, error::core)?;
     let plan = indices.plan(py, &prepared)?;
     match out {
         Some(out) => {
@@ -148,8 +148,8 @@ pub(crate) fn in_place_many(
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
     let indices = CallIndices::of(write_indices, lengths)?;
     let pairs = prepared::pairs(pairs)?;
-    let Some((cache, update)) = pairs.first() else { return Ok(0) };
-    let write = Write::new(py, operator, cache, update, None)?;
+    let Some(first) = pairs.first() else { return Ok(0) };
+    let write = Write::like(py, operator, first)?;
     let plan = write.plan(py, &indices)?;
     write.in_place_many(py, &plan, &indices, &pairs)
 }

@@ -21,7 +21,7 @@ pub(crate) fn time_rust_call(
 ) -> PyResult<u64> {
     let indices = CallIndices::of(Some(write_indices), None)?;
     let write = write.shared();
-    let (cache, update) = write.arrays(cache, update)?;
+    let (cache, update) = write.arrays(0, cache, update)?;
     let (cache, update) = {
         let plan = write.plan(py, &indices)?;
         let geometry = plan.geometry();

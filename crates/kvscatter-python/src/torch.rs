@@ -31,6 +31,13 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// Counts a write, so that autograd notices where it has kept the old values: as PyTorch's own operators do.
+pub(crate) fn note_written(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+    static INCREMENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let increment = INCREMENT.import(tensor.py(), "torch.autograd.graph", "increment_version")?;
+    increment.call1((tensor,)).map(drop)
+}
+
 /// `torch.Tensor` and the C function that describes one, once one has been seen.
 struct TensorClass {
     class: Py<PyType>,

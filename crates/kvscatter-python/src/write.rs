@@ -4,6 +4,7 @@ use kvscatter::{Error, RawBuffer, WritePlan, Written};
 use pyo3::prelude::*;
 
 use crate::array::Array;
+use crate::error::Refuse;
 use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::{error, text};
@@ -24,7 +25,9 @@ pub(crate) fn in_place(
     if cache.element().is_string() {
         return text::in_place(py, plan, &[(cache, update)]);
     }
-    in_place_raw(py, plan, buffer(plan, cache), update.buffer(plan.geometry().update_bytes()))
+    let skipped = in_place_raw(py, plan, buffer(plan, cache), update.buffer(plan.geometry().update_bytes()))?;
+    cache.note_written()?;
+    Ok(skipped)
 }
 
 /// [`in_place`], once the arrays are found.
@@ -35,7 +38,7 @@ pub(crate) fn in_place_raw(
     update: RawBuffer,
 ) -> PyResult<usize> {
     let pair = Foreign((cache, update));
-    run(py, plan, move || {
+    run(py, plan, error::core_in_place, move || {
         let Foreign((cache, update)) = pair.whole();
         // SAFETY: what the arrays' owners lend, valid and held for this call. That nobody else writes there is the
         // caller's part, as in NumPy itself: bytes may then be torn, but none outside is touched.
@@ -59,14 +62,16 @@ pub(crate) fn in_place_many(
         return text::in_place(py, plan, &pairs);
     }
     let bytes = plan.geometry().update_bytes();
-    let pairs: Vec<_> =
+    let buffers: Vec<_> =
         pairs.iter().map(|(cache, update)| (buffer(plan, cache), update.buffer(bytes))).collect();
-    let pairs = Foreign(pairs);
-    run(py, plan, move || {
-        let Foreign(pairs) = pairs.whole();
+    let buffers = Foreign(buffers);
+    let skipped = run(py, plan, error::core_in_place, move || {
+        let Foreign(buffers) = buffers.whole();
         // SAFETY: as above; a vector yields the same pairs each time.
-        unsafe { plan.write_many_raw(pairs.iter().copied()) }
-    })
+        unsafe { plan.write_many_raw(buffers.iter().copied()) }
+    })?;
+    pairs.iter().try_for_each(|(cache, _)| cache.note_written())?;
+    Ok(skipped)
 }
 
 /// `out` becomes `past` with the update in it.
@@ -92,11 +97,13 @@ pub(crate) fn into_present(
         update.buffer(geometry.update_bytes()),
         out.buffer(geometry.present_bytes()),
     ]);
-    run(py, plan, move || {
+    let skipped = run(py, plan, error::core, move || {
         let Foreign([past, update, out]) = buffers.whole();
         // SAFETY: as above.
         unsafe { plan.into_present_raw(past, update, out) }
-    })
+    })?;
+    out.note_written()?;
+    Ok(skipped)
 }
 
 /// From here to the last byte no Python code runs.
@@ -116,11 +123,12 @@ fn buffer(plan: &WritePlan<'_>, cache: &Array<'_>) -> RawBuffer {
 fn run(
     py: Python<'_>,
     plan: &WritePlan<'_>,
+    refuse: Refuse,
     write: impl FnOnce() -> Result<Written, Error> + Send,
 ) -> PyResult<usize> {
     let written =
         if plan.bytes().is_some_and(|bytes| bytes >= DETACHED) { py.detach(write) } else { write() };
-    written.map(|written| written.skipped).map_err(|refused| error::core(py, refused))
+    written.map(|written| written.skipped).map_err(|refused| refuse(py, refused))
 }
 
 /// Addresses that may cross to a thread that has let go of the interpreter.

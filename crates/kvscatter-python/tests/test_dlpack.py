@@ -55,7 +55,7 @@ def test_jax_arrays_are_never_caches() -> None:
         lambda: write(cache, update, [0, 0]),
         lambda: kvscatter.in_place_many([(cache, update)], [0, 0]),
     ):
-        assert "tensor_scatter" in str(refused("immutable", "past_cache", call))
+        assert "tensor_scatter" in str(refused("immutable", "cache", call))
     refused("immutable", "cache", lambda: kvscatter.kv_cache_update_(cache[:, None], update[:, None], [0, 0]))
     past = np.zeros((2, 4, 2), np.float32)
     refused("immutable", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=cache))
@@ -103,7 +103,7 @@ def test_a_read_only_producer() -> None:
         producer = Producer(memory, unknown=unknown)
         refused(
             "read_only",
-            "past_cache",
+            "cache",
             lambda producer=producer: kvscatter.tensor_scatter_(producer, update, [0]),
         )
     assert kvscatter.tensor_scatter(memory, Producer(update), [0])[0, 0].all()
@@ -115,7 +115,7 @@ def test_a_copy_is_no_cache() -> None:
             return super().__dlpack__(**{**keywords, "copy": True})
 
     memory, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
-    error = refused("tensor", "past_cache", lambda: kvscatter.tensor_scatter_(Copies(memory), update, [0]))
+    error = refused("tensor", "cache", lambda: kvscatter.tensor_scatter_(Copies(memory), update, [0]))
     assert "copy" in str(error)
     assert kvscatter.tensor_scatter_(memory, Copies(update), [3]) == 0
     assert memory[0, 3].all()

@@ -104,7 +104,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         {"rank": 3, "expected": (2, 4)},
         ascend(new=f16(3, 2, 3)),
     ),
-    ("rank_too_low", errors.ShapeError, "past_cache", {"rank": 1, "least": 2}, scatter(f32(4), f32(4))),
+    ("rank_too_low", errors.ShapeError, "cache", {"rank": 1, "least": 2}, scatter(f32(4), f32(4))),
     (
         "rank_mismatch",
         errors.ShapeError,
@@ -162,7 +162,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         ascend(new=f16(2, 5, 2, 3)),
     ),
     ("too_large", errors.ShapeError, "past_cache", {}, too_large),
-    ("cache_overlaps_itself", errors.ArrayError, "past_cache", {}, self_overlapping()),
+    ("cache_overlaps_itself", errors.ArrayError, "cache", {}, self_overlapping()),
     ("layout", errors.ArrayError, None, {"loops": 6}, entangled()),
     (
         "reserved",
@@ -246,7 +246,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
     (
         "overlap",
         errors.ArrayError,
-        "past_cache",
+        "cache",
         {"with_": "update", "buffer": 0, "with_buffer": 0},
         overlapping(),
     ),

@@ -56,13 +56,13 @@ def test_a_dtype_of_ml_dtypes_by_name_before_anybody_has_imported_it() -> None:
 @pytest.mark.parametrize(
     ("cache", "update", "argument", "what"),
     [
-        (np.zeros((2, 4, 2), np.float16), np.ones((1, 1, 2), np.float16), "past_cache", "shape"),
-        (np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float16), "past_cache", "dtype"),
-        (np.zeros((1, 4, 2), np.int16), np.ones((1, 1, 2), np.float16), "past_cache", "dtype"),
+        (np.zeros((2, 4, 2), np.float16), np.ones((1, 1, 2), np.float16), "cache", "shape"),
+        (np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float16), "cache", "dtype"),
+        (np.zeros((1, 4, 2), np.int16), np.ones((1, 1, 2), np.float16), "cache", "dtype"),
         (
             np.zeros((1, 2, 4), np.float16).mT,
             np.ones((1, 1, 2), np.float16),
-            "past_cache",
+            "cache",
             "strides (in elements)",
         ),
         (np.zeros((1, 4, 2), np.float16), np.ones((1, 2, 2), np.float16), "update", "shape"),

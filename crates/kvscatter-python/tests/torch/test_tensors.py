@@ -115,7 +115,7 @@ def test_what_a_tensor_keeps_beside_its_memory_is_refused() -> None:
     negated = torch.ones(1, 1, 2, dtype=torch.complex64).conj().imag
     contiguously_negated = torch._neg_view(update)
     for call in (kvscatter.tensor_scatter_, write):
-        refused("tensor", "past_cache", lambda call=call: call(cache.clone().requires_grad_(), update, [0]))
+        refused("tensor", "cache", lambda call=call: call(cache.clone().requires_grad_(), update, [0]))
         refused("tensor", "update", lambda call=call: call(cache, update.clone().requires_grad_(), [0]))
         refused("tensor", "update", lambda call=call: call(cache, negated, [0]))
         refused("tensor", "update", lambda call=call: call(cache, contiguously_negated, [0]))
@@ -134,12 +134,12 @@ def test_what_a_tensor_keeps_beside_its_memory_is_refused() -> None:
 def test_tensors_without_memory_here() -> None:
     update = torch.ones(1, 1, 2)
     for cache in (torch.zeros(1, 4, 2, device="meta"), torch.zeros(1, 4, 2).to_sparse()):
-        refused("export", "past_cache", lambda cache=cache: kvscatter.tensor_scatter_(cache, update, [0]))
+        refused("export", "cache", lambda cache=cache: kvscatter.tensor_scatter_(cache, update, [0]))
     shared = torch.zeros(1, 1, 2).expand(1, 4, 2)
-    refused("cache_overlaps_itself", "past_cache", lambda: kvscatter.tensor_scatter_(shared, update, [0]))
+    refused("cache_overlaps_itself", "cache", lambda: kvscatter.tensor_scatter_(shared, update, [0]))
     with pytest.warns(UserWarning, match="ComplexHalf"):
         half = torch.zeros(1, 4, 2, dtype=torch.complex32)
-    refused("element_type", "past_cache", lambda: kvscatter.tensor_scatter_(half, update, [0]))
+    refused("element_type", "cache", lambda: kvscatter.tensor_scatter_(half, update, [0]))
 
 
 def test_parameters_without_a_gradient_and_inference_tensors_are_tensors() -> None:
@@ -158,4 +158,36 @@ def test_numpy_and_torch_mix() -> None:
     write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype="float32")
     write(cache, torch.ones(1, 1, 2), [3])
     assert cache[0, :, 0].tolist() == [0, 1, 0, 1]
-    refused("overlap", "past_cache", lambda: kvscatter.tensor_scatter_(cache, cache[:, :1].numpy(), [1]))
+    refused("overlap", "cache", lambda: kvscatter.tensor_scatter_(cache, cache[:, :1].numpy(), [1]))
+
+
+def test_autograd_notices_a_write() -> None:
+    def of_loss(write: Any) -> None:
+        cache, query = torch.zeros(1, 1, 4, 2), torch.ones(1, 1, 4, 2, requires_grad=True)
+        loss = (query * cache).sum()
+        with torch.no_grad():
+            write(cache, torch.ones(1, 1, 1, 2))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    prepared = kvscatter.prepare((1, 1, 4, 2), (1, 1, 1, 2), dtype="float32")
+    of_loss(lambda cache, update: kvscatter.tensor_scatter_(cache, update, [0]))
+    of_loss(lambda cache, update: prepared(cache, update, [0]))
+    of_loss(lambda cache, update: prepared.many([(cache, update)], [0]))
+    of_loss(lambda cache, update: prepared.plan([0]).write(cache, update))
+    of_loss(lambda cache, update: prepared.into(torch.zeros(1, 1, 4, 2), update, cache, [0]))
+    of_loss(lambda cache, update: kvscatter.kv_cache_update_(cache, update, [0]))
+
+
+def test_a_refused_write_is_not_counted() -> None:
+    cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
+    version = cache._version
+    for call in (kvscatter.tensor_scatter_, kvscatter.prepare(cache, update)):
+        refused("start_out_of_range", "write_indices", lambda call=call: call(cache, update, [4]))
+    assert cache._version == version
+
+
+def test_what_differs_from_the_first_pair_is_named() -> None:
+    pairs = [(torch.zeros(1, 4, 2), torch.ones(1, 1, 2)), (torch.zeros(1, 4, 3), torch.ones(1, 1, 3))]
+    error = refused("prepared", "cache", lambda: kvscatter.in_place_many(pairs, [0]))
+    assert "cache (pair 1) has shape (1, 4, 3), must have (1, 4, 2)" in str(error)
