@@ -86,11 +86,14 @@ def test_ascend_counts_the_length_after_the_write() -> None:
 
 def test_lengths_and_skipped_samples() -> None:
     past, new = np.zeros((3, 4), np.uint8), np.array([[1, 2], [3, 4], [5, 6]], np.uint8)
-    present, skipped = reference.tensor_scatter(
-        past, new, [3, 2, 9], axis=1, lengths=[1, 2, 0], out_of_range="skip", return_skipped=True
+    given = (past, new, [3, 2, 9])
+    present, skipped = reference.answer(
+        reference.tensor_scatter, *given, axis=1, lengths=[1, 2, 0], out_of_range="skip"
     )
     assert present.tolist() == [[0, 0, 0, 1], [0, 0, 3, 4], [0, 0, 0, 0]]
     assert skipped == 1
+    with pytest.raises(TypeError, match="is no function of kvscatter.reference"):
+        reference.answer(kvscatter.tensor_scatter, *given, axis=1)
 
 
 def test_the_examples_of_the_docstrings() -> None:

@@ -18,7 +18,10 @@ out_of_range 3 4
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any, Literal, NamedTuple, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +31,7 @@ from kvscatter._dtypes import ONNX_NAMES
 from kvscatter._typing import Indices, Integer, NegativeIndex, OutOfRange
 from kvscatter.errors import Error, OptionError
 
-__all__ = ["Refused", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
+__all__ = ["Answer", "Refused", "answer", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
 
 Array = npt.NDArray[Any]
 
@@ -47,36 +50,47 @@ class Refused(Error, ValueError):
         return self.kind
 
 
-@overload
-def tensor_scatter(
-    past_cache: Array,
-    update: Array,
-    write_indices: Indices | None = ...,
-    *,
-    axis: int = ...,
-    mode: str = ...,
-    lengths: Indices | None = ...,
-    out_of_range: OutOfRange = ...,
-    negative_index: NegativeIndex = ...,
-    return_skipped: Literal[False] = ...,
-) -> Array: ...
+class Answer(NamedTuple):
+    """What a call comes to."""
+
+    present: Array
+    """The cache after the write."""
+    skipped: int
+    """The samples that ``out_of_range="skip"`` left as they were."""
 
 
-@overload
-def tensor_scatter(
-    past_cache: Array,
-    update: Array,
-    write_indices: Indices | None = ...,
-    *,
-    axis: int = ...,
-    mode: str = ...,
-    lengths: Indices | None = ...,
-    out_of_range: OutOfRange = ...,
-    negative_index: NegativeIndex = ...,
-    return_skipped: Literal[True],
-) -> tuple[Array, int]: ...
+P = ParamSpec("P")
+
+_ANSWERS: dict[Callable[..., Array], Callable[..., Answer]] = {}
+"""The functions of this module, each with what it makes its return value of."""
 
 
+def _present(function: Callable[P, Answer]) -> Callable[P, Array]:
+    """The function that returns the cache alone, as the specifications do."""
+
+    @wraps(function)
+    def present(*args: P.args, **kwargs: P.kwargs) -> Array:
+        return function(*args, **kwargs).present
+
+    # For `help`.
+    vars(present)["__signature__"] = signature(function).replace(return_annotation="Array")
+    _ANSWERS[present] = function
+    return present
+
+
+def answer(function: Callable[P, Array], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+    """What a function of this module comes to with these arguments, samples that it skips included.
+
+    >>> past, new = np.zeros((2, 4, 1), np.float16), np.ones((2, 2, 1), np.float16)
+    >>> answer(tensor_scatter, past, new, [1, 3], out_of_range="skip").skipped
+    1
+    """
+    if function not in _ANSWERS:
+        raise TypeError(f"{function!r} is no function of kvscatter.reference")
+    return _ANSWERS[function](*args, **kwargs)
+
+
+@_present
 def tensor_scatter(
     past_cache: Array,
     update: Array,
@@ -87,13 +101,12 @@ def tensor_scatter(
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
     negative_index: NegativeIndex = "modulo",
-    return_skipped: bool = False,
-) -> Array | tuple[Array, int]:
+) -> Answer:
     """ONNX ``TensorScatter-24``: ``present_cache`` of ``past_cache``'s shape and dtype.
 
     ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``, ``update`` the same but
     shorter there, ``write_indices`` ``(batch,)`` and zeros if absent. ``lengths``, ``(batch,)``, and the policies are
-    extensions. With ``return_skipped`` comes the number of samples that ``out_of_range="skip"`` left as they were.
+    extensions; how many samples ``out_of_range="skip"`` leaves as they were, `answer` says.
 
     Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
     """
@@ -101,7 +114,7 @@ def tensor_scatter(
     if not -(2**63) <= axis < 2**63:
         message = f"axis: axis = {axis}, rank = {past.ndim}"
         raise Refused(message, "axis", "axis", axis=axis, rank=past.ndim)
-    answer = _native.oracle_tensor_scatter(
+    told = _native.oracle_tensor_scatter(
         _tensors(past, new),
         _optional("write_indices", write_indices),
         axis,
@@ -113,35 +126,10 @@ def tensor_scatter(
         ),
     )
     names = {"cache": "past_cache", "update": "update", "starts": "write_indices"}
-    return _present(past, new, answer, names, return_skipped)
+    return _answer(past, new, told, names)
 
 
-@overload
-def kv_cache_update(
-    cache: Array,
-    update: Array,
-    writeIndices: Indices,
-    updateLengths: Indices | None = ...,
-    *,
-    lengths: Indices | None = ...,
-    out_of_range: OutOfRange = ...,
-    return_skipped: Literal[False] = ...,
-) -> Array: ...
-
-
-@overload
-def kv_cache_update(
-    cache: Array,
-    update: Array,
-    writeIndices: Indices,
-    updateLengths: Indices | None = ...,
-    *,
-    lengths: Indices | None = ...,
-    out_of_range: OutOfRange = ...,
-    return_skipped: Literal[True],
-) -> tuple[Array, int]: ...
-
-
+@_present
 def kv_cache_update(
     cache: Array,
     update: Array,
@@ -150,8 +138,7 @@ def kv_cache_update(
     *,
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
-    return_skipped: bool = False,
-) -> Array | tuple[Array, int]:
+) -> Answer:
     """TensorRT ``KVCacheUpdate``: the cache ``[b, d, s_max, h]`` after the write.
 
     ``update`` is ``[b, d, s, h]``, of as many samples as the cache or fewer, or, with the cumulative ``updateLengths``
@@ -160,7 +147,7 @@ def kv_cache_update(
     Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
     """
     past, new = np.asarray(cache), np.asarray(update)
-    answer = _native.oracle_kv_cache_update(
+    told = _native.oracle_kv_cache_update(
         _tensors(past, new),
         _indices("writeIndices", writeIndices),
         None if updateLengths is None else _indices("updateLengths", updateLengths, 32),
@@ -168,39 +155,10 @@ def kv_cache_update(
         _policy("out_of_range", out_of_range, "error", "skip"),
     )
     names = {"cache": "cache", "update": "update", "starts": "writeIndices"}
-    return _present(past, new, answer, names, return_skipped)
+    return _answer(past, new, told, names)
 
 
-@overload
-def kv_cache_operation(
-    newKv: Array,
-    layerId: Indices | Integer,
-    past: Array,
-    tokenOffset: Indices,
-    seqLen: Indices,
-    *,
-    param: bytes = ...,
-    lengths: Indices | None = ...,
-    out_of_range: OutOfRange = ...,
-    return_skipped: Literal[False] = ...,
-) -> Array: ...
-
-
-@overload
-def kv_cache_operation(
-    newKv: Array,
-    layerId: Indices | Integer,
-    past: Array,
-    tokenOffset: Indices,
-    seqLen: Indices,
-    *,
-    param: bytes = ...,
-    lengths: Indices | None = ...,
-    out_of_range: OutOfRange = ...,
-    return_skipped: Literal[True],
-) -> tuple[Array, int]: ...
-
-
+@_present
 def kv_cache_operation(
     newKv: Array,
     layerId: Indices | Integer,
@@ -211,8 +169,7 @@ def kv_cache_operation(
     param: bytes = bytes(8),
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
-    return_skipped: bool = False,
-) -> Array | tuple[Array, int]:
+) -> Answer:
     """Ascend ATB ``KVCacheOperation``: ``present`` for the cache ``past`` of ``[layer, batch, maxSeqLen, hiddenSize]``.
 
     ``newKv`` is ``[ntokens, hiddenSize]`` or ``[batch, seq_len, head_num, head_size]``; ``tokenOffset`` counts the
@@ -225,7 +182,7 @@ def kv_cache_operation(
         raise Refused(f"reserved: param = {param!r} must be eight zero bytes", "reserved", "param")
     cache, new = np.asarray(past), np.asarray(newKv)
     layers = [layerId] if isinstance(layerId, (int, np.integer)) else layerId
-    answer = _native.oracle_kv_cache_operation(
+    told = _native.oracle_kv_cache_operation(
         _tensors(cache, new),
         _indices("layerId", layers, 32),
         _indices("tokenOffset", tokenOffset, 32),
@@ -234,7 +191,7 @@ def kv_cache_operation(
         _policy("out_of_range", out_of_range, "error", "skip"),
     )
     names = {"cache": "past", "update": "newKv", "starts": "tokenOffset"}
-    return _present(cache, new, answer, names, return_skipped)
+    return _answer(cache, new, told, names)
 
 
 def refused(refusal: tuple[str, str, dict[str, Any]], names: dict[str, str]) -> Refused:
@@ -284,14 +241,11 @@ _ABOUT = {
 """What each rule is about."""
 
 
-def _present(
-    past: Array, update: Array, answer: tuple[Any, int, Any], names: dict[str, str], return_skipped: bool
-) -> Array | tuple[Array, int]:
-    origins, skipped, refusal = answer
+def _answer(past: Array, update: Array, told: tuple[Any, int, Any], names: dict[str, str]) -> Answer:
+    origins, skipped, refusal = told
     if refusal is not None:
         raise refused(refusal, names)
-    present = gathered(past, update, origins)
-    return (present, skipped) if return_skipped else present
+    return Answer(gathered(past, update, origins), skipped)
 
 
 def _tensors(cache: Array, update: Array) -> tuple[tuple[str, str], tuple[int, ...], tuple[int, ...]]:

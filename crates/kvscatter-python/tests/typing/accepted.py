@@ -1,6 +1,6 @@
 """What type checkers must accept: the calls of the documentation, and what they give."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import positions
+from kvscatter import positions, reference
 
 
 def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
@@ -46,6 +46,11 @@ def converted(starts: NDArray[np.int64]) -> None:
     assert_type(positions.token_offset(1, rows=2), int)
     assert_type(positions.token_offset(np.int64(1), rows=2), int)
     assert_type(positions.nonpad_kv_seqlen(starts, rows=2, capacity=8), NDArray[np.int64])
+
+
+def referred(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
+    assert_type(reference.tensor_scatter(cache, update, [0, 1], axis=1), NDArray[Any])
+    assert_type(reference.answer(reference.tensor_scatter, cache, update, out_of_range="skip").skipped, int)
 
 
 def refused(error: kvscatter.PositionError) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
+from kvscatter import reference
 
 
 def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
@@ -18,3 +19,4 @@ def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
     kvscatter.prepare(cache, update, dtype="float16")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     kvscatter.plan((2, 4, 8), (2, 1, 8), [0, 1], dtype="float16").bytes = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     kvscatter.Prepared()(cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    reference.answer(reference.tensor_scatter, cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
