@@ -15,6 +15,7 @@ import kvscatter
 from kvscatter import reference
 from kvscatter._dtypes import ONNX_NAMES, dtype_named
 from kvscatter.reference import Refused
+from support import refused
 
 
 def test_the_documents_first_example() -> None:
@@ -62,6 +63,22 @@ def test_strided_and_read_only_arrays_are_read_as_they_are() -> None:
     expected = past.copy()
     expected[0, 0] = expected[1, 2] = 7
     assert np.array_equal(present, expected)
+
+
+def test_masks_are_not_dropped_in_silence() -> None:
+    past, new, starts = np.zeros((2, 4, 1)), np.ones((2, 1, 1)), np.zeros(2, np.int32)
+    hide = np.ma.array
+    for argument, call in (
+        ("past_cache", lambda: reference.tensor_scatter(hide(past), new)),
+        ("update", lambda: reference.tensor_scatter(past, hide(new))),
+        ("write_indices", lambda: reference.tensor_scatter(past, new, hide(starts))),
+        ("lengths", lambda: reference.tensor_scatter(past, new, lengths=hide(starts))),
+        ("cache", lambda: reference.kv_cache_update(hide(past), new, starts)),
+        ("newKv", lambda: reference.kv_cache_operation(hide(new), 0, past, starts, starts)),
+        ("past", lambda: reference.kv_cache_operation(new, 0, hide(past), starts, starts)),
+        ("layerId", lambda: reference.kv_cache_operation(new, hide([0]), past, starts, starts)),
+    ):
+        refused("tensor", argument, call, of=kvscatter.ArrayError)
 
 
 def test_tensorrt_padded_and_packed() -> None:
@@ -161,11 +178,11 @@ def test_refusals_name_the_rule_and_the_numbers(
 ) -> None:
     with pytest.raises(Refused) as caught:
         call()
-    refused = caught.value
-    assert (refused.rule, refused.kind, refused.argument, refused.fields) == (rule, rule, argument, fields)
-    assert isinstance(refused, ValueError) and isinstance(refused, kvscatter.Error)
-    for again in (copy.copy(refused), pickle.loads(pickle.dumps(refused))):
-        assert (str(again), again.rule, again.fields) == (str(refused), rule, fields)
+    error = caught.value
+    assert (error.rule, error.kind, error.argument, error.fields) == (rule, rule, argument, fields)
+    assert isinstance(error, ValueError) and isinstance(error, kvscatter.Error)
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (str(again), again.rule, again.fields) == (str(error), rule, fields)
 
 
 def test_types() -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscatter import _native
+from kvscatter._arrays import Array, as_array
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named, packed, unpacked
 from kvscatter.errors import DeviceError, ElementTypeError, Error
 
@@ -45,7 +46,6 @@ __all__ = [
     "supports_device",
 ]
 
-Array = npt.NDArray[Any]
 Inputs = Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 
 
@@ -74,8 +74,9 @@ class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ign
         Python reads file names. 4-bit types have one value per byte, as in ml_dtypes.
 
         Raises ``ModelError`` for missing, unknown and surplus inputs and for those of another type or shape than the
-        model declares, ``ElementTypeError`` for dtypes that ONNX's ``TensorScatter`` lacks, and as ``TensorScatter``
-        itself does for its positions. ``TypeError`` for keyword arguments: there are none.
+        model declares, ``ElementTypeError`` for dtypes that ONNX's ``TensorScatter`` lacks, ``ArrayError`` for masked
+        arrays, and as ``TensorScatter`` itself does for its positions. ``TypeError`` for keyword arguments: there are
+        none.
         """
         if kwargs:
             raise TypeError(f"run() has no argument {next(iter(kwargs))!r}")
@@ -189,7 +190,7 @@ supports_device = Backend.supports_device
 
 def _as_array(name: str, value: npt.ArrayLike) -> Array:
     """With strings as objects, and bytes in this machine's order."""
-    array = np.asarray(value)
+    array = as_array(name, value)
     if array.dtype.kind == "U":
         return array.astype(object)
     if array.dtype.name not in ONNX_NAMES:

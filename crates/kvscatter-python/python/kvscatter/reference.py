@@ -27,13 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscatter import _native
+from kvscatter._arrays import Array, as_array
 from kvscatter._dtypes import ONNX_NAMES
 from kvscatter._typing import Indices, Integer, NegativeIndex, OutOfRange
 from kvscatter.errors import Error, OptionError
 
 __all__ = ["Answer", "Refused", "answer", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
-
-Array = npt.NDArray[Any]
 
 
 class Refused(Error, ValueError):
@@ -108,9 +107,10 @@ def tensor_scatter(
     shorter there, ``write_indices`` ``(batch,)`` and zeros if absent. ``lengths``, ``(batch,)``, and the policies are
     extensions; how many samples ``out_of_range="skip"`` leaves as they were, `answer` says.
 
-    Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
+    Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
+    for masked ones.
     """
-    past, new = np.asarray(past_cache), np.asarray(update)
+    past, new = as_array("past_cache", past_cache), as_array("update", update)
     if not -(2**63) <= axis < 2**63:
         message = f"axis: axis = {axis}, rank = {past.ndim}"
         raise Refused(message, "axis", "axis", axis=axis, rank=past.ndim)
@@ -144,9 +144,10 @@ def kv_cache_update(
     ``update`` is ``[b, d, s, h]``, of as many samples as the cache or fewer, or, with the cumulative ``updateLengths``
     of ``batch + 1`` values, packed ``[tokens, d, h]``. The rest is as in ``tensor_scatter``.
 
-    Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
+    Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
+    for masked ones.
     """
-    past, new = np.asarray(cache), np.asarray(update)
+    past, new = as_array("cache", cache), as_array("update", update)
     told = _native.oracle_kv_cache_update(
         _tensors(past, new),
         _indices("writeIndices", writeIndices),
@@ -176,11 +177,12 @@ def kv_cache_operation(
     tokens after the write, ``seqLen`` those of this call. ``param`` is the reserved eight bytes, which must be zero.
     The rest is as in ``tensor_scatter``.
 
-    Raises ``Refused``, and ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements.
+    Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
+    for masked ones.
     """
     if len(param) != 8 or any(param):
         raise Refused(f"reserved: param = {param!r} must be eight zero bytes", "reserved", "param")
-    cache, new = np.asarray(past), np.asarray(newKv)
+    cache, new = as_array("past", past), as_array("newKv", newKv)
     layers = [layerId] if isinstance(layerId, (int, np.integer)) else layerId
     told = _native.oracle_kv_cache_operation(
         _tensors(cache, new),
@@ -265,7 +267,7 @@ def _optional(argument: str, values: Indices | None) -> list[int] | None:
 
 
 def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list[int]:
-    array = np.asarray(values)
+    array = as_array(argument, values)
     if array.size == 0 and not isinstance(values, np.ndarray):
         array = array.astype(np.int64)  # an empty list is one of floats for NumPy
     if array.ndim != 1 or array.dtype.kind not in "iu":
