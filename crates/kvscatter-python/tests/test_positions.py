@@ -50,6 +50,7 @@ def test_a_batch_is_an_array(
     np.testing.assert_array_equal(back(got, rows), start.astype(np.int64))
     np.testing.assert_array_equal(there(start.tolist(), 2), start.astype(np.int64) + 2 + (between - 7))
     np.testing.assert_array_equal(there(start[::-1], rows[::-1]), want[::-1])
+    np.testing.assert_array_equal(there(5, rows), 5 + rows.astype(np.int64) + (between - 7))
 
 
 def test_nonpad_kv_seqlen_stops_at_the_capacity_of_a_ring() -> None:

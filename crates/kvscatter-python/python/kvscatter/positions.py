@@ -37,9 +37,9 @@ array([5, 1])
 
 Positions are unwrapped: in a ring they keep growing, and only :func:`nonpad_kv_seqlen` stops at the capacity.
 
-Every function takes one integer and returns an ``int``, or takes an integer array or a sequence of ``int``, one per
-sample, and returns a NumPy array of int64. Every one raises :class:`kvscatter.PositionError` for a position that no
-write can have; ``error.index`` is the sample.
+Every function takes integers and returns an ``int``; where the position, ``rows`` or both are an integer array or a
+sequence of ``int``, one per sample, it returns a NumPy array of int64. Every one raises
+:class:`kvscatter.PositionError` for a position that no write can have; ``error.index`` is the sample.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ __all__ = [
 def length_after(start: Integer, rows: Integer) -> int: ...
 @overload
 def length_after(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+@overload
+def length_after(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def length_after(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → length after the write.
 
@@ -84,6 +86,8 @@ def length_after(start: Integer | Indices, rows: Integer | Indices) -> int | NDA
 def start_from_length_after(length: Integer, rows: Integer) -> int: ...
 @overload
 def start_from_length_after(length: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+@overload
+def start_from_length_after(length: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def start_from_length_after(length: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """Length after the write → ``write_indices``.
 
@@ -100,6 +104,8 @@ def start_from_length_after(length: Integer | Indices, rows: Integer | Indices) 
 def token_offset(start: Integer, rows: Integer) -> int: ...
 @overload
 def token_offset(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+@overload
+def token_offset(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def token_offset(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → Ascend's ``tokenOffset``; ``rows`` is its ``seqLen``.
 
@@ -116,6 +122,8 @@ def token_offset(start: Integer | Indices, rows: Integer | Indices) -> int | NDA
 def start_from_token_offset(token_offset: Integer, rows: Integer) -> int: ...
 @overload
 def start_from_token_offset(token_offset: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+@overload
+def start_from_token_offset(token_offset: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def start_from_token_offset(
     token_offset: Integer | Indices, rows: Integer | Indices
 ) -> int | NDArray[np.int64]:
@@ -134,6 +142,8 @@ def start_from_token_offset(
 def last_index(start: Integer, rows: Integer) -> int: ...
 @overload
 def last_index(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+@overload
+def last_index(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def last_index(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → GroupQueryAttention's ``seqlens_k``; -1 for a sample that is still empty.
 
@@ -152,6 +162,8 @@ def last_index(start: Integer | Indices, rows: Integer | Indices) -> int | NDArr
 def start_from_last_index(last: Integer, rows: Integer) -> int: ...
 @overload
 def start_from_last_index(last: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+@overload
+def start_from_last_index(last: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def start_from_last_index(last: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """GroupQueryAttention's ``seqlens_k`` → ``write_indices``.
 
@@ -169,6 +181,10 @@ def nonpad_kv_seqlen(start: Integer, rows: Integer, capacity: int, mode: Mode = 
 @overload
 def nonpad_kv_seqlen(
     start: Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
+) -> NDArray[np.int64]: ...
+@overload
+def nonpad_kv_seqlen(
+    start: Integer, rows: Indices, capacity: int, mode: Mode = "linear"
 ) -> NDArray[np.int64]: ...
 def nonpad_kv_seqlen(
     start: Integer | Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
@@ -195,6 +211,10 @@ def start_from_nonpad_kv_seqlen(
 @overload
 def start_from_nonpad_kv_seqlen(
     length: Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
+) -> NDArray[np.int64]: ...
+@overload
+def start_from_nonpad_kv_seqlen(
+    length: Integer, rows: Indices, capacity: int, mode: Mode = "linear"
 ) -> NDArray[np.int64]: ...
 def start_from_nonpad_kv_seqlen(
     length: Integer | Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"

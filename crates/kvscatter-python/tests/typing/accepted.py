@@ -45,6 +45,10 @@ def planned() -> None:
 def converted(starts: NDArray[np.int64]) -> None:
     assert_type(positions.token_offset(1, rows=2), int)
     assert_type(positions.token_offset(np.int64(1), rows=2), int)
+    assert_type(positions.token_offset(3, rows=[2, 1]), NDArray[np.int64])
+    assert_type(
+        positions.start_from_nonpad_kv_seqlen(3, starts, capacity=8, mode="circular"), NDArray[np.int64]
+    )
     assert_type(positions.nonpad_kv_seqlen(starts, rows=2, capacity=8), NDArray[np.int64])
 
 
