@@ -163,6 +163,11 @@ impl Form {
         Self { element, shape, strides, dense: true }
     }
 
+    /// Whether it is dense and has more than one element.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.dense && self.shape.iter().any(|&size| size > 1)
+    }
+
     pub(crate) fn strides(&self) -> &[isize] {
         &self.strides
     }

@@ -140,7 +140,7 @@ fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Acce
     let immutable = match &*library {
         // What else there is in it, such as its shapes, is no array.
         "torch" if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
-            return torch::check(object, argument, true);
+            return torch::check(object, argument);
         }
         "jax" | "jaxlib" => "JAX",
         "tensorflow" => "TensorFlow",

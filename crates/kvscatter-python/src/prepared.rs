@@ -380,9 +380,18 @@ impl Side {
     }
 
     /// Whether there is nothing to an array but its memory.
+    ///
+    /// A tensor is a negated view if it is the imaginary part of a conjugated one, where it steps over every other number.
+    /// Where several lie one behind the other it is none, and asking takes longer than writing a row. (It would be one
+    /// after `as_strided` on such a part, which reads what is not its own.)
     fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
-        let complex = matches!(self.form.element.ty, ElementType::Complex64 | ElementType::Complex128);
-        object.is_instance_of::<PyUntypedArray>() || torch::check(object, "", complex).is_ok()
+        if object.is_instance_of::<PyUntypedArray>() {
+            return true;
+        }
+        let real = !matches!(self.form.element.ty, ElementType::Complex64 | ElementType::Complex128);
+        let needs_no_look = real && self.form.has_neighbours();
+        torch::check_gradient(object, "").is_ok()
+            && (needs_no_look || torch::check_values(object, "").is_ok())
     }
 
     /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors

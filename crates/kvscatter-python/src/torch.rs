@@ -11,21 +11,29 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 
 use crate::failure::Failure;
 
-/// A gradient would be lost; a view that is negated or, if complex, conjugated holds other values than its memory.
-pub(crate) fn check(
-    tensor: &Bound<'_, PyAny>,
-    argument: &'static str,
-    may_be_conjugated: bool,
-) -> PyResult<()> {
+/// What a tensor keeps beside its memory, and a write would not heed.
+pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
+    check_gradient(tensor, argument)?;
+    check_values(tensor, argument)
+}
+
+/// A gradient would be lost.
+pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
+    if tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()? {
+        let why = "requires grad, which a write does not record: detach it, or use kvscatter.torch";
+        return Err(Failure::Tensor { argument, why }.into());
+    }
+    Ok(())
+}
+
+/// A view that is negated or conjugated holds other values than its memory.
+pub(crate) fn check_values(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     let py = tensor.py();
     let refuse = |why| Err(Failure::Tensor { argument, why }.into());
-    if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
-        return refuse("requires grad, which a write does not record: detach it, or use kvscatter.torch");
-    }
     if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
         return refuse("is a negated view of its memory: resolve_neg() it first");
     }
-    if may_be_conjugated && tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
+    if tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
         return refuse("is a conjugated view of its memory: resolve_conj() it first");
     }
     Ok(())

@@ -113,12 +113,13 @@ def test_what_a_tensor_keeps_beside_its_memory_is_refused() -> None:
     cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
     write = kvscatter.prepare(cache, update)
     negated = torch.ones(1, 1, 2, dtype=torch.complex64).conj().imag
-    contiguously_negated = torch._neg_view(update)
     for call in (kvscatter.tensor_scatter_, write):
         refused("tensor", "cache", lambda call=call: call(cache.clone().requires_grad_(), update, [0]))
         refused("tensor", "update", lambda call=call: call(cache, update.clone().requires_grad_(), [0]))
         refused("tensor", "update", lambda call=call: call(cache, negated, [0]))
-        refused("tensor", "update", lambda call=call: call(cache, contiguously_negated, [0]))
+    refused("tensor", "update", lambda: kvscatter.tensor_scatter_(cache, torch._neg_view(update), [0]))
+    single, one = torch.zeros(1, 4, 1), torch.ones(1, 1, 1, dtype=torch.complex64).conj().imag
+    refused("tensor", "update", lambda: kvscatter.prepare(single, single[:, :1].clone())(single, one, [0]))
     conjugated = torch.ones(1, 1, 2, dtype=torch.complex64).conj()
     complex_cache = torch.zeros(1, 4, 2, dtype=torch.complex64)
     refused("tensor", "update", lambda: kvscatter.tensor_scatter_(complex_cache, conjugated, [0]))
