@@ -111,6 +111,36 @@ def test_reset(llama: LlamaForCausalLM) -> None:
 
 
 @torch.no_grad()
+def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaForCausalLM) -> None:
+    cache, tokens = KvCache(CONFIG, max_cache_len=16), prompt(2, 9)["input_ids"]
+    cache.crop(-1)  # nothing has been allocated
+    want = llama(tokens, past_key_values=cache).logits
+    address = cache.layers[0].cumulative_length.data_ptr()
+    cache.crop(0)
+    cache.crop(-4)
+    assert cache.is_croppable and int(cache.get_seq_length()) == 5
+    torch.testing.assert_close(llama(tokens[:, 5:], past_key_values=cache).logits, want[:, 5:])
+    cache.crop(-100)
+    assert int(cache.get_seq_length()) == 0
+    torch.testing.assert_close(llama(tokens, past_key_values=cache).logits, want)
+    assert cache.layers[0].cumulative_length.data_ptr() == address
+    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 3: must be 0, or minus"):
+        cache.crop(3)
+    assert int(cache.get_seq_length()) == 9
+
+
+def test_candidates_that_are_rejected_are_cropped(llama: LlamaForCausalLM, monkeypatch: Any) -> None:
+    cropped = []
+    crop = KvCache.crop
+    monkeypatch.setattr(KvCache, "crop", lambda cache, tokens: (cropped.append(tokens), crop(cache, tokens)))
+    inputs = {"input_ids": torch.tensor([[5, 8, 5, 8, 5]]), "attention_mask": torch.ones(1, 5).long()}
+    options = {"max_new_tokens": 12, "do_sample": False}
+    got = llama.generate(**inputs, **options, prompt_lookup_num_tokens=3, past_key_values=KvCache(CONFIG, 20))
+    assert torch.equal(got, llama.generate(**inputs, **options))
+    assert min(cropped) < 0
+
+
+@torch.no_grad()
 def test_what_does_not_fit_is_refused_before_anything_is_written(llama: LlamaForCausalLM) -> None:
     cache = KvCache(CONFIG, max_cache_len=8)
     llama(**prompt(2, 5), past_key_values=cache)

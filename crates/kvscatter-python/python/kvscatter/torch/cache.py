@@ -26,8 +26,10 @@ __all__ = ["KvCache", "KvLayer"]
 class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
     """One layer's keys and values, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
 
-    Lengths, masks and the time of allocation are `StaticLayer`'s.
+    Lengths, masks and the time of allocation are `StaticLayer`'s. Unlike it, this can be cropped.
     """
+
+    is_croppable = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -45,6 +47,20 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
         torch.ops.kvscatter.tensor_scatter_(self.values, value_states, start)
         self.cumulative_length.add_(key_states.shape[-2])
         return self.keys, self.values
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last ``-tokens_to_remove`` tokens, at most all: the next ones are written in their place.
+
+        The number is 0 or negative, as in `DynamicLayer.crop`; a positive one raises `errors.OptionError`.
+        """
+        if tokens_to_remove > 0:
+            message = (
+                f"tokens_to_remove = {tokens_to_remove}: must be 0, or minus the number of tokens to forget"
+            )
+            raise errors.OptionError(message, "tokens_to_remove", "tokens_to_remove")
+        self.cumulative_length.add_(tokens_to_remove).clamp_(
+            min=0
+        )  # in place: compiled graphs know its address
 
 
 class KvCache(Cache):
