@@ -184,3 +184,14 @@ def test_export_with_all_dimensions_dynamic(strict: bool) -> None:
     exported = torch.export.export(Write(), arguments, dynamic_shapes=shapes, strict=strict).module()
     other = torch.randn(3, 2, 20, 4), torch.randn(3, 2, 7, 4), torch.tensor([18, 0, 5])
     assert torch.equal(exported(*other), Write()(*other))
+
+
+def test_a_sequence_of_positions_compiles() -> None:
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(cache: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        kvscatter.torch.tensor_scatter_(cache, update, [1, cache.shape[2] - 10])
+        return cache + 1
+
+    past, update, starts = example()
+    want = OPS.tensor_scatter(past, update, starts) + 1
+    torch.testing.assert_close(step(past, update), want)

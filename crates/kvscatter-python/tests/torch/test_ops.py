@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import torch
 import kvscatter
 import kvscatter.torch
 from kvscatter import testing
+from support import refused
 
 OPS = torch.ops.kvscatter
 
@@ -101,6 +103,28 @@ def test_the_functions_are_the_operators() -> None:
     got = kvscatter.torch.tensor_scatter(past, update, starts, mode="circular", lengths=lengths)
     kvscatter.torch.tensor_scatter_(past, update, starts, mode="circular", lengths=lengths)
     assert torch.equal(got, want) and torch.equal(past, want)
+
+
+def test_positions_may_be_a_sequence() -> None:
+    past, update = torch.zeros(2, 3, 8, 4), torch.randn(2, 3, 2, 4)
+    want = kvscatter.torch.tensor_scatter(past, update, torch.tensor([5, 3]), lengths=torch.tensor([2, 1]))
+    assert torch.equal(kvscatter.torch.tensor_scatter(past, update, [5, 3], lengths=(np.int32(2), 1)), want)
+    kvscatter.torch.tensor_scatter_(past, update, range(5, 1, -2), lengths=[2, 1])
+    assert torch.equal(past, want)
+    for call in (kvscatter.torch.tensor_scatter, kvscatter.torch.tensor_scatter_):
+        for nonsense, what in (
+            ([True, 1], "bool"),
+            ([0, 1.5], "float"),
+            ("01", "str"),
+            (3, "int"),
+            ({0, 1}, "set"),
+        ):
+            error = refused("not_integers", "write_indices", partial(call, past, update, nonsense))
+            assert isinstance(error, kvscatter.ElementTypeError) and f" {what}: must" in str(error)
+            refused("not_integers", "lengths", partial(call, past, update, lengths=nonsense))
+        with pytest.raises(kvscatter.PositionError, match=r"^write_indices\[1\] = 7"):
+            call(past, update, [0, 7])
+    assert torch.equal(past, want)
 
 
 def test_a_write_is_seen_by_autograd_as_a_change() -> None:
