@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -248,6 +250,23 @@ def test_the_pieces_with_torch_onnx_export(decomposed: bool) -> None:
     )
     assert program is not None and len(nodes(program)) == 1
     assert torch.equal(run(program, PAST, UPDATE, STARTS)["kept"], cache)
+
+
+def test_the_exporter_alone_does_not_know_the_operators(tmp_path: Path) -> None:
+    """What the documentation says of it: an error, or with ``dynamo=False`` a model that writes nothing."""
+    arguments = torch.zeros(2, 3, 16, 4), UPDATE, STARTS
+    with pytest.raises(torch.onnx.OnnxExporterError) as caught:
+        torch.onnx.export(Returned().eval(), arguments, opset_version=24, dynamo=True, verbose=False)
+    assert type(caught.value).__name__ == "ConversionError"
+    path = tmp_path / "model.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.onnx.export(Returned().eval(), arguments, path, dynamo=False)
+    assert "TensorScatter" not in {node.op_type for node in onnx.load(path).graph.node}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    results = session.run(None, {names[0]: np.zeros((2, 3, 16, 4), np.float32), names[1]: UPDATE.numpy()})
+    assert len(names) == 2 and not results[1].any()
 
 
 def test_functionalize_leaves_the_program_as_it_was() -> None:
