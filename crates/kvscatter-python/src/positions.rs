@@ -142,7 +142,8 @@ impl Numbers {
     fn check_count(&self, py: Python<'_>, batch: Option<usize>) -> PyResult<()> {
         match (self.batch(), batch) {
             (Some(got), Some(want)) if got != want => {
-                let message = format!("{} has {got} values, must have {want}", self.argument);
+                let plural = if got == 1 { "" } else { "s" };
+                let message = format!("{} has {got} value{plural}, must have {want}", self.argument);
                 let fields = [("got", Field::Size(got)), ("want", Field::Size(want))];
                 Err(raise(py, Class::Position, "count", Some(self.argument), message, &fields))
             }

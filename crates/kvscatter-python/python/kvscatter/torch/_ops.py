@@ -154,7 +154,7 @@ def _count(argument: str, values: torch.Tensor | None, batch: int) -> int | None
         )
     count = values.shape[0]
     if _is_symbol(count) or _is_symbol(batch):
-        torch._check(count == batch, lambda: f"{argument} has {count} values, must have {batch}")
+        torch._check(count == batch, lambda: f"{argument} has length {count}, must have {batch}")
         return batch
     return count
 
