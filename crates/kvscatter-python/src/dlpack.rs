@@ -11,7 +11,8 @@ use pyo3::exceptions::{
 };
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
 
 use crate::array::{Access, Array, Form, Owner};
 use crate::element::Element;
@@ -45,7 +46,15 @@ fn described<'py>(
     if access == Access::Write && tensor.flags().contains(DlpackFlags::IS_COPIED) {
         return Err(Failure::Tensor { argument, why: "is exported as a copy: a write would be lost" }.into());
     }
-    let unreadable = |why: dlpark::tensor::Error| Failure::Export { argument, why: why.to_string() };
+    let unreadable = |why: dlpark::tensor::Error| match why {
+        // PyTorch exports a tensor that stands for others, or for one of another time, as an address of 0.
+        dlpark::tensor::Error::NullData if is_of(object, "torch") => Failure::NoMemory {
+            argument,
+            class: class_name(&object.get_type()),
+            advice: "such tensors are for torch.ops.kvscatter, which kvscatter.torch registers",
+        },
+        why => Failure::Export { argument, why: why.to_string() },
+    };
     let described = tensor.validate().map_err(unreadable)?;
     check_device(described.device(), argument)?;
     let element = Element::of_dlpack(described.dtype(), tensor.flags(), argument)?;
@@ -142,6 +151,11 @@ fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Acce
         "torch" if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
             return torch::check(object, argument);
         }
+        "jax" | "jaxlib" if is_tracer(object)? => {
+            let class = class_name(&object.get_type());
+            let advice = "it is a tracer, and kvscatter works outside of jit, grad and vmap";
+            return Err(Failure::NoMemory { argument, class, advice }.into());
+        }
         "jax" | "jaxlib" => "JAX",
         "tensorflow" => "TensorFlow",
         "mlx" => "MLX",
@@ -151,6 +165,16 @@ fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Acce
         Access::Read => Ok(()),
         Access::Write => Err(Failure::Immutable { argument, library: immutable }.into()),
     }
+}
+
+/// What JAX calls a function with while it compiles or transforms it.
+fn is_tracer(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static TRACER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    object.is_instance(TRACER.import(object.py(), "jax.core", "Tracer")?)
+}
+
+fn is_of(object: &Bound<'_, PyAny>, name: &str) -> bool {
+    library(object).is_ok_and(|library| library == name)
 }
 
 /// The package that an object's class is of.

@@ -31,6 +31,8 @@ pub(crate) enum Failure {
     Device { argument: &'static str, device: String, cuda: bool },
     /// A tensor whose gradient would be lost, or that is no plain memory.
     Tensor { argument: &'static str, why: &'static str },
+    /// What stands for tensors of another time or place, and has no memory of its own.
+    NoMemory { argument: &'static str, class: String, advice: &'static str },
     /// The exporter itself refused.
     Export { argument: &'static str, why: String },
     /// A prepared write was given another dtype, shape or layout.
@@ -82,6 +84,7 @@ impl Failure {
             | Self::ReadOnly { .. }
             | Self::Immutable { .. }
             | Self::Tensor { .. }
+            | Self::NoMemory { .. }
             | Self::Export { .. }
             | Self::NotContiguous { .. }
             | Self::Moved { .. }
@@ -107,6 +110,7 @@ impl Failure {
             Self::Immutable { .. } => "immutable",
             Self::Device { .. } => "device",
             Self::Tensor { .. } => "tensor",
+            Self::NoMemory { .. } => "no_memory",
             Self::Export { .. } => "export",
             Self::Prepared { .. } => "prepared",
             Self::OutShape { .. } => "out_shape",
@@ -136,6 +140,7 @@ impl Failure {
             | Self::Immutable { argument, .. }
             | Self::Device { argument, .. }
             | Self::Tensor { argument, .. }
+            | Self::NoMemory { argument, .. }
             | Self::Export { argument, .. }
             | Self::Prepared { argument, .. }
             | Self::OutShape { argument, .. }
@@ -213,6 +218,9 @@ impl fmt::Display for Failure {
             Self::ReadOnly { argument } => {
                 write!(f, "{argument} is read-only: it cannot be written in place")
             }
+            Self::Immutable { argument: "out", library } => {
+                write!(f, "out is a {library} array, which is immutable: leave out away to get a new one")
+            }
             Self::Immutable { argument, library } => write!(
                 f,
                 "{argument} is a {library} array, which is immutable: use tensor_scatter, which returns a new one"
@@ -225,6 +233,9 @@ impl fmt::Display for Failure {
                 write!(f, "{argument} lies on {device}: must lie in the memory of the CPU")
             }
             Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
+            Self::NoMemory { argument, class, advice } => {
+                write!(f, "{argument} is of type {class}, which has no memory that could be read: {advice}")
+            }
             Self::Export { argument, why } => write!(f, "{argument} cannot be read through DLPack: {why}"),
             Self::Prepared { argument, pair, what, got, want } => {
                 let pair = if *pair > 0 { format!(" (pair {pair})") } else { String::new() };

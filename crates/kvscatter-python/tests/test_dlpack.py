@@ -47,6 +47,23 @@ def test_jax_arrays_are_updates_and_indices() -> None:
         assert np.count_nonzero(cache) == 4
 
 
+def test_tracers_have_no_memory() -> None:
+    past, update, starts = jnp.zeros((2, 4, 2)), jnp.ones((2, 1, 2)), jnp.array([1, 2])
+    for transform in (jax.jit, jax.vmap):
+        for place, argument in enumerate(("past_cache", "update", "write_indices")):
+
+            def write(traced: Any, place: int = place) -> Any:
+                given: list[Any] = [past, update, starts]
+                given[place] = traced
+                return kvscatter.tensor_scatter(*given)
+
+            call = partial(transform(write), (past, update, starts)[place])
+            error = support.refused("no_memory", argument, call, of=kvscatter.ArrayError)
+            assert "a tracer, and kvscatter works outside of jit" in str(error)
+    error = support.refused("no_memory", "cache", lambda: jax.jit(kvscatter.tensor_scatter_)(past, update))
+    assert "tracer" in str(error)
+
+
 def test_jax_arrays_are_never_caches() -> None:
     cache, update = jnp.zeros((2, 4, 2)), np.ones((2, 1, 2), np.float32)
     write = kvscatter.prepare(cache, update)
@@ -58,7 +75,8 @@ def test_jax_arrays_are_never_caches() -> None:
         assert "tensor_scatter" in str(refused("immutable", "cache", call))
     refused("immutable", "cache", lambda: kvscatter.kv_cache_update_(cache[:, None], update[:, None], [0, 0]))
     past = np.zeros((2, 4, 2), np.float32)
-    refused("immutable", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=cache))
+    error = refused("immutable", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=cache))
+    assert str(error) == "out is a JAX array, which is immutable: leave out away to get a new one"
     assert not cache.any()
 
 

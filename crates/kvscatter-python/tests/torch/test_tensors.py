@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
 import kvscatter
@@ -41,6 +46,25 @@ def test_every_dtype_moves_by_width(dtype: torch.dtype) -> None:
     assert (present.dtype, present.shape) == (cache.dtype, cache.shape)
     assert raw(present) == raw(expected)
     assert not any(raw(cache))
+
+
+def test_tensors_that_stand_for_others_have_no_memory() -> None:
+    cache, update, starts = torch.zeros(2, 4, 2), torch.ones(2, 1, 2), torch.tensor([1, 2])
+    write = kvscatter.prepare(cache, update)
+    with FakeTensorMode():
+        fakes: list[Any] = [torch.zeros(2, 4, 2), torch.ones(2, 1, 2), torch.tensor([1, 2])]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    parts: list[Any] = [distribute_tensor(tensor, mesh, [Replicate()]) for tensor in (cache, update, starts)]
+    torch.distributed.destroy_process_group()
+    for name, others in (("FakeTensor", fakes), ("DTensor", parts)):
+        for place, argument in enumerate(("cache", "update", "write_indices")):
+            given: list[Any] = [cache, update, starts]
+            given[place] = others[place]
+            for call in (kvscatter.tensor_scatter_, write):
+                error = refused("no_memory", argument, partial(call, *given), of=kvscatter.ArrayError)
+                assert f".{name}, which has no memory" in str(error) and "torch.ops.kvscatter" in str(error)
+    assert not cache.any()
 
 
 class Interrupts(TorchFunctionMode):
