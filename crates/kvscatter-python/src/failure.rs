@@ -57,6 +57,10 @@ pub(crate) enum Failure {
     IntegerRange { argument: &'static str, index: usize, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
     IndexRank { argument: &'static str, rank: usize },
+    /// A keyword of another type.
+    Keyword { argument: &'static str, class: String, want: &'static str },
+    /// A size of a picture that nobody could look at.
+    Picture { argument: &'static str, value: String, limit: usize },
     /// An axis beyond 64 bits.
     Axis { value: String },
     /// A keyword that is none of a few words.
@@ -79,6 +83,7 @@ impl Failure {
             | Self::NotIntegers { .. }
             | Self::NotASequence { .. }
             | Self::Prepared { what: "dtype", .. }
+            | Self::Keyword { .. }
             | Self::NotAPair { .. } => Class::ElementType,
             Self::Strides { .. }
             | Self::ReadOnly { .. }
@@ -95,7 +100,9 @@ impl Failure {
             | Self::IndexRank { .. }
             | Self::Dimension { .. } => Class::Shape,
             Self::IntegerRange { .. } => Class::Position,
-            Self::Axis { .. } | Self::Choice { .. } | Self::DtypeKeyword { .. } => Class::Option,
+            Self::Axis { .. } | Self::Choice { .. } | Self::Picture { .. } | Self::DtypeKeyword { .. } => {
+                Class::Option
+            }
         }
     }
 
@@ -122,6 +129,8 @@ impl Failure {
             Self::NotAPair { .. } => "not_a_pair",
             Self::IntegerRange { .. } => "integer_range",
             Self::IndexRank { .. } => "rank",
+            Self::Keyword { .. } => "keyword_type",
+            Self::Picture { .. } => "picture_size",
             Self::Axis { .. } => "axis_out_of_range",
             Self::Choice { .. } => "choice",
             Self::DtypeKeyword { .. } => "dtype_keyword",
@@ -152,6 +161,8 @@ impl Failure {
             | Self::NotASequence { argument, .. }
             | Self::IntegerRange { argument, .. }
             | Self::IndexRank { argument, .. }
+            | Self::Keyword { argument, .. }
+            | Self::Picture { argument, .. }
             | Self::Choice { argument, .. }
             | Self::Dimension { argument } => argument,
             Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
@@ -185,6 +196,7 @@ impl Failure {
             }
             Self::IndexRank { rank, .. } => vec![("rank", int(*rank))],
             Self::Axis { value } => vec![("axis", Field::Digits(value.clone()))],
+            Self::Picture { value, .. } => vec![("value", Field::Digits(value.clone()))],
             Self::Choice { value, .. } => vec![("value", name(value))],
             _ => vec![],
         }
@@ -270,6 +282,12 @@ impl fmt::Display for Failure {
                 "{argument} has {rank} dimension{}, must have 1: one value per sample",
                 if *rank == 1 { "" } else { "s" }
             ),
+            Self::Keyword { argument, class, want } => {
+                write!(f, "{argument} is of type {class}: must be {want}")
+            }
+            Self::Picture { argument, value, limit } => {
+                write!(f, "{argument} = {value}: must be from 1 to {limit}")
+            }
             Self::Axis { value } => write!(f, "axis = {value} is not a dimension of any cache"),
             Self::Choice { argument, value, choices } => {
                 write!(f, "{argument} = {value:?}: must be {}", choices.join(" or "))

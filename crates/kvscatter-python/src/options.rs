@@ -1,19 +1,51 @@
 //! The keywords of an operator, as the core's types.
 
+use kvscatter::picture::Picture;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, class_name};
 
 /// `axis`: any integer, of which those beyond 64 bits are no dimension either.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let beyond = |error: PyErr| match error.is_instance_of::<PyOverflowError>(value.py()) {
-        true => Failure::Axis { value: value.to_string() }.into(),
-        false => error,
-    };
-    value.extract().map_err(beyond)
+    integer(value, "axis")?.ok_or_else(|| Failure::Axis { value: value.to_string() }.into())
+}
+
+/// `width`: columns of a picture.
+pub(crate) fn width(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    picture(value, "width")
+}
+
+/// `samples`: lanes of a picture.
+pub(crate) fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    picture(value, "samples")
+}
+
+/// As many as the core draws lanes: more of either fill no screen, but memory.
+fn picture(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<usize> {
+    const LIMIT: usize = Picture::MOST_LANES;
+    integer(value, argument)?
+        .and_then(|size| usize::try_from(size).ok())
+        .filter(|size| (1..=LIMIT).contains(size))
+        .ok_or_else(|| Failure::Picture { argument, value: value.to_string(), limit: LIMIT }.into())
+}
+
+/// `None` for an integer beyond 64 bits. A truth value is none, although Python takes it for one.
+fn integer(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Option<i64>> {
+    let py = value.py();
+    let unfit = || Failure::Keyword { argument, class: class_name(&value.get_type()), want: "an integer" };
+    if value.is_instance_of::<PyBool>() {
+        return Err(unfit().into());
+    }
+    match value.extract() {
+        Ok(integer) => Ok(Some(integer)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => Ok(None),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(unfit().into()),
+        Err(error) => Err(error),
+    }
 }
 
 /// `mode`.

@@ -114,9 +114,16 @@ impl Plan {
     }
 
     /// The picture as text: a line for each of the first `samples`, of at most `width` columns for the slots and the
-    /// labels on both sides.
+    /// labels on both sides. Either is at most 4096.
     #[pyo3(signature = (*, width = 80, samples = SHOWN, ascii = false))]
-    fn text(&self, py: Python<'_>, width: usize, samples: usize, ascii: bool) -> PyResult<String> {
+    #[pyo3(text_signature = "($self, *, width=80, samples=64, ascii=False)")]
+    fn text(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = options::width)] width: usize,
+        #[pyo3(from_py_with = options::samples)] samples: usize,
+        ascii: bool,
+    ) -> PyResult<String> {
         let picture = Picture::new(&self.planned(py)?, samples);
         let text = picture.text().width(width).ascii(ascii).to_string();
         Ok(text.trim_end_matches('\n').to_owned())
@@ -124,7 +131,12 @@ impl Plan {
 
     /// The picture as a standalone SVG document, with a lane for each of the first `samples`.
     #[pyo3(signature = (*, samples = SHOWN))]
-    fn svg(&self, py: Python<'_>, samples: usize) -> PyResult<String> {
+    #[pyo3(text_signature = "($self, *, samples=64)")]
+    fn svg(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = options::samples)] samples: usize,
+    ) -> PyResult<String> {
         Ok(Picture::new(&self.planned(py)?, samples).svg().to_string())
     }
 

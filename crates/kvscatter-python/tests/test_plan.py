@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import doctest
+import inspect
 import re
 import threading
 import xml.etree.ElementTree as ET
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 import kvscatter
 from kvscatter import Block, Loop, Plan, Segment, errors
+from support import refused
 
 Array = NDArray[Any]
 
@@ -199,6 +202,29 @@ def test_text_is_as_wide_as_it_is_asked_to_be() -> None:
     assert str(ring()) == ring().text() == ring().text(width=80, samples=64)
     one = ring().text(samples=1)
     assert "1 more sample" in one
+
+
+def test_a_picture_has_a_size_that_a_screen_could_have() -> None:
+    plan = kvscatter.plan((4097, 20_000, 1), (4097, 1, 1), dtype="int8")
+    assert str(inspect.signature(Plan.text)) == "(self, /, *, width=80, samples=64, ascii=False)"
+    assert str(inspect.signature(Plan.svg)) == "(self, /, *, samples=64)"
+    assert len(plan.text(width=4096, samples=1).splitlines()[2]) > 4000
+    assert "1 more sample\n" in plan.text(width=2, samples=4096)
+    keywords: tuple[tuple[Any, str], ...] = (
+        (plan.text, "width"),
+        (plan.text, "samples"),
+        (plan.svg, "samples"),
+    )
+    unfit: tuple[Any, ...] = (-1, 0, 4097, 2**80)
+    unlike: tuple[Any, ...] = (True, 2.5, None, "80")
+    for draw, argument in keywords:
+        for value in unfit:
+            call = partial(draw, **{argument: value})
+            error = refused("picture_size", argument, call, of=errors.OptionError)
+            assert str(error) == f"{argument} = {value}: must be from 1 to 4096" and error.value == value
+        for value in unlike:
+            call = partial(draw, **{argument: value})
+            refused("keyword_type", argument, call, of=errors.ElementTypeError)
 
 
 def test_the_svg_is_a_document_that_says_what_it_shows() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kvscatter
 from kvscatter import testing
-from support import bits, in_place, strided
+from support import bits, in_place, refused, strided
 
 EXTENSIONS = ("lengths", "out_of_range", "negative_index")
 
@@ -105,3 +107,15 @@ def test_prepared_once_it_writes_every_case_of_its_shape() -> None:
         keys, values = case.cache.copy(), case.cache.copy()
         assert write.many([(keys, update), (values, update)], **calls) == case.skipped
         assert bits(keys) == bits(values) == bits(case.expected), case
+
+
+def test_an_axis_is_an_integer_and_no_truth_value() -> None:
+    cache, update = np.zeros((2, 4)), np.ones((2, 1))
+    nonsense: list[Any] = [True, np.True_, 1.0, None, "1"]
+    for axis in nonsense:
+        for call in (kvscatter.tensor_scatter_, kvscatter.tensor_scatter, kvscatter.prepare, kvscatter.plan):
+            refused(
+                "keyword_type", "axis", partial(call, cache, update, axis=axis), of=kvscatter.ElementTypeError
+            )
+    assert not cache.any()
+    assert kvscatter.tensor_scatter_(cache, update, axis=np.int8(1)) == 0 and cache[:, 0].all()
