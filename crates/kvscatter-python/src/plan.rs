@@ -16,7 +16,7 @@ use crate::{error, options};
 ///
 /// It can be looked at, and carried out any number of times: for keys, for values, for every layer that shares the
 /// positions. It keeps a copy of them, and no array. A notebook shows it as a picture, and `str` gives the same as
-/// text.
+/// text. It is its own copy, and cannot be pickled: another process makes its own.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<Write>,
@@ -138,6 +138,15 @@ impl Plan {
         #[pyo3(from_py_with = options::samples)] samples: usize,
     ) -> PyResult<String> {
         Ok(Picture::new(&self.planned(py)?, samples).svg().to_string())
+    }
+
+    /// Nothing about it ever changes.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 
     fn __str__(&self, py: Python<'_>) -> PyResult<String> {

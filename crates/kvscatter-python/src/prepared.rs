@@ -23,7 +23,8 @@ use crate::{error, options, strided, torch, write};
 ///
 /// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of samples skipped. It
 /// takes arrays of the dtype, shapes and strides that it was prepared for, of whatever library, and the positions of
-/// `tensor_scatter_`. Any number of threads may share it.
+/// `tensor_scatter_`. Any number of threads may share it. It is its own copy, and cannot be pickled: another process
+/// prepares its own.
 ///
 /// Raises:
 ///     ShapeError: An array of another dtype, shape or stride.
@@ -158,6 +159,15 @@ impl Prepared {
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Plan> {
         Plan::new(py, Arc::clone(&self.0), write_indices, lengths)
+    }
+
+    /// Nothing about it ever changes.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 
     fn __repr__(&self) -> String {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import copy
 import doctest
 import inspect
+import pickle
 import re
 import threading
 import xml.etree.ElementTree as ET
@@ -190,6 +192,13 @@ def test_a_cache_that_shares_memory_with_its_update_is_refused() -> None:
     with pytest.raises(errors.ArrayError) as caught:
         plan.write(memory, memory[:, 1:2])
     assert caught.value.kind == "overlap"
+
+
+def test_a_plan_is_its_own_copy_and_no_pickle() -> None:
+    plan = ring()
+    assert copy.copy(plan) is plan and copy.deepcopy({"plan": plan})["plan"] is plan
+    with pytest.raises(TypeError, match=r"cannot pickle 'kvscatter\.Plan' object"):
+        pickle.dumps(plan)
 
 
 def ring() -> Plan:

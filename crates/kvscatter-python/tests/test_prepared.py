@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +90,13 @@ def test_arrays_that_it_was_not_prepared_for(cache: Any, update: Any, argument: 
             call()
         assert (caught.value.kind, caught.value.argument, caught.value.what) == ("prepared", argument, what)
     assert not cache.any()
+
+
+def test_it_is_its_own_copy_and_no_pickle() -> None:
+    write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype=np.float16)
+    assert copy.copy(write) is write and copy.deepcopy({"write": write})["write"] is write
+    with pytest.raises(TypeError, match=r"cannot pickle 'kvscatter\.Prepared' object"):
+        pickle.dumps(write)
 
 
 def test_strides_along_one_element_do_not_count() -> None:
