@@ -95,6 +95,11 @@ def test_a_position_that_no_write_has_names_its_sample(
     assert str(error).startswith("position " if index is None else f"sample {index}: position ")
 
 
+def test_a_list_of_one_has_one_value() -> None:
+    with pytest.raises(errors.PositionError, match="^rows has 1 value, must have 2$"):
+        positions.length_after([1, 2], [1])
+
+
 def test_rows_and_capacity_are_not_negative() -> None:
     with pytest.raises(errors.PositionError) as caught:
         positions.length_after([1, 2], [1, -1])
