@@ -17,7 +17,7 @@ use crate::error::Refuse;
 use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
 use crate::plan::Plan;
-use crate::{error, options, strided, torch, write};
+use crate::{dlpack, error, options, strided, torch, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
 ///
@@ -347,11 +347,16 @@ impl Write {
     }
 }
 
-/// NumPy's dtype of this name or class. It knows the names of ml_dtypes' once that is imported.
+/// NumPy's dtype of this name or class, or of this dtype of PyTorch's, which has the same name. NumPy knows the names of
+/// ml_dtypes' once that is imported.
 fn descr<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDescr>> {
     let py = dtype.py();
-    PyArrayDescr::new(py, dtype)
-        .or_else(|_| py.import("ml_dtypes").and_then(|_| PyArrayDescr::new(py, dtype)))
+    let name = match &*dlpack::library(dtype)? {
+        "torch" => dtype.str()?.call_method1("removeprefix", ("torch.",))?,
+        _ => dtype.clone(),
+    };
+    PyArrayDescr::new(py, &name)
+        .or_else(|_| py.import("ml_dtypes").and_then(|_| PyArrayDescr::new(py, &name)))
         .map_err(|_| Failure::DtypeName { dtype: dtype.to_string() }.into())
 }
 

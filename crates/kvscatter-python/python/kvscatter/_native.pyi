@@ -17,6 +17,7 @@ from kvscatter._typing import (
     OutOfRange,
     Shape,
     SupportsDLPack,
+    TorchDType,
 )
 
 __all__ = [
@@ -114,7 +115,7 @@ def prepare(
     mode: Mode = "linear",
     out_of_range: OutOfRange = "error",
     negative_index: NegativeIndex = "modulo",
-    dtype: DTypeLike,
+    dtype: DTypeLike | TorchDType,
 ) -> Prepared: ...
 @overload
 def plan(
@@ -140,7 +141,7 @@ def plan(
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
     negative_index: NegativeIndex = "modulo",
-    dtype: DTypeLike,
+    dtype: DTypeLike | TorchDType,
 ) -> Plan: ...
 
 @final

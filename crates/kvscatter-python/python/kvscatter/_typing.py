@@ -16,6 +16,7 @@ __all__ = [
     "OutOfRange",
     "Shape",
     "SupportsDLPack",
+    "TorchDType",
 ]
 
 
@@ -24,6 +25,18 @@ class SupportsDLPack(Protocol):
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
         """A capsule that holds the array."""
+
+
+class TorchDType(Protocol):
+    """A ``torch.dtype``, which PyTorch need not be there for."""
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Whether it is one of the float types."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
 
 
 AnyArray = TypeVar("AnyArray", bound=SupportsDLPack)

@@ -48,6 +48,21 @@ def test_every_dtype_moves_by_width(dtype: torch.dtype) -> None:
     assert not any(raw(cache))
 
 
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.float4_e2m1fn_x2])
+def test_shapes_take_a_dtype_of_pytorch(dtype: torch.dtype) -> None:
+    cache, update = torch.zeros(2, 4, 2, dtype=dtype), torch.ones(2, 1, 2).to(dtype)
+    write = kvscatter.prepare(cache.shape, update.shape, dtype=dtype)
+    assert repr(write) == repr(kvscatter.prepare(cache, update))
+    assert write(cache, update, [1, 2]) == 0 and raw(cache[0, 1]) == raw(update[0, 0])
+    assert kvscatter.plan((2, 4, 2), (2, 1, 2), dtype=dtype).elements == 4
+
+
+def test_dtypes_that_no_array_has_are_refused() -> None:
+    for dtype in (torch.float4_e2m1fn_x2, torch.qint8):
+        call = partial(kvscatter.prepare, (2, 4, 2), (2, 1, 2), dtype=dtype)
+        assert f"dtype = {dtype}: " in str(refused("element_type", "dtype", call))
+
+
 def test_tensors_that_stand_for_others_have_no_memory() -> None:
     cache, update, starts = torch.zeros(2, 4, 2), torch.ones(2, 1, 2), torch.tensor([1, 2])
     write = kvscatter.prepare(cache, update)
