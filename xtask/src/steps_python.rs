@@ -148,7 +148,10 @@ fn sdist() -> Step {
     unpack.arg("--directory").arg(&folder);
     let mut install = pip(&tools, "install --no-index --no-build-isolation");
     install.arg(folder.join(SOURCE_FOLDER)).env("CARGO_TARGET_DIR", target_dir());
-    install.env("PATH", tools.search_path());
+    // As the wheel, so that what it is linked from need not be compiled again.
+    install
+        .env("PATH", tools.search_path())
+        .env("MATURIN_PEP517_ARGS", format!("--config '{}'", other_names()));
     let commands = vec![tools.make(), pack, unpack, uninstall(&tools), install, documents(&tools, &PLAIN)];
     Step::new("python-sdist", commands).needs(needs(&[tools]))
 }
@@ -174,15 +177,19 @@ fn wheel(out: &Path) -> Vec<Command> {
         python.arg(format!("xtask/python/{name}.py"));
         python
     };
-    let cargo_home = home("CARGO_HOME", ".cargo");
-    let remap = |path: &Path, name: &str| format!("--remap-path-prefix={}={name}", path.display());
-    let flags = [remap(&cargo_home, "cargo"), remap(root(), "kvscatter")];
     let mut build = maturin(&tools, "build --release");
-    build.arg("--config").arg(format!("build.rustflags={flags:?}")).arg("--out").arg(out);
+    build.args(["--config", &other_names()]).arg("--out").arg(out);
     let mut no_paths = script("no_paths");
     no_paths.arg(out.join(WHEEL)).arg(root()).arg(target_dir());
-    no_paths.args([cargo_home, home("RUSTUP_HOME", ".rustup")]);
+    no_paths.args([home("CARGO_HOME", ".cargo"), home("RUSTUP_HOME", ".rustup")]);
     vec![script("notices"), tools.make(), build, no_paths]
+}
+
+/// Cargo's setting by which a build has other names for the folders of this machine.
+fn other_names() -> String {
+    let name = |path: &Path, name: &str| format!("--remap-path-prefix={}={name}", path.display());
+    let flags = [name(&home("CARGO_HOME", ".cargo"), "cargo"), name(root(), "kvscatter")];
+    format!("build.rustflags={flags:?}")
 }
 
 /// A folder of the toolchain's.
