@@ -147,11 +147,10 @@ fn sdist() -> Step {
     unpack.args(["--extract", "--touch", "--file"]).arg(folder.join(format!("{SOURCE_FOLDER}.tar.gz")));
     unpack.arg("--directory").arg(&folder);
     let mut install = pip(&tools, "install --no-index --no-build-isolation");
-    install.arg(folder.join(SOURCE_FOLDER)).env("CARGO_TARGET_DIR", target_dir());
-    // As the wheel, so that what it is linked from need not be compiled again.
-    install
-        .env("PATH", tools.search_path())
-        .env("MATURIN_PEP517_ARGS", format!("--config '{}'", other_names()));
+    install.arg(folder.join(SOURCE_FOLDER)).env("PATH", tools.search_path());
+    // To cargo its crates are those of the workspace, by their paths within it: in one build folder it would take the
+    // one for the other.
+    install.env("CARGO_TARGET_DIR", target_dir().join("python/sdist-build"));
     let commands = vec![tools.make(), pack, unpack, uninstall(&tools), install, documents(&tools, &PLAIN)];
     Step::new("python-sdist", commands).needs(needs(&[tools]))
 }
