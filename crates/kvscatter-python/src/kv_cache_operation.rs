@@ -1,7 +1,7 @@
 //! Ascend ATB `KVCacheOperation`.
 
-use kvscatter::Argument;
 use kvscatter::spec::ascend::{KvCacheOperation, KvCacheParam};
+use kvscatter::{Argument, OutOfRange};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -51,7 +51,7 @@ use crate::{options, write};
 #[pyfunction]
 #[pyo3(signature = (
     newKv, layerId, past, tokenOffset, seqLen, *,
-    param = ZEROS, lengths = None, out_of_range = "error"
+    param = ZEROS, lengths = None, out_of_range = OutOfRange::Error
 ))]
 // `inspect` reads literals alone, and PyO3 writes `...` for others.
 #[pyo3(text_signature = "(newKv, layerId, past, tokenOffset, seqLen, *, \
@@ -66,11 +66,10 @@ pub(crate) fn kv_cache_operation_(
     seqLen: &Bound<'_, PyAny>,
     param: &[u8],
     lengths: Option<&Bound<'_, PyAny>>,
-    out_of_range: &str,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
 ) -> PyResult<usize> {
     let py = past.py();
     let refused = |error| error::core_about(py, error, Argument::Past, Argument::NewKv);
-    let out_of_range = options::out_of_range(out_of_range)?;
     let operator = KvCacheOperation::new().param(reserved(py, param)?).out_of_range(out_of_range);
     let past = Array::written(past, "past")?;
     let new_kv = Array::read(newKv, "newKv")?;

@@ -1,7 +1,7 @@
 //! TensorRT `KVCacheUpdate`.
 
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, WritePlan};
+use kvscatter::{Argument, OutOfRange, WritePlan};
 use pyo3::prelude::*;
 
 use crate::array::Array;
@@ -38,7 +38,10 @@ use crate::{error, options, write};
 /// array([[0., 0., 0., 1.],
 ///        [2., 0., 0., 0.]], dtype=float32)
 #[pyfunction]
-#[pyo3(signature = (cache, update, writeIndices, updateLengths = None, *, lengths = None, out_of_range = "error"))]
+#[pyo3(signature = (cache, update, writeIndices, updateLengths = None, *, lengths = None, out_of_range = OutOfRange::Error))]
+#[pyo3(
+    text_signature = "(cache, update, writeIndices, updateLengths=None, *, lengths=None, out_of_range='error')"
+)]
 #[expect(non_snake_case, reason = "TensorRT's spelling")]
 pub(crate) fn kv_cache_update_(
     cache: &Bound<'_, PyAny>,
@@ -46,11 +49,11 @@ pub(crate) fn kv_cache_update_(
     writeIndices: &Bound<'_, PyAny>,
     updateLengths: Option<&Bound<'_, PyAny>>,
     lengths: Option<&Bound<'_, PyAny>>,
-    out_of_range: &str,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
 ) -> PyResult<usize> {
     let py = cache.py();
     let refused = |error| error::core_about(py, error, Argument::Cache, Argument::Update);
-    let operator = KvCacheUpdate::new().out_of_range(options::out_of_range(out_of_range)?);
+    let operator = KvCacheUpdate::new().out_of_range(out_of_range);
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
     let starts = Indices::of(Some(writeIndices), "writeIndices")?;

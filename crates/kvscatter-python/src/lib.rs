@@ -1,7 +1,7 @@
 //! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
 //!
-//! It translates and delegates: [`array`] makes the core's types of whatever holds a tensor, [`indices`] copies
-//! positions, [`write`] is the one way from there to the core, and [`error`] the one way back.
+//! It translates and delegates: `array` makes the core's types of whatever holds a tensor, `indices` copies
+//! positions, `write` is the one way from there to the core, and `error` the one way back.
 
 mod array;
 mod cases;

@@ -5,7 +5,7 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyString};
 
 use crate::failure::{Failure, class_name};
 
@@ -49,44 +49,48 @@ fn integer(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Option<
 }
 
 /// `mode`.
-pub(crate) fn mode(value: &str) -> Result<Mode, Failure> {
-    const CHOICES: &[&str] = &["linear", "circular"];
-    value.parse().map_err(|_| Failure::Choice { argument: "mode", value: value.to_owned(), choices: CHOICES })
+pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
+    word(value, "mode", &["linear", "circular"], |word| word.parse().ok())
 }
 
 /// `out_of_range`.
-pub(crate) fn out_of_range(value: &str) -> Result<OutOfRange, Failure> {
-    match value {
-        "error" => Ok(OutOfRange::Error),
-        "skip" => Ok(OutOfRange::SkipSample),
-        _ => Err(Failure::Choice {
-            argument: "out_of_range",
-            value: value.to_owned(),
-            choices: &["error", "skip"],
-        }),
-    }
+pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {
+    word(value, "out_of_range", &["error", "skip"], |word| match word {
+        "error" => Some(OutOfRange::Error),
+        "skip" => Some(OutOfRange::SkipSample),
+        _ => None,
+    })
 }
 
 /// `negative_index`.
-pub(crate) fn negative_index(value: &str) -> Result<NegativeIndex, Failure> {
-    const CHOICES: &[&str] = &["modulo", "reject"];
-    match value {
-        "modulo" => Ok(NegativeIndex::Modulo),
-        "reject" => Ok(NegativeIndex::Reject),
-        _ => Err(Failure::Choice { argument: "negative_index", value: value.to_owned(), choices: CHOICES }),
-    }
+pub(crate) fn negative_index(value: &Bound<'_, PyAny>) -> PyResult<NegativeIndex> {
+    word(value, "negative_index", &["modulo", "reject"], |word| match word {
+        "modulo" => Some(NegativeIndex::Modulo),
+        "reject" => Some(NegativeIndex::Reject),
+        _ => None,
+    })
+}
+
+fn word<T>(
+    value: &Bound<'_, PyAny>,
+    argument: &'static str,
+    choices: &'static [&'static str],
+    known: impl Fn(&str) -> Option<T>,
+) -> PyResult<T> {
+    let Ok(word) = value.cast::<PyString>() else {
+        let class = class_name(&value.get_type());
+        return Err(Failure::Keyword { argument, class, want: "a string" }.into());
+    };
+    let word = word.to_string_lossy();
+    known(&word).ok_or_else(|| Failure::Choice { argument, value: word.into_owned(), choices }.into())
 }
 
 /// The attributes of `TensorScatter`, and our policies.
 pub(crate) fn tensor_scatter(
     axis: i64,
-    mode_name: &str,
-    out_of_range_name: &str,
-    negative_index_name: &str,
-) -> PyResult<TensorScatter> {
-    Ok(TensorScatter::new()
-        .axis(axis)
-        .mode(mode(mode_name)?)
-        .out_of_range(out_of_range(out_of_range_name)?)
-        .negative_index(negative_index(negative_index_name)?))
+    mode: Mode,
+    out_of_range: OutOfRange,
+    negative_index: NegativeIndex,
+) -> TensorScatter {
+    TensorScatter::new().axis(axis).mode(mode).out_of_range(out_of_range).negative_index(negative_index)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvscatter::picture::Picture;
-use kvscatter::{Block, Lengths, Loop, Segment, Starts, WritePlan};
+use kvscatter::{Block, Lengths, Loop, Mode, NegativeIndex, OutOfRange, Segment, Starts, WritePlan};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
@@ -50,7 +50,7 @@ pub(crate) struct Plan {
 #[pyfunction]
 #[pyo3(signature = (
     past_cache, update, write_indices = None, *,
-    axis = -2, mode = "linear", lengths = None, out_of_range = "error", negative_index = "modulo", dtype = None
+    axis = -2, mode = Mode::Linear, lengths = None, out_of_range = OutOfRange::Error, negative_index = NegativeIndex::Modulo, dtype = None
 ))]
 #[pyo3(text_signature = "(past_cache, update, write_indices=None, *, axis=-2, mode='linear', lengths=None, \
     out_of_range='error', negative_index='modulo', dtype=None)")]
@@ -61,13 +61,13 @@ pub(crate) fn plan(
     update: &Bound<'_, PyAny>,
     write_indices: Option<&Bound<'_, PyAny>>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
-    mode: &str,
+    #[pyo3(from_py_with = options::mode)] mode: Mode,
     lengths: Option<&Bound<'_, PyAny>>,
-    out_of_range: &str,
-    negative_index: &str,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
+    #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
-    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
+    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
     let write = Write::new(py, operator, past_cache, update, dtype)?;
     Plan::new(py, write, write_indices, lengths)
 }

@@ -58,7 +58,7 @@ pub(crate) mod module {
         start: &Bound<'py, PyAny>,
         rows: &Bound<'py, PyAny>,
         capacity: &Bound<'py, PyAny>,
-        mode: &str,
+        #[pyo3(from_py_with = options::mode)] mode: Mode,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (capacity, mode) = cache(capacity, mode)?;
         let function = |start, rows| positions::nonpad_kv_seqlen(start, rows, capacity, mode);
@@ -70,7 +70,7 @@ pub(crate) mod module {
         length: &Bound<'py, PyAny>,
         rows: &Bound<'py, PyAny>,
         capacity: &Bound<'py, PyAny>,
-        mode: &str,
+        #[pyo3(from_py_with = options::mode)] mode: Mode,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (capacity, mode) = cache(capacity, mode)?;
         let function = |length, rows| positions::start_from_nonpad_kv_seqlen(length, rows, capacity, mode);
@@ -105,10 +105,10 @@ fn convert<'py>(
     }
 }
 
-fn cache(capacity: &Bound<'_, PyAny>, mode: &str) -> PyResult<(usize, Mode)> {
+fn cache(capacity: &Bound<'_, PyAny>, mode: Mode) -> PyResult<(usize, Mode)> {
     let py = capacity.py();
     let capacity = Numbers::one("capacity", capacity)?.size(py, 0)?;
-    Ok((capacity, options::mode(mode)?))
+    Ok((capacity, mode))
 }
 
 /// A number for each sample, or one for all of them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{ElementType, RawBuffer, WritePlan};
+use kvscatter::{ElementType, Mode, NegativeIndex, OutOfRange, RawBuffer, WritePlan};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -77,7 +77,7 @@ struct NumpyForm {
 /// array([[1., 1., 0., 0.],
 ///        [0., 1., 1., 0.]], dtype=float32)
 #[pyfunction]
-#[pyo3(signature = (past_cache, update, *, axis=-2, mode="linear", out_of_range="error", negative_index="modulo", dtype=None))]
+#[pyo3(signature = (past_cache, update, *, axis=-2, mode=Mode::Linear, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo, dtype=None))]
 #[pyo3(text_signature = "(past_cache, update, *, axis=-2, mode='linear', \
     out_of_range='error', negative_index='modulo', dtype=None)")]
 #[expect(clippy::too_many_arguments, reason = "the attributes of the operator, by keyword")]
@@ -86,12 +86,12 @@ pub(crate) fn prepare(
     past_cache: &Bound<'_, PyAny>,
     update: &Bound<'_, PyAny>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
-    mode: &str,
-    out_of_range: &str,
-    negative_index: &str,
+    #[pyo3(from_py_with = options::mode)] mode: Mode,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
+    #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Prepared> {
-    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
+    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
     Write::new(py, operator, past_cache, update, dtype).map(Prepared)
 }
 

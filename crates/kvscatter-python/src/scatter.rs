@@ -1,5 +1,6 @@
 //! `TensorScatter` in one call: prepared, planned and written.
 
+use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
@@ -37,7 +38,7 @@ use crate::{error, fresh, options, write};
 /// array([[0., 1., 1., 0.],
 ///        [1., 0., 0., 1.]], dtype=float32)
 #[pyfunction]
-#[pyo3(signature = (cache, update, write_indices=None, *, axis=-2, mode="linear", lengths=None, out_of_range="error", negative_index="modulo"))]
+#[pyo3(signature = (cache, update, write_indices=None, *, axis=-2, mode=Mode::Linear, lengths=None, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo))]
 #[pyo3(text_signature = "(cache, update, write_indices=None, *, axis=-2, mode='linear', \
     lengths=None, out_of_range='error', negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
@@ -47,12 +48,12 @@ pub(crate) fn tensor_scatter_(
     update: &Bound<'_, PyAny>,
     write_indices: Option<&Bound<'_, PyAny>>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
-    mode: &str,
+    #[pyo3(from_py_with = options::mode)] mode: Mode,
     lengths: Option<&Bound<'_, PyAny>>,
-    out_of_range: &str,
-    negative_index: &str,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
+    #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<usize> {
-    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
+    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
     let indices = CallIndices::of(write_indices, lengths)?;
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
@@ -80,7 +81,7 @@ pub(crate) fn tensor_scatter_(
 /// >>> kvscatter.tensor_scatter(past, update, [1]).ravel(), past.any()
 /// (array([0., 1., 1., 0.], dtype=float32), np.False_)
 #[pyfunction]
-#[pyo3(signature = (past_cache, update, write_indices=None, *, axis=-2, mode="linear", lengths=None, out=None, negative_index="modulo"))]
+#[pyo3(signature = (past_cache, update, write_indices=None, *, axis=-2, mode=Mode::Linear, lengths=None, out=None, negative_index=NegativeIndex::Modulo))]
 #[pyo3(text_signature = "(past_cache, update, write_indices=None, *, axis=-2, mode='linear', \
     lengths=None, out=None, negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
@@ -90,12 +91,12 @@ pub(crate) fn tensor_scatter<'py>(
     update: &Bound<'py, PyAny>,
     write_indices: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
-    mode: &str,
+    #[pyo3(from_py_with = options::mode)] mode: Mode,
     lengths: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-    negative_index: &str,
+    #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let operator = options::tensor_scatter(axis, mode, "error", negative_index)?;
+    let operator = options::tensor_scatter(axis, mode, OutOfRange::Error, negative_index);
     let indices = CallIndices::of(write_indices, lengths)?;
     let past = Array::read(past_cache, "past_cache")?;
     let update = Array::read(update, "update")?;
@@ -131,7 +132,7 @@ pub(crate) fn tensor_scatter<'py>(
 ///     Error: As `tensor_scatter_`; `ShapeError` for a pair that is not as the first, `ArrayError` for caches that share
 ///         memory with another array of the call.
 #[pyfunction]
-#[pyo3(signature = (pairs, write_indices=None, *, axis=-2, mode="linear", lengths=None, out_of_range="error", negative_index="modulo"))]
+#[pyo3(signature = (pairs, write_indices=None, *, axis=-2, mode=Mode::Linear, lengths=None, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, axis=-2, mode='linear', \
     lengths=None, out_of_range='error', negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
@@ -140,12 +141,12 @@ pub(crate) fn in_place_many(
     pairs: &Bound<'_, PyAny>,
     write_indices: Option<&Bound<'_, PyAny>>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
-    mode: &str,
+    #[pyo3(from_py_with = options::mode)] mode: Mode,
     lengths: Option<&Bound<'_, PyAny>>,
-    out_of_range: &str,
-    negative_index: &str,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
+    #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<usize> {
-    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index)?;
+    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
     let indices = CallIndices::of(write_indices, lengths)?;
     let pairs = prepared::pairs(pairs)?;
     let Some(first) = pairs.first() else { return Ok(0) };

@@ -119,3 +119,21 @@ def test_an_axis_is_an_integer_and_no_truth_value() -> None:
             )
     assert not cache.any()
     assert kvscatter.tensor_scatter_(cache, update, axis=np.int8(1)) == 0 and cache[:, 0].all()
+
+
+@pytest.mark.parametrize("argument", ["mode", "out_of_range", "negative_index"])
+def test_what_is_no_word_is_named(argument: str) -> None:
+    cache, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
+    nonsense: list[Any] = [None, 3, b"linear"]
+    for call in (kvscatter.tensor_scatter_, kvscatter.prepare, kvscatter.plan):
+        for value in nonsense:
+            keyword = {argument: value}
+            refused(
+                "keyword_type",
+                argument,
+                partial(call, cache, update, **keyword),
+                of=kvscatter.ElementTypeError,
+            )
+        keyword = {argument: "ring"}
+        refused("choice", argument, partial(call, cache, update, **keyword), of=kvscatter.OptionError)
+    assert not cache.any()
