@@ -33,10 +33,12 @@ class TorchDType(Protocol):
     @property
     def is_floating_point(self) -> bool:
         """Whether it is one of the float types."""
+        ...
 
     @property
     def itemsize(self) -> int:
         """Bytes of an element."""
+        ...
 
 
 AnyArray = TypeVar("AnyArray", bound=SupportsDLPack)
