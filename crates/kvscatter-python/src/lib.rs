@@ -21,6 +21,7 @@ mod prepared;
 mod reference;
 mod refusal;
 mod scatter;
+mod side;
 mod strided;
 mod text;
 mod timing;

@@ -1,0 +1,124 @@
+//! One of the two tensors of a prepared write: what it must be, and whether an array is told at a glance to be it.
+
+use dlpark::ffi::DLDataType;
+use dlpark::tensor::TensorRef;
+use kvscatter::{ElementType, RawBuffer};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
+
+use crate::array::{Access, Array, Form, Shape};
+use crate::element::Element;
+use crate::failure::Failure;
+use crate::{dlpack, strided, torch};
+
+/// One of the two tensors as the write was prepared for it.
+pub(crate) struct Side {
+    pub(crate) form: Form,
+    numpy: Option<NumpyForm>,
+    dlpack: Option<DLDataType>,
+}
+
+/// The same as a NumPy array says it, so that a call compares and does not translate.
+struct NumpyForm {
+    descr: Py<PyArrayDescr>,
+    strides: SmallVec<[isize; 6]>,
+}
+
+impl Side {
+    /// An array as it will be given, or the shape of a dense one.
+    pub(crate) fn of(
+        object: &Bound<'_, PyAny>,
+        argument: &'static str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
+            let shape = object.extract::<Vec<usize>>().map_err(|_| Failure::Dimension { argument })?;
+            let Some(dtype) = dtype else { return Err(Failure::DtypeKeyword { needed: true }.into()) };
+            let descr = descr(dtype)?;
+            let form = Form::dense(Element::of_descr(&descr, "dtype")?, Shape::from_vec(shape));
+            let itemsize = descr.itemsize().cast_signed();
+            let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
+            return Ok(Self::new(form, Some(NumpyForm { descr: descr.unbind(), strides })));
+        }
+        if dtype.is_some() {
+            return Err(Failure::DtypeKeyword { needed: false }.into());
+        }
+        Ok(Self::of_array(Array::read(object, argument)?))
+    }
+
+    pub(crate) fn of_array(array: Array<'_>) -> Self {
+        let numpy = array.numpy().map(|array| NumpyForm {
+            descr: array.dtype().unbind(),
+            strides: SmallVec::from_slice(array.strides()),
+        });
+        Self::new(array.form, numpy)
+    }
+
+    fn new(form: Form, numpy: Option<NumpyForm>) -> Self {
+        let dlpack = form.element.dlpack().filter(|_| !form.element.is_padded());
+        Self { form, numpy, dlpack }
+    }
+
+    /// Whether there is nothing to an array but its memory.
+    ///
+    /// A tensor is a negated view if it is the imaginary part of a conjugated one, where it steps over every other number.
+    /// Where several lie one behind the other it is none, and asking takes longer than writing a row. (It would be one
+    /// after `as_strided` on such a part, which reads what is not its own.)
+    pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
+        if object.is_instance_of::<PyUntypedArray>() {
+            return true;
+        }
+        let real = !matches!(self.form.element.ty, ElementType::Complex64 | ElementType::Complex128);
+        let needs_no_look = real && self.form.has_neighbours();
+        torch::check_gradient(object, "").is_ok()
+            && (needs_no_look || torch::check_values(object, "").is_ok())
+    }
+
+    /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
+    /// included, takes the way over [`Array`].
+    pub(crate) fn memory(
+        &self,
+        object: &Bound<'_, PyAny>,
+        access: Access,
+        bytes: Option<usize>,
+    ) -> Option<RawBuffer> {
+        let Ok(array) = object.cast::<PyUntypedArray>() else {
+            let data = torch::look(object, |tensor| self.data_of_tensor(tensor))?;
+            return Some(self.form.buffer(data, bytes));
+        };
+        let numpy = self.numpy.as_ref()?;
+        let same = bytes.is_some()
+            && strided::is_exact(array)
+            && strided::descr_address(array) == numpy.descr.as_ptr().addr()
+            && array.shape() == self.form.shape.as_slice()
+            && array.strides() == numpy.strides.as_slice()
+            && (access == Access::Read || strided::is_writable(array));
+        same.then(|| self.form.buffer(strided::data(array), bytes))
+    }
+
+    fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {
+        let sizes = tensor.shape().iter().zip(&self.form.shape);
+        let same_shape = tensor.ndim() == self.form.shape.len()
+            && sizes.into_iter().all(|(&got, &want)| usize::try_from(got) == Ok(want));
+        let strides = tensor.strides()?.iter().zip(self.form.strides()).zip(&self.form.shape);
+        let mut strides = strides.map(|((&got, &want), &size)| size == 1 || isize::try_from(got) == Ok(want));
+        let same = Some(tensor.dtype()) == self.dlpack && same_shape && strides.all(|same| same);
+        // SAFETY: PyTorch's own: the offset leads to the first element.
+        same.then(|| unsafe { tensor.offset_bytes_ptr() }.ok().map(<*const u8>::cast_mut)).flatten()
+    }
+}
+
+/// NumPy's dtype of this name or class, or of this dtype of PyTorch's, which has the same name. NumPy knows the names of
+/// ml_dtypes' once that is imported.
+fn descr<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDescr>> {
+    let py = dtype.py();
+    let name = match &*dlpack::library(dtype)? {
+        "torch" => dtype.str()?.call_method1("removeprefix", ("torch.",))?,
+        _ => dtype.clone(),
+    };
+    PyArrayDescr::new(py, &name)
+        .or_else(|_| py.import("ml_dtypes").and_then(|_| PyArrayDescr::new(py, &name)))
+        .map_err(|_| Failure::DtypeName { dtype: dtype.to_string() }.into())
+}
