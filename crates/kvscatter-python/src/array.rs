@@ -66,7 +66,7 @@ impl<'py> Array<'py> {
         Self::of(object, argument, Access::Write)
     }
 
-    pub(crate) fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
+    fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
         match object.cast::<PyUntypedArray>() {
             Ok(array) => strided::array(array, argument, access),
             Err(_) => dlpack::array(object, argument, access),

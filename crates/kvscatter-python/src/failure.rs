@@ -280,7 +280,7 @@ impl fmt::Display for Failure {
             Self::IndexRank { argument, rank } => write!(
                 f,
                 "{argument} has {rank} dimension{}, must have 1: one value per sample",
-                if *rank == 1 { "" } else { "s" }
+                plural(*rank)
             ),
             Self::Keyword { argument, class, want } => {
                 write!(f, "{argument} is of type {class}: must be {want}")
@@ -301,6 +301,11 @@ impl fmt::Display for Failure {
             }
         }
     }
+}
+
+/// The plural of a noun, where it needs one.
+pub(crate) fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// A class as messages name it.

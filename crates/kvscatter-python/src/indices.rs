@@ -1,7 +1,7 @@
 //! One integer per sample, copied out of whatever holds them: what is checked must be what is written by, and another
 //! thread may change an array at any time.
 
-use std::slice;
+use std::{ptr, slice};
 
 use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
@@ -10,7 +10,7 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PySequence, PyString};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PySequence, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::array::Array;
@@ -19,6 +19,9 @@ use crate::{strided, torch};
 
 /// More samples than this cost an allocation.
 type Values = SmallVec<[i64; 64]>;
+
+/// Where values lie that were in no array.
+const NOWHERE: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
 
 /// `write_indices`, `lengths` and their like: absent, or a value per sample.
 pub(crate) struct Indices {
@@ -35,28 +38,30 @@ impl Indices {
     /// `ElementTypeError` for anything else, also for booleans and floats; `ShapeError` for another rank;
     /// `PositionError` for integers beyond 64 bits.
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
-        const NOWHERE: RawBuffer = RawBuffer { ptr: std::ptr::null_mut(), len: 0 };
-        let Some(object) = object else { return Ok(Self { argument, values: None, source: NOWHERE }) };
-        let is_numpy = match object.cast::<PyUntypedArray>() {
-            Ok(array) => match strided::i64s(array) {
-                Some((values, source)) => {
-                    return Ok(Self { argument, values: Some(Values::from_slice(values)), source });
-                }
-                None => true,
-            },
-            Err(_) => false,
+        let of = |values, source| Ok(Self { argument, values, source });
+        let Some(object) = object else { return of(None, NOWHERE) };
+        let numpy = object.cast::<PyUntypedArray>();
+        let glance = match &numpy {
+            Ok(array) => strided::i64s(array).map(|(values, source)| (Values::from_slice(values), source)),
+            Err(_) => torch::look(object, i64s),
         };
-        if let Some((values, source)) = torch::look(object, i64s) {
-            return Ok(Self { argument, values: Some(values), source });
+        if let Some((values, source)) = glance {
+            return of(Some(values), source);
         }
-        if !is_numpy && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
-            return Ok(Self { argument, values: Some(of_sequence(object, argument)?), source: NOWHERE });
+        if numpy.is_err() && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
+            return of(Some(of_sequence(object, argument)?), NOWHERE);
         }
         let array = Array::read(object, argument)?;
         let values = of_array(&array)?;
         let size = array.element().bits().wrapping_div(8);
         let source = array.buffer(Some(array.form.extent().wrapping_mul(size)));
-        Ok(Self { argument, values: Some(values), source })
+        of(Some(values), source)
+    }
+
+    /// A single integer, refused where it is none as one of a sequence is.
+    pub(crate) fn one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
+        let list = PyTuple::new(object.py(), [object])?;
+        Self::of(Some(&list), argument)
     }
 
     /// The values, if there are any.

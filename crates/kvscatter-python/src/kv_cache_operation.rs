@@ -4,7 +4,6 @@ use kvscatter::spec::ascend::{KvCacheOperation, KvCacheParam};
 use kvscatter::{Argument, OutOfRange};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::array::Array;
 use crate::error::{self, Class, Field, raise};
@@ -103,6 +102,5 @@ fn layer(object: &Bound<'_, PyAny>) -> PyResult<Indices> {
     let integer = object.extract::<i64>();
     let is_integer =
         integer.is_ok() || integer.is_err_and(|error| error.is_instance_of::<PyOverflowError>(py));
-    let one = PyTuple::new(py, [object])?;
-    Indices::of(Some(if is_integer { &one } else { object }), "layerId")
+    if is_integer { Indices::one(object, "layerId") } else { Indices::of(Some(object), "layerId") }
 }

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
-use crate::indices::Indices;
-use crate::prepared::Write;
+use crate::failure::plural;
+use crate::prepared::{CallIndices, Write};
 use crate::{error, options};
 
 /// A write whose every position is known to be right: what `kvscatter.plan` and `Prepared.plan` return.
@@ -173,13 +173,9 @@ impl Plan {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let starts = Indices::of(write_indices, "write_indices")?;
-        let rows = Indices::of(lengths, "lengths")?;
-        let plan = Self {
-            write,
-            write_indices: starts.values().map(Box::from),
-            lengths: rows.values().map(Box::from),
-        };
+        let indices = CallIndices::of(write_indices, lengths)?;
+        let [write_indices, lengths] = indices.all().map(|list| list.values().map(Box::from));
+        let plan = Self { write, write_indices, lengths };
         plan.planned(py)?;
         Ok(plan)
     }
@@ -198,7 +194,6 @@ const SHOWN: usize = 64;
 const SHOWN_IN_NOTEBOOK: usize = 16;
 
 fn summary(plan: &WritePlan<'_>) -> String {
-    let plural = |count| if count == 1 { "" } else { "s" };
     let mut blocks = 0_usize;
     plan.for_each(|_| blocks = blocks.wrapping_add(1));
     let (elements, skipped) = (plan.elements(), plan.skipped());

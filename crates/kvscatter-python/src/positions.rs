@@ -3,9 +3,9 @@
 use kvscatter::{Error, Mode, positions};
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::error::{self, Class, Field, raise};
+use crate::failure::plural;
 use crate::indices::Indices;
 use crate::options;
 
@@ -127,8 +127,7 @@ impl Numbers {
     }
 
     fn one(argument: &'static str, number: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let list = PyTuple::new(number.py(), [number])?;
-        Ok(Self { argument, indices: Indices::of(Some(&list), argument)?, is_one: true })
+        Ok(Self { argument, indices: Indices::one(number, argument)?, is_one: true })
     }
 
     fn values(&self) -> &[i64] {
@@ -142,8 +141,7 @@ impl Numbers {
     fn check_count(&self, py: Python<'_>, batch: Option<usize>) -> PyResult<()> {
         match (self.batch(), batch) {
             (Some(got), Some(want)) if got != want => {
-                let plural = if got == 1 { "" } else { "s" };
-                let message = format!("{} has {got} value{plural}, must have {want}", self.argument);
+                let message = format!("{} has {got} value{}, must have {want}", self.argument, plural(got));
                 let fields = [("got", Field::Size(got)), ("want", Field::Size(want))];
                 Err(raise(py, Class::Position, "count", Some(self.argument), message, &fields))
             }

@@ -165,18 +165,8 @@ impl Prepared {
     }
 }
 
-/// Checks everything about the shapes of two arrays.
+/// Checks everything about the shapes of a cache and an update.
 pub(crate) fn check(
-    py: Python<'_>,
-    operator: TensorScatter,
-    cache: &Array<'_>,
-    update: &Array<'_>,
-    refuse: Refuse,
-) -> PyResult<kvscatter::Prepared> {
-    check_forms(py, operator, &cache.form, &update.form, refuse)
-}
-
-fn check_forms(
     py: Python<'_>,
     operator: TensorScatter,
     cache: &Form,
@@ -264,7 +254,7 @@ impl Write {
         (cache, update): (Side, Side),
         refuse: Refuse,
     ) -> PyResult<Self> {
-        let prepared = check_forms(py, operator, &cache.form, &update.form, refuse)?;
+        let prepared = check(py, operator, &cache.form, &update.form, refuse)?;
         Ok(Self { prepared, cache, update })
     }
 
@@ -288,9 +278,7 @@ impl Write {
             && let Some(memory) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
             && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
         {
-            for list in lists {
-                list.check_apart(memory, "cache")?;
-            }
+            write::check_apart(lists, memory, "cache")?;
             let skipped = write::in_place_raw(py, plan, memory, update)?;
             if !cache.is_instance_of::<PyUntypedArray>() {
                 torch::note_written(cache)?;

@@ -10,8 +10,8 @@ use crate::{error, fresh, options, write};
 /// ONNX TensorScatter-24 in place: writes `update` into `cache`.
 ///
 /// Args:
-///     cache: `[batch, .., capacity, ..]`, of any of TensorScatter's 24 types, dense or strided. Errors call it
-///         `past_cache`, as ONNX does.
+///     cache: `[batch, .., capacity, ..]`, of any of TensorScatter's 24 types, dense or strided: ONNX's
+///         `past_cache`, which becomes its `present_cache`.
 ///     update: The same dimensions but for `axis`, where it has the rows to be written: at most `capacity`.
 ///     write_indices: The slot of each sample's first row, `[batch]`; zeros if absent.
 ///     axis: The sequence dimension: any but the first.
@@ -57,7 +57,7 @@ pub(crate) fn tensor_scatter_(
     let indices = CallIndices::of(write_indices, lengths)?;
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared::check(py, operator, &cache, &update, error::core_in_place)?;
+    let prepared = prepared::check(py, operator, &cache.form, &update.form, error::core_in_place)?;
     let plan = indices.plan(py, &prepared)?;
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
@@ -100,7 +100,7 @@ pub(crate) fn tensor_scatter<'py>(
     let indices = CallIndices::of(write_indices, lengths)?;
     let past = Array::read(past_cache, "past_cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared::check(py, operator, &past, &update, error::core)?;
+    let prepared = prepared::check(py, operator, &past.form, &update.form, error::core)?;
     let plan = indices.plan(py, &prepared)?;
     match out {
         Some(out) => {

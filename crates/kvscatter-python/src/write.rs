@@ -21,7 +21,7 @@ pub(crate) fn in_place(
     indices: &[&Indices],
 ) -> PyResult<usize> {
     check_unmoved([cache, update])?;
-    check_apart(plan, cache, indices)?;
+    check_apart(indices, buffer(plan, cache), cache.argument)?;
     if cache.element().is_string() {
         return text::in_place(py, plan, &[(cache, update)]);
     }
@@ -55,7 +55,7 @@ pub(crate) fn in_place_many(
 ) -> PyResult<usize> {
     check_unmoved(pairs.iter().flat_map(|(cache, update)| [cache, update]))?;
     for (cache, _) in pairs {
-        check_apart(plan, cache, indices)?;
+        check_apart(indices, buffer(plan, cache), cache.argument)?;
     }
     if pairs.first().is_some_and(|(cache, _)| cache.element().is_string()) {
         let pairs: Vec<_> = pairs.iter().map(|(cache, update)| (cache, update)).collect();
@@ -85,9 +85,7 @@ pub(crate) fn into_present(
 ) -> PyResult<usize> {
     check_unmoved([past, update, out])?;
     past.form.check_out(out)?;
-    for list in indices {
-        list.check_apart(out.buffer(plan.geometry().present_bytes()), out.argument)?;
-    }
+    check_apart(indices, out.buffer(plan.geometry().present_bytes()), out.argument)?;
     if past.element().is_string() {
         return text::into_present(py, plan, past, update, out);
     }
@@ -112,8 +110,12 @@ fn check_unmoved<'a, 'py: 'a>(arrays: impl IntoIterator<Item = &'a Array<'py>>) 
 }
 
 /// Indices that would be written over are refused, although what counts is the copy that was made of them.
-fn check_apart(plan: &WritePlan<'_>, cache: &Array<'_>, indices: &[&Indices]) -> Result<(), Failure> {
-    indices.iter().try_for_each(|list| list.check_apart(buffer(plan, cache), cache.argument))
+pub(crate) fn check_apart(
+    indices: &[&Indices],
+    written: RawBuffer,
+    argument: &'static str,
+) -> Result<(), Failure> {
+    indices.iter().try_for_each(|list| list.check_apart(written, argument))
 }
 
 fn buffer(plan: &WritePlan<'_>, cache: &Array<'_>) -> RawBuffer {

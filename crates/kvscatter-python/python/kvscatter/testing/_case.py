@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscatter import _native
+from kvscatter._arrays import Array
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named, unpacked
 from kvscatter.errors import OptionError
 from kvscatter.reference import Refused, gathered, refused
 
 Operator = Literal["tensor_scatter", "kv_cache_update", "kv_cache_operation"]
 Extension = Literal["lengths", "out_of_range", "negative_index"]
-Array = npt.NDArray[Any]
 
 OPERATORS: Final[tuple[Operator, ...]] = ("tensor_scatter", "kv_cache_update", "kv_cache_operation")
 EXTENSIONS: Final[tuple[Extension, ...]] = ("lengths", "out_of_range", "negative_index")

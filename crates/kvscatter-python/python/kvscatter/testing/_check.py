@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscatter.testing._case import Array, Case, Extension, Operator, cases, left_out
+from kvscatter._arrays import Array
+from kvscatter.testing._case import Case, Extension, Operator, cases, left_out
 from kvscatter.testing._compare import compare, hint, same
 from kvscatter.testing._failure import Failure, Problem
 from kvscatter.testing._report import Report

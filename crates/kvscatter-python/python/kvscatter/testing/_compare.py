@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvscatter._arrays import Array
 from kvscatter._dtypes import FOUR_BITS
 from kvscatter.testing._case import Case
 
-Array = npt.NDArray[Any]
 Kind = Literal["not_written", "overwritten", "wrong_row", "garbled"]
 
 KEPT: Final = "·"
