@@ -164,6 +164,30 @@ impl<'m> Node<'m> {
         self.is_function
     }
 
+    /// Its place among the graph's nodes, from 0.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it is this operator of the default domain, and no function that the model defines.
+    #[must_use]
+    pub fn is(&self, op_type: &str) -> bool {
+        self.domain() == DEFAULT_DOMAIN && self.op_type() == op_type && !self.is_function
+    }
+
+    /// The value it reads as this input; `None` if the input is absent.
+    #[must_use]
+    pub fn input(&self, slot: usize) -> Option<&'m str> {
+        self.proto.input.get(slot).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// The value it makes as this output; `None` if the output is absent.
+    #[must_use]
+    pub fn output(&self, slot: usize) -> Option<&'m str> {
+        self.proto.output.get(slot).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
     /// What identifies the node to a reader.
     #[must_use]
     pub fn label(&self) -> NodeLabel {
