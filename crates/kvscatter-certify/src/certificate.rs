@@ -1,0 +1,573 @@
+//! The certificate: what was examined, which claims hold, and on what evidence.
+//!
+//! One document, made once and rendered by `report` as text and as HTML; as JSON it is itself.
+//! It is plain data: nothing in it is measured, hashed or dated here. Times are in nanoseconds, sizes in bytes,
+//! slots are counted from 0 along the sequence axis of a cache, and steps from 0 within a scenario.
+//!
+//! Names of tensors, nodes and files are what a stranger's model says. They are stored as they are; whoever shows
+//! them makes them harmless.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this document's form. It is raised when a field changes its meaning or goes.
+pub const SCHEMA: u32 = 1;
+
+/// What a model's KV cache was seen to do, and what follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// The form of this document: [`SCHEMA`].
+    pub schema: u32,
+    /// The version of kvscatter that made it.
+    pub tool_version: String,
+    /// When it was made, in UTC as `2026-11-21 21:50`; absent where a document must not depend on the date.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_at: Option<String>,
+    /// The command that makes it again, as typed.
+    pub command: String,
+    /// Whether every claim that could be examined holds: [`Evidence::verdict`].
+    pub verdict: Verdict,
+    /// The model that was examined.
+    pub model: Subject,
+    /// The model that it was compared with.
+    pub original: Option<Subject>,
+    /// What ran it.
+    pub runtime: Runtime,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Its caches.
+    pub decoder: DecoderSummary,
+    /// What it was run with.
+    pub parameters: Parameters,
+    /// The claims.
+    pub evidence: Evidence,
+    /// How far its logits are from those it was compared with, one for each scenario and fill.
+    pub logits: Vec<LogitsComparison>,
+    /// Which slots were written in which step, one for each scenario.
+    pub occupancy: Vec<Occupancy>,
+    /// What was timed; absent if nothing was.
+    pub timings: Option<Timings>,
+}
+
+/// How a claim, or all of them, fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It was examined and holds.
+    Passed,
+    /// It was examined and does not hold.
+    Failed,
+    /// The model has nothing that the claim is about.
+    NotApplicable,
+    /// It could not be examined here; the evidence says why.
+    NotMeasured,
+}
+
+/// A model file, by what it holds rather than by where it lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The model's own file.
+    pub file: FileIdentity,
+    /// The files of its external data, each once; their names are relative to the model's folder.
+    pub external_data: Vec<FileIdentity>,
+    /// The version of the ONNX format.
+    pub ir_version: Option<i64>,
+    /// The operator sets it imports.
+    pub opsets: Vec<Opset>,
+    /// What wrote it: name and version as the file says; empty if it does not.
+    pub producer: String,
+}
+
+/// A file's name, size and hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileIdentity {
+    /// Its name, without the folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The SHA-256 of all its bytes, 64 hexadecimal digits in lower case.
+    pub sha256: String,
+}
+
+/// An operator set that a model imports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opset {
+    /// Its domain; `ai.onnx` for the default one.
+    pub domain: String,
+    /// Its version.
+    pub version: i64,
+}
+
+/// What ran the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runtime {
+    /// Its name, such as `ONNX Runtime`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// What it computed with, such as `CPU`.
+    pub device: String,
+}
+
+/// Where the model ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name; empty where the system does not tell.
+    pub cpu: String,
+    /// Cores that the process may use.
+    pub cores: usize,
+    /// System and architecture, such as `linux x86_64`.
+    pub os: String,
+}
+
+/// The caches of a decoder, at the batch and capacity of [`Parameters`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecoderSummary {
+    /// Each cache, in the order of the model's inputs.
+    pub caches: Vec<CacheSummary>,
+    /// The bytes of all of them.
+    pub bytes: u64,
+    /// What one token of one sample adds to what is valid in all of them.
+    pub bytes_per_token: u64,
+}
+
+/// One cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheSummary {
+    /// The graph input.
+    pub past: String,
+    /// The graph output.
+    pub present: String,
+    /// The shape as the model declares it, symbols included.
+    pub shape: Vec<String>,
+    /// The element type, as ONNX names it: `float16`.
+    pub element: String,
+    /// How it is written: `TensorScatter, linear`, `Attention` and so on.
+    pub style: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// What the model was run with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// Samples in a batch.
+    pub batch: usize,
+    /// Slots of each sample in a cache.
+    pub capacity: usize,
+    /// Decode steps after the prompt.
+    pub steps: usize,
+    /// Tokens in the prompt of each sample.
+    pub prompts: Vec<usize>,
+    /// The largest number of tokens in a step of a chunked prefill.
+    pub chunk: usize,
+    /// What tokens and canaries are drawn from.
+    pub seed: u64,
+    /// The largest absolute difference between logits that counts as equal.
+    pub tolerance: f64,
+}
+
+/// All claims, by the kind of evidence that they rest on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// What the graph says: it holds for every input, on a runtime that runs the graph as it stands.
+    pub structural: Vec<Check>,
+    /// What was seen in memory: it holds for the runs that were made.
+    pub observed: Vec<Check>,
+    /// What took how long: it holds for this machine, give or take its noise.
+    pub timed: Vec<Check>,
+}
+
+/// One claim and how it fared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// A name that stays the same from version to version, such as `present-aliases-past`.
+    pub id: String,
+    /// The claim, one sentence.
+    pub claim: String,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// What was done to find out, with counts; where it was not examined, why.
+    pub evidence: String,
+    /// The first places where it does not hold.
+    pub failures: Vec<Failure>,
+    /// How many such places there are.
+    pub failure_count: u64,
+}
+
+/// A place where a claim does not hold, as exactly as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What is wrong there.
+    pub says: String,
+    /// The scenario.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scenario: Option<String>,
+    /// The step in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<usize>,
+    /// The cache, by its past input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
+    /// The sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<usize>,
+    /// The slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<usize>,
+}
+
+/// How far the logits of a run are from those of another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogitsComparison {
+    /// The scenario, as in [`Occupancy::scenario`].
+    pub scenario: String,
+    /// What the caches held at first.
+    pub fill: Fill,
+    /// What they were compared with.
+    pub against: Against,
+    /// How many logits were compared: those of tokens that are no padding.
+    pub compared: u64,
+    /// The largest absolute difference among those that are finite on both sides.
+    pub worst: f64,
+    /// Where it is; absent if nothing differs.
+    pub worst_at: Option<LogitPlace>,
+    /// The largest absolute difference of each step.
+    pub worst_by_step: Vec<f64>,
+    /// How many are infinite or not a number on either side.
+    pub not_finite: u64,
+    /// The largest difference that counts as equal.
+    pub tolerance: f64,
+    /// Tokens for which a most likely next one was chosen on both sides.
+    pub greedy_compared: u64,
+    /// Those for which it is the same.
+    pub greedy_equal: u64,
+}
+
+/// What the caches held before the first step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fill {
+    /// Zeros.
+    Zeros,
+    /// Finite values of at most 1 in magnitude, each different from its neighbours.
+    Canaries,
+}
+
+/// What logits are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Against {
+    /// The original model, on the same tokens.
+    Original,
+    /// The same model, its present in memory of its own.
+    UnaliasedRun,
+}
+
+/// One logit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogitPlace {
+    /// The step.
+    pub step: usize,
+    /// The sample.
+    pub sample: usize,
+    /// The token within the step.
+    pub token: usize,
+    /// The entry of the vocabulary.
+    pub entry: usize,
+}
+
+/// Which slots a scenario wrote, step by step. All caches of a decoder are written alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Occupancy {
+    /// The scenario's name, such as `chunked prefill`.
+    pub scenario: String,
+    /// What it does, one sentence.
+    pub says: String,
+    /// Slots of each sample.
+    pub capacity: usize,
+    /// The steps, in order.
+    pub steps: Vec<OccupancyStep>,
+}
+
+/// The slots of one step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OccupancyStep {
+    /// What kind of step it is.
+    pub phase: Phase,
+    /// Rows that the step writes to each sample, padding included.
+    pub rows: usize,
+    /// The slots of each sample.
+    pub samples: Vec<SampleSlots>,
+}
+
+/// What a step feeds to the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// A prompt, whole.
+    Prefill,
+    /// A part of a prompt.
+    Chunk,
+    /// One token for each sample.
+    Decode,
+}
+
+/// The slots of one sample in one step, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleSlots {
+    /// Those that this step's write indices name; two runs where a ring wraps.
+    pub written: Vec<Range<usize>>,
+    /// Those that hold tokens after this step. A slot that was written and is not among them holds padding.
+    pub valid: Vec<Range<usize>>,
+    /// Those that have changed in some cache although nothing names them: there must be none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clobbered: Vec<Range<usize>>,
+}
+
+/// What was timed, counted and weighed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timings {
+    /// The cache's own time at two capacities.
+    pub cache_path: Option<CachePathTimes>,
+    /// Bytes that a decode step moves in the caches. Computed from shapes, not measured.
+    pub bytes_moved: Option<BytesMoved>,
+    /// Peak memory of a run.
+    pub peak_memory: Vec<PeakMemory>,
+    /// The time of whole decode steps.
+    pub decode: Option<DecodeTimes>,
+}
+
+/// Times of a part of the model at several capacities, everything else alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CachePathTimes {
+    /// What was timed.
+    pub part: TimedPart,
+    /// Samples in the batch.
+    pub batch: usize,
+    /// Tokens in the caches before the timed step.
+    pub context: usize,
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// The time at each capacity, smallest first.
+    pub at: Vec<CapacityTime>,
+    /// The time at the largest capacity over the time at the smallest, of the fastest attempt.
+    pub ratio: f64,
+    /// The ratio up to which the time counts as flat.
+    pub flat_up_to: f64,
+}
+
+/// What was timed of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimedPart {
+    /// The nodes between past inputs and present outputs, and nothing else.
+    CachePath,
+    /// A whole decode step, because no part of it handles the cache alone.
+    WholeStep,
+}
+
+/// A time at a capacity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CapacityTime {
+    /// Slots of each sample.
+    pub capacity: usize,
+    /// Bytes of all caches.
+    pub cache_bytes: u64,
+    /// The median time of a call, in nanoseconds.
+    pub median_ns: f64,
+    /// The shortest, in nanoseconds.
+    pub fastest_ns: f64,
+}
+
+/// Bytes that a decode step reads and writes in the caches to bring them up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BytesMoved {
+    /// Samples in the batch.
+    pub batch: usize,
+    /// Slots, and for a growing cache tokens, of each sample.
+    pub capacity: usize,
+    /// In place: each new row is read once and written once.
+    pub in_place: u64,
+    /// Growing or copied: every row is read and written, the new ones included.
+    pub copied: u64,
+}
+
+/// The most memory that a process held while it ran a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeakMemory {
+    /// Which model.
+    pub of: Side,
+    /// Samples in the batch.
+    pub batch: usize,
+    /// Decode steps that were run.
+    pub steps: usize,
+    /// Tokens of each sample after them; the static caches have room for as many.
+    pub context: usize,
+    /// Resident bytes beyond those held before the first step; absent where the system does not tell.
+    pub bytes: Option<u64>,
+}
+
+/// A model of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The one that was examined.
+    Model,
+    /// The one that it was compared with.
+    Original,
+}
+
+/// Times of whole decode steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeTimes {
+    /// Samples in the batch.
+    pub batch: usize,
+    /// Slots of each sample in the static caches.
+    pub capacity: usize,
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// The time at each context length, shortest first.
+    pub at: Vec<DecodeTime>,
+    /// Where the model begins to be faster than the original; absent without an original.
+    pub crossover: Option<Crossover>,
+}
+
+/// The time of one decode step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeTime {
+    /// Tokens of each sample before the step.
+    pub context: usize,
+    /// The examined model's median, in nanoseconds.
+    pub model_ns: f64,
+    /// The original's median, in nanoseconds.
+    pub original_ns: Option<f64>,
+}
+
+/// Where a static cache begins to pay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Crossover {
+    /// The model is faster at every context length that was timed.
+    Always,
+    /// The original is faster at every context length that was timed.
+    Never,
+    /// The original is faster below this context length, which lies between two that were timed.
+    From(usize),
+    /// The two take turns: no length divides them beyond the noise.
+    Unclear,
+}
+
+impl Evidence {
+    /// Every claim, the structural ones first.
+    pub fn checks(&self) -> impl Iterator<Item = &Check> {
+        self.structural.iter().chain(&self.observed).chain(&self.timed)
+    }
+
+    /// [`Failed`](Verdict::Failed) if any claim is. [`Passed`](Verdict::Passed) if some structural and some observed
+    /// claim passed; without both, nothing was certified: [`NotMeasured`](Verdict::NotMeasured).
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let some = |checks: &[Check]| checks.iter().any(|check| check.verdict == Verdict::Passed);
+        if self.checks().any(|check| check.verdict == Verdict::Failed) {
+            Verdict::Failed
+        } else if some(&self.structural) && some(&self.observed) {
+            Verdict::Passed
+        } else {
+            Verdict::NotMeasured
+        }
+    }
+}
+
+impl Check {
+    /// How many failures are kept of those there are.
+    pub const KEPT_FAILURES: usize = 8;
+
+    /// A claim that holds.
+    #[must_use]
+    pub fn passed(id: &str, claim: &str, evidence: impl Into<String>) -> Self {
+        Self::new(id, claim, Verdict::Passed, evidence)
+    }
+
+    /// A claim that the model has nothing for.
+    #[must_use]
+    pub fn not_applicable(id: &str, claim: &str, why: impl Into<String>) -> Self {
+        Self::new(id, claim, Verdict::NotApplicable, why)
+    }
+
+    /// A claim that could not be examined.
+    #[must_use]
+    pub fn not_measured(id: &str, claim: &str, why: impl Into<String>) -> Self {
+        Self::new(id, claim, Verdict::NotMeasured, why)
+    }
+
+    /// A claim that holds if there is no failure.
+    #[must_use]
+    pub fn unless(
+        id: &str,
+        claim: &str,
+        evidence: impl Into<String>,
+        failures: impl IntoIterator<Item = Failure>,
+    ) -> Self {
+        let mut check = Self::passed(id, claim, evidence);
+        for failure in failures {
+            check.verdict = Verdict::Failed;
+            check.failure_count = check.failure_count.saturating_add(1);
+            if check.failures.len() < Self::KEPT_FAILURES {
+                check.failures.push(failure);
+            }
+        }
+        check
+    }
+
+    fn new(id: &str, claim: &str, verdict: Verdict, evidence: impl Into<String>) -> Self {
+        let (id, claim) = (id.to_owned(), claim.to_owned());
+        Self { id, claim, verdict, evidence: evidence.into(), failures: Vec::new(), failure_count: 0 }
+    }
+}
+
+impl Failure {
+    /// A failure of the model as a whole.
+    #[must_use]
+    pub fn new(says: impl Into<String>) -> Self {
+        Self { says: says.into(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Check, Evidence, Failure, Verdict};
+
+    fn passed() -> Check {
+        Check::passed("id", "claim", "evidence")
+    }
+
+    #[test]
+    fn nothing_is_certified_without_a_look_at_graph_and_memory() {
+        let mut evidence = Evidence::default();
+        assert_eq!(evidence.verdict(), Verdict::NotMeasured);
+        evidence.structural.push(passed());
+        evidence.timed.push(passed());
+        assert_eq!(evidence.verdict(), Verdict::NotMeasured);
+        evidence.observed.push(passed());
+        assert_eq!(evidence.verdict(), Verdict::Passed);
+        evidence.timed.push(Check::not_measured("id", "claim", "why"));
+        assert_eq!(evidence.verdict(), Verdict::Passed);
+        evidence.timed.push(Check::unless("id", "claim", "evidence", [Failure::new("slow")]));
+        assert_eq!(evidence.verdict(), Verdict::Failed);
+    }
+
+    #[test]
+    fn the_first_failures_are_kept_and_all_are_counted() {
+        let check = Check::unless(
+            "id",
+            "claim",
+            "evidence",
+            (0..100).map(|slot| Failure { slot: Some(slot), ..Failure::new("changed") }),
+        );
+        assert_eq!((check.verdict, check.failure_count), (Verdict::Failed, 100));
+        assert_eq!(check.failures.last().unwrap().slot, Some(Check::KEPT_FAILURES - 1));
+        assert_eq!(Check::unless("id", "claim", "evidence", []).verdict, Verdict::Passed);
+    }
+}
