@@ -10,7 +10,10 @@ use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::Value as TypeValue;
-use crate::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    ValueInfoProto,
+};
 use crate::{Error, tensor_proto};
 
 /// The full name of the domain that is usually written as the empty string.
@@ -25,6 +28,7 @@ pub struct Graph<'m> {
     proto: &'m GraphProto,
     nodes: Vec<Node<'m>>,
     initializers: BTreeMap<&'m str, &'m TensorProto>,
+    functions: &'m [FunctionProto],
 }
 
 /// A node of a [`Graph`].
@@ -80,7 +84,7 @@ impl<'m> Graph<'m> {
     /// [`Error::InNode`].
     pub fn new(model: &'m ModelProto) -> Result<Self, Error> {
         let proto = model.graph.as_option().ok_or(Error::GraphMissing)?;
-        let nodes = nodes(model, proto)?;
+        let nodes = nodes(&model.opset_import, &model.functions, &proto.node)?;
         let initializers = initializers(proto)?;
         let producers = producers(proto, &initializers)?;
         check_uses(&nodes, &producers)?;
@@ -90,13 +94,18 @@ impl<'m> Graph<'m> {
                 return Err(Error::ValueMissing { name: name.to_owned() });
             }
         }
-        Ok(Self { proto, nodes, initializers })
+        Ok(Self { proto, nodes, initializers, functions: &model.functions })
     }
 
     /// The nodes, each after those it reads from.
     #[must_use]
     pub fn nodes(&self) -> &[Node<'m>] {
         &self.nodes
+    }
+
+    /// The functions that the model defines.
+    pub(crate) fn functions(&self) -> &'m [FunctionProto] {
+        self.functions
     }
 
     /// The initializers by name.
@@ -194,6 +203,11 @@ impl<'m> Node<'m> {
         label(self.index, self.proto, Some(self.version))
     }
 
+    /// The first attribute of this name.
+    pub(crate) fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
+        self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+    }
+
     pub(crate) fn error(&self, error: impl Into<Error>) -> Error {
         in_node(self.label(), error.into())
     }
@@ -252,16 +266,21 @@ impl fmt::Display for NodeLabel {
     }
 }
 
-fn nodes<'m>(model: &'m ModelProto, graph: &'m GraphProto) -> Result<Vec<Node<'m>>, Error> {
+/// Nodes of a graph or of a function's body, with the versions of the operator sets that it imports. Only their
+/// operators are looked at.
+pub(crate) fn nodes<'m>(
+    imports: &'m [OperatorSetIdProto],
+    functions: &'m [FunctionProto],
+    nodes: &'m [NodeProto],
+) -> Result<Vec<Node<'m>>, Error> {
     let mut opsets = BTreeMap::new();
-    for import in &model.opset_import {
+    for import in imports {
         let domain = full_domain(import.domain.as_deref());
         if opsets.insert(domain, import.version.unwrap_or_default()).is_some() {
             return Err(Error::OpsetTwice { domain: domain.to_owned() });
         }
     }
-    let functions: std::collections::BTreeSet<_> = model
-        .functions
+    let functions: std::collections::BTreeSet<_> = functions
         .iter()
         .map(|function| (full_domain(function.domain.as_deref()), function.name.as_deref()))
         .collect();
@@ -278,7 +297,7 @@ fn nodes<'m>(model: &'m ModelProto, graph: &'m GraphProto) -> Result<Vec<Node<'m
             is_function: functions.contains(&(domain, proto.op_type.as_deref())),
         })
     };
-    graph.node.iter().enumerate().map(node).collect()
+    nodes.iter().enumerate().map(node).collect()
 }
 
 fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Error> {
@@ -373,7 +392,7 @@ fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<
     name.filter(|name| !name.is_empty()).ok_or(Error::NameMissing { what, index })
 }
 
-fn full_domain(domain: Option<&str>) -> &str {
+pub(crate) fn full_domain(domain: Option<&str>) -> &str {
     match domain {
         None | Some("") => DEFAULT_DOMAIN,
         Some(domain) => domain,

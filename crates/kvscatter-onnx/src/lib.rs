@@ -32,6 +32,7 @@
     reason = "files come from strangers: every size and index read from one is checked"
 )]
 
+mod attribute;
 mod error;
 pub mod eval;
 mod external;

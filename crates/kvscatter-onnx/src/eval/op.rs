@@ -3,8 +3,8 @@
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 
+use crate::attribute::{self, int, string};
 use crate::graph::DEFAULT_DOMAIN;
-use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, TensorProto};
 use crate::{Data, Error, ExternalData, Node, Tensor, tensor_proto};
 
@@ -75,7 +75,22 @@ impl<'m> Op<'m> {
     }
 }
 
-impl ConstantValue<'_> {
+impl<'m> ConstantValue<'m> {
+    /// The value that a `Constant`'s attribute of this name has.
+    pub(crate) fn parse(name: &str, attribute: &'m AttributeProto) -> Result<Self, Error> {
+        Ok(match name {
+            "value" => Self::Tensor(attribute::tensor(attribute)?),
+            "value_int" => Self::Int(int(attribute)?),
+            "value_ints" => Self::Ints(attribute::ints(attribute)?),
+            "value_float" => Self::Float(attribute::float(attribute)?),
+            "value_floats" => Self::Floats(attribute::floats(attribute)?),
+            "value_string" => Self::String(string(attribute)?),
+            "value_strings" => Self::Strings(attribute::strings(attribute)?),
+            "sparse_value" => return Err(Error::Sparse { name: name.to_owned() }),
+            _ => return Err(unknown(attribute)),
+        })
+    }
+
     /// The tensor, of type int64, float or string where the attribute is no tensor itself.
     pub(crate) fn read(&self, external: Option<&ExternalData>) -> Result<Tensor, Error> {
         let bytes = |element, shape, bytes| Tensor::new(element, shape, Data::Bytes(bytes));
@@ -159,34 +174,7 @@ fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
         return Err(Error::ConstantAttributes { got: node.proto().attribute.len() });
     };
     let name = attribute.name.as_deref().unwrap_or_default();
-    let value = match name {
-        "value" => {
-            of_type(attribute, AttributeType::TENSOR, "TENSOR")?;
-            ConstantValue::Tensor(&attribute.t)
-        }
-        "value_int" => ConstantValue::Int(int(attribute)?),
-        "value_ints" => {
-            of_type(attribute, AttributeType::INTS, "INTS")?;
-            ConstantValue::Ints(&attribute.ints)
-        }
-        "value_float" => {
-            of_type(attribute, AttributeType::FLOAT, "FLOAT")?;
-            ConstantValue::Float(attribute.f.unwrap_or_default())
-        }
-        "value_floats" => {
-            of_type(attribute, AttributeType::FLOATS, "FLOATS")?;
-            ConstantValue::Floats(&attribute.floats)
-        }
-        "value_string" => ConstantValue::String(string(attribute)?),
-        "value_strings" => {
-            of_type(attribute, AttributeType::STRINGS, "STRINGS")?;
-            ConstantValue::Strings(&attribute.strings)
-        }
-        "sparse_value" => {
-            return Err(Error::Sparse { name: name.to_owned() });
-        }
-        _ => return Err(unknown(attribute)),
-    };
+    let value = ConstantValue::parse(name, attribute)?;
     Ok(Op::Constant { value, output: output(node)? })
 }
 
@@ -229,25 +217,6 @@ fn no_attributes(node: &Node<'_>) -> Result<(), Error> {
 
 fn unknown(attribute: &AttributeProto) -> Error {
     Error::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
-}
-
-/// A reference to a function's attribute has no value of its own, and there is no function here.
-fn of_type(attribute: &AttributeProto, ty: AttributeType, want: &'static str) -> Result<(), Error> {
-    let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
-    if attribute.r#type == Some(ty) && !is_reference {
-        return Ok(());
-    }
-    Err(Error::AttributeType { name: attribute.name.clone().unwrap_or_default(), want })
-}
-
-fn int(attribute: &AttributeProto) -> Result<i64, Error> {
-    of_type(attribute, AttributeType::INT, "INT")?;
-    Ok(attribute.i.unwrap_or_default())
-}
-
-fn string(attribute: &AttributeProto) -> Result<&[u8], Error> {
-    of_type(attribute, AttributeType::STRING, "STRING")?;
-    Ok(attribute.s.as_deref().unwrap_or_default())
 }
 
 fn parse_mode(name: &[u8]) -> Result<Mode, Error> {
