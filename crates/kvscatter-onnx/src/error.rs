@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 
 use crate::eval::NotInPlace;
 use crate::generate::OpenDim;
-use crate::{NodeLabel, TensorError};
+use crate::{Node, NodeLabel, TensorError};
 
 /// Why a file, a model or its evaluation was refused.
 ///
@@ -133,6 +133,9 @@ pub enum Error {
     /// The node's output leads back to its input.
     #[error("the graph has a cycle through this node")]
     Cycle,
+    /// A constant of another type.
+    #[error("{element} is none of float, double, float16 and bfloat16")]
+    NotAFloat { element: ElementType },
     /// A graph input or output without a type.
     #[error("{name:?} has no type")]
     TypeMissing { name: String },
@@ -233,6 +236,23 @@ pub enum Error {
     #[error("no value of input {name:?} makes every write_indices it feeds valid")]
     NoValidIndices { name: String },
 
+    // Decoders.
+    /// Nothing that goes in comes out with rows written.
+    #[error("no cache: no output is an input with rows written to it")]
+    CacheNone,
+    /// An input that is written like a cache, and no output gives it back.
+    #[error("{past:?} is not fed back: no output is what this node makes of it")]
+    CacheNotFedBack { past: String },
+    /// An output that is written like a cache, and no input is what it was before.
+    #[error("{present:?} is written like a cache, and no input is its past")]
+    CacheNotFed { present: String },
+    /// A cache whose rank is not known.
+    #[error("cache {name:?} declares no shape")]
+    CacheShapeMissing { name: String },
+    /// Past and present declare sizes that cannot be those of one cache.
+    #[error("{past:?} has dimension {axis} = {want}, its present {present:?} has {got}")]
+    CacheDims { past: String, present: String, axis: usize, want: String, got: String },
+
     // Test directories.
     /// `input_0.pb, input_2.pb`: a number is left out.
     #[error("{missing} is missing among {folder:?}'s files")]
@@ -253,6 +273,10 @@ impl Error {
             error = cause;
         }
         error
+    }
+
+    pub(crate) fn at(self, node: &Node<'_>) -> Self {
+        node.error(self)
     }
 
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {

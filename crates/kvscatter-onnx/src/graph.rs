@@ -399,7 +399,7 @@ pub(crate) fn full_domain(domain: Option<&str>) -> &str {
     }
 }
 
-fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> NodeLabel {
+pub(crate) fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> NodeLabel {
     NodeLabel {
         index,
         name: proto.name.clone().unwrap_or_default(),
@@ -409,7 +409,7 @@ fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> NodeLabel {
     }
 }
 
-fn in_node(node: NodeLabel, cause: Error) -> Error {
+pub(crate) fn in_node(node: NodeLabel, cause: Error) -> Error {
     Error::InNode { node: Box::new(node), cause: Box::new(cause) }
 }
 

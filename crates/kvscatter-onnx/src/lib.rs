@@ -33,6 +33,8 @@
 )]
 
 mod attribute;
+mod edit;
+pub mod decoder;
 mod error;
 pub mod eval;
 mod external;

@@ -1,0 +1,132 @@
+//! What makes a graph whole again after it was edited: only what is needed, in order, and no stale shapes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Error;
+use crate::graph;
+use crate::proto::{GraphProto, NodeProto};
+
+use super::names::{reads, subgraphs_mut};
+
+/// Keeps the nodes that an output depends on, each after those it reads from and otherwise where it was; drops
+/// initializers that nothing uses and the declared shapes of values that depend on `changed` ones.
+///
+/// # Errors
+/// [`Error::Cycle`] in a node that depends on itself.
+pub(super) fn finish(
+    graph: &mut GraphProto,
+    removed: &BTreeSet<usize>,
+    mut changed: BTreeSet<String>,
+) -> Result<(), Error> {
+    let order = {
+        let links = Links::of(&graph.node, removed);
+        links.order(&graph.node, &links.live(graph))?
+    };
+    let mut nodes: Vec<Option<NodeProto>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
+    graph.node = order.into_iter().filter_map(|index| nodes.get_mut(index)?.take()).collect();
+    for node in &mut graph.node {
+        let outputs = node.output.iter().map(String::as_str);
+        if reads(node).into_iter().chain(outputs).any(|name| changed.contains(name)) {
+            changed.extend(node.output.iter().cloned());
+            subgraphs_mut(node).for_each(drop_value_info);
+        }
+    }
+    prune_values(graph, &changed);
+    Ok(())
+}
+
+/// Who reads from whom.
+struct Links<'g> {
+    producers: BTreeMap<&'g str, usize>,
+    /// By node; empty for one that was removed.
+    reads: Vec<BTreeSet<&'g str>>,
+}
+
+impl<'g> Links<'g> {
+    fn of(nodes: &'g [NodeProto], removed: &BTreeSet<usize>) -> Self {
+        let mut links = Self { producers: BTreeMap::new(), reads: Vec::with_capacity(nodes.len()) };
+        for (index, node) in nodes.iter().enumerate() {
+            if removed.contains(&index) {
+                links.reads.push(BTreeSet::new());
+                continue;
+            }
+            links.reads.push(reads(node));
+            let outputs = node.output.iter().filter(|name| !name.is_empty());
+            links.producers.extend(outputs.map(|name| (name.as_str(), index)));
+        }
+        links
+    }
+
+    /// The nodes that a node reads from.
+    fn sources(&self, index: usize) -> impl Iterator<Item = usize> {
+        self.reads.get(index).into_iter().flatten().filter_map(|name| self.producers.get(name).copied())
+    }
+
+    /// The nodes that an output of the graph depends on.
+    fn live(&self, graph: &GraphProto) -> BTreeSet<usize> {
+        let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
+        let mut open: Vec<usize> = outputs.filter_map(|name| self.producers.get(name).copied()).collect();
+        let mut live = BTreeSet::new();
+        while let Some(index) = open.pop() {
+            if live.insert(index) {
+                open.extend(self.sources(index));
+            }
+        }
+        live
+    }
+
+    /// In the order they have, except that what a node reads from comes before it.
+    fn order(&self, nodes: &[NodeProto], live: &BTreeSet<usize>) -> Result<Vec<usize>, Error> {
+        let (mut order, mut entered, mut done) =
+            (Vec::with_capacity(live.len()), BTreeSet::new(), BTreeSet::new());
+        for &first in live {
+            let mut open = vec![first];
+            while let Some(&index) = open.last() {
+                if done.contains(&index) {
+                    open.pop();
+                } else if entered.insert(index) {
+                    let mut sources: Vec<_> =
+                        self.sources(index).filter(|source| !done.contains(source)).collect();
+                    if let Some(&source) = sources.iter().find(|source| entered.contains(source)) {
+                        return Err(cycle(nodes, source));
+                    }
+                    // The last is the next.
+                    sources.sort_unstable_by(|a, b| b.cmp(a));
+                    open.extend(sources);
+                } else {
+                    open.pop();
+                    done.insert(index);
+                    order.push(index);
+                }
+            }
+        }
+        Ok(order)
+    }
+}
+
+fn cycle(nodes: &[NodeProto], index: usize) -> Error {
+    match nodes.get(index) {
+        Some(node) => graph::in_node(graph::label(index, node, None), Error::Cycle),
+        None => Error::Cycle,
+    }
+}
+
+fn prune_values(graph: &mut GraphProto, changed: &BTreeSet<String>) {
+    let mut used: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
+    // An initializer of an input's name is its default, used or not.
+    used.extend(graph.input.iter().chain(&graph.output).filter_map(|value| value.name.as_deref()));
+    let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    let present: BTreeSet<&str> = used.iter().copied().chain(made).collect();
+    let has = |names: &BTreeSet<&str>, name: Option<&str>| name.is_some_and(|name| names.contains(name));
+    graph.initializer.retain(|tensor| has(&used, tensor.name.as_deref()));
+    graph.value_info.retain(|value| {
+        has(&present, value.name.as_deref())
+            && !value.name.as_ref().is_some_and(|name| changed.contains(name))
+    });
+    graph.quantization_annotation.retain(|note| has(&present, note.tensor_name.as_deref()));
+}
+
+fn drop_value_info(graph: &mut GraphProto) {
+    graph.value_info.clear();
+    graph.node.iter_mut().flat_map(subgraphs_mut).for_each(drop_value_info);
+}

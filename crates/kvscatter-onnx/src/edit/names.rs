@@ -1,0 +1,130 @@
+//! Names of values and nodes: which are taken, which a subgraph reads from outside, and new ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::proto::{FunctionProto, GraphProto, NodeProto};
+
+/// The names that a graph uses anywhere, subgraphs included, so that new ones clash with none.
+///
+/// Values and nodes have namespaces of their own in ONNX; here they share one, which is stricter.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    taken: BTreeSet<String>,
+    /// The number to try next, by hint: otherwise the thousandth `add` would try the first 999 again.
+    next: BTreeMap<String, u64>,
+}
+
+impl Names {
+    pub(crate) fn of_graph(graph: &GraphProto) -> Self {
+        let mut names = Self::default();
+        names.take_graph(graph);
+        names
+    }
+
+    pub(crate) fn of_function(function: &FunctionProto) -> Self {
+        let mut names = Self::default();
+        function.input.iter().chain(&function.output).for_each(|name| names.take(Some(name)));
+        function.value_info.iter().for_each(|value| names.take(value.name.as_deref()));
+        function.node.iter().for_each(|node| names.take_node(node));
+        names
+    }
+
+    /// A name that nothing has: the hint itself, or the hint and a number.
+    pub(crate) fn fresh(&mut self, hint: &str) -> String {
+        if self.taken.insert(hint.to_owned()) {
+            return hint.to_owned();
+        }
+        let next = self.next.entry(hint.to_owned()).or_insert(1);
+        loop {
+            let name = format!("{hint}_{next}");
+            *next = next.saturating_add(1);
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, name: Option<&str>) {
+        self.taken.extend(name.map(str::to_owned));
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.taken.contains(name)
+    }
+
+    fn take_graph(&mut self, graph: &GraphProto) {
+        for value in graph.input.iter().chain(&graph.output).chain(&graph.value_info) {
+            self.take(value.name.as_deref());
+        }
+        graph.initializer.iter().for_each(|tensor| self.take(tensor.name.as_deref()));
+        graph.sparse_initializer.iter().for_each(|sparse| self.take(sparse.values.name.as_deref()));
+        graph.node.iter().for_each(|node| self.take_node(node));
+    }
+
+    fn take_node(&mut self, node: &NodeProto) {
+        self.take(node.name.as_deref());
+        node.input.iter().chain(&node.output).for_each(|name| self.take(Some(name)));
+        subgraphs(node).for_each(|graph| self.take_graph(graph));
+    }
+}
+
+/// The bodies that a node holds: those of `If`, `Loop`, `Scan` and the like. How deep they nest is limited by
+/// [`proto::decode`](crate::proto::decode).
+pub(crate) fn subgraphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute.iter().flat_map(|attribute| attribute.g.as_option().into_iter().chain(&attribute.graphs))
+}
+
+/// As [`subgraphs`], to be changed.
+pub(crate) fn subgraphs_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+    node.attribute
+        .iter_mut()
+        .flat_map(|attribute| attribute.g.as_option_mut().into_iter().chain(&mut attribute.graphs))
+}
+
+/// Every value that a node reads: its inputs, and what its subgraphs take from around them.
+pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
+    let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).collect();
+    names.extend(subgraphs(node).flat_map(captures));
+    names.remove("");
+    names
+}
+
+/// Makes a node read `new` wherever it or its subgraphs read `old`. Returns whether it did anywhere.
+pub(crate) fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
+    let mut replaced = false;
+    for input in node.input.iter_mut().filter(|input| *input == old) {
+        new.clone_into(input);
+        replaced = true;
+    }
+    subgraphs_mut(node).fold(replaced, |replaced, graph| replace_captured(graph, old, new) || replaced)
+}
+
+/// The values that a subgraph takes from around it.
+fn captures(graph: &GraphProto) -> BTreeSet<&str> {
+    let mut names: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
+    names.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));
+    for name in defined(graph) {
+        names.remove(name);
+    }
+    names
+}
+
+fn replace_captured(graph: &mut GraphProto, old: &str, new: &str) -> bool {
+    if defined(graph).any(|name| name == old) {
+        return false;
+    }
+    let mut replaced = false;
+    for output in graph.output.iter_mut().filter(|output| output.name.as_deref() == Some(old)) {
+        output.name = Some(new.to_owned());
+        replaced = true;
+    }
+    graph.node.iter_mut().fold(replaced, |replaced, node| replace_reads(node, old, new) || replaced)
+}
+
+fn defined(graph: &GraphProto) -> impl Iterator<Item = &str> {
+    let inputs = graph.input.iter().filter_map(|input| input.name.as_deref());
+    let initializers = graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref());
+    let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.name.as_deref());
+    let outputs = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    inputs.chain(initializers).chain(sparse).chain(outputs)
+}
