@@ -1,0 +1,79 @@
+//! What runs a model: an engine loads it, a session runs it on memory of ours.
+//!
+//! Everything that is claimed about memory is seen from here: the caller owns every byte, hands a cache over either
+//! as one tensor that past and present share or as two, and looks at it after the run.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::{Error, Tensor};
+
+/// A program that runs ONNX models.
+pub trait Engine {
+    /// Its name, such as `ONNX Runtime`.
+    fn name(&self) -> &str;
+
+    /// Its version, such as `1.31.1`.
+    fn version(&self) -> &str;
+
+    /// What it computes on, such as `CPU`.
+    fn device(&self) -> &str;
+
+    /// Loads a model with its external data.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with the engine's own words.
+    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, Error>;
+}
+
+/// How a session runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Threads of one operator; the engine's choice if `None`.
+    pub threads: Option<usize>,
+}
+
+/// A loaded model.
+pub trait Session {
+    /// Runs the model once.
+    ///
+    /// # Errors
+    /// [`Error::Run`] with the engine's own words.
+    fn run(&mut self, step: Step<'_>) -> Result<Ran, Error>;
+}
+
+/// One run: which tensor is which input and output.
+///
+/// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are not asked
+/// for. That nothing is both read here and written there is what the borrows say.
+#[derive(Default)]
+pub struct Step<'a> {
+    /// Inputs, which are read only.
+    pub inputs: Vec<(&'a str, &'a Tensor)>,
+    /// Caches whose present is written over their past.
+    pub shared: Vec<Shared<'a>>,
+    /// Outputs that are written to memory of the caller. The shapes must be exact.
+    pub outputs: Vec<(&'a str, &'a mut Tensor)>,
+    /// Outputs whose shape only the engine knows: they come back in [`Ran::returned`].
+    pub returned: Vec<&'a str>,
+}
+
+/// A cache that is input and output at once.
+pub struct Shared<'a> {
+    /// The input.
+    pub past: &'a str,
+    /// The output.
+    pub present: &'a str,
+    /// The memory of both.
+    pub cache: &'a mut Tensor,
+}
+
+/// What a run left.
+pub struct Ran {
+    /// The outputs asked for in [`Step::returned`], in that order, copied after the time was taken.
+    pub returned: Vec<Tensor>,
+    /// Where the engine says each present of [`Step::shared`] lies, in that order.
+    pub present_at: Vec<usize>,
+    /// The time of the run alone, without preparing it and copying what is returned.
+    pub elapsed: Duration,
+}

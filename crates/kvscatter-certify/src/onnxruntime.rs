@@ -1,0 +1,194 @@
+//! ONNX Runtime as an engine: its library is found in an installed Python package and loaded at run time.
+//!
+//! The library parses the model's file by itself, so it must be one that is trusted with files from strangers; a
+//! model brings no code to run unless the library was given custom operators, which this engine never does.
+
+mod locate;
+#[expect(unsafe_code, reason = "the library's interface is C: it is given pointers to our tensors")]
+mod session;
+
+use std::ffi::CStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ort::environment::Environment;
+
+use crate::Error;
+use crate::engine::{Engine, Options, Session};
+
+pub use locate::locate;
+
+/// The oldest version with `TensorScatter`.
+pub const OLDEST: Version = Version { major: 1, minor: 25 };
+
+/// Major and minor number of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    major: u32,
+    minor: u32,
+}
+
+/// The library, loaded.
+pub struct OnnxRuntime {
+    environment: Environment,
+    version: String,
+    library: PathBuf,
+}
+
+/// The one library of this process: it cannot be unloaded, nor another one be loaded beside it.
+static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
+
+impl OnnxRuntime {
+    /// Finds the library as [`locate`] does and loads it.
+    ///
+    /// Loading a library runs its code: name only files that are trusted.
+    ///
+    /// # Errors
+    /// As [`locate`]; [`Error::RuntimeUnusable`] if the file is no such library, [`Error::RuntimeTooOld`] if it is
+    /// older than [`OLDEST`], [`Error::RuntimeLoaded`] if this process has loaded another one before.
+    pub fn load(named: Option<&Path>) -> Result<Self, Error> {
+        Self::load_library(locate(named)?)
+    }
+
+    /// The file that was loaded.
+    #[must_use]
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    fn load_library(library: PathBuf) -> Result<Self, Error> {
+        let version = version_of(&library)?;
+        if Version::parse(&version).is_none_or(|version| version < OLDEST) {
+            return Err(Error::RuntimeTooOld { path: library, version });
+        }
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let environment = match &*loaded {
+            Some((path, environment)) if *path == library => environment.clone(),
+            Some((path, _)) => {
+                return Err(Error::RuntimeLoaded { path: library, loaded: path.clone() });
+            }
+            None => {
+                let unusable = |why: String| Error::RuntimeUnusable { path: library.clone(), why };
+                let environment = ort::init_from(&library)
+                    .map_err(|error| unusable(error.to_string()))?
+                    .with_telemetry(false)
+                    // What goes wrong is returned as well; here it would be said twice, in another form.
+                    .with_logger(Arc::new(|_, _, _, _, _| {}))
+                    .build()
+                    .map_err(|error| unusable(error.to_string()))?;
+                *loaded = Some((library.clone(), environment.clone()));
+                environment
+            }
+        };
+        Ok(Self { environment, version, library })
+    }
+}
+
+impl Engine for OnnxRuntime {
+    fn name(&self) -> &'static str {
+        "ONNX Runtime"
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn device(&self) -> &'static str {
+        "CPU"
+    }
+
+    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, Error> {
+        Ok(Box::new(session::OrtSession::load(&self.environment, model, options, self.label())?))
+    }
+}
+
+impl OnnxRuntime {
+    fn label(&self) -> String {
+        format!("{} {}", self.name(), self.version)
+    }
+}
+
+impl Version {
+    /// `1.31.1`, and `1.32.0-dev` alike.
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The version that a library says it is.
+///
+/// `ort` would say it as well, but panics where a library has the function and no interface behind it.
+#[expect(unsafe_code, reason = "a library's function is called by its name")]
+fn version_of(library: &Path) -> Result<String, Error> {
+    type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
+    let unusable = |why: &str| Error::RuntimeUnusable { path: library.to_owned(), why: why.to_owned() };
+    let no_library = |error: libloading::Error| {
+        let text = error.to_string();
+        // The loader begins with the path, which the error names already.
+        let why = text.rsplit(": ").next().unwrap_or(&text);
+        unusable(&format!("cannot be loaded: {why}"))
+    };
+    // SAFETY: what a library's initialisers do cannot be known. The caller trusts the file, as documented.
+    let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
+    // SAFETY: only ONNX Runtime exports this name, and there it is a function of this type.
+    let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }
+        .map_err(|_| unusable("is a library, but not ONNX Runtime's: it exports no OrtGetApiBase"))?;
+    // SAFETY: the function takes nothing and may be called at any time.
+    let base = unsafe { get_base() };
+    // SAFETY: it returns null, or a structure that lives as long as the library.
+    let base = unsafe { base.as_ref() }.ok_or_else(|| unusable("OrtGetApiBase returns no interface"))?;
+    // SAFETY: as above; it takes nothing.
+    let version = unsafe { (base.GetVersionString)() };
+    if version.is_null() {
+        return Err(unusable("it does not tell its version"));
+    }
+    // SAFETY: not null, so it is the library's own string, which ends in a zero byte and outlives this call.
+    let version = unsafe { CStr::from_ptr(version) };
+    Ok(version.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OLDEST, OnnxRuntime, Version};
+    use crate::Error;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        for (text, is_old) in [("1.9.0", true), ("1.24.4", true), ("1.25.0", false), ("1.100.1", false)] {
+            assert_eq!(Version::parse(text).unwrap() < OLDEST, is_old, "{text}");
+        }
+        assert_eq!(Version::parse("a library"), None);
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("libonnxruntime.so");
+        std::fs::write(&file, "not a library").unwrap();
+        let Err(Error::RuntimeUnusable { why, .. }) = OnnxRuntime::load(Some(&file)) else { panic!() };
+        assert!(why.starts_with("cannot be loaded: "), "{why}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn another_library_is_refused() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .find(|p| p.contains("libc.so"))
+            .unwrap();
+        let Err(Error::RuntimeUnusable { why, .. }) = OnnxRuntime::load(Some(libc.as_ref())) else {
+            panic!()
+        };
+        assert!(why.contains("OrtGetApiBase"), "{why}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Where ONNX Runtime's library lies: named, in the environment, or in the active Python.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Error;
+
+/// Environment variables that name the library or a folder with it, the first that is set first.
+const VARIABLES: [&str; 2] = ["KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"];
+
+/// Prints where the package lies, without importing it: that takes a second and may print. The empty entry of the path
+/// is the current folder, from which no library is taken.
+const ASK_PYTHON: &str = "import sys; \
+    sys.path[:] = filter(None, sys.path); \
+    import importlib.util; \
+    spec = importlib.util.find_spec('onnxruntime'); \
+    print(spec.submodule_search_locations[0] if spec else '')";
+
+/// Finds the library: `named` (a file, or a folder of a wheel or a Python installation) if given, else what
+/// `KVSCATTER_ORT_LIB` or `ORT_DYLIB_PATH` names, else the package of the active Python (`VIRTUAL_ENV`'s, or
+/// `python3` of the path).
+///
+/// # Errors
+/// [`Error::RuntimeUnusable`] if what is named has no library; [`Error::RuntimeMissing`], with the places looked at,
+/// if nothing is named and Python has none.
+pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
+    if let Some(path) = named {
+        return library_at(path);
+    }
+    let mut tried = Vec::new();
+    for variable in VARIABLES {
+        match env::var_os(variable).filter(|value| !value.is_empty()) {
+            Some(path) => return library_at(Path::new(&path)),
+            None => tried.push(format!("{variable} (not set)")),
+        }
+    }
+    for python in pythons() {
+        match ask(&python) {
+            Ok(package) => match library_below(&package) {
+                Some(library) => return Ok(library),
+                None => tried.push(format!("{} (no library in {})", python.display(), package.display())),
+            },
+            Err(why) => tried.push(format!("{} ({why})", python.display())),
+        }
+    }
+    Err(Error::RuntimeMissing { tried })
+}
+
+/// The library that a path names: itself, or one below it where it is a folder.
+fn library_at(path: &Path) -> Result<PathBuf, Error> {
+    let unusable = |why: String| Error::RuntimeUnusable { path: path.to_owned(), why };
+    // Absolute, since the loader looks for relative names elsewhere.
+    let path = path.canonicalize().map_err(|error| unusable(without_code(&error)))?;
+    if !path.is_dir() {
+        return Ok(path);
+    }
+    library_below(&path)
+        .ok_or_else(|| unusable("no libonnxruntime in it, nor in onnxruntime/capi below it".to_owned()))
+}
+
+/// The library in a folder, in its `capi`, or in the packages of a Python installation.
+fn library_below(folder: &Path) -> Option<PathBuf> {
+    let mut folders = vec![
+        folder.to_owned(),
+        folder.join("capi"),
+        folder.join("onnxruntime/capi"),
+        folder.join("Lib/site-packages/onnxruntime/capi"),
+    ];
+    for lib in children(&folder.join("lib")).filter(|lib| name_starts(lib, "python")) {
+        folders.push(lib.join("site-packages/onnxruntime/capi"));
+    }
+    folders.iter().find_map(|folder| children(folder).find(|file| is_library(file) && file.is_file()))
+}
+
+/// In the order of their names, so that the choice does not depend on the file system.
+fn children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let mut children: Vec<PathBuf> =
+        folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    children.sort();
+    children.into_iter()
+}
+
+fn is_library(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    match env::consts::OS {
+        "windows" => name == "onnxruntime.dll",
+        "macos" => name.starts_with("libonnxruntime.") && name.ends_with(".dylib"),
+        // Beside it lie libonnxruntime_providers_shared.so and others.
+        _ => name == "libonnxruntime.so" || name.starts_with("libonnxruntime.so."),
+    }
+}
+
+fn name_starts(path: &Path, prefix: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+}
+
+/// Interpreters that may have the package: the active environment's alone if there is one.
+fn pythons() -> Vec<PathBuf> {
+    match env::var_os("VIRTUAL_ENV")
+        .or_else(|| env::var_os("CONDA_PREFIX"))
+        .filter(|folder| !folder.is_empty())
+    {
+        Some(folder) => vec![interpreter(&folder)],
+        None => vec!["python3".into(), "python".into()],
+    }
+}
+
+fn interpreter(folder: &OsString) -> PathBuf {
+    let below = if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" };
+    Path::new(folder).join(below)
+}
+
+/// The folder of an interpreter's onnxruntime package.
+fn ask(python: &Path) -> Result<PathBuf, String> {
+    let answer = Command::new(python)
+        // Not -I: packages that PYTHONPATH names are the active Python's, too.
+        .args(["-c", ASK_PYTHON])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .map_err(|error| without_code(&error))?;
+    let folder = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
+    match (answer.status.success(), folder.is_empty()) {
+        (true, false) => Ok(PathBuf::from(folder)),
+        (true, true) => Err("has no onnxruntime".to_owned()),
+        (false, _) => Err("does not run".to_owned()),
+    }
+}
+
+/// `no such file or directory`, without `(os error 2)`.
+fn without_code(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    text.to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{library_at, library_below};
+    use crate::Error;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_wheels_folder_and_an_environment_lead_to_the_library() {
+        let folder = tempfile::tempdir().unwrap();
+        let capi = folder.path().join("lib/python3.11/site-packages/onnxruntime/capi");
+        std::fs::create_dir_all(&capi).unwrap();
+        std::fs::write(capi.join("libonnxruntime_providers_shared.so"), []).unwrap();
+        assert_eq!(library_below(folder.path()), None);
+        let library = capi.join("libonnxruntime.so.1.31.1");
+        std::fs::write(&library, []).unwrap();
+        let package = capi.parent().unwrap();
+        for given in [folder.path(), package, &capi, package.parent().unwrap()] {
+            assert_eq!(library_below(given), Some(library.clone()), "{}", given.display());
+        }
+        assert_eq!(library_at(&library).unwrap(), library.canonicalize().unwrap());
+    }
+
+    #[test]
+    fn a_named_place_without_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, says) in [
+            (folder.path().to_owned(), "no libonnxruntime in it"),
+            (folder.path().join("absent"), "no such file"),
+        ] {
+            let Err(Error::RuntimeUnusable { why, .. }) = library_at(&path) else {
+                panic!("{}", path.display())
+            };
+            assert!(why.starts_with(says), "{why}");
+        }
+    }
+}
