@@ -1,0 +1,254 @@
+//! A decoder's KV caches, found by following the graph: which input comes back as which output, and who writes it.
+//!
+//! Names decide nothing here but one thing: where two inputs of a kind are used in the same way, as GPT-2's token
+//! and position ids are (each picks rows of a table), the names that exporters give them tell them apart; see
+//! [`Role`].
+
+mod flow;
+mod pairs;
+mod part;
+mod roles;
+mod trace;
+mod writer;
+
+use std::fmt;
+
+use kvscatter::{ElementType, Mode};
+
+use crate::graph::DEFAULT_DOMAIN;
+use crate::{Dimension, Error, Graph, Node, ValueInfo};
+use flow::Flow;
+
+/// A decoder: a graph whose caches go in as inputs and come back as outputs, with rows written.
+#[derive(Clone, Debug)]
+pub struct Decoder<'m> {
+    /// The caches, in the order of their outputs. Every past is there once.
+    pub caches: Vec<Cache<'m>>,
+    /// The inputs that have to be fed, in the graph's order.
+    pub inputs: Vec<Input<'m>>,
+    /// The output with the scores of the next token: the first that is no cache and has rank 3, floating point.
+    pub logits: Option<ValueInfo<'m>>,
+    flow: Flow<'m>,
+}
+
+/// One cache of keys, of values, or of both.
+#[derive(Clone, Debug)]
+pub struct Cache<'m> {
+    /// The input.
+    pub past: &'m str,
+    /// The output that is the next step's past.
+    pub present: &'m str,
+    /// How it is written.
+    pub style: Style,
+    /// The node that writes it; the last, if there are several.
+    pub writer: Option<Node<'m>>,
+    /// What the writer's output is called: the present, or what is handed on to it.
+    pub written: &'m str,
+    /// The new rows, where they are a value of their own.
+    pub update: Option<&'m str>,
+    /// The element type of past.
+    pub element: ElementType,
+    /// The shape of past. If only present declares one, that, with the sequence unknown.
+    pub past_shape: Vec<Dimension<'m>>,
+    /// Present as declared.
+    pub present_info: ValueInfo<'m>,
+    /// Which dimension of past is the sequence.
+    pub axis: usize,
+    /// What it holds.
+    pub part: Part,
+    /// The nodes between past and the writer, and between the writer and present: each makes another tensor of the
+    /// cache's size, unless a runtime removes it. `Identity` and a `Cast` to the type that is there already are not
+    /// among them.
+    pub between: Vec<Node<'m>>,
+    /// Writers before the last one, each fed by the one before.
+    pub earlier: Vec<Node<'m>>,
+    /// More outputs that hand on the same present.
+    pub copies: Vec<&'m str>,
+}
+
+/// How a cache is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// `Concat(past, new)`: the cache grows, and is copied, with every step.
+    Concat,
+    /// `Attention` with `past_key` and `past_value`, which joins them to the new rows: it grows as well.
+    AttentionPast,
+    /// `TensorScatter`: rows of a cache of fixed capacity are overwritten.
+    TensorScatter(Mode),
+    /// ONNX Runtime's `GroupQueryAttention`, which grows the cache, or fills it where past and present share memory.
+    GroupQueryAttention,
+    /// None of these.
+    Unknown(Unknown),
+}
+
+/// Why a style is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// Another operator writes the cache.
+    Operator {
+        /// Its domain; `ai.onnx` for the default one.
+        domain: String,
+        /// Its name.
+        op_type: String,
+    },
+    /// `Concat(new, past)`: the new rows come before the old.
+    NewFirst,
+    /// A `Concat` of more than a past and its new rows, or of fewer.
+    Pieces {
+        /// Of how many.
+        count: usize,
+    },
+    /// The rows are joined along axis 0, which is the batch elsewhere.
+    AxisZero,
+    /// A node between past and the writer, or behind it, changes the shape.
+    Reshaped {
+        /// Its operator.
+        op_type: String,
+    },
+}
+
+/// What a cache holds, told by what reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// Keys: they meet the queries.
+    Key,
+    /// Values: they meet the attention's weights.
+    Value,
+    /// Both, in one tensor.
+    Both,
+    /// Nothing that is known reads it.
+    Unknown,
+}
+
+/// A graph input and what it is for.
+#[derive(Clone, Debug)]
+pub struct Input<'m> {
+    /// As declared.
+    pub value: ValueInfo<'m>,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// What an input is for: told by the operators it reaches, and only among inputs that reach the same ones by the
+/// names that exporters give (`input_ids`, `position_ids`, `attention_mask`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A cache: its place among [`Decoder::caches`].
+    Past(usize),
+    /// Which tokens count, `[batch, past + new]` or `[batch, capacity]`; or the mask itself, added to the scores.
+    AttentionMask,
+    /// Where in its text each token stands.
+    PositionIds,
+    /// The tokens.
+    TokenIds,
+    /// `TensorScatter`'s `write_indices`.
+    WriteIndices,
+    /// `Attention`'s `nonpad_kv_seqlen`: the length after the write.
+    NonpadKvSeqlen,
+    /// `GroupQueryAttention`'s `seqlens_k`: the length after the write, less 1.
+    SeqlensK,
+    /// `GroupQueryAttention`'s `total_sequence_length`.
+    TotalSequenceLength,
+    /// Anything else.
+    Other,
+}
+
+impl<'m> Decoder<'m> {
+    /// Finds the caches of a graph, and what its other inputs are for.
+    ///
+    /// # Errors
+    /// [`Error::CacheNone`]; [`Error::CacheNotFedBack`], [`Error::CacheNotFed`], [`Error::CacheShapeMissing`],
+    /// [`Error::CacheDims`] and [`Error::SymbolConflict`] for caches that cannot work; those of
+    /// [`Graph::inputs`] and [`Graph::outputs`]; within [`Error::InNode`] those of a `TensorScatter` that breaks its
+    /// own rules.
+    pub fn of(graph: &Graph<'m>) -> Result<Self, Error> {
+        let flow = Flow::new(graph);
+        let outputs = graph.outputs()?;
+        let mut inputs = graph.inputs()?;
+        inputs.retain(|input| flow.is_input(input.name));
+        let mut caches = pairs::find(&flow, &inputs, &outputs)?;
+        for cache in &mut caches {
+            cache.part = part::of(&flow, cache);
+        }
+        let logits = logits(&caches, &outputs);
+        let inputs = roles::assign(&flow, inputs, &caches, logits.as_ref());
+        Ok(Self { caches, inputs, logits, flow })
+    }
+
+    /// The first input with a role.
+    #[must_use]
+    pub fn input(&self, role: Role) -> Option<&ValueInfo<'m>> {
+        self.inputs.iter().find(|input| input.role == role).map(|input| &input.value)
+    }
+}
+
+impl<'m> Cache<'m> {
+    /// The size of the sequence dimension of past, as declared.
+    #[must_use]
+    pub fn capacity(&self) -> Dimension<'m> {
+        self.past_shape.get(self.axis).copied().unwrap_or(Dimension::Unknown)
+    }
+
+    /// Whether past and present have one capacity, and rows are overwritten.
+    #[must_use]
+    pub fn is_static(&self) -> bool {
+        matches!(self.style, Style::TensorScatter(_))
+    }
+}
+
+impl Style {
+    /// Whether the present of every step is one write longer than its past.
+    #[must_use]
+    pub fn grows(&self) -> bool {
+        matches!(self, Self::Concat | Self::AttentionPast)
+    }
+}
+
+impl Unknown {
+    fn operator(node: &Node<'_>) -> Self {
+        Self::Operator { domain: node.domain().to_owned(), op_type: node.op_type().to_owned() }
+    }
+}
+
+impl fmt::Display for Style {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Concat => f.write_str("Concat"),
+            Self::AttentionPast => f.write_str("Attention-past"),
+            Self::TensorScatter(Mode::Circular) => f.write_str("TensorScatter circular"),
+            Self::TensorScatter(_) => f.write_str("TensorScatter"),
+            Self::GroupQueryAttention => f.write_str("GroupQueryAttention"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator { domain, op_type } if domain == DEFAULT_DOMAIN => {
+                write!(f, "{op_type} writes it")
+            }
+            Self::Operator { domain, op_type } => write!(f, "{domain}'s {op_type} writes it"),
+            Self::NewFirst => f.write_str("the new rows come before the old"),
+            Self::Pieces { count } => write!(f, "a Concat of {count} tensors"),
+            Self::AxisZero => f.write_str("the sequence is axis 0"),
+            Self::Reshaped { op_type } => write!(f, "{op_type} changes its shape on the way"),
+        }
+    }
+}
+
+fn logits<'m>(caches: &[Cache<'m>], outputs: &[ValueInfo<'m>]) -> Option<ValueInfo<'m>> {
+    let is_float = |element| {
+        matches!(
+            element,
+            ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64
+        )
+    };
+    let is_cache = |name| caches.iter().any(|cache| cache.present == name || cache.copies.contains(&name));
+    let has_rank_3 = |output: &ValueInfo<'_>| output.shape.as_ref().is_none_or(|shape| shape.len() == 3);
+    outputs
+        .iter()
+        .find(|output| is_float(output.element) && has_rank_3(output) && !is_cache(output.name))
+        .cloned()
+}

@@ -1,0 +1,130 @@
+//! Who makes each value of a graph, and who reads it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::proto::{AttributeProto, GraphProto, NodeProto};
+use crate::{Graph, Node};
+
+/// A graph to be walked in both directions.
+#[derive(Clone, Debug)]
+pub(super) struct Flow<'m> {
+    nodes: Vec<Node<'m>>,
+    /// The node that makes a value, and as which output.
+    makers: BTreeMap<&'m str, (usize, usize)>,
+    readers: BTreeMap<&'m str, Vec<Reader>>,
+    outputs: BTreeSet<&'m str>,
+    /// Inputs that have no value in the model, and their places.
+    inputs: BTreeMap<&'m str, usize>,
+    /// Initializers and the outputs of `Constant` nodes, with their dimensions where they are tensors.
+    constants: BTreeMap<&'m str, &'m [i64]>,
+}
+
+/// One use of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reader {
+    node: usize,
+    /// As which input; `None` where a subgraph of the node reads it.
+    slot: Option<usize>,
+}
+
+impl<'m> Flow<'m> {
+    pub(super) fn new(graph: &Graph<'m>) -> Self {
+        let nodes = graph.nodes().to_vec();
+        let mut makers = BTreeMap::new();
+        let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (index, node) in nodes.iter().enumerate() {
+            let proto = node.proto();
+            for (slot, output) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+                makers.insert(output.as_str(), (index, slot));
+            }
+            for (slot, input) in proto.input.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+                readers.entry(input.as_str()).or_default().push(Reader { node: index, slot: Some(slot) });
+            }
+            for name in captures(proto) {
+                readers.entry(name).or_default().push(Reader { node: index, slot: None });
+            }
+        }
+        let initializers = graph.initializers();
+        let mut constants: BTreeMap<_, _> =
+            initializers.iter().map(|(&name, &tensor)| (name, tensor.dims.as_slice())).collect();
+        for node in nodes.iter().filter(|node| node.is("Constant")) {
+            let dims = node.attribute("value").map(|value| value.t.dims.as_slice());
+            constants.extend(node.output(0).map(|name| (name, dims.unwrap_or_default())));
+        }
+        Self {
+            inputs: graph
+                .input_names()
+                .enumerate()
+                .filter(|(_, name)| !initializers.contains_key(name))
+                .map(|(place, name)| (name, place))
+                .collect(),
+            constants,
+            outputs: graph.output_names().collect(),
+            nodes,
+            makers,
+            readers,
+        }
+    }
+
+    pub(super) fn nodes(&self) -> &[Node<'m>] {
+        &self.nodes
+    }
+
+    /// The node that makes a value, and as which output; `None` for inputs and initializers.
+    pub(super) fn maker(&self, value: &str) -> Option<(Node<'m>, usize)> {
+        let &(node, slot) = self.makers.get(value)?;
+        Some((*self.nodes.get(node)?, slot))
+    }
+
+    /// The nodes that read a value, and as which input; `None` where it is a subgraph of the node that reads it.
+    pub(super) fn readers(&self, value: &str) -> impl Iterator<Item = (Node<'m>, Option<usize>)> {
+        let readers = self.readers.get(value).map(Vec::as_slice).unwrap_or_default();
+        readers.iter().filter_map(|reader| Some((*self.nodes.get(reader.node)?, reader.slot)))
+    }
+
+    pub(super) fn is_output(&self, value: &str) -> bool {
+        self.outputs.contains(value)
+    }
+
+    /// Whether it is a graph input that has to be fed.
+    pub(super) fn is_input(&self, value: &str) -> bool {
+        self.inputs.contains_key(value)
+    }
+
+    pub(super) fn inputs(&self) -> impl Iterator<Item = &'m str> {
+        self.inputs.keys().copied()
+    }
+
+    /// Its place among the graph's inputs.
+    pub(super) fn input_place(&self, value: &str) -> Option<usize> {
+        self.inputs.get(value).copied()
+    }
+
+    /// Whether it is an initializer or the output of a `Constant`.
+    pub(super) fn is_constant(&self, value: &str) -> bool {
+        self.constants.contains_key(value)
+    }
+
+    /// The dimensions of a constant; empty for numbers.
+    pub(super) fn constant_dims(&self, value: &str) -> Option<&'m [i64]> {
+        self.constants.get(value).copied()
+    }
+}
+
+/// The names that the subgraphs of a node use, each once. Those that a subgraph makes itself are among them: ONNX
+/// forbids that they are names of the graph around it as well.
+pub(super) fn captures(node: &NodeProto) -> BTreeSet<&str> {
+    fn graphs(attributes: &[AttributeProto]) -> impl Iterator<Item = &GraphProto> {
+        attributes.iter().flat_map(|attribute| attribute.g.as_option().into_iter().chain(&attribute.graphs))
+    }
+    let mut names = BTreeSet::new();
+    let mut pending: Vec<_> = graphs(&node.attribute).collect();
+    while let Some(graph) = pending.pop() {
+        names.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));
+        for node in &graph.node {
+            names.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
+            pending.extend(graphs(&node.attribute));
+        }
+    }
+    names
+}

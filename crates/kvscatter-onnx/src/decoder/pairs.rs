@@ -1,0 +1,303 @@
+//! Which output is which input with rows written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::flow::{Flow, captures};
+use super::trace::{MOST_STEPS, Path};
+use super::writer::{Axis, Write, Writer, earlier};
+use super::{Cache, Part, Style, Unknown};
+use crate::{Dimension, Error, Node, ValueInfo};
+
+/// The way of a cache through the graph.
+struct Way<'m> {
+    past: &'m str,
+    /// From past to the writer, in parts where writers before it lie between.
+    paths: Vec<Path<'m>>,
+    earlier: Vec<Node<'m>>,
+}
+
+/// The caches, in the order of their outputs.
+pub(super) fn find<'m>(
+    flow: &Flow<'m>,
+    inputs: &[ValueInfo<'m>],
+    outputs: &[ValueInfo<'m>],
+) -> Result<Vec<Cache<'m>>, Error> {
+    let by_name: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
+    let mut caches: Vec<Cache<'m>> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut foreign: BTreeMap<usize, Vec<(&ValueInfo<'m>, Path<'m>)>> = BTreeMap::new();
+    let mut unfed = None;
+    for output in outputs {
+        let tail = Path::back(flow, output.name);
+        let Some((node, slot)) = flow.maker(tail.source) else { continue };
+        let write = match Writer::of(flow, &node, slot)? {
+            Writer::Known(write) => write,
+            Writer::Foreign => {
+                foreign.entry(node.index()).or_default().push((output, tail));
+                continue;
+            }
+            Writer::No => continue,
+        };
+        let way = write.past.and_then(|past| Way::back(flow, past));
+        let Some((way, past)) = way.and_then(|way| Some((by_name.get(way.past)?, way))).map(|(p, w)| (w, p))
+        else {
+            unfed.get_or_insert_with(|| Error::CacheNotFed { present: output.name.to_owned() }.at(&node));
+            continue;
+        };
+        let Some(cache) = cache(past, output, &node, write, &way, &tail)? else { continue };
+        insert(&mut caches, &mut places, cache);
+    }
+    for (index, outputs) in foreign {
+        let Some(node) = flow.nodes().get(index) else { continue };
+        for cache in of_foreign(flow, node, &by_name, &outputs) {
+            insert(&mut caches, &mut places, cache);
+        }
+    }
+    if let Some(error) = unfed {
+        return Err(error);
+    }
+    not_fed_back(flow, &by_name, &caches, &places)?;
+    if caches.is_empty() {
+        return Err(Error::CacheNone);
+    }
+    let order: BTreeMap<_, _> = outputs.iter().enumerate().map(|(at, output)| (output.name, at)).collect();
+    caches.sort_by_key(|cache| order.get(cache.present).copied());
+    Ok(caches)
+}
+
+impl<'m> Way<'m> {
+    /// From the past of a writer to a graph input, through writers before it. `None` if it leads elsewhere.
+    fn back(flow: &Flow<'m>, past: &'m str) -> Option<Self> {
+        let mut way = Self { past, paths: vec![Path::back(flow, past)], earlier: Vec::new() };
+        loop {
+            way.past = way.paths.last()?.source;
+            if flow.is_input(way.past) {
+                way.earlier.reverse();
+                return Some(way);
+            }
+            let (node, past) = earlier(flow, way.past).filter(|_| way.earlier.len() < MOST_STEPS)?;
+            way.earlier.push(node);
+            way.paths.push(Path::back(flow, past));
+        }
+    }
+
+    /// The axis of past that an axis of the writer's input is.
+    fn axis_at_past(&self, axis: usize) -> Option<usize> {
+        self.paths.iter().try_fold(axis, |axis, path| path.axis_at_source(axis))
+    }
+
+    fn steps(&self) -> impl Iterator<Item = Node<'m>> {
+        self.paths.iter().rev().flat_map(|path| path.steps.iter().copied())
+    }
+}
+
+/// Adds a cache, unless its past is there already: then one writer's present that is given twice counts once, and
+/// another writer's is left to the hazards.
+fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>, mut cache: Cache<'m>) {
+    let Some(known) = places.get(cache.past).and_then(|&place| caches.get_mut(place)) else {
+        places.insert(cache.past, caches.len());
+        caches.push(cache);
+        return;
+    };
+    if known.written == cache.written {
+        // The output with the fewest nodes before it is the cache.
+        if cache.between.len() < known.between.len() {
+            std::mem::swap(known, &mut cache);
+        }
+        known.copies.append(&mut cache.copies);
+        known.copies.push(cache.present);
+    }
+}
+
+/// `None` for what has a cache's form and cannot be one.
+fn cache<'m>(
+    past: &ValueInfo<'m>,
+    present: &ValueInfo<'m>,
+    node: &Node<'m>,
+    write: Write<'m>,
+    way: &Way<'m>,
+    tail: &Path<'m>,
+) -> Result<Option<Cache<'m>>, Error> {
+    let steps: Vec<_> = way.steps().chain(tail.steps.iter().copied()).collect();
+    let reshaped =
+        steps.iter().find(|node| matches!(node.op_type(), "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten"));
+    let mut style = match reshaped {
+        Some(node) => Style::Unknown(Unknown::Reshaped { op_type: node.op_type().to_owned() }),
+        None => write.style,
+    };
+    let declared = past.shape.clone().or_else(|| present.shape.clone());
+    let Some(mut shape) = declared.or_else(|| implied(&write.axis, &style)) else {
+        return Err(Error::CacheShapeMissing { name: past.name.to_owned() });
+    };
+    // Pixels and embeddings are joined in this way too, but not rows of hidden features without a batch.
+    if matches!(write.axis, Axis::At(_)) && node.is("Concat") && shape.len() < 3 {
+        return Ok(None);
+    }
+    let at_writer = match write.axis {
+        Axis::At(axis) => from_front(axis, shape.len()),
+        Axis::Open => None,
+    };
+    if let (Style::TensorScatter(_), Axis::At(axis)) = (&style, write.axis) {
+        kvscatter::spec::onnx::TensorScatter::new()
+            .axis(axis)
+            .resolve_axis(shape.len())
+            .map_err(|error| node.error(error))?;
+    }
+    let axis = at_writer.and_then(|axis| way.axis_at_past(axis));
+    let axis = axis.filter(|&axis| axis < shape.len()).unwrap_or_else(|| open_axis(&shape, present));
+    if axis == 0 && style == Style::Concat {
+        style = Style::Unknown(Unknown::AxisZero);
+    }
+    if past.shape.is_none()
+        && let Some(dim) = shape.get_mut(axis)
+    {
+        *dim = Dimension::Unknown;
+    }
+    let is_no_op = |node: &Node<'_>| {
+        let to = node.attribute("to").and_then(|to| to.i);
+        node.op_type() == "Identity"
+            || (node.op_type() == "Cast" && to == Some(i64::from(past.element.onnx_code())))
+    };
+    // Casts there and back are no no-ops, not even the second.
+    let casts = steps.iter().filter(|node| node.op_type() == "Cast");
+    let no_op_casts = casts.clone().all(is_no_op);
+    Ok(Some(Cache {
+        past: past.name,
+        present: present.name,
+        style,
+        writer: Some(*node),
+        written: tail.source,
+        update: write.update,
+        element: past.element,
+        past_shape: shape,
+        present_info: present.clone(),
+        axis,
+        part: Part::Unknown,
+        between: steps
+            .into_iter()
+            .filter(|node| !is_no_op(node) || (node.op_type() == "Cast" && !no_op_casts))
+            .collect(),
+        earlier: way.earlier.clone(),
+        copies: Vec::new(),
+    }))
+}
+
+/// The outputs of a node that nothing here knows, paired with the inputs it reads: those of one type and rank, in
+/// order, where there are as many of the one as of the other.
+fn of_foreign<'m>(
+    flow: &Flow<'m>,
+    node: &Node<'m>,
+    inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
+    outputs: &[(&ValueInfo<'m>, Path<'m>)],
+) -> Vec<Cache<'m>> {
+    let read =
+        (0..node.proto().input.len()).filter_map(|slot| node.input(slot)).chain(captures(node.proto()));
+    let mut pasts: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for value in read {
+        let path = Path::back(flow, value);
+        let Some(past) = inputs.get(path.source) else { continue };
+        if let Some(kind) = Kind::of(past).filter(|_| seen.insert(past.name)) {
+            pasts.entry(kind).or_default().push((*past, path));
+        }
+    }
+    let mut presents: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (present, tail) in outputs {
+        if let Some(kind) = Kind::of(present) {
+            presents.entry(kind).or_default().push((*present, tail));
+        }
+    }
+    let mut caches = Vec::new();
+    for (kind, presents) in presents {
+        let Some(pasts) = pasts.get_mut(&kind).filter(|pasts| pasts.len() == presents.len()) else {
+            continue;
+        };
+        // Subgraphs use values in no order that means anything: the graph's own order does.
+        pasts.sort_by_key(|(past, _)| flow.input_place(past.name));
+        for ((past, path), (present, tail)) in pasts.iter().zip(presents) {
+            let write = Write {
+                style: Style::Unknown(Unknown::operator(node)),
+                past: Some(past.name),
+                update: None,
+                axis: Axis::Open,
+            };
+            let way = Way { past: past.name, paths: vec![path.clone()], earlier: Vec::new() };
+            caches.extend(cache(past, present, node, write, &way, tail).ok().flatten());
+        }
+    }
+    caches
+}
+
+/// What a past and its present have in common whatever writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    element: ElementType,
+    rank: usize,
+}
+
+impl Kind {
+    /// `None` for what is no cache: indices, masks, hidden states.
+    fn of(value: &ValueInfo<'_>) -> Option<Self> {
+        let rank = value.shape.as_ref()?.len();
+        (rank >= 4).then_some(Self { element: value.element, rank })
+    }
+}
+
+/// An input that a node takes for a cache while no output is what it makes of it.
+fn not_fed_back<'m>(
+    flow: &Flow<'m>,
+    inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
+    caches: &[Cache<'m>],
+    places: &BTreeMap<&'m str, usize>,
+) -> Result<(), Error> {
+    let like_a_cache = |value: &ValueInfo<'_>| {
+        let rank = value.shape.as_ref().map(Vec::len);
+        let alike = |cache: &Cache<'_>| {
+            cache.element == value.element && rank.is_none_or(|rank| rank == cache.past_shape.len())
+        };
+        // Joining is not only done to caches: what is joined must look like one of them.
+        if caches.is_empty() { rank.is_some_and(|rank| rank >= 4) } else { caches.iter().any(alike) }
+    };
+    let mut looked_at = BTreeSet::new();
+    for node in flow.nodes() {
+        let slots: &[usize] = match (node.domain(), node.op_type()) {
+            _ if node.is("TensorScatter") => &[0],
+            _ if node.is("Concat") => &[1],
+            _ => &[1, 2],
+        };
+        for &slot in slots {
+            let Writer::Known(write) = Writer::of(flow, node, slot)? else { continue };
+            let Some(way) = write.past.and_then(|past| Way::back(flow, past)) else { continue };
+            let Some(past) = inputs.get(way.past).filter(|past| !places.contains_key(past.name)) else {
+                continue;
+            };
+            if (node.is("Concat") && !like_a_cache(past)) || !looked_at.insert(past.name) {
+                continue;
+            }
+            return Err(Error::CacheNotFedBack { past: past.name.to_owned() }.at(node));
+        }
+    }
+    Ok(())
+}
+
+/// The shape an operator asks for, where nobody declares one.
+fn implied(axis: &Axis, style: &Style) -> Option<Vec<Dimension<'static>>> {
+    let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
+    (has_rank_4 && matches!(axis, Axis::At(_))).then(|| vec![Dimension::Unknown; 4])
+}
+
+fn from_front(axis: i64, rank: usize) -> Option<usize> {
+    let axis = if axis < 0 { axis.checked_add(i64::try_from(rank).ok()?)? } else { axis };
+    usize::try_from(axis).ok().filter(|&axis| axis < rank)
+}
+
+/// The dimension in which past and present differ, and `rank - 2`, which is the sequence of every layout that is in
+/// use but one, where they do not.
+fn open_axis(past: &[Dimension<'_>], present: &ValueInfo<'_>) -> usize {
+    let present = present.shape.as_deref().unwrap_or_default();
+    let differs = past.iter().zip(present).skip(1).position(|(past, present)| past != present);
+    let usual = past.len().saturating_sub(2);
+    differs.map_or(usual, |at| at.saturating_add(1))
+}

@@ -1,0 +1,117 @@
+//! Whether a cache holds keys or values, by what reads it.
+
+use std::collections::BTreeSet;
+
+use super::flow::Flow;
+use super::{Cache, Part, Style};
+use crate::Node;
+use crate::graph::DEFAULT_DOMAIN;
+
+/// More readers than this are not looked at: a cache reaches its attention in a dozen nodes.
+const MOST_VALUES: usize = 64;
+
+/// Follows a cache from where it was written to the product it takes part in: with the weights that a `Softmax`
+/// makes it is the values, with anything else the keys.
+pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> Part {
+    if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(flow, cache, writer)) {
+        return part;
+    }
+    let mut pending = vec![cache.written];
+    let mut seen = BTreeSet::new();
+    while let Some(value) = pending.pop() {
+        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+            continue;
+        }
+        for (node, slot) in flow.readers(value).take(MOST_VALUES) {
+            let Some(slot) = slot else { continue };
+            if let Some(part) = by_reader(flow, &node, slot) {
+                return part;
+            }
+            if hands_on(&node) {
+                pending.extend(node.output(0));
+            }
+        }
+    }
+    Part::Unknown
+}
+
+/// Attention operators say it by the place of the output.
+fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<Part> {
+    let (_, slot) = flow.maker(cache.written)?;
+    let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
+        (Style::AttentionPast | Style::GroupQueryAttention, ..) => true,
+        (_, "com.microsoft", "Attention" | "QAttention" | "DecoderMaskedSelfAttention") => {
+            return Some(Part::Both);
+        }
+        (_, "com.microsoft", op_type) => op_type.ends_with("Attention"),
+        _ => false,
+    };
+    match slot {
+        1 if of_attention => Some(Part::Key),
+        2 if of_attention => Some(Part::Value),
+        _ => None,
+    }
+}
+
+fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<Part> {
+    if node.op_type().ends_with("Attention") {
+        return match slot {
+            1 => Some(Part::Key),
+            2 => Some(Part::Value),
+            _ => None,
+        };
+    }
+    let is_product = matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger");
+    if !is_product || slot > 1 {
+        return None;
+    }
+    let other = node.input(if slot == 0 { 1 } else { 0 })?;
+    Some(if comes_from_softmax(flow, other) { Part::Value } else { Part::Key })
+}
+
+/// Through the nodes that exporters put behind a softmax: casts, dropout, and a `Where` that clears what is not a
+/// number.
+fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
+    let mut value = value;
+    for _ in 0..16 {
+        let Some((node, 0)) = flow.maker(value) else { return false };
+        let before = match node.op_type() {
+            "Softmax" => return true,
+            "Cast" | "Dropout" | "Identity" | "Transpose" | "Reshape" | "Slice" | "Unsqueeze" | "Squeeze"
+            | "Expand" => node.input(0),
+            "Where" => node.input(2),
+            _ => None,
+        };
+        let Some(before) = before else { return false };
+        value = before;
+    }
+    false
+}
+
+/// Nodes between a cache and its product: heads are repeated, turned, scaled.
+fn hands_on(node: &Node<'_>) -> bool {
+    node.domain() == DEFAULT_DOMAIN
+        && matches!(
+            node.op_type(),
+            "Identity"
+                | "Cast"
+                | "Transpose"
+                | "Reshape"
+                | "Squeeze"
+                | "Unsqueeze"
+                | "Flatten"
+                | "Expand"
+                | "Tile"
+                | "Concat"
+                | "Slice"
+                | "Gather"
+                | "Split"
+                | "Neg"
+                | "Mul"
+                | "Div"
+                | "Where"
+                | "QuantizeLinear"
+                | "DequantizeLinear"
+                | "TensorScatter"
+        )
+}

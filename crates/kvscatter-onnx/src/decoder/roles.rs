@@ -1,0 +1,221 @@
+//! What the inputs of a decoder are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::flow::Flow;
+use super::trace::Path;
+use super::{Cache, Input, Role};
+use crate::graph::DEFAULT_DOMAIN;
+use crate::{Dimension, Node, ValueInfo};
+
+/// How much of a graph is looked at to see what an input reaches.
+const MOST_VALUES: usize = 256;
+
+/// What an input is used for, as far as the graph shows it.
+#[derive(Clone, Debug, Default)]
+struct Evidence {
+    /// An operator's input that has a role.
+    role: Option<Role>,
+    /// Rows of the tables that it picks rows of.
+    tables: Vec<usize>,
+    /// It becomes an angle.
+    is_angle: bool,
+}
+
+/// Gives every input its role, and each role but [`Role::Past`] and [`Role::Other`] to one input.
+pub(super) fn assign<'m>(
+    flow: &Flow<'m>,
+    inputs: Vec<ValueInfo<'m>>,
+    caches: &[Cache<'m>],
+    logits: Option<&ValueInfo<'m>>,
+) -> Vec<Input<'m>> {
+    let pasts: BTreeMap<_, _> = caches.iter().enumerate().map(|(at, cache)| (cache.past, at)).collect();
+    let evidence = evidence(flow);
+    let none = Evidence::default();
+    let mut inputs: Vec<_> = inputs
+        .into_iter()
+        .map(|value| {
+            let seen = evidence.get(value.name).unwrap_or(&none);
+            let role = pasts.get(value.name).map(|&at| Role::Past(at)).or(seen.role).unwrap_or(Role::Other);
+            (Input { value, role }, seen)
+        })
+        .collect();
+
+    let vocabulary = logits.and_then(|logits| known(logits.shape.as_ref()?.last()));
+    let picks = |rows: Option<usize>| {
+        move |seen: &Evidence| rows.map_or(!seen.tables.is_empty(), |rows| seen.tables.contains(&rows))
+    };
+    let others = |seen: &Evidence| seen.is_angle || !seen.tables.is_empty();
+    let indices = |input: &Input<'_>| is_integer(input.value.element);
+    let largest = |seen: &Evidence| seen.tables.iter().copied().max();
+    give(&mut inputs, Role::TokenIds, "input_ids", largest, |input, seen| {
+        indices(input) && !seen.is_angle && picks(vocabulary)(seen)
+    });
+    give(&mut inputs, Role::PositionIds, "position_ids", largest, |input, seen| {
+        indices(input) && others(seen)
+    });
+    let lengths: BTreeSet<_> = caches.iter().filter_map(Length::of_keys).collect();
+    let fits = |input: &Input<'_>| {
+        let shape = input.value.shape.as_deref().unwrap_or_default();
+        Length::of(shape.last()).is_some_and(|length| lengths.contains(&length))
+    };
+    let is_mask = |input: &Input<'_>, seen: &Evidence| {
+        input.value.shape.as_ref().is_some_and(|shape| shape.len() == 2) && !others(seen)
+    };
+    give(
+        &mut inputs,
+        Role::AttentionMask,
+        "attention_mask",
+        |_| None,
+        |input, seen| is_mask(input, seen) && fits(input),
+    );
+    give(&mut inputs, Role::AttentionMask, "attention_mask", |_| None, is_mask);
+    inputs.into_iter().map(|(input, _)| input).collect()
+}
+
+/// Gives a role that nobody has to the only candidate; among several to the one with the name that exporters use,
+/// or else to the one that `rank` puts before all others.
+fn give(
+    inputs: &mut [(Input<'_>, &Evidence)],
+    role: Role,
+    name: &str,
+    rank: impl Fn(&Evidence) -> Option<usize>,
+    is_candidate: impl Fn(&Input<'_>, &Evidence) -> bool,
+) {
+    if inputs.iter().any(|(input, _)| input.role == role) {
+        return;
+    }
+    let candidates = || {
+        inputs
+            .iter()
+            .enumerate()
+            .filter(|(_, (input, seen))| input.role == Role::Other && is_candidate(input, seen))
+    };
+    let named = candidates().find(|(_, (input, _))| input.value.name == name);
+    let only = candidates().next().filter(|_| candidates().count() == 1);
+    let first = || {
+        let best = candidates().filter_map(|(_, (_, seen))| rank(seen)).max()?;
+        let mut best = candidates().filter(|(_, (_, seen))| rank(seen).as_ref() == Some(&best));
+        best.next().filter(|_| best.next().is_none())
+    };
+    let chosen = only.or(named).or_else(first).map(|(at, _)| at);
+    if let Some((input, _)) = chosen.and_then(|at| inputs.get_mut(at)) {
+        input.role = role;
+    }
+}
+
+/// What the nodes of a graph do with its inputs.
+fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
+    let mut evidence: BTreeMap<&'m str, Evidence> = BTreeMap::new();
+    for node in flow.nodes() {
+        for &(slot, role) in slots(node) {
+            if let Some(input) = node.input(slot).and_then(|value| same(flow, value)) {
+                evidence.entry(input).or_default().role.get_or_insert(role);
+            }
+        }
+        if let Some((rows, picked)) = table(flow, node) {
+            evidence.entry(picked).or_default().tables.push(rows);
+        }
+    }
+    for input in flow.inputs() {
+        if becomes_an_angle(flow, input) {
+            evidence.entry(input).or_default().is_angle = true;
+        }
+    }
+    evidence
+}
+
+/// The inputs of an operator that have a role.
+fn slots(node: &Node<'_>) -> &'static [(usize, Role)] {
+    match (node.domain(), node.op_type()) {
+        (DEFAULT_DOMAIN, "TensorScatter") => &[(2, Role::WriteIndices)],
+        (DEFAULT_DOMAIN, "Attention") => &[(3, Role::AttentionMask), (6, Role::NonpadKvSeqlen)],
+        (DEFAULT_DOMAIN, "RotaryEmbedding") => &[(3, Role::PositionIds)],
+        ("com.microsoft", "RotaryEmbedding" | "MRotaryEmbedding") => &[(1, Role::PositionIds)],
+        ("com.microsoft", "GroupQueryAttention") => {
+            &[(5, Role::SeqlensK), (6, Role::TotalSequenceLength), (9, Role::PositionIds)]
+        }
+        ("com.microsoft", "MultiHeadAttention") => &[(4, Role::AttentionMask), (5, Role::AttentionMask)],
+        ("com.microsoft", "EmbedLayerNormalization") => &[(0, Role::TokenIds), (8, Role::PositionIds)],
+        _ => &[],
+    }
+}
+
+/// The graph input that a value is, in another type or shape at most.
+fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
+    let path = Path::back(flow, value);
+    let is_same = |node: &Node<'_>| {
+        matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
+    };
+    (flow.is_input(path.source) && path.steps.iter().all(is_same)).then_some(path.source)
+}
+
+/// Rows of the table, and the graph input that says which are picked.
+fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
+    let picks_rows = (node.is("Gather") && node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0)
+        || (node.domain(), node.op_type()) == ("com.microsoft", "GatherBlockQuantized");
+    if !picks_rows {
+        return None;
+    }
+    let picked = same(flow, node.input(1)?)?;
+    let path = Path::back(flow, node.input(0)?);
+    let axis = path.axis_at_source(0)?;
+    let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;
+    Some((usize::try_from(*dims.get(axis)?).ok()?, picked))
+}
+
+/// Whether a sine or cosine is taken of it, as rotary embeddings do where they are computed.
+fn becomes_an_angle(flow: &Flow<'_>, input: &str) -> bool {
+    let mut pending = vec![input];
+    let mut seen = BTreeSet::new();
+    while let Some(value) = pending.pop() {
+        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+            continue;
+        }
+        for (node, _) in flow.readers(value).take(MOST_VALUES) {
+            match node.op_type() {
+                "Cos" | "Sin" => return true,
+                "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand"
+                | "Transpose" | "Mul" | "MatMul" | "Einsum" | "Add" | "Sub" | "Div" | "Clip" | "Concat"
+                | "Slice" | "Where" => pending.extend(node.output(0)),
+                _ => {}
+            }
+        }
+    }
+    false
+}
+
+/// A size that two values have in common by declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Length<'m> {
+    Known(usize),
+    Symbolic(&'m str),
+}
+
+impl<'m> Length<'m> {
+    fn of(dim: Option<&Dimension<'m>>) -> Option<Self> {
+        match *dim? {
+            Dimension::Known(size) => Some(Self::Known(size)),
+            Dimension::Symbolic(symbol) => Some(Self::Symbolic(symbol)),
+            Dimension::Unknown => None,
+        }
+    }
+
+    /// How many keys attention sees.
+    fn of_keys(cache: &Cache<'m>) -> Option<Self> {
+        Self::of(cache.present_info.shape.as_ref()?.get(cache.axis))
+    }
+}
+
+fn known(dim: Option<&Dimension<'_>>) -> Option<usize> {
+    match dim {
+        Some(&Dimension::Known(size)) => Some(size),
+        _ => None,
+    }
+}
+
+fn is_integer(element: ElementType) -> bool {
+    matches!(element, ElementType::Int64 | ElementType::Int32)
+}

@@ -1,0 +1,166 @@
+//! The operators that write a cache: which input is the past of which output.
+
+use super::flow::Flow;
+use super::trace::Path;
+use super::{Style, Unknown};
+use crate::eval::Op;
+use crate::graph::DEFAULT_DOMAIN;
+use crate::{Error, Node};
+
+/// What a node says about the cache that one of its outputs is.
+#[derive(Clone, Debug)]
+pub(super) struct Write<'m> {
+    pub(super) style: Style,
+    /// The past; `None` if the input is absent.
+    pub(super) past: Option<&'m str>,
+    pub(super) update: Option<&'m str>,
+    pub(super) axis: Axis,
+}
+
+/// Which axis of what the node writes is the sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Axis {
+    /// Counted from the back where it is negative.
+    At(i64),
+    /// Not said: the one in which past and present differ.
+    Open,
+}
+
+/// What a node is to caches.
+#[derive(Clone, Debug)]
+pub(super) enum Writer<'m> {
+    /// This output is a cache with rows written.
+    Known(Write<'m>),
+    /// Its outputs may be caches: nothing here knows the operator.
+    Foreign,
+    /// This output is no cache.
+    No,
+}
+
+/// ONNX Runtime's own operators with a past, and those of ONNX that do not say which rows they write, as (domain, operator,
+/// input of the past, output of the present, sequence axis): read from the operators' schemas in ONNX Runtime 1.31.
+const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
+    ("com.microsoft", "MultiHeadAttention", 6, 1, Some(2)),
+    ("com.microsoft", "MultiHeadAttention", 7, 2, Some(2)),
+    ("com.microsoft", "DecoderMaskedMultiHeadAttention", 5, 1, Some(2)),
+    ("com.microsoft", "DecoderMaskedMultiHeadAttention", 6, 2, Some(2)),
+    ("com.microsoft", "Attention", 4, 1, Some(3)),
+    ("com.microsoft", "QAttention", 8, 1, Some(3)),
+    ("com.microsoft", "DecoderMaskedSelfAttention", 4, 1, Some(3)),
+    ("com.microsoft", "SparseAttention", 3, 1, Some(2)),
+    ("com.microsoft", "SparseAttention", 4, 2, Some(2)),
+    ("com.microsoft", "DynamicSparseAttention", 3, 1, Some(2)),
+    ("com.microsoft", "DynamicSparseAttention", 4, 2, Some(2)),
+    ("com.microsoft", "DecoderAttention", 6, 1, Some(2)),
+    ("com.microsoft", "DecoderAttention", 7, 2, Some(2)),
+    ("com.microsoft", "PagedAttention", 3, 1, None),
+    ("com.microsoft", "PagedAttention", 4, 2, None),
+    ("com.microsoft", "SparsePagedAttention", 3, 1, None),
+    ("com.microsoft", "SparsePagedAttention", 4, 2, None),
+    ("com.microsoft", "LinearAttention", 3, 1, None),
+    ("com.microsoft", "CausalConvWithState", 3, 1, None),
+    (DEFAULT_DOMAIN, "LinearAttention", 3, 1, None),
+    (DEFAULT_DOMAIN, "CausalConvWithState", 3, 1, None),
+    (DEFAULT_DOMAIN, "ScatterND", 0, 0, None),
+    (DEFAULT_DOMAIN, "ScatterElements", 0, 0, None),
+    (DEFAULT_DOMAIN, "Scatter", 0, 0, None),
+];
+
+impl<'m> Writer<'m> {
+    /// Reads output `slot` of a node as a cache.
+    pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, Error> {
+        if node.is_function() {
+            return Ok(Self::Foreign);
+        }
+        let known = |write: Option<Write<'m>>| write.map_or(Self::No, Self::Known);
+        Ok(match (node.domain(), node.op_type()) {
+            (DEFAULT_DOMAIN, "Concat") => known(Write::concat(flow, node)),
+            (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(Write::tensor_scatter(node)?),
+            // Keys and values may come packed, as input 0.
+            ("com.microsoft", "GroupQueryAttention") => {
+                known(Write::attention(node, Style::GroupQueryAttention, slot, 3))
+            }
+            (DEFAULT_DOMAIN, "Attention") => known(Write::attention(node, Style::AttentionPast, slot, 4)),
+            (domain, op_type) => {
+                let mut rows = OTHERS.iter().filter(|row| (row.0, row.1) == (domain, op_type)).peekable();
+                if rows.peek().is_none() {
+                    return Ok(if may_write(node) { Self::Foreign } else { Self::No });
+                }
+                known(rows.find(|row| row.3 == slot).map(|&(_, _, past, _, axis)| Write {
+                    style: Style::Unknown(Unknown::operator(node)),
+                    past: node.input(past),
+                    update: None,
+                    axis: axis.map_or(Axis::Open, Axis::At),
+                }))
+            }
+        })
+    }
+}
+
+impl<'m> Write<'m> {
+    /// An operator whose outputs 1 and 2 are the caches of keys and values, and whose inputs 1 and 2 are their new
+    /// rows. `first` is the keys' past, and the values' follows it.
+    fn attention(node: &Node<'m>, style: Style, slot: usize, first: usize) -> Option<Self> {
+        let past = match slot {
+            1 => first,
+            2 => first.checked_add(1)?,
+            _ => return None,
+        };
+        Some(Self { style, past: node.input(past), update: node.input(slot), axis: Axis::At(2) })
+    }
+
+    fn concat(flow: &Flow<'m>, node: &Node<'m>) -> Option<Self> {
+        let inputs = (0..node.proto().input.len()).filter_map(|slot| node.input(slot));
+        let from_outside =
+            |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
+        // A value is looked at once, however often the node lists it.
+        let listed: Vec<_> = inputs.take(MOST_PIECES).collect();
+        let at = listed.iter().position(|value| from_outside(value))?;
+        let axis = node.attribute("axis").and_then(|axis| axis.i)?;
+        let style = match (at, listed.len()) {
+            (0, 2) => Style::Concat,
+            (_, 2) => Style::Unknown(Unknown::NewFirst),
+            _ => Style::Unknown(Unknown::Pieces { count: node.proto().input.len() }),
+        };
+        Some(Self {
+            style,
+            past: listed.get(at).copied(),
+            update: listed.get(1).copied().filter(|_| at == 0 && listed.len() == 2),
+            axis: Axis::At(axis),
+        })
+    }
+
+    fn tensor_scatter(node: &Node<'m>) -> Result<Self, Error> {
+        let Op::TensorScatter { mode, past_cache, update, .. } = Op::parse(node)? else {
+            return Err(node.error(Error::UnsupportedOperator));
+        };
+        // ONNX's default.
+        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);
+        Ok(Self {
+            style: Style::TensorScatter(mode),
+            past: Some(past_cache),
+            update: Some(update),
+            axis: Axis::At(axis),
+        })
+    }
+}
+
+/// A Concat of more tensors than this is not looked at to its end.
+const MOST_PIECES: usize = 8;
+
+/// The value of the cache before a node that is a writer itself: the past of its first output, where that is sure.
+pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, &'m str)> {
+    let (node, slot) = flow.maker(value)?;
+    let is_writer = slot == 0 && (node.is("TensorScatter") || node.is("Concat"));
+    Some((node, node.input(0).filter(|_| is_writer)?))
+}
+
+/// Whether a value is a cache that something has written already.
+fn is_written<'m>(flow: &Flow<'m>, value: &'m str) -> bool {
+    earlier(flow, Path::back(flow, value).source).is_some_and(|(node, _)| node.is("TensorScatter"))
+}
+
+/// Operators outside this list and of ONNX's own are known not to write caches.
+fn may_write(node: &Node<'_>) -> bool {
+    node.domain() != DEFAULT_DOMAIN || matches!(node.op_type(), "Where" | "If" | "Loop" | "Scan")
+}

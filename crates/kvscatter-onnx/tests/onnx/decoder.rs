@@ -1,0 +1,98 @@
+//! Caches found in real exports, and in graphs made for one case each.
+
+use kvscatter::{ElementType, Mode};
+use kvscatter_onnx::decoder::{Decoder, Part, Role, Style};
+use kvscatter_onnx::{Dimension, Model};
+
+use crate::support::testdata;
+
+fn load(name: &str) -> Model {
+    Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap()
+}
+
+/// Every cache as `past → present`, style, part and axis.
+fn caches(decoder: &Decoder<'_>) -> Vec<(String, Style, Part, usize)> {
+    let line = |cache: &kvscatter_onnx::decoder::Cache<'_>| {
+        assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
+        assert_eq!(cache.element, ElementType::Float32);
+        (format!("{} → {}", cache.past, cache.present), cache.style.clone(), cache.part, cache.axis)
+    };
+    decoder.caches.iter().map(line).collect()
+}
+
+fn roles(decoder: &Decoder<'_>) -> Vec<(String, Role)> {
+    let is_past = |role| matches!(role, Role::Past(_));
+    let inputs = decoder.inputs.iter().filter(|input| !is_past(input.role));
+    inputs.map(|input| (input.value.name.to_owned(), input.role)).collect()
+}
+
+/// Keys and values of two layers.
+fn four(past: &str, present: &str, style: &Style, axis: usize) -> Vec<(String, Style, Part, usize)> {
+    let pair = |layer: usize, what: &str, part| {
+        let name = |pattern: &str| pattern.replace("{}", &layer.to_string()).replace("{what}", what);
+        (format!("{} → {}", name(past), name(present)), style.clone(), part, axis)
+    };
+    (0..2).flat_map(|layer| [pair(layer, "key", Part::Key), pair(layer, "value", Part::Value)]).collect()
+}
+
+#[test]
+fn optimum_joins_past_and_new() {
+    let model = load("optimum-llama");
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::Concat, 2);
+    assert_eq!(caches(&decoder), want);
+    let want = [
+        ("input_ids", Role::TokenIds),
+        ("attention_mask", Role::AttentionMask),
+        ("position_ids", Role::PositionIds),
+    ];
+    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(decoder.caches[0].update, Some("/model/layers.0/self_attn/Add_1_output_0"));
+    assert_eq!(decoder.caches[0].capacity(), Dimension::Symbolic("past_sequence_length"));
+    assert_eq!(decoder.logits.unwrap().name, "logits");
+}
+
+#[test]
+fn mobius_gives_attention_its_past() {
+    let model = load("mobius-llama-dynamic");
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::AttentionPast, 2);
+    assert_eq!(caches(&decoder), want);
+    let want = [
+        ("input_ids", Role::TokenIds),
+        ("attention_mask", Role::AttentionMask),
+        ("position_ids", Role::PositionIds),
+    ];
+    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(decoder.caches[3].update, Some("v_model.layers.1.self_attn.v_proj.MatMul_41"));
+}
+
+#[test]
+fn mobius_scatters_into_a_static_cache() {
+    let model = load("mobius-llama-static");
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let style = Style::TensorScatter(Mode::Linear);
+    assert_eq!(caches(&decoder), four("{what}_cache.{}", "updated_{what}_cache.{}", &style, 1));
+    let want = [
+        ("input_ids", Role::TokenIds),
+        ("position_ids", Role::PositionIds),
+        ("write_indices", Role::WriteIndices),
+        ("nonpad_kv_seqlen", Role::NonpadKvSeqlen),
+    ];
+    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(decoder.caches[0].capacity(), Dimension::Known(64));
+}
+
+#[test]
+fn genai_leaves_it_to_group_query_attention() {
+    let model = load("genai-llama-gqa");
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let mut found = caches(&decoder);
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::GroupQueryAttention, 2);
+    assert_eq!(found, want);
+    assert_eq!(decoder.caches[1].past, "past_key_values.1.key", "in the order of the outputs");
+    let want = [("input_ids", Role::TokenIds), ("attention_mask", Role::AttentionMask)];
+    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert!(matches!(decoder.input(Role::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
+}
