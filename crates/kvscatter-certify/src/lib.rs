@@ -8,6 +8,7 @@ pub mod certificate;
 mod engine;
 mod error;
 pub mod onnxruntime;
+pub mod report;
 mod tensor;
 
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};

@@ -1,0 +1,283 @@
+//! The certificate as one HTML page: no script, no font, no picture from elsewhere, for screens of any width, light
+//! and dark, and for paper.
+//!
+//! Everything that a model says comes through [`Plain`], and `maud` escapes what it is given; the page's own policy
+//! forbids the browser to load or run anything, should either be forgotten.
+
+mod claims;
+mod occupancy;
+mod plain;
+mod plot;
+mod subject;
+mod timings;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use self::plain::Plain;
+use super::words;
+use crate::certificate::{Certificate, LogitsComparison, Verdict};
+
+/// The page.
+#[must_use]
+pub fn html(certificate: &Certificate) -> String {
+    let name = Plain(&certificate.model.file.name);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                title { (words::verdict(certificate.verdict)) ": KV cache of " (name) }
+                style { (PreEscaped(include_str!("html/style.css"))) }
+            }
+            body {
+                main {
+                    (head(certificate))
+                    (subject::section(certificate))
+                    (claims::section(&certificate.evidence))
+                    (occupancy::section(&certificate.occupancy))
+                    (logits(&certificate.logits))
+                    @if let Some(timings) = &certificate.timings { (timings::section(timings)) }
+                    (reproduce(certificate))
+                    (limits())
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn head(certificate: &Certificate) -> Markup {
+    html! {
+        header {
+            p.kind { "KV cache certificate" }
+            h1 { code { (Plain(&certificate.model.file.name)) } }
+            div.verdict.(class(certificate.verdict)) role="status" {
+                p.word { (mark(certificate.verdict)) " " (words::verdict(certificate.verdict)) }
+                p { strong { (words::headline(certificate)) } " " (words::tally(&certificate.evidence)) "." }
+            }
+            p.note {
+                "kvscatter " (Plain(&certificate.tool_version)) ", "
+                (Plain(&certificate.runtime.name)) " " (Plain(&certificate.runtime.version))
+                " on " (Plain(&certificate.runtime.device))
+                @if let Some(made_at) = &certificate.made_at { ", " time { (Plain(made_at)) } " UTC" }
+            }
+            dl.figures {
+                @for [name, figure, compared] in words::key_figures(certificate) {
+                    div { dt { (name) } dd { b { (figure) } span { (compared) } } }
+                }
+            }
+        }
+    }
+}
+
+fn logits(comparisons: &[LogitsComparison]) -> Markup {
+    html! {
+        section #logits {
+            h2 { "Logits" }
+            @if comparisons.is_empty() {
+                p { "No logits were compared." }
+            } @else {
+                p {
+                    "Every logit of every token that is no padding, against the same run of what it is compared with. "
+                    "Caches begin as zeros and again as canaries, finite values of at most 1 in magnitude: a slot that "
+                    "is read before it was written shows."
+                }
+                div.wide { table {
+                    thead { tr {
+                        th { "scenario" } th { "caches begin as" } th { "compared with" } th.n { "logits" }
+                        th.n { "largest difference" } th.n { "tolerance" } th { "where" } th.n { "same next token" }
+                    } }
+                    tbody { @for comparison in comparisons { (logits_row(comparison)) } }
+                } }
+            }
+        }
+    }
+}
+
+fn logits_row(comparison: &LogitsComparison) -> Markup {
+    let within = comparison.worst <= comparison.tolerance && comparison.not_finite == 0;
+    let same = comparison.greedy_equal == comparison.greedy_compared;
+    html! {
+        tr {
+            td { (Plain(&comparison.scenario)) }
+            td { (words::fill(comparison.fill)) }
+            td { (words::against(comparison.against)) }
+            td.n { (comparison.compared) }
+            td.n.bad[!within] {
+                (words::difference(comparison.worst))
+                @if comparison.not_finite > 0 { ", " (comparison.not_finite) " not finite" }
+            }
+            td.n { (words::difference(comparison.tolerance)) }
+            td {
+                @if let Some(at) = comparison.worst_at {
+                    "step " (at.step) ", sample " (at.sample) ", token " (at.token) ", entry " (at.entry)
+                } @else { "–" }
+            }
+            td.n.bad[!same] { (comparison.greedy_equal) " of " (comparison.greedy_compared) }
+        }
+    }
+}
+
+fn reproduce(certificate: &Certificate) -> Markup {
+    html! {
+        section #reproduce {
+            h2 { "To do it again" }
+            p {
+                "With the files above, which their hashes identify, and " (Plain(&certificate.runtime.name)) " "
+                (Plain(&certificate.runtime.version)) ":"
+            }
+            pre { code { (Plain(&certificate.command)) } }
+            p.note {
+                "Tokens and canaries are drawn from seed " (certificate.parameters.seed) ", so structural and observed "
+                "evidence come out the same; times depend on the machine."
+            }
+        }
+    }
+}
+
+fn limits() -> Markup {
+    html! {
+        section #limits {
+            h2 { "What this does not show" }
+            ul { @for limit in words::LIMITS { li { (limit) } } }
+        }
+    }
+}
+
+/// The class of a verdict in the style sheet.
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Passed => "passed",
+        Verdict::Failed => "failed",
+        Verdict::NotApplicable | Verdict::NotMeasured => "open",
+    }
+}
+
+/// A verdict as a sign, so that it does not depend on colour.
+fn mark(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Passed => "✓",
+        Verdict::Failed => "✗",
+        Verdict::NotApplicable | Verdict::NotMeasured => "–",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use html5ever::tendril::TendrilSink;
+    use html5ever::{ParseOpts, parse_document};
+    use markup5ever_rcdom::{Handle, NodeData, RcDom};
+    use serde_json::Value;
+
+    use super::html;
+    use crate::certificate::Certificate;
+    use crate::report::sample;
+
+    /// Markup, an attribute's end, a reversed text, a line and a terminal's command.
+    const HOSTILE: &str =
+        "</code></style><script>alert(1)</script><img src=x onerror=y>\" ' & \u{202e}gpj\n\x1b[2J";
+
+    fn parse(page: &str) -> RcDom {
+        parse_document(RcDom::default(), ParseOpts::default()).one(page)
+    }
+
+    fn elements(node: &Handle, found: &mut Vec<(String, Vec<(String, String)>)>) {
+        if let NodeData::Element { name, attrs, .. } = &node.data {
+            let attributes = attrs.borrow();
+            let attributes = attributes.iter().map(|a| (a.name.local.to_string(), a.value.to_string()));
+            found.push((name.local.to_string(), attributes.collect()));
+        }
+        node.children.borrow().iter().for_each(|child| elements(child, found));
+    }
+
+    fn names(page: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        elements(&parse(page).document, &mut found);
+        found.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Every string of a certificate in turn, where it is free text, replaced by a hostile one.
+    fn hostile() -> Vec<Certificate> {
+        fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
+            match value {
+                Value::String(_) => found.push(path.to_owned()),
+                Value::Array(items) => {
+                    items.iter().enumerate().for_each(|(i, item)| paths(item, &format!("{path}/{i}"), found));
+                }
+                Value::Object(fields) => {
+                    fields.iter().for_each(|(name, field)| paths(field, &format!("{path}/{name}"), found));
+                }
+                _ => {}
+            }
+        }
+        let document = serde_json::to_value(sample::failed()).unwrap();
+        let mut strings = Vec::new();
+        paths(&document, "", &mut strings);
+        let replaced = |path: &String| {
+            let mut document = document.clone();
+            *document.pointer_mut(path).unwrap() = Value::String(HOSTILE.to_owned());
+            serde_json::from_value(document).ok()
+        };
+        strings.iter().filter_map(replaced).collect()
+    }
+
+    #[test]
+    fn pages_are_well_formed() {
+        for certificate in [sample::passed(), sample::failed()] {
+            let errors = parse(&html(&certificate)).errors.borrow().to_vec();
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_loaded_and_nothing_runs() {
+        let mut found = Vec::new();
+        elements(&parse(&html(&sample::failed())).document, &mut found);
+        for (name, attributes) in found {
+            assert!(!["script", "link", "img", "iframe", "object", "image", "use"].contains(&name.as_str()));
+            for (attribute, _) in attributes {
+                assert!(!attribute.starts_with("on") && attribute != "src" && attribute != "href", "{name}");
+            }
+        }
+        assert!(!include_str!("html/style.css").contains("@import"));
+    }
+
+    #[test]
+    fn no_name_of_a_model_becomes_markup_or_turns_the_text_around_it() {
+        let hostile = hostile();
+        assert!(hostile.len() > 60, "{}", hostile.len());
+        let plain = names(&html(&sample::failed()));
+        for certificate in &hostile {
+            let page = html(certificate);
+            assert!(parse(&page).errors.borrow().is_empty());
+            assert!(!names(&page).iter().any(|name| name == "script" || name == "img"), "{page}");
+            assert!(!page.contains(['\u{202e}', '\x1b']), "{page}");
+            assert!(names(&page).len() <= plain.len() + 8, "{page}");
+        }
+        let shown = hostile.iter().filter(|certificate| html(certificate).contains("&lt;script&gt;")).count();
+        assert!(shown > 40, "{shown}");
+    }
+
+    #[test]
+    fn a_certificate_survives_its_json() {
+        for certificate in [sample::passed(), sample::failed()] {
+            let text = serde_json::to_string(&certificate).unwrap();
+            assert_eq!(serde_json::from_str::<Certificate>(&text).unwrap(), certificate);
+        }
+    }
+
+    #[test]
+    fn the_verdict_and_every_claim_are_on_the_page() {
+        for certificate in [sample::passed(), sample::failed()] {
+            let page = html(&certificate);
+            for check in certificate.evidence.checks() {
+                assert!(page.contains(&maud::html! { (check.claim) }.into_string()), "{}", check.id);
+            }
+        }
+        assert!(html(&sample::passed()).contains("The KV cache is written in place."));
+        assert!(html(&sample::failed()).contains("and 22 more"));
+    }
+}

@@ -1,0 +1,17 @@
+//! Text from a model's file, on the page.
+
+use maud::{Escaper, Render};
+
+use crate::report::words::one_line;
+
+/// Text from files: shown as it is, but for what would move or turn the text around it.
+#[derive(Clone, Copy)]
+pub(super) struct Plain<'a>(pub(super) &'a str);
+
+impl Render for Plain<'_> {
+    fn render_to(&self, page: &mut String) {
+        use std::fmt::Write as _;
+        // Writing to a string cannot fail.
+        let _ = Escaper::new(page).write_str(&one_line(self.0));
+    }
+}

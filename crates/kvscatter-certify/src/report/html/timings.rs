@@ -1,0 +1,111 @@
+//! What was timed, counted and weighed.
+
+use kvscatter_bench::units;
+use maud::{Markup, html};
+
+use super::plot::{Line, Plot};
+use crate::certificate::{BytesMoved, CachePathTimes, DecodeTimes, PeakMemory, Side, Timings};
+use crate::report::words;
+
+pub(super) fn section(timings: &Timings) -> Markup {
+    html! {
+        section #timings {
+            h2 { "Times and sizes" }
+            @if let Some(times) = &timings.cache_path { (cache_path(times)) }
+            @if let Some(bytes) = timings.bytes_moved { (bytes_moved(bytes)) }
+            @if !timings.peak_memory.is_empty() { (peak_memory(&timings.peak_memory)) }
+            @if let Some(times) = &timings.decode { (decode(times)) }
+        }
+    }
+}
+
+fn cache_path(times: &CachePathTimes) -> Markup {
+    let longest = times.at.iter().map(|at| at.median_ns).fold(1.0, f64::max);
+    html! {
+        h3 { "The cache's own time" }
+        p {
+            "Timed: " (words::part(times.part)) "; batch " (times.batch) ", " (times.context)
+            " tokens in the caches at either capacity, " (times.rounds) " interleaved rounds. The ratio is "
+            (format!("{:.2}", times.ratio)) "; up to " (format!("{:.2}", times.flat_up_to)) " counts as flat."
+        }
+        div.wide { table {
+            thead { tr { th.n { "capacity" } th.n { "caches" } th.n { "fastest" } th.n { "median" } th {} } }
+            tbody { @for at in &times.at { tr {
+                td.n { (at.capacity) }
+                td.n { (words::size(at.cache_bytes)) }
+                td.n { (units::time(at.fastest_ns)) }
+                td.n { (units::time(at.median_ns)) }
+                td.bar { span style=(format!("width: {:.1}%", 100.0 * at.median_ns / longest)) {} }
+            } } }
+        } }
+    }
+}
+
+fn bytes_moved(bytes: BytesMoved) -> Markup {
+    html! {
+        h3 { "Bytes moved per step" }
+        p {
+            "Computed from the shapes, not measured: to bring all caches up to date, a decode step of batch "
+            (bytes.batch) " moves " b { (words::size(bytes.in_place)) }
+            " in place, each new row read once and written once. Where the caches are copied, at " (bytes.capacity)
+            " slots, it moves " b { (words::size(bytes.copied)) } "."
+        }
+    }
+}
+
+fn peak_memory(peaks: &[PeakMemory]) -> Markup {
+    html! {
+        h3 { "Peak memory" }
+        p { "The most memory that the process held while it decoded, beyond what it held before the first step." }
+        div.wide { table {
+            thead { tr {
+                th { "model" } th.n { "batch" } th.n { "steps" } th.n { "tokens at the end" } th.n { "peak" }
+            } }
+            tbody { @for peak in peaks { tr {
+                td { (words::side(peak.of)) }
+                td.n { (peak.batch) }
+                td.n { (peak.steps) }
+                td.n { (peak.context) }
+                td.n { @if let Some(bytes) = peak.bytes { (words::size(bytes)) } @else { "not measured" } }
+            } } }
+        } }
+    }
+}
+
+fn decode(times: &DecodeTimes) -> Markup {
+    let line = |side| {
+        let time = |at: &crate::certificate::DecodeTime| match side {
+            Side::Model => Some((at.context, at.model_ns)),
+            Side::Original => at.original_ns.map(|time| (at.context, time)),
+        };
+        Line { name: words::side(side), points: times.at.iter().filter_map(time).collect() }
+    };
+    let lines = [Side::Model, Side::Original].map(line);
+    let plot = Plot {
+        label: "Time of one decode step against the tokens in the caches",
+        across: "tokens in the caches before the step",
+        lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+    };
+    html! {
+        h3 { "A whole decode step" }
+        p {
+            "Batch " (times.batch) ", static caches of " (times.capacity) " slots, medians of " (times.rounds)
+            " interleaved rounds."
+            @if let Some(crossover) = times.crossover { " " (words::crossover(crossover)) }
+        }
+        @if times.at.len() > 1 { div.wide { (plot.draw()) } }
+        div.wide { table {
+            thead { tr {
+                th.n { "tokens before" } th.n { "this model" } th.n { "the original" } th.n { "original over this" }
+            } }
+            tbody { @for at in &times.at { tr {
+                td.n { (at.context) }
+                td.n { (units::time(at.model_ns)) }
+                @if let Some(original) = at.original_ns {
+                    td.n { (units::time(original)) }
+                    td.n { (units::three_digits(original / at.model_ns)) }
+                } @else { td.n { "–" } td.n { "–" } }
+            } } }
+        } }
+    }
+}

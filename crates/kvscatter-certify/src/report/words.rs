@@ -1,0 +1,253 @@
+//! What a certificate says in words, the same on a page and in a terminal.
+
+use kvscatter_bench::units;
+
+use crate::certificate::{
+    Against, Certificate, Check, Crossover, Evidence, Fill, Phase, Side, TimedPart, Timings, Verdict,
+};
+
+/// One kind of evidence: its claims, and what it can and cannot show.
+pub struct Kind<'c> {
+    /// Its name.
+    pub name: &'static str,
+    /// What it rests on, what it shows and what it does not.
+    pub says: &'static str,
+    /// The claims.
+    pub checks: &'c [Check],
+}
+
+/// The three kinds of evidence, in the order in which they are given.
+#[must_use]
+pub fn kinds(evidence: &Evidence) -> [Kind<'_>; 3] {
+    [
+        Kind {
+            name: "Structural",
+            says: "What the graph says. It holds for every input, on a runtime that runs the graph as it stands. It \
+                   does not show what a runtime does with the graph.",
+            checks: &evidence.structural,
+        },
+        Kind {
+            name: "Observed",
+            says: "What was seen in memory while the model ran. It holds for these runs: other prompts, positions \
+                   and runtimes were not tried. A cache that is copied out and back within a step looks the same, \
+                   which is why the graph is examined and the time taken as well.",
+            checks: &evidence.observed,
+        },
+        Kind {
+            name: "Timed",
+            says: "How long it took. It holds for this machine, give or take its noise. A time that does not grow \
+                   with the capacity leaves no room for a copy of the cache; it says nothing about what is computed.",
+            checks: &evidence.timed,
+        },
+    ]
+}
+
+/// What no certificate shows, whatever its verdict.
+pub const LIMITS: [&str; 4] = [
+    "The tokens are drawn at random from the model's vocabulary. That its answers are good is not examined, only that \
+     they are the same.",
+    "It holds for the files with these hashes and for this version of the runtime. Another version, another device \
+     or other options of the session may copy the cache: certify again after a change.",
+    "In place needs the caller as well: past and present must be bound to the same memory in every step, as was done \
+     here. A runtime that is left to allocate the present makes a second cache.",
+    "A slot that was never written must hold finite values, since a masked slot is still multiplied by zero. The \
+     caller sees to that by zeroing the caches once.",
+];
+
+/// The verdict as a word.
+#[must_use]
+pub fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Passed => "passed",
+        Verdict::Failed => "failed",
+        Verdict::NotApplicable => "not applicable",
+        Verdict::NotMeasured => "not measured",
+    }
+}
+
+/// The outcome in one sentence.
+#[must_use]
+pub fn headline(certificate: &Certificate) -> &'static str {
+    match certificate.verdict {
+        Verdict::Passed => "The KV cache is written in place.",
+        Verdict::Failed => "Not certified: what was claimed does not hold.",
+        Verdict::NotMeasured | Verdict::NotApplicable => "Not certified: too little could be examined.",
+    }
+}
+
+/// How many claims fared how: `9 claims passed, 1 was not measured`.
+#[must_use]
+pub fn tally(evidence: &Evidence) -> String {
+    let of = |verdict| evidence.checks().filter(|check| check.verdict == verdict).count();
+    let mut parts = Vec::new();
+    for (verdict, one, more) in [
+        (Verdict::Failed, "failed", "failed"),
+        (Verdict::Passed, "passed", "passed"),
+        (Verdict::NotMeasured, "was not measured", "were not measured"),
+        (Verdict::NotApplicable, "does not apply", "do not apply"),
+    ] {
+        match of(verdict) {
+            0 => {}
+            count => {
+                let noun = if parts.is_empty() { if count == 1 { " claim" } else { " claims" } } else { "" };
+                parts.push(format!("{count}{noun} {}", if count == 1 { one } else { more }));
+            }
+        }
+    }
+    if parts.is_empty() { "no claim was examined".to_owned() } else { parts.join(", ") }
+}
+
+/// Where a failure is: `ragged decode, step 3, cache "past.0.key", sample 1, slot 17`; empty for the whole model.
+#[must_use]
+pub fn place(failure: &crate::certificate::Failure) -> String {
+    let number = |name: &str, value: Option<usize>| value.map(|value| format!("{name} {value}"));
+    let parts = [
+        failure.scenario.clone(),
+        number("step", failure.step),
+        failure.cache.as_ref().map(|cache| format!("cache {cache}")),
+        number("sample", failure.sample),
+        number("slot", failure.slot),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What the caches held at first.
+#[must_use]
+pub fn fill(fill: Fill) -> &'static str {
+    match fill {
+        Fill::Zeros => "zeros",
+        Fill::Canaries => "canaries",
+    }
+}
+
+/// What logits were compared with.
+#[must_use]
+pub fn against(against: Against) -> &'static str {
+    match against {
+        Against::Original => "the original",
+        Against::UnaliasedRun => "an unaliased run",
+    }
+}
+
+/// What kind of step it is.
+#[must_use]
+pub fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Prefill => "prefill",
+        Phase::Chunk => "chunk",
+        Phase::Decode => "decode",
+    }
+}
+
+/// Which model of the two.
+#[must_use]
+pub fn side(side: Side) -> &'static str {
+    match side {
+        Side::Model => "this model",
+        Side::Original => "the original",
+    }
+}
+
+/// What was timed.
+#[must_use]
+pub fn part(part: TimedPart) -> &'static str {
+    match part {
+        TimedPart::CachePath => "the nodes between past and present alone",
+        TimedPart::WholeStep => "a whole decode step, since no part of it handles the cache alone",
+    }
+}
+
+/// From which context length on the static cache pays, one sentence.
+#[must_use]
+pub fn crossover(crossover: Crossover) -> String {
+    match crossover {
+        Crossover::Always => "This model was faster at every context length that was timed.".to_owned(),
+        Crossover::Never => {
+            "The original was faster at every context length that was timed: attention over a static \
+                             cache may read every slot."
+                .to_owned()
+        }
+        Crossover::From(context) => format!(
+            "The original was faster below about {context} tokens of context: attention over a static cache may read \
+             every slot. Above, this model was."
+        ),
+        Crossover::Unclear => "Neither model was faster beyond the machine's noise.".to_owned(),
+    }
+}
+
+/// The few numbers that matter most: a name, the number, and what it is compared with.
+#[must_use]
+pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
+    let mut figures = Vec::new();
+    if let Some(worst) = certificate.logits.iter().max_by(|a, b| a.worst.total_cmp(&b.worst)) {
+        figures.push([
+            "largest difference of a logit".to_owned(),
+            difference(worst.worst),
+            format!("at most {} from {}", difference(worst.tolerance), against(worst.against)),
+        ]);
+    }
+    let Some(Timings { cache_path, bytes_moved, decode, .. }) = &certificate.timings else { return figures };
+    if let Some(times) = cache_path
+        && let (Some(small), Some(large)) = (times.at.first(), times.at.last())
+    {
+        figures.push([
+            "cache time, large over small capacity".to_owned(),
+            format!("{:.2} ×", times.ratio),
+            format!("{} and {} slots", small.capacity, large.capacity),
+        ]);
+    }
+    if let Some(bytes) = bytes_moved {
+        figures.push([
+            "moved in the caches per step".to_owned(),
+            size(bytes.in_place),
+            format!("{} if copied at {} slots", size(bytes.copied), bytes.capacity),
+        ]);
+    }
+    if let Some(Some(crossover)) = decode.as_ref().map(|decode| decode.crossover) {
+        figures.push([
+            "faster than the original".to_owned(),
+            match crossover {
+                Crossover::Always => "always".to_owned(),
+                Crossover::Never => "never".to_owned(),
+                Crossover::From(context) => format!("from {context} tokens"),
+                Crossover::Unclear => "unclear".to_owned(),
+            },
+            "whole decode steps, as timed".to_owned(),
+        ]);
+    }
+    figures
+}
+
+/// A difference of logits: `2.4e-7`, and `0` if there is none.
+#[must_use]
+pub fn difference(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }
+}
+
+/// A size, as `1.50 KiB`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    units::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Text from files, which may hold line breaks, terminal commands and Unicode's invisible characters for the
+/// direction of text, made safe for one line: with those a name reads as another.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || reorders(c) {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+fn reorders(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
