@@ -93,16 +93,7 @@ impl<'p> Editor<'p> {
 
     /// Adds a node and returns the name of its first output.
     pub(crate) fn add(&mut self, new: NewNode) -> String {
-        let NewNode { mut proto, hint } = new;
-        let op_type = proto.op_type.clone().unwrap_or_default();
-        match proto.output.first() {
-            Some(_) => proto.name = Some(self.names.fresh(&op_type)),
-            None => {
-                let name = self.names.fresh(&hint);
-                proto.output = vec![name.clone()];
-                proto.name = Some(name);
-            }
-        }
+        let proto = new.into_proto(&mut self.names);
         proto.output.iter().for_each(|name| self.names.take(Some(name)));
         self.changed.extend(proto.output.iter().cloned());
         let output = proto.output.first().cloned().unwrap_or_default();
@@ -220,20 +211,9 @@ impl<'p> Editor<'p> {
         self.constant(&Tensor::new(ElementType::Int64, shape, Data::Bytes(bytes))?)
     }
 
-    /// Adds an input of the graph, after those there are.
-    ///
-    /// # Errors
-    /// [`Error::DuplicateName`] if something has that name.
-    pub(crate) fn add_input(
-        &mut self,
-        name: &str,
-        element: ElementType,
-        dims: &[Dimension<'_>],
-    ) -> Result<(), Error> {
-        if self.names.contains(name) {
-            return Err(Error::DuplicateName { name: name.to_owned() });
-        }
-        self.names.take(Some(name));
+    /// Adds an input of the graph, after those there are, and returns its name: the hint, or the hint and a number.
+    pub(crate) fn add_input(&mut self, hint: &str, element: ElementType, dims: &[Dimension<'_>]) -> String {
+        let name = self.names.fresh(hint);
         let tensor = type_proto::Tensor {
             elem_type: Some(element.onnx_code()),
             shape: shape(dims).into(),
@@ -241,9 +221,9 @@ impl<'p> Editor<'p> {
         };
         let ty = TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() };
         let input =
-            ValueInfoProto { name: Some(name.to_owned()), r#type: ty.into(), ..ValueInfoProto::default() };
+            ValueInfoProto { name: Some(name.clone()), r#type: ty.into(), ..ValueInfoProto::default() };
         self.graph().input.push(input);
-        Ok(())
+        name
     }
 
     /// Declares other dimensions for an input or an output of the graph.
@@ -335,7 +315,7 @@ mod tests {
     use kvscatter::ElementType;
     use kvscatter::spec::onnx::Dimension;
 
-    use super::{Editor, NewNode};
+    use super::{Editor, Names, NewNode};
     use crate::proto::attribute_proto::AttributeType;
     use crate::proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
@@ -375,7 +355,7 @@ mod tests {
     }
 
     fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-        NewNode::new(op_type, inputs).outputs(&[output]).proto
+        NewNode::new(op_type, inputs).outputs(&[output]).into_proto(&mut Names::default())
     }
 
     fn value(name: &str) -> ValueInfoProto {
@@ -456,9 +436,8 @@ mod tests {
         let mut model = model();
         let mut editor = Editor::new(&mut model).unwrap();
         let batch = [Dimension::Symbolic("batch"), Dimension::Known(3), Dimension::Unknown];
-        editor.add_input("write_indices", ElementType::Int64, &batch[..1]).unwrap();
-        let error = editor.add_input("inner", ElementType::Int64, &[]).unwrap_err();
-        assert!(matches!(error, Error::DuplicateName { name } if name == "inner"));
+        assert_eq!(editor.add_input("write_indices", ElementType::Int64, &batch[..1]), "write_indices");
+        assert_eq!(editor.add_input("inner", ElementType::Int64, &[]), "inner_1");
         editor.set_dims("write_indices", &batch).unwrap();
         let error = editor.set_dims("c", &[]).unwrap_err();
         assert!(matches!(error, Error::ValueMissing { name } if name == "c"));
@@ -466,7 +445,7 @@ mod tests {
         editor.metadata("key", "new");
         editor.finish().unwrap();
         let graph = Graph::new(&model).unwrap();
-        assert_eq!(graph.input_names().last(), Some("write_indices"));
+        assert_eq!(graph.input_names().collect::<Vec<_>>()[2..], ["write_indices", "inner_1"]);
         assert_eq!(model.metadata_props.len(), 1);
     }
 

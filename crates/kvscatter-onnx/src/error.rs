@@ -153,6 +153,12 @@ pub enum Error {
     /// The operator set is older than the form of the operator that is known here.
     #[error("version {version} of the operator set is too old, {least} is the least")]
     OpsetTooOld { version: i64, least: i64 },
+    /// No operator set of the default domain up to this version has it, or it was deprecated.
+    #[error("version {version} of the operator set has no such operator")]
+    OperatorUnknown { version: i64 },
+    /// The operator means something else in a newer operator set, and nothing there means what it meant.
+    #[error("the operator changed between versions {from} and {to} of its set: {what}")]
+    OperatorChanged { from: i64, to: i64, what: &'static str },
     /// Too few or too many inputs.
     #[error("{got} inputs, {least} to {most} are possible")]
     InputCount { least: usize, most: usize, got: usize },

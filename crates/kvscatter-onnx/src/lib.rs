@@ -42,6 +42,7 @@ mod file;
 pub mod generate;
 mod graph;
 mod model;
+mod opset;
 pub mod proto;
 mod tensor;
 pub mod tensor_proto;

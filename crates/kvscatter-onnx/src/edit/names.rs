@@ -48,10 +48,6 @@ impl Names {
         self.taken.extend(name.map(str::to_owned));
     }
 
-    pub(crate) fn contains(&self, name: &str) -> bool {
-        self.taken.contains(name)
-    }
-
     fn take_graph(&mut self, graph: &GraphProto) {
         for value in graph.input.iter().chain(&graph.output).chain(&graph.value_info) {
             self.take(value.name.as_deref());
@@ -100,7 +96,7 @@ pub(crate) fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool 
 }
 
 /// The values that a subgraph takes from around it.
-fn captures(graph: &GraphProto) -> BTreeSet<&str> {
+pub(crate) fn captures(graph: &GraphProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
     names.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));
     for name in defined(graph) {

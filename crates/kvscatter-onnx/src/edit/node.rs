@@ -3,11 +3,13 @@
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, NodeProto, TensorProto};
 
+use super::names::Names;
+
 /// A node of the default domain. What it writes to gets new names unless [`outputs`](Self::outputs) says which.
 #[derive(Clone, Debug)]
 pub(crate) struct NewNode {
-    pub(super) proto: NodeProto,
-    pub(super) hint: String,
+    proto: NodeProto,
+    hint: String,
 }
 
 impl NewNode {
@@ -18,7 +20,7 @@ impl NewNode {
             input: inputs.iter().map(|&input| input.to_owned()).collect(),
             ..NodeProto::default()
         };
-        Self { proto, hint: op_type.to_lowercase() }
+        Self::from(proto)
     }
 
     /// What its output is called, a number added where the name is taken; otherwise after the operator.
@@ -34,30 +36,58 @@ impl NewNode {
     }
 
     pub(crate) fn int(self, name: &str, value: i64) -> Self {
-        self.attribute(AttributeType::INT, name, |attribute| attribute.i = Some(value))
+        self.set(AttributeType::INT, name, |attribute| attribute.i = Some(value))
     }
 
     pub(crate) fn ints(self, name: &str, values: &[i64]) -> Self {
-        self.attribute(AttributeType::INTS, name, |attribute| attribute.ints = values.to_vec())
+        self.set(AttributeType::INTS, name, |attribute| attribute.ints = values.to_vec())
     }
 
     pub(crate) fn float(self, name: &str, value: f32) -> Self {
-        self.attribute(AttributeType::FLOAT, name, |attribute| attribute.f = Some(value))
+        self.set(AttributeType::FLOAT, name, |attribute| attribute.f = Some(value))
     }
 
     pub(crate) fn string(self, name: &str, value: &str) -> Self {
-        self.attribute(AttributeType::STRING, name, |attribute| attribute.s = Some(value.as_bytes().to_vec()))
+        self.set(AttributeType::STRING, name, |attribute| attribute.s = Some(value.as_bytes().to_vec()))
     }
 
     pub(crate) fn tensor(self, name: &str, value: TensorProto) -> Self {
-        self.attribute(AttributeType::TENSOR, name, |attribute| attribute.t = value.into())
+        self.set(AttributeType::TENSOR, name, |attribute| attribute.t = value.into())
     }
 
-    fn attribute(mut self, ty: AttributeType, name: &str, set: impl FnOnce(&mut AttributeProto)) -> Self {
+    /// An attribute, instead of one of the same name.
+    pub(crate) fn attribute(mut self, attribute: AttributeProto) -> Self {
+        self.proto.attribute.retain(|other| other.name != attribute.name);
+        self.proto.attribute.push(attribute);
+        self
+    }
+
+    /// The message, with new names where none are given.
+    pub(crate) fn into_proto(self, names: &mut Names) -> NodeProto {
+        let Self { mut proto, hint } = self;
+        if proto.output.is_empty() {
+            let name = names.fresh(&hint);
+            proto.output = vec![name.clone()];
+            proto.name.get_or_insert(name);
+        }
+        if proto.name.is_none() {
+            proto.name = Some(names.fresh(&hint));
+        }
+        proto
+    }
+
+    fn set(self, ty: AttributeType, name: &str, set: impl FnOnce(&mut AttributeProto)) -> Self {
         let mut attribute =
             AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() };
         set(&mut attribute);
-        self.proto.attribute.push(attribute);
-        self
+        self.attribute(attribute)
+    }
+}
+
+/// A node that is there, to be given other attributes. It keeps its names.
+impl From<NodeProto> for NewNode {
+    fn from(proto: NodeProto) -> Self {
+        let hint = proto.op_type.as_deref().unwrap_or_default().to_lowercase();
+        Self { proto, hint }
     }
 }

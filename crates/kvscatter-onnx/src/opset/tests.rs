@@ -1,0 +1,250 @@
+//! Every change, on nodes with literal attributes.
+
+use super::upgrade;
+use crate::Error;
+use crate::edit::NewNode;
+use crate::edit::names::Names;
+use crate::proto::attribute_proto::AttributeType;
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+
+/// A node that reads `x`, `x1`… and makes `y`, `y1`….
+fn node(op_type: &str, inputs: &[&str]) -> NewNode {
+    NewNode::new(op_type, inputs).outputs(&["y"])
+}
+
+fn model(version: i64, node: NewNode) -> ModelProto {
+    let node = node.into_proto(&mut Names::default());
+    let graph = GraphProto { node: vec![node], ..GraphProto::default() };
+    ModelProto { graph: graph.into(), opset_import: vec![opset(version)], ..ModelProto::default() }
+}
+
+fn opset(version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto { version: Some(version), ..OperatorSetIdProto::default() }
+}
+
+/// `Op(inputs){attributes} -> outputs`.
+fn line(node: &NodeProto) -> String {
+    let attributes: Vec<_> = node.attribute.iter().map(attribute).collect();
+    let op_type = node.op_type.as_deref().unwrap();
+    let attributes =
+        if attributes.is_empty() { String::new() } else { format!("{{{}}}", attributes.join(" ")) };
+    format!("{op_type}({}){attributes} -> {}", node.input.join(", "), node.output.join(", "))
+}
+
+fn attribute(attribute: &AttributeProto) -> String {
+    let value = match attribute.r#type.unwrap() {
+        AttributeType::INT => attribute.i.unwrap().to_string(),
+        AttributeType::INTS => format!("{:?}", attribute.ints),
+        AttributeType::STRING => String::from_utf8(attribute.s.clone().unwrap()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    format!("{}={value}", attribute.name.as_deref().unwrap())
+}
+
+fn upgraded(version: i64, node: NewNode) -> Vec<String> {
+    let mut model = model(version, node);
+    upgrade(&mut model, 24).unwrap();
+    assert_eq!((model.ir_version, model.opset_import[0].version), (Some(11), Some(24)));
+    model.graph.node.iter().map(line).collect()
+}
+
+fn refused(version: i64, node: NewNode) -> String {
+    upgrade(&mut model(version, node), 24).unwrap_err().to_string()
+}
+
+#[test]
+fn axes_become_an_input() {
+    for (op_type, versions) in
+        [("Squeeze", [11, 12]), ("Unsqueeze", [11, 12]), ("ReduceSum", [11, 12]), ("ReduceMean", [13, 17])]
+    {
+        for version in versions {
+            let axes = node(op_type, &["x"]).ints("axes", &[0, -1]);
+            assert_eq!(
+                upgraded(version, axes),
+                ["Constant(){value_ints=[0, -1]} -> constant", &format!("{op_type}(x, constant) -> y")]
+            );
+            assert_eq!(upgraded(version, node(op_type, &["x"])), [format!("{op_type}(x) -> y")]);
+        }
+    }
+    assert_eq!(upgraded(13, node("ReduceSum", &["x", "a"])), ["ReduceSum(x, a) -> y"]);
+    assert_eq!(upgraded(18, node("ReduceMean", &["x", "a"])), ["ReduceMean(x, a) -> y"]);
+}
+
+#[test]
+fn a_split_says_its_lengths_in_an_input_or_how_many_there_are() {
+    let lengths = node("Split", &["x"]).ints("split", &[2, 4]).int("axis", 1).outputs(&["y", "z"]);
+    assert_eq!(
+        upgraded(11, lengths),
+        ["Constant(){value_ints=[2, 4]} -> constant", "Split(x, constant){axis=1} -> y, z"]
+    );
+    for inputs in [&["x"][..], &["x", ""]] {
+        let even = node("Split", inputs).outputs(&["y", "z"]);
+        assert_eq!(upgraded(17, even), ["Split(x){num_outputs=2} -> y, z"]);
+    }
+    assert_eq!(upgraded(13, node("Split", &["x", "l"])), ["Split(x, l) -> y"]);
+    assert_eq!(upgraded(18, node("Split", &["x"]).int("num_outputs", 1)), ["Split(x){num_outputs=1} -> y"]);
+}
+
+#[test]
+fn softmax_was_over_all_axes_from_one_on() {
+    for op_type in ["Softmax", "LogSoftmax", "Hardmax"] {
+        let lower = op_type.to_lowercase();
+        assert_eq!(
+            upgraded(12, node(op_type, &["x"]).int("axis", -1)),
+            [format!("{op_type}(x){{axis=-1}} -> y")]
+        );
+        assert_eq!(upgraded(13, node(op_type, &["x"])), [format!("{op_type}(x) -> y")]);
+        for (axis, node) in [(1, node(op_type, &["x"])), (2, node(op_type, &["x"]).int("axis", 2))] {
+            assert_eq!(
+                upgraded(12, node),
+                [
+                    "Shape(x) -> shape".to_owned(),
+                    format!("Flatten(x){{axis={axis}}} -> flatten"),
+                    format!("{op_type}(flatten){{axis=-1}} -> {lower}_1"),
+                    format!("Reshape({lower}_1, shape){{allowzero=1}} -> y"),
+                ]
+            );
+        }
+    }
+}
+
+#[test]
+fn group_normalization_scales_channels() {
+    let node = node("GroupNormalization", &["x", "scale", "bias"]).int("num_groups", 3);
+    assert_eq!(
+        upgraded(18, node),
+        [
+            "Shape(x){start=1 end=2} -> shape",
+            "Constant(){value_ints=[3]} -> constant",
+            "Div(shape, constant) -> div",
+            "Concat(constant, div){axis=0} -> concat",
+            "Constant(){value_ints=[1]} -> constant_1",
+            "Constant(){value_ints=[-1]} -> constant_2",
+            "Unsqueeze(scale, constant_1) -> unsqueeze",
+            "Expand(unsqueeze, concat) -> expand",
+            "Reshape(expand, constant_2) -> reshape",
+            "Unsqueeze(bias, constant_1) -> unsqueeze_1",
+            "Expand(unsqueeze_1, concat) -> expand_1",
+            "Reshape(expand_1, constant_2) -> reshape_1",
+            "GroupNormalization(x, reshape, reshape_1){num_groups=3} -> y",
+        ]
+    );
+}
+
+#[test]
+fn the_others() {
+    let cases = [
+        (11, node("Dropout", &["x"]).float("ratio", 0.5), "Dropout(x) -> y"),
+        (
+            11,
+            node("BatchNormalization", &["x", "s", "b", "m", "v"]).outputs(&["y", ""]),
+            "BatchNormalization(x, s, b, m, v) -> y",
+        ),
+        (11, node("Resize", &["x", "roi", "empty", "sizes"]), "Resize(x, , , sizes) -> y"),
+        (12, node("Resize", &["x", "roi", "scales"]), "Resize(x, , scales) -> y"),
+        (
+            15,
+            node("RoiAlign", &["x", "r", "i"]),
+            "RoiAlign(x, r, i){coordinate_transformation_mode=output_half_pixel} -> y",
+        ),
+        (16, node("RoiAlign", &["x", "r", "i"]), "RoiAlign(x, r, i) -> y"),
+        (16, node("GridSample", &["x", "g"]).string("mode", "bicubic"), "GridSample(x, g){mode=cubic} -> y"),
+        (
+            16,
+            node("GridSample", &["x", "g"]).string("mode", "nearest"),
+            "GridSample(x, g){mode=nearest} -> y",
+        ),
+        (21, node("MaxPool", &["x"]).int("ceil_mode", 0), "MaxPool(x){ceil_mode=0} -> y"),
+        (22, node("MaxPool", &["x"]).int("ceil_mode", 1), "MaxPool(x){ceil_mode=1} -> y"),
+        (11, node("MatMul", &["x", "z"]), "MatMul(x, z) -> y"),
+    ];
+    for (version, node, want) in cases {
+        assert_eq!(upgraded(version, node), [want]);
+    }
+    let crop =
+        node("Resize", &["x", "roi", "s"]).string("coordinate_transformation_mode", "tf_crop_and_resize");
+    assert!(upgraded(11, crop)[0].starts_with("Resize(x, roi, s)"));
+    assert_eq!(
+        upgraded(17, node("DFT", &["x", ""])),
+        ["Constant(){value_int=1} -> axis", "DFT(x, , axis) -> y"]
+    );
+}
+
+#[test]
+fn what_has_no_equal_is_refused_with_node_and_versions() {
+    let training = node("BatchNormalization", &["x"]).outputs(&["y", "mean"]);
+    assert_eq!(
+        refused(13, training),
+        "node 0 \"batchnormalization\" (BatchNormalization, domain ai.onnx, version 13): the operator changed between \
+         versions 13 and 24 of its set: with outputs for training it had others"
+    );
+    let changed = [
+        (11, node("Dropout", &["x"]).outputs(&["y", "mask"])),
+        (12, node("Resize", &["x"]).string("coordinate_transformation_mode", "tf_half_pixel_for_nn")),
+        (21, node("AveragePool", &["x"]).int("ceil_mode", 1)),
+    ];
+    for (version, node) in changed {
+        let refused = refused(version, node);
+        assert!(refused.contains(&format!("changed between versions {version} and 24")), "{refused}");
+    }
+    let unknown = [
+        (23, "TensorScatter"),
+        (11, "Scatter"),
+        (11, "Upsample"),
+        (13, "Trilu"),
+        (22, "Attention"),
+        (17, "Frob"),
+    ];
+    for (version, op_type) in unknown {
+        let error = upgrade(&mut model(version, node(op_type, &["x"])), 24).unwrap_err();
+        assert!(matches!(error.root(), Error::OperatorUnknown { .. }), "{error}");
+    }
+    let error = upgrade(&mut model(10, node("Relu", &["x"])), 24).unwrap_err();
+    assert!(matches!(error, Error::OpsetTooOld { version: 10, least: 11 }), "{error}");
+}
+
+#[test]
+fn other_domains_newer_sets_and_functions_of_the_model() {
+    let mut foreign = node("Squeeze", &["x"]).ints("axes", &[0]).into_proto(&mut Names::default());
+    foreign.domain = Some("com.example".to_owned());
+    assert_eq!(upgraded(11, foreign.into()), ["Squeeze(x){axes=[0]} -> y"]);
+
+    let mut newer = model(26, node("Whatever", &["x"]));
+    upgrade(&mut newer, 24).unwrap();
+    assert_eq!(newer.opset_import[0].version, Some(26));
+
+    let squeeze = || node("Squeeze", &["x"]).ints("axes", &[0]);
+    let mut called = model(11, squeeze());
+    let body = node("Unsqueeze", &["constant"]).ints("axes", &[1]).into_proto(&mut Names::default());
+    called.functions = vec![FunctionProto {
+        name: Some("Squeeze".to_owned()),
+        input: vec!["constant".to_owned()],
+        output: vec!["y".to_owned()],
+        node: vec![body],
+        opset_import: vec![opset(12)],
+        ..FunctionProto::default()
+    }];
+    upgrade(&mut called, 24).unwrap();
+    assert_eq!(line(&called.graph.node[0]), "Squeeze(x){axes=[0]} -> y", "the model's own, not the operator");
+    let function: Vec<_> = called.functions[0].node.iter().map(line).collect();
+    assert_eq!(
+        function,
+        ["Constant(){value_ints=[1]} -> constant_1", "Unsqueeze(constant, constant_1) -> y"]
+    );
+    assert_eq!(called.functions[0].opset_import[0].version, Some(24));
+}
+
+#[test]
+fn subgraphs_too_with_names_that_clash_with_nothing_around_them() {
+    let inner = node("Squeeze", &["constant"]).ints("axes", &[0]).into_proto(&mut Names::default());
+    let branch = AttributeProto {
+        name: Some("then_branch".to_owned()),
+        r#type: Some(AttributeType::GRAPH),
+        g: GraphProto { node: vec![inner], ..GraphProto::default() }.into(),
+        ..AttributeProto::default()
+    };
+    let mut model = model(11, node("If", &["flag"]).attribute(branch));
+    upgrade(&mut model, 24).unwrap();
+    let body: Vec<_> = model.graph.node[0].attribute[0].g.node.iter().map(line).collect();
+    assert_eq!(body, ["Constant(){value_ints=[0]} -> constant_1", "Squeeze(constant, constant_1) -> y"]);
+}
