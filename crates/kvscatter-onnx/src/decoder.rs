@@ -4,10 +4,14 @@
 //! and position ids are (each picks rows of a table), the names that exporters give them tell them apart; see
 //! [`Role`].
 
+mod cost;
 mod flow;
+mod hazards;
 mod pairs;
 mod part;
 mod roles;
+mod sizes;
+mod tensorrt;
 mod trace;
 mod writer;
 
@@ -17,7 +21,10 @@ use kvscatter::{ElementType, Mode};
 
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Error, Graph, Node, ValueInfo};
+pub use cost::{At, Cost};
 use flow::Flow;
+pub use hazards::{Hazard, PrefixMask, Runtime};
+pub use tensorrt::{Reason, Refusal};
 
 /// A decoder: a graph whose caches go in as inputs and come back as outputs, with rows written.
 #[derive(Clone, Debug)]
@@ -50,6 +57,8 @@ pub struct Cache<'m> {
     pub element: ElementType,
     /// The shape of past. If only present declares one, that, with the sequence unknown.
     pub past_shape: Vec<Dimension<'m>>,
+    /// That shape, with what present declares and what the writer's attributes and weights say in its gaps.
+    pub known_shape: Vec<Dimension<'m>>,
     /// Present as declared.
     pub present_info: ValueInfo<'m>,
     /// Which dimension of past is the sequence.
@@ -158,7 +167,7 @@ impl<'m> Decoder<'m> {
     ///
     /// # Errors
     /// [`Error::CacheNone`]; [`Error::CacheNotFedBack`], [`Error::CacheNotFed`], [`Error::CacheShapeMissing`],
-    /// [`Error::CacheDims`] and [`Error::SymbolConflict`] for caches that cannot work; those of
+    /// [`Error::CacheDoesNotGrow`] and [`Error::DimsDiffer`] for caches that cannot work; those of
     /// [`Graph::inputs`] and [`Graph::outputs`]; within [`Error::InNode`] those of a `TensorScatter` that breaks its
     /// own rules.
     pub fn of(graph: &Graph<'m>) -> Result<Self, Error> {
@@ -167,8 +176,10 @@ impl<'m> Decoder<'m> {
         let mut inputs = graph.inputs()?;
         inputs.retain(|input| flow.is_input(input.name));
         let mut caches = pairs::find(&flow, &inputs, &outputs)?;
+        sizes::check(&caches, &inputs)?;
         for cache in &mut caches {
             cache.part = part::of(&flow, cache);
+            cache.known_shape = sizes::known(&flow, cache);
         }
         let logits = logits(&caches, &outputs);
         let inputs = roles::assign(&flow, inputs, &caches, logits.as_ref());

@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 
 use crate::eval::NotInPlace;
 use crate::generate::OpenDim;
-use crate::{Node, NodeLabel, TensorError};
+use crate::{Node, FoldError, NodeLabel, TensorError};
 
 /// Why a file, a model or its evaluation was refused.
 ///
@@ -228,6 +228,10 @@ pub enum Error {
     #[error("{name:?} has dimension {axis} ({symbol:?}) = {got}, elsewhere {symbol:?} = {want}")]
     SymbolConflict { name: String, axis: usize, symbol: String, want: usize, got: usize },
 
+    /// What a graph computes on a probe cannot be known.
+    #[error(transparent)]
+    Fold(#[from] FoldError),
+
     // Generated inputs.
     /// Inputs cannot be generated without a rank.
     #[error("input {name:?} declares no shape: give its values")]
@@ -255,9 +259,22 @@ pub enum Error {
     /// A cache whose rank is not known.
     #[error("cache {name:?} declares no shape")]
     CacheShapeMissing { name: String },
-    /// Past and present declare sizes that cannot be those of one cache.
-    #[error("{past:?} has dimension {axis} = {want}, its present {present:?} has {got}")]
-    CacheDims { past: String, present: String, axis: usize, want: String, got: String },
+    /// Rows are joined to past, and present is declared to be no longer.
+    #[error("{past:?} and {present:?} both have dimension {axis} = {size}, though rows are joined to it")]
+    CacheDoesNotGrow { past: String, present: String, axis: usize, size: String },
+    /// One size is declared as two.
+    #[error(
+        "{first:?} has dimension {first_axis} = {first_size}, {second:?} has dimension {second_axis} = \
+         {second_size}: they must be equal"
+    )]
+    DimsDiffer {
+        first: String,
+        first_axis: usize,
+        first_size: usize,
+        second: String,
+        second_axis: usize,
+        second_size: usize,
+    },
 
     // Test directories.
     /// `input_0.pb, input_2.pb`: a number is left out.

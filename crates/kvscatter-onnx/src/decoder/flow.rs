@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::proto::{AttributeProto, GraphProto, NodeProto};
+use crate::edit::names::{captures, subgraphs};
 use crate::{Graph, Node};
 
 /// A graph to be walked in both directions.
@@ -40,7 +40,7 @@ impl<'m> Flow<'m> {
             for (slot, input) in proto.input.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 readers.entry(input.as_str()).or_default().push(Reader { node: index, slot: Some(slot) });
             }
-            for name in captures(proto) {
+            for name in subgraphs(proto).flat_map(captures) {
                 readers.entry(name).or_default().push(Reader { node: index, slot: None });
             }
         }
@@ -82,6 +82,11 @@ impl<'m> Flow<'m> {
         readers.iter().filter_map(|reader| Some((*self.nodes.get(reader.node)?, reader.slot)))
     }
 
+    /// A value's name as the graph holds it; `None` if no node makes it.
+    pub(super) fn name(&self, value: &str) -> Option<&'m str> {
+        self.makers.get_key_value(value).map(|(&name, _)| name)
+    }
+
     pub(super) fn is_output(&self, value: &str) -> bool {
         self.outputs.contains(value)
     }
@@ -109,22 +114,4 @@ impl<'m> Flow<'m> {
     pub(super) fn constant_dims(&self, value: &str) -> Option<&'m [i64]> {
         self.constants.get(value).copied()
     }
-}
-
-/// The names that the subgraphs of a node use, each once. Those that a subgraph makes itself are among them: ONNX
-/// forbids that they are names of the graph around it as well.
-pub(super) fn captures(node: &NodeProto) -> BTreeSet<&str> {
-    fn graphs(attributes: &[AttributeProto]) -> impl Iterator<Item = &GraphProto> {
-        attributes.iter().flat_map(|attribute| attribute.g.as_option().into_iter().chain(&attribute.graphs))
-    }
-    let mut names = BTreeSet::new();
-    let mut pending: Vec<_> = graphs(&node.attribute).collect();
-    while let Some(graph) = pending.pop() {
-        names.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));
-        for node in &graph.node {
-            names.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
-            pending.extend(graphs(&node.attribute));
-        }
-    }
-    names
 }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::flow::{Flow, captures};
+use super::flow::Flow;
 use super::trace::{MOST_STEPS, Path};
 use super::writer::{Axis, Write, Writer, earlier};
 use super::{Cache, Part, Style, Unknown};
+use crate::edit::names::reads;
 use crate::{Dimension, Error, Node, ValueInfo};
 
 /// The way of a cache through the graph.
@@ -171,6 +172,7 @@ fn cache<'m>(
         written: tail.source,
         update: write.update,
         element: past.element,
+        known_shape: shape.clone(),
         past_shape: shape,
         present_info: present.clone(),
         axis,
@@ -192,11 +194,9 @@ fn of_foreign<'m>(
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
     outputs: &[(&ValueInfo<'m>, Path<'m>)],
 ) -> Vec<Cache<'m>> {
-    let read =
-        (0..node.proto().input.len()).filter_map(|slot| node.input(slot)).chain(captures(node.proto()));
     let mut pasts: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for value in read {
+    for value in reads(node.proto()) {
         let path = Path::back(flow, value);
         let Some(past) = inputs.get(path.source) else { continue };
         if let Some(kind) = Kind::of(past).filter(|_| seen.insert(past.name)) {

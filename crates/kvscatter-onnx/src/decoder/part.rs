@@ -61,12 +61,15 @@ fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<Part> {
             _ => None,
         };
     }
-    let is_product = matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger");
-    if !is_product || slot > 1 {
+    if !is_product(node) || slot > 1 {
         return None;
     }
     let other = node.input(if slot == 0 { 1 } else { 0 })?;
     Some(if comes_from_softmax(flow, other) { Part::Value } else { Part::Key })
+}
+
+pub(super) fn is_product(node: &Node<'_>) -> bool {
+    matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger")
 }
 
 /// Through the nodes that exporters put behind a softmax: casts, dropout, and a `Where` that clears what is not a
@@ -89,7 +92,7 @@ fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
 }
 
 /// Nodes between a cache and its product: heads are repeated, turned, scaled.
-fn hands_on(node: &Node<'_>) -> bool {
+pub(super) fn hands_on(node: &Node<'_>) -> bool {
     node.domain() == DEFAULT_DOMAIN
         && matches!(
             node.op_type(),

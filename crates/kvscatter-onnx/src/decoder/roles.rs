@@ -109,12 +109,10 @@ fn give(
 /// What the nodes of a graph do with its inputs.
 fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
     let mut evidence: BTreeMap<&'m str, Evidence> = BTreeMap::new();
+    for (input, role, _) in uses(flow) {
+        evidence.entry(input).or_default().role.get_or_insert(role);
+    }
     for node in flow.nodes() {
-        for &(slot, role) in slots(node) {
-            if let Some(input) = node.input(slot).and_then(|value| same(flow, value)) {
-                evidence.entry(input).or_default().role.get_or_insert(role);
-            }
-        }
         if let Some((rows, picked)) = table(flow, node) {
             evidence.entry(picked).or_default().tables.push(rows);
         }
@@ -125,6 +123,17 @@ fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
         }
     }
     evidence
+}
+
+/// The graph inputs that an operator gives a role, node by node.
+pub(super) fn uses<'f, 'm>(
+    flow: &'f Flow<'m>,
+) -> impl Iterator<Item = (&'m str, Role, Node<'m>)> + use<'f, 'm> {
+    flow.nodes().iter().flat_map(move |node| {
+        slots(node)
+            .iter()
+            .filter_map(move |&(slot, role)| Some((same(flow, node.input(slot)?)?, role, *node)))
+    })
 }
 
 /// The inputs of an operator that have a role.
@@ -144,7 +153,7 @@ fn slots(node: &Node<'_>) -> &'static [(usize, Role)] {
 }
 
 /// The graph input that a value is, in another type or shape at most.
-fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
+pub(super) fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
     let path = Path::back(flow, value);
     let is_same = |node: &Node<'_>| {
         matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")

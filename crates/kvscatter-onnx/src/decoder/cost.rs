@@ -1,0 +1,120 @@
+//! What a cache costs: memory, and bytes copied by one step.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+
+use super::{Cache, Style};
+use crate::Dimension;
+
+/// The sizes that costs are computed at.
+#[derive(Clone, Debug)]
+pub struct At<'a> {
+    /// Samples.
+    pub batch: usize,
+    /// Tokens of each in the cache, before the step.
+    pub length: usize,
+    /// Tokens for which a static cache has room, where the model does not say.
+    pub capacity: usize,
+    /// Sizes of dimensions by their symbols.
+    pub dims: &'a BTreeMap<String, usize>,
+}
+
+/// The cost of one cache, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// One token of one sample.
+    pub per_token: u64,
+    /// The cache as it is: `length` tokens of every sample where it grows, its whole capacity where it is static.
+    pub size: u64,
+    /// The cache at the capacity it would have after conversion, or has.
+    pub static_size: u64,
+    /// What a step of one token copies today; every copied byte is read once and written once. A cache that grows is
+    /// copied whole. So is one of [`Style::GroupQueryAttention`] unless past and present share memory, and every
+    /// node between past and present copies it again. A [`Style::TensorScatter`] copies the new rows alone, where
+    /// past and present share memory. `None` for a style that is not known.
+    pub copied: Option<u64>,
+    /// What a step of one token copies at the least: the new rows, written into memory that past and present share.
+    pub copied_static: Option<u64>,
+}
+
+impl<'m> Cache<'m> {
+    /// Computes the costs. `None` if a size that is needed is open, a product does not fit, or the elements have no
+    /// size.
+    #[must_use]
+    pub fn cost(&self, at: &At<'_>) -> Option<Cost> {
+        let capacity = self.capacity_at(at);
+        let rows = |rows: usize| self.bytes(rows, at);
+        let per_token = self.bytes_of(1, 1, at)?;
+        let (size, static_size) = match self.is_static() {
+            true => (rows(capacity)?, rows(capacity)?),
+            false => (rows(at.length)?, rows(capacity)?),
+        };
+        let new = rows(1)?;
+        let whole = rows(if self.is_static() { capacity } else { at.length.checked_add(1)? })?;
+        let copies = u64::try_from(self.between.len()).ok()?.checked_mul(whole)?;
+        let written = match self.style {
+            Style::Concat | Style::AttentionPast | Style::GroupQueryAttention => Some(whole),
+            Style::TensorScatter(_) => Some(new),
+            Style::Unknown(_) => None,
+        };
+        Some(Cost {
+            per_token,
+            size,
+            static_size,
+            copied: written.and_then(|written| written.checked_add(copies)),
+            copied_static: written.map(|_| new),
+        })
+    }
+
+    /// The dimensions whose sizes the costs need and nobody knows, by their symbols; `past[axis]` for those that
+    /// have none.
+    #[must_use]
+    pub fn open_dims(&self, dims: &BTreeMap<String, usize>) -> Vec<String> {
+        let open = self.row_dims().filter(|(_, dim)| self.size(*dim, dims).is_none());
+        open.map(|(axis, dim)| match dim {
+            Dimension::Symbolic(symbol) => symbol.to_owned(),
+            _ => format!("{}[{axis}]", self.past),
+        })
+        .collect()
+    }
+
+    fn capacity_at(&self, at: &At<'_>) -> usize {
+        match self.capacity() {
+            Dimension::Known(capacity) if self.is_static() => capacity,
+            _ => at.capacity,
+        }
+    }
+
+    fn bytes(&self, rows: usize, at: &At<'_>) -> Option<u64> {
+        self.bytes_of(at.batch, rows, at)
+    }
+
+    fn bytes_of(&self, batch: usize, rows: usize, at: &At<'_>) -> Option<u64> {
+        if self.element == ElementType::String {
+            return None;
+        }
+        let mut shape = vec![batch, rows];
+        for (axis, dim) in self.row_dims() {
+            let key = || at.dims.get(&format!("{}[{axis}]", self.past)).copied();
+            shape.push(self.size(dim, at.dims).or_else(key)?);
+        }
+        u64::try_from(self.element.storage_len(&shape)?).ok()
+    }
+
+    /// The dimensions of one token of one sample.
+    fn row_dims(&self) -> impl Iterator<Item = (usize, Dimension<'m>)> {
+        // A cache of keys and values in one tensor has the batch second: [2, batch, heads, length, head size].
+        let batch = if self.part == super::Part::Both { 1 } else { 0 };
+        let dims = self.known_shape.iter().copied().enumerate();
+        dims.filter(move |(axis, _)| *axis != batch && *axis != self.axis)
+    }
+
+    fn size(&self, dim: Dimension<'_>, dims: &BTreeMap<String, usize>) -> Option<usize> {
+        match dim {
+            Dimension::Known(size) => Some(size),
+            Dimension::Symbolic(symbol) => dims.get(symbol).copied(),
+            Dimension::Unknown => None,
+        }
+    }
+}

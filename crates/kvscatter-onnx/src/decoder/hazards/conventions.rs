@@ -1,0 +1,90 @@
+//! Caches of one model that are not written in one way, and positions that are taken for what they are not.
+
+use std::collections::BTreeMap;
+
+use super::Hazard;
+use crate::decoder::{Cache, Decoder, Role, Style, roles};
+use crate::{Dimension, Node};
+
+pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
+    let caches = &decoder.caches;
+    let styles = grouped(caches.iter().map(|cache| (cache.style.to_string(), cache)));
+    if styles.len() > 1 {
+        let styles =
+            styles.into_values().map(|(first, count)| (first.style.clone(), first.past.to_owned(), count));
+        hazards.push(Hazard::MixedStyles { styles: styles.collect() });
+    }
+    let static_caches = || caches.iter().filter(|cache| cache.is_static());
+    let capacities = grouped(static_caches().filter_map(|cache| match cache.capacity() {
+        Dimension::Known(capacity) => Some((capacity, cache)),
+        _ => None,
+    }));
+    if capacities.len() > 1 {
+        let capacities =
+            capacities.into_iter().map(|(capacity, (first, count))| (capacity, first.past.to_owned(), count));
+        hazards.push(Hazard::MixedCapacities { capacities: capacities.collect() });
+    }
+    write_indices(decoder, static_caches(), hazards);
+    two_conventions(decoder, hazards);
+}
+
+/// The first cache of each kind, and how many there are.
+fn grouped<'c, 'm, K: Ord>(
+    caches: impl Iterator<Item = (K, &'c Cache<'m>)>,
+) -> BTreeMap<K, (&'c Cache<'m>, usize)> {
+    let mut groups = BTreeMap::new();
+    for (kind, cache) in caches {
+        let (_, count) = groups.entry(kind).or_insert((cache, 0_usize));
+        *count = count.saturating_add(1);
+    }
+    groups
+}
+
+/// Every static cache is to be written at the same positions, and not always at the first.
+fn write_indices<'c, 'm: 'c>(
+    decoder: &Decoder<'m>,
+    caches: impl Iterator<Item = &'c Cache<'m>>,
+    hazards: &mut Vec<Hazard>,
+) {
+    let mut first: Option<(&Cache<'_>, Option<&str>)> = None;
+    for cache in caches {
+        let Some(writer) = &cache.writer else { continue };
+        let indices = writer.input(2).map(|value| roles::same(&decoder.flow, value).unwrap_or(value));
+        match first {
+            None => first = Some((cache, indices)),
+            Some((other, others)) if others != indices => hazards.push(Hazard::MixedWriteIndices {
+                past: cache.past.to_owned(),
+                write_indices: indices.map(str::to_owned),
+                other: other.past.to_owned(),
+                other_write_indices: others.map(str::to_owned),
+            }),
+            Some(_) => {}
+        }
+        if indices.is_none() && matches!(cache.style, Style::TensorScatter(_)) {
+            hazards.push(Hazard::NoWriteIndices { past: cache.past.to_owned(), writer: writer.label() });
+        }
+    }
+}
+
+/// One number cannot be a start, a length and a last index.
+fn two_conventions(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
+    let is_position = |role| matches!(role, Role::WriteIndices | Role::NonpadKvSeqlen | Role::SeqlensK);
+    let mut first: BTreeMap<&str, Vec<(Role, Node<'_>)>> = BTreeMap::new();
+    for (input, role, node) in roles::uses(&decoder.flow).filter(|(_, role, _)| is_position(*role)) {
+        let uses = first.entry(input).or_default();
+        if uses.iter().all(|(other, _)| *other != role) {
+            uses.push((role, node));
+        }
+    }
+    for (input, uses) in first {
+        let mut uses = uses.into_iter();
+        let Some((role, node)) = uses.next() else { continue };
+        hazards.extend(uses.map(|(second, second_node)| Hazard::TwoConventions {
+            input: input.to_owned(),
+            first: role,
+            first_node: node.label(),
+            second,
+            second_node: second_node.label(),
+        }));
+    }
+}

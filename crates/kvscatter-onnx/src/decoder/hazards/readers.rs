@@ -1,0 +1,117 @@
+//! Who reads and writes a cache beside the one that should.
+
+use std::collections::BTreeSet;
+
+use kvscatter::Mode;
+
+use super::{Hazard, PrefixMask};
+use crate::Node;
+use crate::decoder::flow::Flow;
+use crate::decoder::part::{hands_on, is_product};
+use crate::decoder::trace::handed_on;
+use crate::decoder::{Cache, Style};
+
+/// More values than this are not followed from one cache.
+const MOST_VALUES: usize = 64;
+
+pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
+    let Some(writer) = &cache.writer else { return };
+    of_past(flow, cache, writer, hazards);
+    let turns = cache.earlier.iter().chain([writer]);
+    for (first, second) in turns.clone().zip(turns.skip(1)) {
+        let (first, second) = (first.label(), second.label());
+        hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
+    }
+    of_present(flow, cache, writer, hazards);
+}
+
+/// Everything that reads past, or what is handed on from it to the writer.
+fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
+    let known = |node: &Node<'_>| {
+        let is = |other: &Node<'_>| other.index() == node.index();
+        is(writer) || cache.earlier.iter().any(is)
+    };
+    let mut pending = vec![cache.past];
+    let mut seen = BTreeSet::new();
+    let mut named = BTreeSet::new();
+    while let Some(value) = pending.pop() {
+        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+            continue;
+        }
+        for (reader, slot) in flow.readers(value).take(MOST_VALUES) {
+            if known(&reader) || reads_shape(&reader) || !named.insert(reader.index()) {
+                continue;
+            }
+            if slot == Some(0) && handed_on(flow, &reader).is_some() {
+                pending.extend(reader.output(0));
+                continue;
+            }
+            let past = cache.past.to_owned();
+            let writes = slot == Some(0) && reader.is("TensorScatter");
+            hazards.push(if writes {
+                Hazard::WrittenTwice { past, first: writer.label(), second: reader.label() }
+            } else {
+                Hazard::PastReadElsewhere { past, reader: reader.label() }
+            });
+        }
+    }
+}
+
+/// Everything that present reaches until it meets queries or weights.
+fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
+    let mut copies: BTreeSet<_> = cache.copies.iter().copied().collect();
+    let mut pending = vec![cache.written];
+    let mut seen = BTreeSet::new();
+    let mut named = BTreeSet::new();
+    while let Some(value) = pending.pop() {
+        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+            continue;
+        }
+        if value != cache.present && flow.is_output(value) {
+            copies.insert(value);
+        }
+        for (reader, slot) in flow.readers(value).take(MOST_VALUES) {
+            let Some(slot) = slot.filter(|_| !reads_shape(&reader)) else { continue };
+            if !named.insert(reader.index()) {
+                continue;
+            }
+            if reads_as_attention(&reader, slot) {
+                hazards.extend(circular(cache, &reader));
+            } else if slot == 0 && reader.is("TensorScatter") {
+                let (first, second) = (writer.label(), reader.label());
+                hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
+            } else if hands_on(&reader) || handed_on(flow, &reader).is_some() {
+                pending.extend(reader.output(0));
+            } else {
+                let present = cache.present.to_owned();
+                hazards.push(Hazard::PresentReadElsewhere { present, reader: reader.label() });
+            }
+        }
+    }
+    if !copies.is_empty() {
+        let copies = copies.into_iter().map(str::to_owned).collect();
+        hazards.push(Hazard::PresentGivenTwice { present: cache.present.to_owned(), copies });
+    }
+}
+
+fn reads_shape(node: &Node<'_>) -> bool {
+    node.is("Shape") || node.is("Size")
+}
+
+fn reads_as_attention(node: &Node<'_>, slot: usize) -> bool {
+    is_product(node) || (node.op_type().ends_with("Attention") && (slot == 1 || slot == 2))
+}
+
+/// A ring whose slots are hidden by their place.
+fn circular(cache: &Cache<'_>, attention: &Node<'_>) -> Option<Hazard> {
+    if cache.style != Style::TensorScatter(Mode::Circular) || !attention.is("Attention") {
+        return None;
+    }
+    let is_causal = attention.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
+    let by = match attention.input(6) {
+        Some(_) => PrefixMask::NonpadKvSeqlen,
+        None if is_causal => PrefixMask::IsCausal,
+        None => return None,
+    };
+    Some(Hazard::CircularPrefixMask { past: cache.past.to_owned(), attention: attention.label(), by })
+}

@@ -1,0 +1,47 @@
+//! Runtimes that are known to be wrong: observed on the versions that are named, or read in their sources.
+
+use kvscatter::{ElementType, Mode};
+
+use super::{Hazard, Runtime};
+use crate::decoder::{Decoder, Style};
+
+pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
+    let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
+    let mut found = |runtime, node: Option<crate::Node<'_>>| {
+        hazards.extend(node.map(|node| Hazard::Runtime { runtime, node: node.label() }));
+    };
+    let first = scatters().find_map(|cache| cache.writer);
+    found(Runtime::NoKernel, first);
+    let odd = scatters().find(|cache| !has_kernel(cache.element));
+    if let Some(cache) = odd {
+        found(Runtime::NoKernelForType(cache.element), cache.writer);
+    }
+    found(Runtime::RowsLeftWritten, first);
+    found(Runtime::IndexClamped, first);
+    let causal = decoder.flow.nodes().iter().find(|node| {
+        let is_causal = node.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
+        node.is("Attention") && is_causal && node.input(6).is_some()
+    });
+    if first.is_some() {
+        found(Runtime::MaskTopLeft, causal.copied());
+    }
+    let circular = scatters().find(|cache| cache.style == Style::TensorScatter(Mode::Circular));
+    found(Runtime::ModuloEverywhere, circular.and_then(|cache| cache.writer));
+}
+
+fn has_kernel(element: ElementType) -> bool {
+    !matches!(
+        element,
+        ElementType::String
+            | ElementType::Complex64
+            | ElementType::Complex128
+            | ElementType::Float8E4M3Fn
+            | ElementType::Float8E4M3FnUz
+            | ElementType::Float8E5M2
+            | ElementType::Float8E5M2FnUz
+            | ElementType::Float8E8M0
+            | ElementType::Float4E2M1
+            | ElementType::Int4
+            | ElementType::UInt4
+    )
+}

@@ -1,0 +1,181 @@
+//! Hazards in words.
+
+use std::fmt;
+
+use super::{Hazard, PrefixMask, Runtime};
+use crate::NodeLabel;
+use crate::decoder::Role;
+
+impl Hazard {
+    /// A name for the kind of hazard that programs can rely on.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::PastReadElsewhere { .. } => "past-read-elsewhere",
+            Self::PresentReadElsewhere { .. } => "present-read-elsewhere",
+            Self::PresentGivenTwice { .. } => "present-given-twice",
+            Self::WrittenTwice { .. } => "written-twice",
+            Self::WrittenInTurn { .. } => "written-in-turn",
+            Self::CircularPrefixMask { .. } => "circular-prefix-mask",
+            Self::Between { .. } => "node-between",
+            Self::TypesDiffer { .. } => "types-differ",
+            Self::Grows { .. } => "grows",
+            Self::MixedStyles { .. } => "mixed-styles",
+            Self::MixedCapacities { .. } => "mixed-capacities",
+            Self::MixedWriteIndices { .. } => "mixed-write-indices",
+            Self::NoWriteIndices { .. } => "no-write-indices",
+            Self::TwoConventions { .. } => "two-conventions",
+            Self::Runtime { .. } => "runtime",
+        }
+    }
+
+    /// The cache it is about, by past, or by present where only that matters; `None` if it is about several.
+    #[must_use]
+    pub fn cache(&self) -> Option<&str> {
+        match self {
+            Self::PastReadElsewhere { past, .. }
+            | Self::WrittenTwice { past, .. }
+            | Self::WrittenInTurn { past, .. }
+            | Self::CircularPrefixMask { past, .. }
+            | Self::Between { past, .. }
+            | Self::TypesDiffer { past, .. }
+            | Self::Grows { past, .. }
+            | Self::NoWriteIndices { past, .. }
+            | Self::MixedWriteIndices { past, .. } => Some(past),
+            Self::PresentReadElsewhere { present, .. } | Self::PresentGivenTwice { present, .. } => {
+                Some(present)
+            }
+            Self::MixedStyles { .. }
+            | Self::MixedCapacities { .. }
+            | Self::TwoConventions { .. }
+            | Self::Runtime { .. } => None,
+        }
+    }
+
+    /// The node to look at.
+    #[must_use]
+    pub fn node(&self) -> Option<&NodeLabel> {
+        match self {
+            Self::PastReadElsewhere { reader: node, .. }
+            | Self::PresentReadElsewhere { reader: node, .. }
+            | Self::WrittenTwice { second: node, .. }
+            | Self::WrittenInTurn { second: node, .. }
+            | Self::CircularPrefixMask { attention: node, .. }
+            | Self::Between { node, .. }
+            | Self::NoWriteIndices { writer: node, .. }
+            | Self::TwoConventions { second_node: node, .. }
+            | Self::Runtime { node, .. } => Some(node),
+            Self::PresentGivenTwice { .. }
+            | Self::TypesDiffer { .. }
+            | Self::Grows { .. }
+            | Self::MixedStyles { .. }
+            | Self::MixedCapacities { .. }
+            | Self::MixedWriteIndices { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Hazard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PastReadElsewhere { past, reader } => {
+                write!(f, "{past} is read by {reader} as well, which in place may meet old rows or new")
+            }
+            Self::PresentReadElsewhere { present, reader } => {
+                write!(f, "{present} is read by {reader}, which is no attention")
+            }
+            Self::PresentGivenTwice { present, copies } => {
+                write!(f, "{present} is given as {} as well: only one can be in place", copies.join(", "))
+            }
+            Self::WrittenTwice { past, first, second } => {
+                write!(f, "{past} is written by {first} and, apart from it, by {second}")
+            }
+            Self::WrittenInTurn { past, first, second } => {
+                write!(f, "{past} is written by {first} and then again by {second}")
+            }
+            Self::CircularPrefixMask { past, attention, by } => {
+                let by = match by {
+                    PrefixMask::NonpadKvSeqlen => "nonpad_kv_seqlen",
+                    PrefixMask::IsCausal => "is_causal",
+                };
+                write!(
+                    f,
+                    "{past} is a ring, and {attention} hides slots by their place ({by}): once the ring has \
+                     wrapped, several rows at a time see the wrong ones"
+                )
+            }
+            Self::Between { past, node } => {
+                write!(f, "{past} passes {node} on its way to present, which copies the whole cache")
+            }
+            Self::TypesDiffer { past, present, past_type, present_type } => {
+                write!(f, "{past} is {past_type} and {present} {present_type}: they cannot share memory")
+            }
+            Self::Grows { past, present } => {
+                write!(
+                    f,
+                    "{present} is longer than {past}: they cannot share memory, every step copies all rows"
+                )
+            }
+            Self::MixedStyles { styles } => {
+                let each = styles.iter().map(|(style, past, count)| format!("{count} × {style} ({past})"));
+                write!(f, "caches are written in {} ways: {}", styles.len(), list(each))
+            }
+            Self::MixedCapacities { capacities } => {
+                let each = capacities.iter().map(|(size, past, count)| format!("{count} × {size} ({past})"));
+                write!(f, "caches have {} capacities: {}", capacities.len(), list(each))
+            }
+            Self::MixedWriteIndices { past, write_indices, other, other_write_indices } => {
+                let name = |indices: &Option<String>| {
+                    indices.as_deref().map_or("position 0".to_owned(), str::to_owned)
+                };
+                let (here, there) = (name(write_indices), name(other_write_indices));
+                write!(f, "{past} is written at {here}, {other} at {there}")
+            }
+            Self::NoWriteIndices { past, writer } => {
+                write!(f, "{past} is written without write_indices by {writer}: always at position 0")
+            }
+            Self::TwoConventions { input, first, first_node, second, second_node } => write!(
+                f,
+                "{input} is {} to {first_node} and {} to {second_node}: they differ",
+                position(*first),
+                position(*second)
+            ),
+            Self::Runtime { runtime, node } => write!(f, "{runtime} ({node})"),
+        }
+    }
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoKernel => f.write_str("ONNX Runtime before 1.25 has no TensorScatter"),
+            Self::NoKernelForType(element) => write!(f, "ONNX Runtime has no TensorScatter of {element}"),
+            Self::RowsLeftWritten => {
+                f.write_str("ONNX Runtime up to 1.29 refuses a bad index after writing the samples before it")
+            }
+            Self::IndexClamped => {
+                f.write_str("ONNX Runtime on CUDA clamps a bad index, and overwrites rows that count")
+            }
+            Self::MaskTopLeft => f.write_str(
+                "ONNX Runtime 1.25 aligns this causal mask top-left: wrong for several rows in mid-cache",
+            ),
+            Self::ModuloEverywhere => {
+                f.write_str("onnx up to 1.22 evaluates circular mode wrongly: it is no reference")
+            }
+        }
+    }
+}
+
+/// What the number that has a role is.
+fn position(role: Role) -> &'static str {
+    match role {
+        Role::WriteIndices => "the first slot written",
+        Role::NonpadKvSeqlen => "the length after the write",
+        Role::SeqlensK => "the length after the write less 1",
+        _ => "another number",
+    }
+}
+
+fn list(each: impl Iterator<Item = String>) -> String {
+    each.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,175 @@
+//! Sizes: those that contradict each other, and those that are known without being declared.
+
+use std::collections::BTreeMap;
+
+use super::flow::Flow;
+use super::trace::Path;
+use super::{Cache, Style};
+use crate::{Dimension, Error, Node, ValueInfo};
+
+/// Checks that no two declarations of one size differ: of past and present where they are one shape, of all batches,
+/// and of everything that has a symbol.
+pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Result<(), Error> {
+    let mut sizes = Sizes::default();
+    let mut batch = None;
+    for cache in caches {
+        let Some(past) = inputs.iter().find(|input| input.name == cache.past) else { continue };
+        // Nodes between may turn the cache or cut it, and what an unknown writer does is not known.
+        let turned = cache.between.iter().any(|node| matches!(node.op_type(), "Transpose" | "Slice" | "Pad"));
+        if turned || matches!(cache.style, Style::Unknown(_)) {
+            continue;
+        }
+        let first = *batch.get_or_insert((past, 0));
+        sizes.unify(first, (past, 0))?;
+        for axis in 0..cache.past_shape.len() {
+            let (old, new) = ((past, axis), (&cache.present_info, axis));
+            if axis != cache.axis || cache.is_static() {
+                sizes.unify(old, new)?;
+            } else if cache.style.grows() && sizes.are_one(old, new) {
+                let size = dim(old).map(|dim| text(&dim)).unwrap_or_default();
+                let (past, present) = (cache.past.to_owned(), cache.present.to_owned());
+                return Err(Error::CacheDoesNotGrow { past, present, axis, size });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A dimension of a declared value.
+type Place<'v, 'm> = (&'v ValueInfo<'m>, usize);
+
+/// What is known of symbols: the size of each, with the place it is known from, and which are one.
+#[derive(Default)]
+struct Sizes<'m> {
+    /// A symbol that has the same size, towards the one that stands for all of them.
+    same: BTreeMap<&'m str, &'m str>,
+    known: BTreeMap<&'m str, (usize, &'m str, usize)>,
+}
+
+impl<'m> Sizes<'m> {
+    fn unify(&mut self, left: Place<'_, 'm>, right: Place<'_, 'm>) -> Result<(), Error> {
+        let (Some(left_dim), Some(right_dim)) = (dim(left), dim(right)) else { return Ok(()) };
+        let (left, right) = (self.resolve(left_dim, left), self.resolve(right_dim, right));
+        match (left, right) {
+            (Ok(left), Ok(right)) => agree(left, right),
+            (Ok(size), Err(symbol)) | (Err(symbol), Ok(size)) => {
+                self.known.insert(symbol, size);
+                Ok(())
+            }
+            (Err(left), Err(right)) => {
+                if left != right {
+                    self.same.insert(left, right);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn are_one(&self, left: Place<'_, 'm>, right: Place<'_, 'm>) -> bool {
+        match (dim(left), dim(right)) {
+            (Some(Dimension::Unknown) | None, _) | (_, Some(Dimension::Unknown) | None) => false,
+            (Some(left), Some(right)) => left == right,
+        }
+    }
+
+    /// A size and where it is declared, or the symbol that stands for it.
+    fn resolve(
+        &mut self,
+        dim: Dimension<'m>,
+        place: Place<'_, 'm>,
+    ) -> Result<(usize, &'m str, usize), &'m str> {
+        let first = match dim {
+            Dimension::Known(size) => return Ok((size, place.0.name, place.1)),
+            Dimension::Symbolic(symbol) => symbol,
+            Dimension::Unknown => "",
+        };
+        let mut symbol = first;
+        while let Some(next) = self.same.get(symbol) {
+            symbol = next;
+        }
+        if symbol != first {
+            self.same.insert(first, symbol);
+        }
+        self.known.get(symbol).copied().ok_or(symbol)
+    }
+}
+
+fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), Error> {
+    let ((first_size, first, first_axis), (second_size, second, second_axis)) = (left, right);
+    if first_size == second_size {
+        return Ok(());
+    }
+    let (first, second) = (first.to_owned(), second.to_owned());
+    Err(Error::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size })
+}
+
+/// A dimension that says something.
+fn dim<'m>((value, axis): Place<'_, 'm>) -> Option<Dimension<'m>> {
+    value.shape.as_ref()?.get(axis).copied().filter(|dim| *dim != Dimension::Unknown)
+}
+
+fn text(dim: &Dimension<'_>) -> String {
+    match dim {
+        Dimension::Known(size) => size.to_string(),
+        Dimension::Symbolic(symbol) => (*symbol).to_owned(),
+        Dimension::Unknown => "?".to_owned(),
+    }
+}
+
+/// The shape of past with what present declares and what the writer's attributes and weights say in its gaps.
+pub(super) fn known<'m>(flow: &Flow<'m>, cache: &Cache<'m>) -> Vec<Dimension<'m>> {
+    let present = cache.present_info.shape.as_deref().unwrap_or_default();
+    let mut shape = cache.past_shape.clone();
+    let is_known = |dim: &Dimension<'_>| matches!(dim, Dimension::Known(_));
+    for (axis, dim) in shape.iter_mut().enumerate().filter(|(axis, _)| *axis != cache.axis) {
+        if let Some(declared) = present.get(axis).filter(|declared| !is_known(dim) && is_known(declared)) {
+            *dim = *declared;
+        }
+    }
+    if let (Style::GroupQueryAttention, Some(writer), [_, heads, _, head_size]) =
+        (&cache.style, &cache.writer, shape.as_mut_slice())
+    {
+        for (dim, size) in [(heads, of_heads(writer)), (head_size, of_head(flow, writer))] {
+            if let Some(size) = size.filter(|_| !is_known(dim)) {
+                *dim = Dimension::Known(size);
+            }
+        }
+    }
+    shape
+}
+
+fn of_heads(writer: &Node<'_>) -> Option<usize> {
+    usize::try_from(writer.attribute("kv_num_heads")?.i?).ok()
+}
+
+/// The size of a head of `GroupQueryAttention`, from the width of the projection that makes its keys, alone or
+/// packed with queries and values.
+fn of_head(flow: &Flow<'_>, writer: &Node<'_>) -> Option<usize> {
+    let kv_heads = of_heads(writer)?;
+    let (value, heads) = match writer.input(1) {
+        Some(key) => (key, kv_heads),
+        None => {
+            let heads = usize::try_from(writer.attribute("num_heads")?.i?).ok()?;
+            (writer.input(0)?, heads.checked_add(kv_heads)?.checked_add(kv_heads)?)
+        }
+    };
+    let width = width(flow, value)?;
+    width.checked_div(heads).filter(|head| head.checked_mul(heads) == Some(width))
+}
+
+/// The last dimension of what a product with weights makes.
+fn width(flow: &Flow<'_>, value: &str) -> Option<usize> {
+    let name = flow.name(value)?;
+    let (node, _) = flow.maker(Path::back(flow, name).source)?;
+    let size = match node.op_type() {
+        "MatMul" => *flow.constant_dims(node.input(1)?)?.last()?,
+        "Gemm" => {
+            let dims = flow.constant_dims(node.input(1)?)?;
+            let is_turned = node.attribute("transB").and_then(|turned| turned.i).unwrap_or(0) != 0;
+            *if is_turned { dims.first()? } else { dims.last()? }
+        }
+        "MatMulNBits" => node.attribute("N")?.i?,
+        _ => return None,
+    };
+    usize::try_from(size).ok()
+}
