@@ -33,12 +33,14 @@
 )]
 
 mod attribute;
+mod cache_path;
 mod edit;
 pub mod decoder;
 mod error;
 pub mod eval;
 mod external;
 mod file;
+mod fold;
 pub mod generate;
 mod graph;
 mod model;
@@ -52,8 +54,10 @@ pub mod test_dir;
 /// 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 
+pub use cache_path::{CachePath, Inseparable};
 pub use error::Error;
 pub use external::ExternalData;
+pub use fold::FoldError;
 pub use graph::{Graph, Node, NodeLabel, ValueInfo};
 pub use kvscatter::spec::onnx::Dimension;
 pub use model::Model;

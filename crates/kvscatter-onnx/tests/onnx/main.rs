@@ -1,6 +1,7 @@
 //! Files, models and their evaluation, good and bad.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests may fail as tests do")]
 
+mod cache_path;
 mod decoder;
 mod eval;
 mod external;

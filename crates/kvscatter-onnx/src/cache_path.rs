@@ -1,0 +1,263 @@
+//! The part of a decoder that brings one cache up to date, as a model of its own: what a runtime does to the cache
+//! can be timed without everything else that a decode step does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use crate::decoder::{Cache, Decoder, Style};
+use crate::proto::{GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
+use crate::{Error, Graph, Model, Node, NodeLabel};
+
+/// The nodes between one cache's past and its present, and nothing else.
+///
+/// Its inputs are the past, the new rows and, for `TensorScatter`, the positions; its output is the present. No
+/// shape is declared, so it runs at any batch and any capacity. The new rows have the past's shape but for the
+/// sequence.
+#[derive(Clone, Debug)]
+pub struct CachePath {
+    /// The model. Its opset is the decoder's.
+    pub model: Model,
+    /// The input that is the past, and its element type.
+    pub past: (String, ElementType),
+    /// The output that is the present.
+    pub present: String,
+    /// The inputs that are new rows, in the order in which they are written, and their element types.
+    pub updates: Vec<(String, ElementType)>,
+    /// The inputs that are `write_indices`: int64 `[batch]`.
+    pub write_indices: Vec<String>,
+    /// Which dimension is the sequence.
+    pub axis: usize,
+    /// Whether the present is longer than the past, by all new rows together.
+    pub grows: bool,
+}
+
+/// Why a cache has no path of its own.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Inseparable {
+    /// An operator that writes the cache computes something else as well, or is not known.
+    #[error("{node} does more than hand the cache on or write rows of it")]
+    Node {
+        /// The first such node, from present back.
+        node: Box<NodeLabel>,
+    },
+    /// The way from present back does not lead to past.
+    #[error("from {present:?}, no way through nodes that hand on one tensor leads back to {past:?}")]
+    NoWay {
+        /// The past.
+        past: String,
+        /// The present.
+        present: String,
+    },
+    /// A constant on the way that is not a small one within the model.
+    #[error("{name:?} is a constant of {} bytes or more, or kept outside the model", Self::CONSTANT_BYTES)]
+    Constant {
+        /// The constant.
+        name: String,
+    },
+}
+
+impl Inseparable {
+    /// What a constant on the way may take.
+    pub const CONSTANT_BYTES: usize = 64 << 10;
+}
+
+impl CachePath {
+    /// The path of each cache of a decoder, in the decoder's order.
+    ///
+    /// # Errors
+    /// Those of [`Graph::new`] and [`Decoder::of`]. A cache without a path is an [`Inseparable`] in its place.
+    pub fn of(model: &Model) -> Result<Vec<Result<Self, Inseparable>>, Error> {
+        let graph = model.graph()?;
+        let decoder = Decoder::of(&graph)?;
+        let finder = Finder::new(model, &graph);
+        Ok(decoder.caches.iter().map(|cache| finder.path(cache)).collect())
+    }
+}
+
+/// More nodes in a row are not followed, which bounds the time that a hostile graph can take.
+const MOST_NODES: usize = 256;
+
+/// Looks up what makes a value.
+struct Finder<'a, 'm> {
+    proto: &'a ModelProto,
+    graph: &'a Graph<'m>,
+    makers: BTreeMap<&'m str, Node<'m>>,
+}
+
+impl<'a, 'm> Finder<'a, 'm> {
+    fn new(model: &'a Model, graph: &'a Graph<'m>) -> Self {
+        let outputs = |node: &Node<'m>| {
+            let node = *node;
+            node.proto().output.iter().map(move |output| (output.as_str(), node))
+        };
+        let makers =
+            graph.nodes().iter().flat_map(outputs).filter(|(output, _)| !output.is_empty()).collect();
+        Self { proto: model.proto(), graph, makers }
+    }
+
+    fn path(&self, cache: &Cache<'m>) -> Result<CachePath, Inseparable> {
+        let nodes = self.nodes(cache)?;
+        let mut draft = Draft::default();
+        let mut element = cache.element;
+        draft.input(cache.past, element);
+        for node in &nodes {
+            match node.op_type() {
+                "TensorScatter" => {
+                    draft.update(node.input(1), element);
+                    draft.positions(node.input(2));
+                }
+                "Concat" => draft.update(node.input(1), element),
+                "Cast" => {
+                    let to = node.attribute("to").and_then(|to| i32::try_from(to.i?).ok());
+                    let to = to.and_then(ElementType::from_onnx_code);
+                    element = to.ok_or_else(|| inseparable(node))?;
+                }
+                _ => {}
+            }
+            for value in (0..node.proto().input.len()).filter_map(|slot| node.input(slot)) {
+                self.constant(value, &mut draft)?;
+            }
+            draft.node(node.proto());
+        }
+        draft.outputs.push(value_info(cache.present, element));
+        let graph = GraphProto {
+            name: Some("cache_path".to_owned()),
+            node: draft.nodes,
+            input: draft.inputs,
+            output: draft.outputs,
+            initializer: draft.initializers,
+            ..GraphProto::default()
+        };
+        let proto = ModelProto {
+            ir_version: self.proto.ir_version,
+            opset_import: self.proto.opset_import.clone(),
+            graph: graph.into(),
+            ..ModelProto::default()
+        };
+        Ok(CachePath {
+            model: Model::from_proto(proto),
+            past: (cache.past.to_owned(), cache.element),
+            present: cache.present.to_owned(),
+            updates: draft.updates,
+            write_indices: draft.write_indices,
+            axis: cache.axis,
+            grows: cache.style == Style::Concat,
+        })
+    }
+
+    /// From past to present.
+    fn nodes(&self, cache: &Cache<'m>) -> Result<Vec<Node<'m>>, Inseparable> {
+        let no_way = || Inseparable::NoWay { past: cache.past.to_owned(), present: cache.present.to_owned() };
+        let mut nodes = Vec::new();
+        let mut value = cache.present;
+        while value != cache.past {
+            let node = self.makers.get(value).filter(|_| nodes.len() < MOST_NODES).ok_or_else(no_way)?;
+            value = self.handed_on(node).ok_or_else(|| inseparable(node))?;
+            nodes.push(*node);
+        }
+        nodes.reverse();
+        Ok(nodes)
+    }
+
+    /// The tensor whose shape, and but for new rows whose elements, a node's output has.
+    fn handed_on(&self, node: &Node<'m>) -> Option<&'m str> {
+        match node.op_type() {
+            "Concat" if node.is("Concat") && node.proto().input.len() == 2 => node.input(0),
+            op @ ("TensorScatter" | "Identity" | "Cast" | "Neg" | "Abs" | "Clip") if node.is(op) => {
+                node.input(0)
+            }
+            op @ ("Add" | "Sub" | "Mul" | "Div") if node.is(op) => {
+                let (left, right) = (node.input(0)?, node.input(1)?);
+                match (self.is_constant(left), self.is_constant(right)) {
+                    (false, true) => Some(left),
+                    (true, false) => Some(right),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn is_constant(&self, value: &str) -> bool {
+        self.graph.initializers().contains_key(value)
+            || self.makers.get(value).is_some_and(|node| node.is("Constant"))
+    }
+
+    /// Takes a constant over into the path. What is none is an input already.
+    fn constant(&self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), Inseparable> {
+        let too_large = || Inseparable::Constant { name: value.to_owned() };
+        if draft.known.contains(value) {
+            return Ok(());
+        }
+        if let Some(&tensor) = self.graph.initializers().get(value) {
+            let mut copy = tensor.clone();
+            let size = crate::proto::encode(&copy).map_err(|_| too_large())?.len();
+            if size > Inseparable::CONSTANT_BYTES || !copy.external_data.is_empty() {
+                return Err(too_large());
+            }
+            copy.name = Some(value.to_owned());
+            draft.initializers.push(copy);
+        } else if let Some(node) = self.makers.get(value).filter(|node| node.is("Constant")) {
+            draft.nodes.push(node.proto().clone());
+        } else {
+            return Err(too_large());
+        }
+        draft.known.insert(value);
+        Ok(())
+    }
+}
+
+/// A path's graph while it is put together.
+#[derive(Default)]
+struct Draft<'m> {
+    /// The values that are there already.
+    known: BTreeSet<&'m str>,
+    nodes: Vec<NodeProto>,
+    inputs: Vec<ValueInfoProto>,
+    outputs: Vec<ValueInfoProto>,
+    initializers: Vec<crate::proto::TensorProto>,
+    updates: Vec<(String, ElementType)>,
+    write_indices: Vec<String>,
+}
+
+impl<'m> Draft<'m> {
+    /// Declares an input; `false` if the value is there already.
+    fn input(&mut self, name: &'m str, element: ElementType) -> bool {
+        let is_new = self.known.insert(name);
+        if is_new {
+            self.inputs.push(value_info(name, element));
+        }
+        is_new
+    }
+
+    fn update(&mut self, name: Option<&'m str>, element: ElementType) {
+        if let Some(name) = name.filter(|name| self.input(name, element)) {
+            self.updates.push((name.to_owned(), element));
+        }
+    }
+
+    fn positions(&mut self, name: Option<&'m str>) {
+        if let Some(name) = name.filter(|name| self.input(name, ElementType::Int64)) {
+            self.write_indices.push(name.to_owned());
+        }
+    }
+
+    fn node(&mut self, node: &'m NodeProto) {
+        self.known.extend(node.output.iter().map(String::as_str));
+        self.nodes.push(node.clone());
+    }
+}
+
+fn inseparable(node: &Node<'_>) -> Inseparable {
+    Inseparable::Node { node: Box::new(node.label()) }
+}
+
+/// A tensor of unknown rank.
+fn value_info(name: &str, element: ElementType) -> ValueInfoProto {
+    let tensor = type_proto::Tensor { elem_type: Some(element.onnx_code()), ..type_proto::Tensor::default() };
+    let ty =
+        TypeProto { value: Some(type_proto::Value::TensorType(Box::new(tensor))), ..TypeProto::default() };
+    ValueInfoProto { name: Some(name.to_owned()), r#type: ty.into(), ..ValueInfoProto::default() }
+}

@@ -1,0 +1,82 @@
+//! The nodes between past and present, taken out of real exports.
+
+use kvscatter_onnx::proto::NodeProto;
+use kvscatter_onnx::{CachePath, Inseparable, Model};
+
+use crate::support::testdata;
+
+fn load(name: &str) -> Model {
+    Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap()
+}
+
+fn paths(model: &Model) -> Vec<CachePath> {
+    CachePath::of(model).unwrap().into_iter().map(Result::unwrap).collect()
+}
+
+fn operators(path: &CachePath) -> Vec<String> {
+    path.model.proto().graph.node.iter().map(|node| node.op_type.clone().unwrap()).collect()
+}
+
+#[test]
+fn a_growing_cache_is_a_concat_of_two_inputs() {
+    let paths = paths(&load("optimum-llama"));
+    assert_eq!(paths.len(), 4);
+    for path in &paths {
+        assert_eq!(operators(path), ["Concat"]);
+        assert!(path.grows && path.write_indices.is_empty() && path.updates.len() == 1, "{path:?}");
+        assert_eq!(path.model.graph().unwrap().input_names().len(), 2);
+        assert_eq!(path.axis, 2);
+    }
+}
+
+#[test]
+fn a_static_cache_is_a_scatter_of_three_inputs() {
+    let paths = paths(&load("mobius-llama-static"));
+    assert_eq!(paths.len(), 4);
+    for path in &paths {
+        assert_eq!(operators(path), ["TensorScatter"]);
+        assert_eq!((path.grows, path.axis), (false, 1));
+        assert_eq!(path.write_indices, ["write_indices"]);
+        assert_eq!(path.model.graph().unwrap().input_names().len(), 3);
+    }
+}
+
+#[test]
+fn attention_that_joins_past_and_new_rows_itself_has_no_path() {
+    for (name, operator) in
+        [("mobius-llama-dynamic", "Attention"), ("genai-llama-gqa", "GroupQueryAttention")]
+    {
+        let paths = CachePath::of(&load(name)).unwrap();
+        assert_eq!(paths.len(), 4);
+        for path in paths {
+            let Err(Inseparable::Node { node }) = path else { panic!("{path:?}") };
+            assert_eq!(node.op_type, operator);
+        }
+    }
+}
+
+/// The cache is read through two nodes that take each other back, and scaled behind the write: it is copied.
+#[test]
+fn what_lies_between_past_and_present_is_in_the_path() {
+    let mut model = load("mobius-llama-static");
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
+    let past = graph.node[at].input[0].clone();
+    let present = std::mem::replace(&mut graph.node[at].output[0], "unscaled".to_owned());
+    let one = graph.initializer.iter_mut().find(|tensor| tensor.dims == [64]).unwrap().name.clone().unwrap();
+    graph.node[at].input[0] = "twice".to_owned();
+    let node = |op_type: &str, inputs: &[&str], output: &str| NodeProto {
+        op_type: Some(op_type.to_owned()),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    };
+    graph.node.insert(at + 1, node("Mul", &[&one, "unscaled"], &present));
+    graph.node.splice(at..at, [node("Neg", &[&past], "once"), node("Neg", &["once"], "twice")]);
+    let paths = paths(&model);
+    assert_eq!(operators(&paths[0]), ["Neg", "Neg", "TensorScatter", "Mul"]);
+    assert_eq!(paths[0].model.proto().graph.initializer.len(), 1);
+    assert_eq!(paths[0].present, present);
+    assert_eq!(operators(&paths[1]), ["TensorScatter"]);
+    assert!(paths.iter().all(|path| path.model.graph().is_ok()));
+}
