@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 
 use crate::eval::NotInPlace;
 use crate::generate::OpenDim;
-use crate::{Node, FoldError, NodeLabel, TensorError};
+use crate::{FoldError, Node, NodeLabel, TensorError};
 
 /// Why a file, a model or its evaluation was refused.
 ///
@@ -46,6 +46,15 @@ pub enum Error {
     /// The message is too large for protobuf.
     #[error("cannot write the {message}: {cause}")]
     Encode { message: &'static str, cause: buffa::EncodeError },
+    /// An output of this name would replace what is read.
+    #[error("is the model that is read or holds its values, and no input is overwritten")]
+    OverInput,
+    /// The place of a file of values is taken.
+    #[error("is there already with other contents, and the model's values would lie there")]
+    DataFileDiffers,
+    /// A model and its values in one place.
+    #[error("the model's values would lie there, and so would the model: give it another name")]
+    DataFileIsModel,
 
     // Tensors.
     /// The values do not make a tensor.

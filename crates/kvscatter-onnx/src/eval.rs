@@ -22,7 +22,7 @@ use crate::{DEFAULT_MEMORY_LIMIT, Error, Graph, Model, Node, Tensor, ValueInfo, 
 pub use report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report, Use};
 
 pub(crate) use memory::bytes;
-pub(crate) use op::Op;
+pub(crate) use op::{ConstantValue, Op};
 pub(crate) use types::{Bindings, TensorType, Types};
 
 /// The most dimensions a value may have here: NumPy's limit.

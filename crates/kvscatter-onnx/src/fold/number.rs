@@ -1,0 +1,226 @@
+//! Numbers of the element types: how they are read, rounded and cast.
+//!
+//! Floats are computed in 64 bits and rounded to their type after every operator, to the nearest, ties to even;
+//! what lies beyond the type's range becomes infinite. For +, -, *, / and the square root that is what a runtime
+//! gives that computes in 32 bits. 16-bit floats are rounded by way of 32 bits, as runtimes do.
+
+use half::{bf16, f16};
+use kvscatter::ElementType;
+
+use super::shapes::signed;
+use super::{FoldError, Values};
+use crate::Error;
+
+/// How a type's values are kept. Strings, complex numbers and floats of fewer than 16 bits have no kind: only their
+/// shapes are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Int,
+    Float,
+    Bool,
+}
+
+impl Kind {
+    pub(crate) fn of(element: ElementType) -> Option<Self> {
+        match element {
+            ElementType::Bool => Some(Self::Bool),
+            ElementType::Float64 | ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 => {
+                Some(Self::Float)
+            }
+            element => int_range(element).map(|_| Self::Int),
+        }
+    }
+}
+
+/// A float in the precision and range of its type.
+#[expect(clippy::as_conversions, reason = "rounding is what is asked for")]
+pub(crate) fn round(element: ElementType, value: f64) -> f64 {
+    match element {
+        ElementType::Float32 => f64::from(value as f32),
+        ElementType::Float16 => f16::from_f32(value as f32).to_f64(),
+        ElementType::BFloat16 => bf16::from_f32(value as f32).to_f64(),
+        _ => value,
+    }
+}
+
+/// An integer, if its type has it.
+///
+/// # Errors
+/// [`FoldError::Overflow`] for the result of arithmetic that left 64 bits (`None`) or leaves the type.
+pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, Error> {
+    let (least, most) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
+    value.filter(|value| (least..=most).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
+}
+
+/// Values as another type has them: floats truncate to integers, integers wrap around to narrower ones, and
+/// whatever is not zero is true, NaN too. `None` if the type has no [`Kind`].
+///
+/// # Errors
+/// [`FoldError::Cast`] for a float that truncates to no value of the integer type, which ONNX leaves undefined, and
+/// for a negative integer as uint64, of which only the lower half is kept.
+pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, Error> {
+    let Some(kind) = Kind::of(to) else { return Ok(None) };
+    Ok(Some(match (values, kind) {
+        (Values::Ints(from), Kind::Int) => {
+            Values::Ints(from.iter().map(|&value| wrap(to, value)).collect::<Result<_, _>>()?)
+        }
+        (Values::Ints(from), Kind::Float) => {
+            Values::Floats(from.iter().map(|&value| int_to_float(to, value)).collect())
+        }
+        (Values::Ints(from), Kind::Bool) => Values::Bools(from.iter().map(|&value| value != 0).collect()),
+        (Values::Floats(from), Kind::Int) => {
+            Values::Ints(from.iter().map(|&value| float_to_int(to, value)).collect::<Result<_, _>>()?)
+        }
+        (Values::Floats(from), Kind::Float) => {
+            Values::Floats(from.iter().map(|&value| round(to, value)).collect())
+        }
+        (Values::Floats(from), Kind::Bool) => Values::Bools(from.iter().map(|&value| value != 0.0).collect()),
+        (Values::Bools(from), Kind::Int) => Values::Ints(from.iter().map(|&value| value.into()).collect()),
+        (Values::Bools(from), Kind::Float) => {
+            Values::Floats(from.iter().map(|&value| f64::from(u8::from(value))).collect())
+        }
+        (Values::Bools(from), Kind::Bool) => Values::Bools(from.clone()),
+    }))
+}
+
+/// The values that a tensor's bytes hold; `None` if its type has no [`Kind`], or a value is beyond int64's range.
+pub(crate) fn decode(element: ElementType, bytes: &[u8], count: usize) -> Option<Values> {
+    fn ints<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> i64) -> Option<Values> {
+        Some(Values::Ints(bytes.as_chunks().0.iter().map(|&chunk| read(chunk)).collect()))
+    }
+    fn floats<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Option<Values> {
+        Some(Values::Floats(bytes.as_chunks().0.iter().map(|&chunk| read(chunk)).collect()))
+    }
+    let nibbles = || bytes.iter().flat_map(|byte| [byte & 0xF, byte >> 4]).take(count);
+    match element {
+        ElementType::Bool => Some(Values::Bools(bytes.iter().map(|&byte| byte != 0).collect())),
+        ElementType::Int64 => ints(bytes, i64::from_le_bytes),
+        ElementType::Int32 => ints(bytes, |chunk| i32::from_le_bytes(chunk).into()),
+        ElementType::Int16 => ints(bytes, |chunk| i16::from_le_bytes(chunk).into()),
+        ElementType::Int8 => ints(bytes, |chunk| i8::from_le_bytes(chunk).into()),
+        ElementType::UInt32 => ints(bytes, |chunk| u32::from_le_bytes(chunk).into()),
+        ElementType::UInt16 => ints(bytes, |chunk| u16::from_le_bytes(chunk).into()),
+        ElementType::UInt8 => ints(bytes, |chunk| u8::from_le_bytes(chunk).into()),
+        ElementType::UInt64 => {
+            let values = bytes.as_chunks().0.iter();
+            let values: Result<_, _> =
+                values.map(|&chunk| i64::try_from(u64::from_le_bytes(chunk))).collect();
+            values.ok().map(Values::Ints)
+        }
+        ElementType::UInt4 => Some(Values::Ints(nibbles().map(i64::from).collect())),
+        ElementType::Int4 => {
+            let values = nibbles()
+                .map(i64::from)
+                .map(|value| if value > 7 { value.saturating_sub(16) } else { value });
+            Some(Values::Ints(values.collect()))
+        }
+        ElementType::Float64 => floats(bytes, f64::from_le_bytes),
+        ElementType::Float32 => floats(bytes, |chunk| f32::from_le_bytes(chunk).into()),
+        ElementType::Float16 => floats(bytes, |chunk| f16::from_le_bytes(chunk).to_f64()),
+        ElementType::BFloat16 => floats(bytes, |chunk| bf16::from_le_bytes(chunk).to_f64()),
+        _ => None,
+    }
+}
+
+/// The integers of a type that are kept: all, but of uint64 only those that int64 has as well.
+fn int_range(element: ElementType) -> Option<(i64, i64)> {
+    Some(match element {
+        ElementType::Int64 => (i64::MIN, i64::MAX),
+        ElementType::Int32 => (i32::MIN.into(), i32::MAX.into()),
+        ElementType::Int16 => (i16::MIN.into(), i16::MAX.into()),
+        ElementType::Int8 => (i8::MIN.into(), i8::MAX.into()),
+        ElementType::Int4 => (-8, 7),
+        ElementType::UInt64 => (0, i64::MAX),
+        ElementType::UInt32 => (0, u32::MAX.into()),
+        ElementType::UInt16 => (0, u16::MAX.into()),
+        ElementType::UInt8 => (0, u8::MAX.into()),
+        ElementType::UInt4 => (0, 15),
+        _ => return None,
+    })
+}
+
+/// The low bits of an integer, read as the type.
+///
+/// # Errors
+/// [`FoldError::Cast`] for a negative number as uint64, of which only the lower half is kept.
+fn wrap(element: ElementType, value: i64) -> Result<i64, Error> {
+    let (least, most) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    let [value_wide, least, most] = [value, least, most].map(i128::from);
+    let count = most.saturating_sub(least).saturating_add(1);
+    let low = value_wide.saturating_sub(least).checked_rem_euclid(count).map(|low| low.saturating_add(least));
+    low.filter(|_| element != ElementType::UInt64)
+        .and_then(|low| i64::try_from(low).ok())
+        .ok_or_else(|| FoldError::Cast { value: value.to_string(), element }.into())
+}
+
+#[expect(clippy::as_conversions, reason = "rounding is what is asked for, once, by the type's own width")]
+pub(crate) fn int_to_float(element: ElementType, value: i64) -> f64 {
+    match element {
+        ElementType::Float64 => value as f64,
+        _ => round(element, f64::from(value as f32)),
+    }
+}
+
+#[expect(clippy::as_conversions, reason = "the value is a whole number of the 64-bit range")]
+pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, Error> {
+    let refused = || FoldError::Cast { value: value.to_string(), element };
+    let whole = value.trunc();
+    // 2^63 is a float, the largest int64 is not.
+    let limit = 9_223_372_036_854_775_808.0;
+    if !(-limit..limit).contains(&whole) {
+        return Err(refused().into());
+    }
+    fit(element, Some(whole as i64)).map_err(|_| refused().into())
+}
+
+/// A count as a float.
+pub(crate) fn to_float(count: usize) -> f64 {
+    int_to_float(ElementType::Float64, signed(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::{cast, decode, round};
+    use crate::fold::Values;
+
+    #[test]
+    fn floats_round_to_their_type_and_overflow_to_infinity() {
+        let least_half = -65504.0;
+        assert_eq!(round(ElementType::Float16, least_half), least_half);
+        assert_eq!(round(ElementType::Float16, least_half * 2.0), f64::NEG_INFINITY);
+        assert_eq!(round(ElementType::Float16, f64::from(f32::MIN)), f64::NEG_INFINITY);
+        assert_eq!(round(ElementType::Float32, -3.402_823_5e38), f64::from(f32::MIN));
+        assert_eq!(round(ElementType::Float32, -1e39), f64::NEG_INFINITY);
+        assert_eq!(round(ElementType::BFloat16, 1.0 + 1.0 / 256.0), 1.0);
+        assert_eq!(round(ElementType::Float32, 0.1), 0.100_000_001_490_116_12);
+        assert!(round(ElementType::Float16, f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn integers_wrap_and_floats_truncate() {
+        let ints = |values: &[i64]| Values::Ints(values.to_vec());
+        let to = |values: Values, element| cast(&values, element).unwrap().unwrap();
+        assert_eq!(to(ints(&[i64::MAX, i64::MIN, 1 << 31]), ElementType::Int32), ints(&[-1, 0, -1 << 31]));
+        assert_eq!(to(ints(&[-1, 300]), ElementType::UInt8), ints(&[255, 44]));
+        assert_eq!(to(Values::Floats(vec![-1.9, 1.9, -0.0]), ElementType::Int64), ints(&[-1, 1, 0]));
+        assert_eq!(to(ints(&[70000]), ElementType::Float16), Values::Floats(vec![f64::INFINITY]));
+        for value in [f64::NAN, f64::INFINITY, 9.3e18, -9.3e18] {
+            assert!(cast(&Values::Floats(vec![value]), ElementType::Int64).is_err(), "{value}");
+        }
+        assert!(cast(&Values::Floats(vec![128.0]), ElementType::Int8).is_err());
+        assert!(cast(&ints(&[-1]), ElementType::UInt64).is_err());
+        assert_eq!(cast(&ints(&[1]), ElementType::Float8E5M2).unwrap(), None);
+    }
+
+    #[test]
+    fn four_bit_integers_are_two_to_a_byte() {
+        assert_eq!(decode(ElementType::Int4, &[0x8F, 0x07], 3), Some(Values::Ints(vec![-1, -8, 7])));
+        assert_eq!(decode(ElementType::UInt4, &[0x8F], 2), Some(Values::Ints(vec![15, 8])));
+        assert_eq!(decode(ElementType::UInt64, &[0xFF; 8], 1), None);
+    }
+}

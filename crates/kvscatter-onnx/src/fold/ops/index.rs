@@ -1,0 +1,192 @@
+//! Operators that pick values by indices, and that put values where indices say.
+
+use kvscatter::ElementType;
+
+use crate::Error;
+use crate::fold::call::{Call, Outputs, dim};
+use crate::fold::shapes::{self, Around, elements, signed, strides};
+use crate::fold::{FoldError, Value, Values};
+
+pub(super) fn gather(call: &Call<'_>) -> Outputs {
+    let [input, indices] = [call.input(0)?, call.input(1)?];
+    let axis = call.axis("axis", 0, input)?;
+    let (before, rest) = input.shape.split_at_checked(axis).unwrap_or_default();
+    let behind = rest.get(1..).unwrap_or_default();
+    let shape = [before, &indices.shape, behind].concat();
+    let made = call.make(input.element, shape, |_| {
+        let (Some(data), Some(indices)) = (&input.data, indices.as_ints()) else { return Ok(None) };
+        let around = Around::new(&input.shape, axis);
+        let mut positions = Vec::new();
+        for outer in 0..around.outer {
+            for &index in indices {
+                let at = outer.saturating_mul(around.dim).saturating_add(place(index, around.dim)?);
+                let start = at.saturating_mul(around.inner);
+                positions.extend(start..start.saturating_add(around.inner));
+            }
+        }
+        data.pick(&positions).map(Some)
+    });
+    Ok(vec![made?])
+}
+
+pub(super) fn gather_elements(call: &Call<'_>) -> Outputs {
+    let [input, indices] = [call.input(0)?, call.input(1)?];
+    let axis = call.axis("axis", 0, input)?;
+    if indices.rank() != input.rank() {
+        return Err(call.bad_shape(1, "input 0's rank"));
+    }
+    let made = call.make(input.element, indices.shape.clone(), |_| {
+        let (Some(data), Some(values)) = (&input.data, indices.as_ints()) else { return Ok(None) };
+        data.pick(&along_axis(input, axis, &indices.shape, values)?).map(Some)
+    });
+    Ok(vec![made?])
+}
+
+/// A `reduction` is not computed: only the shape is known.
+pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
+    let [input, indices, updates] = [call.input(0)?, call.input(1)?, call.input(2)?];
+    let axis = call.axis("axis", 0, input)?;
+    if indices.rank() != input.rank() || indices.shape != updates.shape {
+        return Err(call.bad_shape(1, "input 0's rank and input 2's shape"));
+    }
+    let is_plain = call.string("reduction", "none")? == "none";
+    let made = call.make(input.element, input.shape.clone(), |_| {
+        let Some(values) = indices.as_ints().filter(|_| is_plain) else { return Ok(None) };
+        overwrite(input, updates, &along_axis(input, axis, &indices.shape, values)?)
+    });
+    Ok(vec![made?])
+}
+
+/// The positions in `input` that an index on one axis names, and its own place on the others.
+fn along_axis(input: &Value, axis: usize, shape: &[usize], indices: &[i64]) -> Result<Vec<usize>, Error> {
+    let own = strides(&input.shape);
+    let size = input.shape.get(axis).copied().unwrap_or_default();
+    let stride = own.get(axis).copied().unwrap_or_default();
+    let others: Vec<i64> =
+        own.iter().enumerate().map(|(at, &stride)| if at == axis { 0 } else { stride }).collect();
+    for (at, (&has, &asked)) in input.shape.iter().zip(shape).enumerate() {
+        if at != axis && asked > has {
+            return Err(FoldError::Index { index: signed(asked).saturating_sub(1), limit: has }.into());
+        }
+    }
+    let place = |(base, &index): (usize, &i64)| {
+        let step = usize::try_from(stride).unwrap_or(usize::MAX);
+        Ok(base.saturating_add(place(index, size)?.saturating_mul(step)))
+    };
+    shapes::walk(shape, 0, &others).into_iter().zip(indices).map(place).collect()
+}
+
+pub(super) fn gather_nd(call: &Call<'_>) -> Outputs {
+    let [input, indices] = [call.input(0)?, call.input(1)?];
+    let batch = dim(call.int("batch_dims", 0)?)?;
+    let (batch_shape, own) =
+        input.shape.split_at_checked(batch).ok_or_else(|| call.bad_shape(0, "batch_dims axes"))?;
+    let Some((&depth, rows)) = indices.shape.split_last() else {
+        return Err(call.bad_shape(1, "rank 1 at least"));
+    };
+    let (Some(slices), true) = (own.get(depth..), rows.get(..batch) == Some(batch_shape)) else {
+        return Err(call.bad_shape(1, "input 0's batch axes, and no more indices than its other axes"));
+    };
+    let made = call.make(input.element, [rows, slices].concat(), |_| {
+        let (Some(data), Some(values)) = (&input.data, indices.as_ints()) else { return Ok(None) };
+        let per_batch = elements(rows.get(batch..).unwrap_or_default()).max(1);
+        let mut positions = Vec::new();
+        for (row, start) in starts(own, elements(rows), depth, values)?.into_iter().enumerate() {
+            let batch = row.checked_div(per_batch).unwrap_or_default().saturating_mul(elements(own));
+            let start = batch.saturating_add(start);
+            positions.extend(start..start.saturating_add(elements(slices)));
+        }
+        data.pick(&positions).map(Some)
+    });
+    Ok(vec![made?])
+}
+
+/// A `reduction` is not computed: only the shape is known.
+pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
+    let [input, indices, updates] = [call.input(0)?, call.input(1)?, call.input(2)?];
+    let Some((&depth, rows)) = indices.shape.split_last() else {
+        return Err(call.bad_shape(1, "rank 1 at least"));
+    };
+    let slices =
+        input.shape.get(depth..).ok_or_else(|| call.bad_shape(1, "no more indices than input 0 has axes"))?;
+    if updates.shape != [rows, slices].concat() {
+        return Err(call.bad_shape(2, "a slice of input 0 for each row of input 1"));
+    }
+    let is_plain = call.string("reduction", "none")? == "none";
+    let made = call.make(input.element, input.shape.clone(), |_| {
+        let Some(values) = indices.as_ints().filter(|_| is_plain) else { return Ok(None) };
+        if updates.len() == 0 {
+            return Ok(input.data.clone());
+        }
+        let mut positions = Vec::new();
+        for start in starts(&input.shape, elements(rows), depth, values)? {
+            positions.extend(start..start.saturating_add(elements(slices)));
+        }
+        overwrite(input, updates, &positions)
+    });
+    Ok(vec![made?])
+}
+
+/// Where the slice begins that each row of indices names.
+fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result<Vec<usize>, Error> {
+    let own = strides(shape);
+    let start = |row: usize| {
+        let from = row.saturating_mul(depth);
+        let row = indices.get(from..from.saturating_add(depth)).unwrap_or_default();
+        row.iter().zip(shape).zip(&own).try_fold(0_usize, |start, ((&index, &size), &stride)| {
+            let stride = usize::try_from(stride).unwrap_or(usize::MAX);
+            Ok(start.saturating_add(place(index, size)?.saturating_mul(stride)))
+        })
+    };
+    (0..rows).map(start).collect()
+}
+
+/// The input's values, those at the positions replaced; the last of several for one position stays.
+fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Option<Values>, Error> {
+    let Some(all) = Values::chain([input.data.as_ref(), updates.data.as_ref()]) else { return Ok(None) };
+    let mut from: Vec<usize> = (0..input.len()).collect();
+    for (update, &position) in positions.iter().enumerate() {
+        let count = input.len();
+        let at = from.get_mut(position).ok_or(FoldError::Position { position, count })?;
+        *at = input.len().saturating_add(update);
+    }
+    all.pick(&from).map(Some)
+}
+
+/// The shape is a matter of values: they must be known.
+pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let is_set: Vec<bool> = match &input.data {
+        Some(Values::Ints(values)) => values.iter().map(|&value| value != 0).collect(),
+        Some(Values::Floats(values)) => values.iter().map(|&value| value != 0.0).collect(),
+        Some(Values::Bools(values)) => values.clone(),
+        None => return Err(FoldError::ValuesUnknown { input: 0 }.into()),
+    };
+    let found: Vec<usize> =
+        is_set.iter().enumerate().filter_map(|(position, is_set)| is_set.then_some(position)).collect();
+    let made = call.make(ElementType::Int64, vec![input.rank(), found.len()], |_| {
+        let own = strides(&input.shape);
+        let axes = own.iter().zip(&input.shape);
+        let index = |position: usize, (&stride, &size): (&i64, &usize)| {
+            let stride = usize::try_from(stride).unwrap_or(usize::MAX);
+            signed(position.checked_div(stride).and_then(|at| at.checked_rem(size)).unwrap_or_default())
+        };
+        let indices = axes.flat_map(|axis| found.iter().map(move |&position| index(position, axis)));
+        Ok(Some(Values::Ints(indices.collect())))
+    });
+    Ok(vec![made?])
+}
+
+/// The shape only.
+pub(super) fn one_hot(call: &Call<'_>) -> Outputs {
+    let [indices, values] = [call.input(0)?, call.input(2)?];
+    let depth = dim(call.scalar(1)?)?;
+    let axis = shapes::axis(call.int("axis", -1)?, indices.rank().saturating_add(1))?;
+    let (before, behind) = indices.shape.split_at_checked(axis).unwrap_or_default();
+    call.shaped([(values.element, [before, &[depth], behind].concat())])
+}
+
+/// An index counted from the start.
+fn place(index: i64, limit: usize) -> Result<usize, Error> {
+    shapes::axis(index, limit).map_err(|_| FoldError::Index { index, limit }.into())
+}

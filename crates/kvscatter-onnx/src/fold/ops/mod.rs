@@ -1,0 +1,124 @@
+//! What each operator computes.
+
+mod attention;
+mod elementwise;
+mod index;
+mod movement;
+mod neural;
+mod normalization;
+mod reduce;
+mod shape;
+
+use super::Value;
+use super::call::Call;
+use crate::Error;
+use crate::graph::DEFAULT_DOMAIN;
+
+/// An operator's rule: its outputs, as many as it knows. Those that the node does not name are ignored.
+pub(super) type Rule = fn(&Call<'_>) -> Result<Vec<Value>, Error>;
+
+/// The domain of ONNX Runtime's own operators.
+const MICROSOFT: &str = "com.microsoft";
+
+/// The rule of an operator, if there is one. ONNX Runtime's operators that it also finds in the default domain are
+/// found there.
+pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
+    match domain {
+        DEFAULT_DOMAIN => default_rule(op_type),
+        MICROSOFT => microsoft_rule(op_type),
+        _ => None,
+    }
+}
+
+fn default_rule(op_type: &str) -> Option<Rule> {
+    Some(match op_type {
+        "Shape" => shape::shape,
+        "Size" => shape::size,
+        "Identity" => shape::identity,
+        "Dropout" => shape::dropout,
+        "Constant" => shape::constant,
+        "ConstantOfShape" => shape::constant_of_shape,
+        "Reshape" => shape::reshape,
+        "Flatten" => shape::flatten,
+        "Squeeze" => shape::squeeze,
+        "Unsqueeze" => shape::unsqueeze,
+        "Range" => shape::range,
+        "EyeLike" => shape::eye_like,
+
+        "Transpose" => movement::transpose,
+        "Expand" => movement::expand,
+        "Tile" => movement::tile,
+        "Concat" => movement::concat,
+        "Split" => movement::split,
+        "Slice" => movement::slice,
+        "Pad" => movement::pad,
+        "Trilu" => movement::trilu,
+
+        "Gather" => index::gather,
+        "GatherElements" => index::gather_elements,
+        "GatherND" => index::gather_nd,
+        "ScatterElements" => index::scatter_elements,
+        "ScatterND" => index::scatter_nd,
+        "NonZero" => index::non_zero,
+        "OneHot" => index::one_hot,
+
+        "Cast" => elementwise::cast,
+        "CastLike" => elementwise::cast_like,
+        "Where" => elementwise::where_,
+        "Clip" => elementwise::clip,
+        "Not" => elementwise::not,
+        "And" | "Or" | "Xor" => elementwise::logic,
+        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => elementwise::compare,
+        "IsNaN" | "IsInf" => elementwise::is_special,
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => {
+            elementwise::binary
+        }
+        "Min" | "Max" | "Sum" | "Mean" => elementwise::variadic,
+        "Neg" | "Abs" | "Sign" => elementwise::signed,
+        "Sqrt" | "Reciprocal" | "Floor" | "Ceil" | "Round" | "Exp" | "Log" | "Sin" | "Cos" | "Tan"
+        | "Tanh" | "Sigmoid" | "Erf" | "Softplus" => elementwise::unary,
+        "Swish" => elementwise::swish,
+        "Relu" => elementwise::relu,
+        "LeakyRelu" => elementwise::leaky_relu,
+        "Gelu" => elementwise::gelu,
+
+        "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceSumSquare"
+        | "ReduceL2" => reduce::reduce,
+        "ArgMax" | "ArgMin" => reduce::arg,
+        "CumSum" => reduce::cum_sum,
+        "Softmax" | "LogSoftmax" => reduce::softmax,
+        "TopK" => reduce::top_k,
+
+        "MatMul" => neural::mat_mul,
+        "MatMulInteger" => neural::mat_mul_integer,
+        "Gemm" => neural::gemm,
+        "Einsum" => neural::einsum,
+
+        "LayerNormalization" | "SimplifiedLayerNormalization" => normalization::layer,
+        "RMSNormalization" => attention::like_first,
+        "DynamicQuantizeLinear" => normalization::dynamic_quantize,
+        "QuantizeLinear" => normalization::quantize,
+        "DequantizeLinear" => normalization::dequantize,
+
+        "RotaryEmbedding" | "TensorScatter" => attention::like_first,
+        "Attention" => attention::attention,
+        _ => return None,
+    })
+}
+
+fn microsoft_rule(op_type: &str) -> Option<Rule> {
+    Some(match op_type {
+        "FusedMatMul" => neural::fused_mat_mul,
+        "Gelu" => elementwise::gelu,
+        "QuickGelu" => elementwise::swish,
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => normalization::skip_layer,
+        "QuantizeLinear" => normalization::quantize,
+        "DequantizeLinear" => normalization::dequantize,
+        "MatMulNBits" => normalization::mat_mul_n_bits,
+        "RotaryEmbedding" => attention::like_first,
+        "MultiHeadAttention" => attention::multi_head_attention,
+        "GroupQueryAttention" => attention::group_query_attention,
+        "BiasGelu" | "FastGelu" => elementwise::bias_gelu,
+        _ => return None,
+    })
+}

@@ -1,0 +1,267 @@
+//! Operators that move values and compute none.
+
+use crate::Error;
+use crate::attribute;
+use crate::fold::call::{Call, Outputs, dim};
+use crate::fold::shapes::{self, Around, signed, strides, walk};
+use crate::fold::{FoldError, Value, Values, number};
+
+use super::shape::distinct;
+
+pub(super) fn transpose(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let rank = input.rank();
+    let order = match call.attribute("perm") {
+        Some(perm) => distinct(attribute::ints(perm)?, rank)?,
+        None => (0..rank).rev().collect(),
+    };
+    if order.len() != rank {
+        return Err(call.bad_shape(0, "as many axes as perm names"));
+    }
+    let shape = order.iter().filter_map(|&axis| input.shape.get(axis).copied()).collect();
+    call.moved(input, shape, |shape| {
+        let own = strides(&input.shape);
+        let steps: Vec<i64> = order.iter().filter_map(|&axis| own.get(axis).copied()).collect();
+        Ok(walk(shape, 0, &steps))
+    })
+}
+
+/// Broadcasts both ways: the result may be larger than the shape that is asked for.
+pub(super) fn expand(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let target = call.ints(1)?.iter().map(|&size| dim(size)).collect::<Result<Vec<_>, _>>()?;
+    let shape = shapes::broadcast(&input.shape, &target)?;
+    call.moved(input, shape, |shape| Ok(shapes::spread(&input.shape, shape)))
+}
+
+pub(super) fn tile(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let repeats = call.ints(1)?;
+    if repeats.len() != input.rank() {
+        return Err(call.bad_shape(1, "a number for each axis"));
+    }
+    let sizes = input.shape.iter().zip(repeats);
+    let shape =
+        sizes.map(|(&size, &times)| dim(signed(size).saturating_mul(times))).collect::<Result<_, _>>()?;
+    call.moved(input, shape, |_| {
+        // Each axis is split in two: over the repetitions, which go nowhere, and over the values.
+        let (mut split, mut steps) = (Vec::new(), Vec::new());
+        for ((&size, &times), stride) in input.shape.iter().zip(repeats).zip(strides(&input.shape)) {
+            split.extend([dim(times)?, size]);
+            steps.extend([0, stride]);
+        }
+        Ok(walk(&split, 0, &steps))
+    })
+}
+
+pub(super) fn concat(call: &Call<'_>) -> Outputs {
+    let inputs = call.all_inputs()?;
+    let first = call.input(0)?;
+    let axis = call.attribute("axis").ok_or(FoldError::AttributeMissing { name: "axis" })?;
+    let axis = shapes::axis(attribute::int(axis)?, first.rank())?;
+    let mut size: usize = 0;
+    for (index, input) in inputs.iter().enumerate() {
+        let own = input.shape.get(axis).copied().unwrap_or_default();
+        if shapes::with_dim(&input.shape, axis, 0) != shapes::with_dim(&first.shape, axis, 0) {
+            return Err(call.bad_shape(index, "input 0's on every axis but the one of the concatenation"));
+        }
+        if input.element != first.element {
+            return Err(FoldError::InputType {
+                input: index,
+                element: input.element,
+                want: "input 0's type",
+            }
+            .into());
+        }
+        size = size.saturating_add(own);
+    }
+    let made = call.make(first.element, shapes::with_dim(&first.shape, axis, size), |_| {
+        let Some(all) = Values::chain(inputs.iter().map(|input| input.data.as_ref())) else {
+            return Ok(None);
+        };
+        let outer = Around::new(&first.shape, axis).outer;
+        let mut starts = Vec::new();
+        let mut start: usize = 0;
+        for input in &inputs {
+            starts.push((start, Around::new(&input.shape, axis).block()));
+            start = start.saturating_add(input.len());
+        }
+        let block = |outer: usize, (start, block): (usize, usize)| {
+            let from = outer.saturating_mul(block).saturating_add(start);
+            from..from.saturating_add(block)
+        };
+        let positions: Vec<usize> =
+            (0..outer).flat_map(|outer| starts.iter().flat_map(move |&part| block(outer, part))).collect();
+        all.pick(&positions).map(Some)
+    })?;
+    Ok(vec![made])
+}
+
+/// ONNX: sizes by input or attribute, or as many equal parts as there are outputs; the last may be smaller.
+pub(super) fn split(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let axis = call.axis("axis", 0, input)?;
+    let around = Around::new(&input.shape, axis);
+    let sizes = match call.ints_of(1, "split")? {
+        Some(sizes) => sizes.into_iter().map(dim).collect::<Result<Vec<_>, _>>()?,
+        None => equal_parts(around.dim, call.outputs)?,
+    };
+    if sizes.iter().fold(0, |all: usize, &size| all.saturating_add(size)) != around.dim {
+        return Err(call.bad_shape(0, "the sum of the parts on the axis that is split"));
+    }
+    let mut parts = Vec::new();
+    let mut start: usize = 0;
+    for size in sizes {
+        let offset = signed(start.saturating_mul(around.inner));
+        let shape = shapes::with_dim(&input.shape, axis, size);
+        parts.extend(call.moved(input, shape, |shape| Ok(walk(shape, offset, &strides(&input.shape))))?);
+        start = start.saturating_add(size);
+    }
+    Ok(parts)
+}
+
+fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, Error> {
+    let size = dim.checked_add(parts.saturating_sub(1)).and_then(|dim| dim.checked_div(parts));
+    let size = size.ok_or(FoldError::NoOutput { output: 0 })?;
+    Ok((0..parts).map(|part| dim.saturating_sub(part.saturating_mul(size)).min(size)).collect())
+}
+
+/// ONNX: bounds count from the end if negative and are then clamped, so that any large number means the end.
+pub(super) fn slice(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let given = |index, name| call.ints_of(index, name);
+    let starts = given(1, "starts")?.ok_or(Error::InputAbsent { index: 1 })?;
+    let ends = given(2, "ends")?.ok_or(Error::InputAbsent { index: 2 })?;
+    let axes = match given(3, "axes")? {
+        Some(axes) => distinct(&axes, input.rank())?,
+        None => (0..starts.len()).collect(),
+    };
+    let steps = call.optional_ints(4)?.map_or_else(|| vec![1; starts.len()], <[i64]>::to_vec);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+        return Err(call.bad_shape(1, "as many numbers as the other bounds"));
+    }
+    let (mut shape, mut walked, mut offset) = (input.shape.clone(), strides(&input.shape), 0_i64);
+    for (((&axis, &start), &end), &step) in axes.iter().zip(&starts).zip(&ends).zip(&steps) {
+        let (Some(size), Some(stride)) = (shape.get_mut(axis), walked.get_mut(axis)) else {
+            return Err(FoldError::Axis { axis: signed(axis), rank: input.rank() }.into());
+        };
+        let (start, count) = bounds(signed(*size), start, end, step)?;
+        offset = offset.saturating_add(start.saturating_mul(*stride));
+        (*size, *stride) = (count, stride.saturating_mul(step));
+    }
+    call.moved(input, shape, |shape| Ok(walk(shape, offset, &walked)))
+}
+
+/// Where a slice of an axis begins, and how many indices it takes.
+fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), Error> {
+    if size == 0 {
+        return Ok((0, 0));
+    }
+    let from_start = |bound: i64| if bound < 0 { bound.saturating_add(size) } else { bound };
+    let (start, end) = (from_start(start), from_start(end));
+    let last = size.saturating_sub(1);
+    // Going back, the end lies before the first index.
+    let (start, span) = if step > 0 {
+        let start = start.clamp(0, size);
+        (start, end.clamp(0, size).saturating_sub(start))
+    } else {
+        let start = start.clamp(0, last);
+        (start, start.saturating_sub(end.clamp(-1, last)))
+    };
+    let step = step.saturating_abs();
+    let count = span.max(0).saturating_add(step.saturating_sub(1)).checked_div(step);
+    Ok((start, dim(count.ok_or(FoldError::DivisionByZero)?)?))
+}
+
+/// ONNX: begins, then ends, for all axes or those of input 3; a negative pad removes.
+pub(super) fn pad(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let pads = call.ints_of(1, "pads")?.ok_or(Error::InputAbsent { index: 1 })?;
+    let axes = match call.optional_ints(3)? {
+        Some(axes) => distinct(axes, input.rank())?,
+        None => (0..input.rank()).collect(),
+    };
+    let (begins, ends) = pads.split_at_checked(axes.len()).unwrap_or_default();
+    if ends.len() != axes.len() {
+        return Err(call.bad_shape(1, "two numbers for each axis"));
+    }
+    let mut before = vec![0_i64; input.rank()];
+    let mut shape = input.shape.clone();
+    for ((&axis, &begin), &end) in axes.iter().zip(begins).zip(ends) {
+        if let (Some(before), Some(size)) = (before.get_mut(axis), shape.get_mut(axis)) {
+            *before = begin;
+            *size = dim(signed(*size).saturating_add(begin).saturating_add(end))?;
+        }
+    }
+    let mode = call.string("mode", "constant")?;
+    let source: fn(i64, i64) -> Option<i64> = match mode {
+        "constant" => |at, size| (0..size).contains(&at).then_some(at),
+        "edge" => |at, size| (size > 0).then(|| at.clamp(0, size.saturating_sub(1))),
+        "wrap" => |at, size| at.checked_rem_euclid(size),
+        "reflect" => |at, size| {
+            let last = size.saturating_sub(1);
+            let at = if last == 0 { Some(0) } else { at.checked_rem_euclid(last.saturating_mul(2)) };
+            at.map(|at| if at > last { last.saturating_mul(2).saturating_sub(at) } else { at })
+        },
+        other => return Err(FoldError::AttributeValue { name: "mode", value: other.to_owned() }.into()),
+    };
+    let fill = match call.optional(2) {
+        Some(fill) => fill.data.clone(),
+        None => number::cast(&Values::Ints(vec![0]), input.element)?,
+    };
+    let padded = call.make(input.element, shape, |shape| {
+        let Some(all) = Values::chain([input.data.as_ref(), fill.as_ref()]) else { return Ok(None) };
+        let own = strides(&input.shape);
+        // Position of the padding, behind the input's own values.
+        let outside = signed(input.len());
+        let mut positions = vec![Some(0_i64)];
+        for (((&to, &from), &before), &stride) in shape.iter().zip(&input.shape).zip(&before).zip(&own) {
+            let place = |base: Option<i64>, index: i64| {
+                let at = source(index.saturating_sub(before), signed(from))?;
+                Some(base?.saturating_add(at.saturating_mul(stride)))
+            };
+            positions = positions
+                .iter()
+                .flat_map(|&base| (0..signed(to)).map(move |index| place(base, index)))
+                .collect();
+        }
+        let positions: Vec<usize> =
+            positions.into_iter().map(|at| dim(at.unwrap_or(outside))).collect::<Result<_, _>>()?;
+        all.pick(&positions).map(Some)
+    })?;
+    Ok(vec![padded])
+}
+
+/// The upper or lower triangle of the last two axes, zeros elsewhere.
+pub(super) fn trilu(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let [.., rows, columns] = *input.shape.as_slice() else {
+        return Err(call.bad_shape(0, "rank 2 at least"));
+    };
+    let upper = call.flag("upper", true)?;
+    let diagonal = if call.optional(1).is_some() { known_scalar(call, 1)? } else { Some(0) };
+    let made = call.make(input.element, input.shape.clone(), |_| {
+        let zero = number::cast(&Values::Ints(vec![0]), input.element)?;
+        let (Some(all), Some(diagonal)) = (Values::chain([input.data.as_ref(), zero.as_ref()]), diagonal)
+        else {
+            return Ok(None);
+        };
+        let kept = |position: usize| {
+            let row = position.checked_div(columns)?.checked_rem(rows)?;
+            let column = position.checked_rem(columns)?;
+            let above = signed(column).saturating_sub(signed(row));
+            Some(if upper { above >= diagonal } else { above <= diagonal })
+        };
+        let positions: Vec<usize> = (0..input.len())
+            .map(|position| if kept(position) == Some(true) { position } else { input.len() })
+            .collect();
+        all.pick(&positions).map(Some)
+    })?;
+    Ok(vec![made])
+}
+
+/// The one integer of an input that decides values and no shape; `None` while it is not known.
+pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<Option<i64>, Error> {
+    let is_known = call.optional(index).is_some_and(|value: &Value| value.data.is_some());
+    is_known.then(|| call.scalar(index)).transpose()
+}

@@ -1,0 +1,217 @@
+//! The operators that models are made for: products, normalizations, attention. Of most, only the shapes of the
+//! outputs are known here; what decides a mask or a position is not among them.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+
+use crate::Error;
+use crate::fold::call::{Call, Outputs};
+use crate::fold::number::{fit, round};
+use crate::fold::shapes::{broadcast, elements, spread};
+use crate::fold::{FoldError, Value, Values};
+
+/// NumPy's: the last two axes are matrices, those before broadcast, a vector is a row or a column.
+pub(super) fn mat_mul(call: &Call<'_>) -> Outputs {
+    let [left, right] = [call.input(0)?, call.input(1)?];
+    if left.element != right.element {
+        return Err(FoldError::InputType { input: 1, element: right.element, want: "input 0's type" }.into());
+    }
+    let product = Product::new(call, &left.shape, &right.shape)?;
+    let made = call.make(left.element, product.shape(left.rank(), right.rank()), |_| {
+        match (&left.data, &right.data) {
+            (Some(l), Some(r)) => product.values(call, left.element, l, r),
+            _ => Ok(None),
+        }
+    });
+    Ok(vec![made?])
+}
+
+/// A product of stacks of matrices.
+struct Product {
+    left_batch: Vec<usize>,
+    right_batch: Vec<usize>,
+    batch: Vec<usize>,
+    rows: usize,
+    inner: usize,
+    columns: usize,
+}
+
+impl Product {
+    fn new(call: &Call<'_>, left: &[usize], right: &[usize]) -> Result<Self, Error> {
+        let (left_batch, rows, left_inner) = match left {
+            [] => return Err(call.bad_shape(0, "rank 1 at least")),
+            &[inner] => (&[][..], 1, inner),
+            &[ref batch @ .., rows, inner] => (batch, rows, inner),
+        };
+        let (right_batch, inner, columns) = match right {
+            [] => return Err(call.bad_shape(1, "rank 1 at least")),
+            &[inner] => (&[][..], inner, 1),
+            &[ref batch @ .., inner, columns] => (batch, inner, columns),
+        };
+        if left_inner != inner {
+            return Err(call.bad_shape(1, "as many rows as input 0 has columns"));
+        }
+        Ok(Self {
+            batch: broadcast(left_batch, right_batch)?,
+            left_batch: left_batch.to_vec(),
+            right_batch: right_batch.to_vec(),
+            rows,
+            inner,
+            columns,
+        })
+    }
+
+    fn shape(&self, left_rank: usize, right_rank: usize) -> Vec<usize> {
+        let rows = (left_rank > 1).then_some(self.rows);
+        let columns = (right_rank > 1).then_some(self.columns);
+        self.batch.iter().copied().chain(rows).chain(columns).collect()
+    }
+
+    fn values(
+        &self,
+        call: &Call<'_>,
+        element: ElementType,
+        left: &Values,
+        right: &Values,
+    ) -> Result<Option<Values>, Error> {
+        let size = [elements(&self.batch), self.rows, self.columns];
+        call.work.charge(elements(&size).saturating_mul(self.inner))?;
+        Ok(match (left, right) {
+            (Values::Ints(l), Values::Ints(r)) => {
+                let dot = |l: &[i64], r: &[i64]| {
+                    let mut pairs = l.iter().zip(r);
+                    let sum = pairs
+                        .try_fold(0_i64, |sum, (l, &r)| l.checked_mul(r).and_then(|lr| sum.checked_add(lr)));
+                    fit(element, sum)
+                };
+                Some(Values::Ints(self.dots(l, r, dot)?))
+            }
+            (Values::Floats(l), Values::Floats(r)) => {
+                let dot =
+                    |l: &[f64], r: &[f64]| Ok(round(element, l.iter().zip(r).map(|(l, r)| l * r).sum()));
+                Some(Values::Floats(self.dots(l, r, dot)?))
+            }
+            _ => None,
+        })
+    }
+
+    fn dots<T: Copy>(
+        &self,
+        left: &[T],
+        right: &[T],
+        dot: impl Fn(&[T], &[T]) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let (left_size, right_size) =
+            (self.rows.saturating_mul(self.inner), self.inner.saturating_mul(self.columns));
+        let matrix = |values: &[T], at: usize, size: usize| -> Vec<T> {
+            values.iter().skip(at.saturating_mul(size)).take(size).copied().collect()
+        };
+        let mut results = Vec::new();
+        let batches =
+            spread(&self.left_batch, &self.batch).into_iter().zip(spread(&self.right_batch, &self.batch));
+        for (l, r) in batches {
+            let (l, r) = (matrix(left, l, left_size), matrix(right, r, right_size));
+            let column = |column: usize| -> Vec<T> {
+                r.iter().skip(column).step_by(self.columns.max(1)).copied().collect()
+            };
+            let columns: Vec<Vec<T>> = (0..self.columns).map(column).collect();
+            for row in 0..self.rows {
+                let from = row.saturating_mul(self.inner);
+                let row = l.get(from..from.saturating_add(self.inner)).unwrap_or_default();
+                for column in &columns {
+                    results.push(dot(row, column)?);
+                }
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// Of bytes, in 32 bits: the shape only.
+pub(super) fn mat_mul_integer(call: &Call<'_>) -> Outputs {
+    let [left, right] = [call.input(0)?, call.input(1)?];
+    let product = Product::new(call, &left.shape, &right.shape)?;
+    call.shaped([(ElementType::Int32, product.shape(left.rank(), right.rank()))])
+}
+
+/// The shape only.
+pub(super) fn gemm(call: &Call<'_>) -> Outputs {
+    let [left, right] = [call.input(0)?, call.input(1)?];
+    let turned = |value: &Value, index: usize, name: &str| match *value.shape.as_slice() {
+        [rows, columns] if call.flag(name, false)? => Ok([columns, rows]),
+        [rows, columns] => Ok([rows, columns]),
+        _ => Err(call.bad_shape(index, "rank 2")),
+    };
+    let [rows, inner] = turned(left, 0, "transA")?;
+    let [right_inner, columns] = turned(right, 1, "transB")?;
+    if inner != right_inner {
+        return Err(call.bad_shape(1, "as many rows as input 0 has columns"));
+    }
+    call.shaped([(left.element, vec![rows, columns])])
+}
+
+/// A product of one or two inputs that the last two axes of may be turned: the shape only.
+pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
+    let [left, right] = [call.input(0)?, call.input(1)?];
+    for unsupported in ["transBatchA", "transBatchB"] {
+        if call.flag(unsupported, false)? {
+            return Err(FoldError::NoForm { what: "transposed batches" }.into());
+        }
+    }
+    let turned = |value: &Value, name: &str| {
+        let mut shape = value.shape.clone();
+        let last = shape.len().saturating_sub(1);
+        if call.flag(name, false)? && last > 0 {
+            shape.swap(last.saturating_sub(1), last);
+        }
+        Ok::<_, Error>(shape)
+    };
+    let product = Product::new(call, &turned(left, "transA")?, &turned(right, "transB")?)?;
+    call.shaped([(left.element, product.shape(left.rank(), right.rank()))])
+}
+
+/// The shape only, of equations without an ellipsis.
+pub(super) fn einsum(call: &Call<'_>) -> Outputs {
+    let equation: String =
+        call.string("equation", "")?.chars().filter(|letter| !letter.is_whitespace()).collect();
+    if equation.contains('.') {
+        return Err(FoldError::NoForm { what: "an ellipsis" }.into());
+    }
+    let (terms, result) = match equation.split_once("->") {
+        Some((terms, result)) => (terms, Some(result)),
+        None => (equation.as_str(), None),
+    };
+    let inputs = call.all_inputs()?;
+    let terms: Vec<Vec<char>> = terms.split(',').map(|term| term.chars().collect()).collect();
+    let mut sizes = BTreeMap::new();
+    for (index, term) in terms.iter().enumerate() {
+        let input = call.input(index)?;
+        if term.len() != input.rank() {
+            return Err(call.bad_shape(index, "a letter of the equation for each axis"));
+        }
+        for (&letter, &size) in term.iter().zip(&input.shape) {
+            let known = sizes.entry(letter).or_insert(size);
+            if *known == 1 {
+                *known = size;
+            } else if size != 1 && size != *known {
+                return Err(call.bad_shape(index, "one size for each letter of the equation"));
+            }
+        }
+    }
+    if terms.len() != inputs.len() {
+        return Err(call.bad_shape(terms.len(), "a term of the equation"));
+    }
+    // Without a result, it is the letters that occur once, in order.
+    let once = |letter: &&char| terms.iter().flatten().filter(|other| other == letter).count() == 1;
+    let result: Vec<char> = match result {
+        Some(result) => result.chars().collect(),
+        None => sizes.keys().filter(once).copied().collect(),
+    };
+    let size = |letter: &char| {
+        let refused = || FoldError::AttributeValue { name: "equation", value: equation.clone() };
+        sizes.get(letter).copied().ok_or_else(refused)
+    };
+    let shape = result.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+    call.shaped([(call.input(0)?.element, shape)])
+}

@@ -1,0 +1,70 @@
+//! Normalizations and quantization: the shapes of their outputs.
+
+use kvscatter::ElementType;
+
+use crate::Error;
+use crate::fold::call::{Call, Outputs, dim};
+use crate::fold::shapes;
+use crate::fold::{FoldError, Value};
+
+/// `LayerNormalization` and `SimplifiedLayerNormalization`: the result, then one mean (of the former) and one
+/// inverse deviation for every index before the axis, in the type they are computed in.
+pub(super) fn layer(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let axis = call.axis("axis", -1, input)?;
+    let statistic = statistic(input, axis, call.element("stash_type")?);
+    let result = (input.element, input.shape.clone());
+    match call.op_type {
+        "LayerNormalization" => call.shaped([result, statistic.clone(), statistic]),
+        _ => call.shaped([result, statistic]),
+    }
+}
+
+/// ONNX Runtime's normalizations of a sum, which they give as well.
+pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
+    let statistic = statistic(input, last, None);
+    let result = (input.element, input.shape.clone());
+    call.shaped([result.clone(), statistic.clone(), statistic, result])
+}
+
+fn statistic(input: &Value, axis: usize, stash: Option<ElementType>) -> (ElementType, Vec<usize>) {
+    let ones = |(at, &size): (usize, &usize)| if at < axis { size } else { 1 };
+    (stash.unwrap_or(ElementType::Float32), input.shape.iter().enumerate().map(ones).collect())
+}
+
+/// As bytes, with one scale and one zero point.
+pub(super) fn dynamic_quantize(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let byte = ElementType::UInt8;
+    call.shaped([(byte, input.shape.clone()), (ElementType::Float32, vec![]), (byte, vec![])])
+}
+
+/// The type is said by `output_dtype`, or by the zero point, or is uint8.
+pub(super) fn quantize(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let zero_point = call.optional(2).map(|zero_point| zero_point.element);
+    let element = call.element("output_dtype")?.or(zero_point).unwrap_or(ElementType::UInt8);
+    call.shaped([(element, input.shape.clone())])
+}
+
+/// The type is that of the scale.
+pub(super) fn dequantize(call: &Call<'_>) -> Outputs {
+    let element = call.element("output_dtype")?.unwrap_or(call.input(1)?.element);
+    call.shaped([(element, call.input(0)?.shape.clone())])
+}
+
+/// ONNX Runtime's product with blockwise quantized weights: `K` columns become `N`.
+pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
+    let size = |name: &'static str| -> Result<usize, Error> {
+        call.attribute(name).ok_or(FoldError::AttributeMissing { name })?;
+        dim(call.int(name, 0)?)
+    };
+    if input.shape.last() != Some(&size("K")?) {
+        return Err(call.bad_shape(0, "K on the last axis"));
+    }
+    call.shaped([(input.element, shapes::with_dim(&input.shape, last, size("N")?))])
+}

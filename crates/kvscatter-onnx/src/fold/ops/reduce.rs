@@ -1,0 +1,270 @@
+//! Operators that compute along axes.
+
+use kvscatter::ElementType;
+
+use super::movement::known_scalar;
+use super::shape::distinct;
+use crate::Error;
+use crate::fold::call::{Call, Outputs, dim};
+use crate::fold::number::{self, fit, round};
+use crate::fold::shapes::{self, elements, signed, strides, walk};
+use crate::fold::{FoldError, Value, Values};
+
+/// Axes by input or attribute; none named means all, or with `noop_with_empty_axes` none.
+pub(super) fn reduce(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let rank = input.rank();
+    let named = call.ints_of(1, "axes")?.unwrap_or_default();
+    if named.is_empty() && call.flag("noop_with_empty_axes", false)? {
+        return match call.op_type {
+            "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" => Ok(vec![input.clone()]),
+            _ => call.shaped([(input.element, input.shape.clone())]),
+        };
+    }
+    let axes = if named.is_empty() { (0..rank).collect() } else { distinct(&named, rank)? };
+    let groups = Groups::new(&input.shape, &axes);
+    let made = call.make(input.element, groups.shape(call.flag("keepdims", true)?), |_| {
+        call.work.charge(input.len())?;
+        Ok(match &input.data {
+            Some(Values::Ints(values)) => {
+                let results =
+                    groups.each(values).into_iter().map(|group| int_result(call, input.element, &group));
+                Some(Values::Ints(results.collect::<Result<_, _>>()?))
+            }
+            Some(Values::Floats(values)) => {
+                let results = groups.each(values).into_iter().map(|group| float_result(call, &group));
+                Some(Values::Floats(results.map(|value| round(input.element, value)).collect()))
+            }
+            Some(Values::Bools(values)) => {
+                let groups = groups.each(values).into_iter();
+                Some(Values::Bools(match call.op_type {
+                    "ReduceMax" => groups.map(|group| group.contains(&true)).collect(),
+                    "ReduceMin" => groups.map(|group| !group.contains(&false)).collect(),
+                    _ => return Err(FoldError::NoForm { what: "booleans" }.into()),
+                }))
+            }
+            None => None,
+        })
+    });
+    Ok(vec![made?])
+}
+
+fn int_result(call: &Call<'_>, element: ElementType, group: &[i64]) -> Result<i64, Error> {
+    let sum = || group.iter().try_fold(0_i64, |sum, &value| sum.checked_add(value));
+    let result = match call.op_type {
+        "ReduceSum" => sum(),
+        "ReduceProd" => group.iter().try_fold(1_i64, |product, &value| product.checked_mul(value)),
+        "ReduceMean" => {
+            return match sum().map(|sum| sum.checked_div(signed(group.len()))) {
+                Some(Some(mean)) => Ok(mean),
+                Some(None) => Err(FoldError::DivisionByZero.into()),
+                None => fit(element, None),
+            };
+        }
+        "ReduceSumSquare" => group.iter().try_fold(0_i64, |sum, &value| {
+            value.checked_mul(value).and_then(|square| sum.checked_add(square))
+        }),
+        "ReduceMax" => group.iter().copied().max(),
+        "ReduceMin" => group.iter().copied().min(),
+        _ => return Err(FoldError::NoForm { what: "integers" }.into()),
+    };
+    fit(element, result)
+}
+
+fn float_result(call: &Call<'_>, group: &[f64]) -> f64 {
+    let sum = || group.iter().sum::<f64>();
+    let squares = || group.iter().map(|value| value * value).sum::<f64>();
+    match call.op_type {
+        "ReduceSum" => sum(),
+        "ReduceMean" => sum() / number::to_float(group.len()),
+        "ReduceProd" => group.iter().product(),
+        "ReduceSumSquare" => squares(),
+        "ReduceL2" => squares().sqrt(),
+        "ReduceMin" => group
+            .iter()
+            .fold(f64::INFINITY, |least, &value| if value.is_nan() || value < least { value } else { least }),
+        _ => group.iter().fold(
+            f64::NEG_INFINITY,
+            |most, &value| {
+                if value.is_nan() || value > most { value } else { most }
+            },
+        ),
+    }
+}
+
+pub(super) fn arg(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let axis = call.axis("axis", 0, input)?;
+    let (is_max, last) = (call.op_type == "ArgMax", call.flag("select_last_index", false)?);
+    let along = [axis];
+    let groups = Groups::new(&input.shape, &along);
+    let made = call.make(ElementType::Int64, groups.shape(call.flag("keepdims", true)?), |_| {
+        call.work.charge(input.len())?;
+        let best = |group: &[f64]| {
+            let mut best: Option<(usize, f64)> = None;
+            for (index, &value) in group.iter().enumerate() {
+                let is_better = best.is_none_or(|(_, best)| {
+                    (last && value == best) || if is_max { value > best } else { value < best }
+                });
+                if is_better {
+                    best = Some((index, value));
+                }
+            }
+            best.map_or(0, |(index, _)| signed(index))
+        };
+        // Where NaN ranks is nowhere said.
+        let Some(values) = as_exact_floats(input).filter(|values| !values.iter().any(|value| value.is_nan()))
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Values::Ints(groups.each(&values).iter().map(|group| best(group)).collect())))
+    });
+    Ok(vec![made?])
+}
+
+/// Values as 64-bit floats, if all of them are such.
+fn as_exact_floats(input: &Value) -> Option<Vec<f64>> {
+    match &input.data {
+        Some(Values::Floats(values)) => Some(values.clone()),
+        Some(Values::Ints(values)) => {
+            let limit = 1_i64 << 53;
+            let are_small = values.iter().all(|value| (-limit..=limit).contains(value));
+            let float = |&value: &i64| number::int_to_float(ElementType::Float64, value);
+            are_small.then(|| values.iter().map(float).collect())
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn cum_sum(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let element = input.element;
+    let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
+    let made = call.make(element, input.shape.clone(), |_| {
+        let Some(axis) = known_scalar(call, 1)? else { return Ok(None) };
+        let along = [shapes::axis(axis, input.rank())?];
+        let groups = Groups::new(&input.shape, &along);
+        Ok(match &input.data {
+            Some(Values::Ints(values)) => {
+                let sums = |group: Vec<i64>| {
+                    running(group, exclusive, reverse, |l, r| fit(element, l.checked_add(r)))
+                };
+                Some(Values::Ints(groups.map(values, sums)?))
+            }
+            Some(Values::Floats(values)) => {
+                let sums =
+                    |group: Vec<f64>| running(group, exclusive, reverse, |l, r| Ok(round(element, l + r)));
+                Some(Values::Floats(groups.map(values, sums)?))
+            }
+            _ => None,
+        })
+    });
+    Ok(vec![made?])
+}
+
+fn running<T: Copy + Default>(
+    mut group: Vec<T>,
+    exclusive: bool,
+    reverse: bool,
+    add: impl Fn(T, T) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    if reverse {
+        group.reverse();
+    }
+    let mut sum = T::default();
+    for value in &mut group {
+        let next = add(sum, *value)?;
+        *value = if exclusive { sum } else { next };
+        sum = next;
+    }
+    if reverse {
+        group.reverse();
+    }
+    Ok(group)
+}
+
+/// Before version 13, everything from the axis on was one axis.
+pub(super) fn softmax(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let is_old = call.version < 13;
+    let axis = call.axis("axis", if is_old { 1 } else { -1 }, input)?;
+    let axes: Vec<usize> = if is_old { (axis..input.rank()).collect() } else { vec![axis] };
+    let is_log = call.op_type == "LogSoftmax";
+    let made = call.make(input.element, input.shape.clone(), |_| {
+        let Some(values) = input.as_floats() else { return Ok(None) };
+        let shares = Groups::new(&input.shape, &axes).map(values, |group| {
+            let most = group.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = group.iter().map(|value| (value - most).exp()).sum();
+            let share =
+                |value: f64| if is_log { value - most - sum.ln() } else { (value - most).exp() / sum };
+            Ok(group.into_iter().map(|value| round(input.element, share(value))).collect())
+        })?;
+        Ok(Some(Values::Floats(shares)))
+    });
+    Ok(vec![made?])
+}
+
+/// The shapes of the values and of their indices.
+pub(super) fn top_k(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let axis = call.axis("axis", -1, input)?;
+    let shape = shapes::with_dim(&input.shape, axis, dim(call.scalar(1)?)?);
+    call.shaped([(input.element, shape.clone()), (ElementType::Int64, shape)])
+}
+
+/// The elements that an operator along some axes works on: one group for each index of the other axes.
+struct Groups<'a> {
+    shape: &'a [usize],
+    axes: &'a [usize],
+}
+
+impl<'a> Groups<'a> {
+    fn new(shape: &'a [usize], axes: &'a [usize]) -> Self {
+        Self { shape, axes }
+    }
+
+    /// The shape of one result for each group.
+    fn shape(&self, keep_dims: bool) -> Vec<usize> {
+        let sizes = self.shape.iter().enumerate();
+        let size = |(axis, &size): (usize, &usize)| match self.axes.contains(&axis) {
+            true => keep_dims.then_some(1),
+            false => Some(size),
+        };
+        sizes.filter_map(size).collect()
+    }
+
+    /// The positions of each group's elements.
+    fn positions(&self) -> Vec<Vec<usize>> {
+        let steps = strides(self.shape);
+        let all = self.shape.iter().copied().zip(steps).enumerate();
+        let (along, kept): (Vec<_>, Vec<_>) = all.partition(|(axis, _)| self.axes.contains(axis));
+        let (shape, steps): (Vec<_>, Vec<_>) = kept.iter().chain(&along).map(|&(_, dim)| dim).unzip();
+        let count = elements(&self.shape(false));
+        match elements(&along.iter().map(|&(_, (size, _))| size).collect::<Vec<_>>()) {
+            0 => vec![Vec::new(); count],
+            len => walk(&shape, 0, &steps).chunks(len).map(<[usize]>::to_vec).collect(),
+        }
+    }
+
+    fn each<T: Copy>(&self, values: &[T]) -> Vec<Vec<T>> {
+        let group = |group: Vec<usize>| group.into_iter().filter_map(|at| values.get(at).copied()).collect();
+        self.positions().into_iter().map(group).collect()
+    }
+
+    /// As many values as there were, each group replaced by what `compute` makes of it.
+    fn map<T: Copy>(
+        &self,
+        values: &[T],
+        compute: impl Fn(Vec<T>) -> Result<Vec<T>, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let mut results = values.to_vec();
+        for (positions, group) in self.positions().into_iter().zip(self.each(values)) {
+            for (at, value) in positions.into_iter().zip(compute(group)?) {
+                if let Some(result) = results.get_mut(at) {
+                    *result = value;
+                }
+            }
+        }
+        Ok(results)
+    }
+}

@@ -1,0 +1,213 @@
+//! Operators that ask for shapes, change them, or make values out of them.
+
+use kvscatter::ElementType;
+
+use crate::Error;
+use crate::attribute;
+use crate::eval::ConstantValue;
+use crate::fold::call::{Call, Outputs, dim};
+use crate::fold::number::Kind;
+use crate::fold::shapes::{self, Around, signed};
+use crate::fold::{FoldError, MAX_VALUES, Value, Values, number};
+
+pub(super) fn shape(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let rank = signed(input.rank());
+    let bound = |bound: i64| if bound < 0 { bound.saturating_add(rank) } else { bound }.clamp(0, rank);
+    let (start, end) = (bound(call.int("start", 0)?), bound(call.int("end", rank)?));
+    let (start, end) = (dim(start)?, dim(end)?);
+    let dims = input.shape.get(start..end.max(start)).unwrap_or_default();
+    Ok(vec![Value::ints(dims.iter().map(|&dim| signed(dim)).collect())?])
+}
+
+pub(super) fn size(call: &Call<'_>) -> Outputs {
+    let count = Values::Ints(vec![signed(call.input(0)?.len())]);
+    Ok(vec![Value::new(ElementType::Int64, vec![], Some(count))?])
+}
+
+pub(super) fn identity(call: &Call<'_>) -> Outputs {
+    Ok(vec![call.input(0)?.clone()])
+}
+
+/// As it is without training: the mask keeps everything.
+pub(super) fn dropout(call: &Call<'_>) -> Outputs {
+    if let Some(training) = call.optional(2)
+        && training.as_bools() != Some(&[false])
+    {
+        return Err(FoldError::NoForm { what: "training" }.into());
+    }
+    let input = call.input(0)?;
+    let mask = call
+        .make(ElementType::Bool, input.shape.clone(), |_| Ok(Some(Values::Bools(vec![true; input.len()]))))?;
+    Ok(vec![input.clone(), mask])
+}
+
+pub(super) fn constant(call: &Call<'_>) -> Outputs {
+    let mut attributes = call.attributes.iter();
+    let (Some((name, attribute)), None) = (attributes.next(), attributes.next()) else {
+        return Err(Error::ConstantAttributes { got: call.attributes.iter().len() });
+    };
+    let value = ConstantValue::parse(name, attribute)?.read(call.external)?;
+    if value.elements() > MAX_VALUES {
+        return Ok(vec![Value::shaped(value.element(), value.shape().to_vec())?]);
+    }
+    Ok(vec![Value::of(&value)?])
+}
+
+pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
+    let shape = call.ints(0)?.iter().map(|&size| dim(size)).collect::<Result<Vec<_>, _>>()?;
+    let fill = match call.attribute("value") {
+        Some(value) => call.tensor(attribute::tensor(value)?)?,
+        None => Value::new(ElementType::Float32, vec![1], Some(Values::Floats(vec![0.0])))?,
+    };
+    if fill.len() != 1 {
+        return Err(
+            FoldError::AttributeValue { name: "value", value: format!("{} values", fill.len()) }.into()
+        );
+    }
+    call.moved(&fill, shape, |shape| Ok(vec![0; shapes::elements(shape)]))
+}
+
+/// ONNX: a 0 keeps the input's dimension unless `allowzero` is set, and one -1 is whatever is left.
+pub(super) fn reshape(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let allow_zero = call.flag("allowzero", false)?;
+    let target = call.ints_of(1, "shape")?.ok_or(Error::InputAbsent { index: 1 })?;
+    let refused = || FoldError::Reshape { from: input.shape.clone(), to: target.clone() };
+    let mut shape = Vec::new();
+    let mut open = None;
+    for (axis, &size) in target.iter().enumerate() {
+        shape.push(match size {
+            0 if !allow_zero => *input.shape.get(axis).ok_or_else(refused)?,
+            -1 if open.is_none() => {
+                open = Some(axis);
+                1
+            }
+            size => usize::try_from(size).map_err(|_| refused())?,
+        });
+    }
+    let known = Value::shaped(input.element, shape.clone())?.len();
+    if let Some(open) = open {
+        // With a dimension of 0 elsewhere, anything would fit; ONNX Runtime and NumPy refuse it too.
+        let left = input.len().checked_div(known).ok_or_else(refused)?;
+        shape = shapes::with_dim(&shape, open, left);
+    }
+    if shapes::elements(&shape) != input.len() {
+        return Err(refused().into());
+    }
+    call.reshaped(input, shape)
+}
+
+pub(super) fn flatten(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let axis = call.int("axis", 1)?;
+    let rank = input.rank();
+    // The end of the shape is a place to cut at, too.
+    let axis = if axis == signed(rank) { rank } else { shapes::axis(axis, rank)? };
+    let around = Around::new(&input.shape, axis);
+    call.reshaped(input, vec![around.outer, around.block()])
+}
+
+pub(super) fn squeeze(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let rank = input.rank();
+    let axes = call.ints_of(1, "axes")?.map(|axes| distinct(&axes, rank)).transpose()?;
+    let mut shape = Vec::new();
+    for (axis, &size) in input.shape.iter().enumerate() {
+        match &axes {
+            Some(axes) if axes.contains(&axis) => {
+                if size != 1 {
+                    return Err(call.bad_shape(0, "a size of 1 on every axis that is removed"));
+                }
+            }
+            None if size == 1 => {}
+            _ => shape.push(size),
+        }
+    }
+    call.reshaped(input, shape)
+}
+
+pub(super) fn unsqueeze(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let axes = call.ints_of(1, "axes")?.ok_or(Error::InputAbsent { index: 1 })?;
+    let rank = input.rank().saturating_add(axes.len());
+    let axes = distinct(&axes, rank)?;
+    let mut rest = input.shape.iter().copied();
+    let shape = (0..rank).map(|axis| if axes.contains(&axis) { 1 } else { rest.next().unwrap_or(1) });
+    call.reshaped(input, shape.collect())
+}
+
+/// ONNX: `max(ceil((limit - start) / delta), 0)` numbers from `start` on.
+pub(super) fn range(call: &Call<'_>) -> Outputs {
+    let [start, limit, delta] = [call.input(0)?, call.input(1)?, call.input(2)?];
+    let element = start.element;
+    let unknown = |input| FoldError::ValuesUnknown { input };
+    match Kind::of(element) {
+        Some(Kind::Int) => {
+            let [start, limit, delta] = [call.scalar(0)?, call.scalar(1)?, call.scalar(2)?].map(i128::from);
+            let span = limit.saturating_sub(start);
+            let towards = if delta > 0 { span } else { span.saturating_neg() };
+            let step = i128::try_from(delta.unsigned_abs()).unwrap_or(i128::MAX);
+            let count = towards.max(0).saturating_add(step).saturating_sub(1).checked_div(step);
+            let count = usize::try_from(count.ok_or(FoldError::DivisionByZero)?).unwrap_or(usize::MAX);
+            let values = call.make(element, vec![count], |_| {
+                let numbers = (0..signed(count)).map(|step| {
+                    let value = start.saturating_add(delta.saturating_mul(step.into()));
+                    number::fit(element, i64::try_from(value).ok())
+                });
+                Ok(Some(Values::Ints(numbers.collect::<Result<_, _>>()?)))
+            })?;
+            Ok(vec![values])
+        }
+        Some(Kind::Float) => {
+            let one = |value: &Value, input| match value.as_floats() {
+                Some(&[value]) => Ok(value),
+                _ => Err(unknown(input)),
+            };
+            let (start, limit, delta) = (one(start, 0)?, one(limit, 1)?, one(delta, 2)?);
+            let count = ((limit - start) / delta).ceil().max(0.0);
+            let count = number::float_to_int(ElementType::Int64, count)?;
+            let values = call.make(element, vec![dim(count)?], |_| {
+                let numbers = (0..count).map(|step| {
+                    let step = number::int_to_float(ElementType::Float64, step);
+                    number::round(element, start + step * delta)
+                });
+                Ok(Some(Values::Floats(numbers.collect())))
+            })?;
+            Ok(vec![values])
+        }
+        _ => Err(FoldError::InputType { input: 0, element, want: "a number" }.into()),
+    }
+}
+
+pub(super) fn eye_like(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let &[_, columns] = input.shape.as_slice() else {
+        return Err(call.bad_shape(0, "rank 2"));
+    };
+    let element = call.element("dtype")?.unwrap_or(input.element);
+    let diagonal = call.int("k", 0)?;
+    let eye = call.make(element, input.shape.clone(), |_| {
+        let mut ones = Vec::new();
+        for position in 0..input.len() {
+            let row = position.checked_div(columns).unwrap_or_default();
+            let column = position.checked_rem(columns).unwrap_or_default();
+            ones.push(i64::from(signed(column).saturating_sub(signed(row)) == diagonal));
+        }
+        number::cast(&Values::Ints(ones), element)
+    })?;
+    Ok(vec![eye])
+}
+
+/// Axes counted from the start, each once.
+pub(super) fn distinct(axes: &[i64], rank: usize) -> Result<Vec<usize>, Error> {
+    let mut seen = Vec::new();
+    for &axis in axes {
+        let axis = shapes::axis(axis, rank)?;
+        if seen.contains(&axis) {
+            return Err(FoldError::AxisTwice { axis }.into());
+        }
+        seen.push(axis);
+    }
+    Ok(seen)
+}

@@ -1,0 +1,142 @@
+//! Shapes, strides, and the positions in a dense buffer that a view of it reads.
+//!
+//! Every shape here belongs to a [`Value`](super::Value), so the product of its dimensions fits `isize`: nothing
+//! that is computed below saturates.
+
+use super::FoldError;
+use crate::Error;
+
+/// How many elements a shape has.
+pub(crate) fn elements(shape: &[usize]) -> usize {
+    shape.iter().fold(1, |elements: usize, &dim| elements.saturating_mul(dim))
+}
+
+/// The steps in a dense buffer, in elements.
+pub(crate) fn strides(shape: &[usize]) -> Vec<i64> {
+    let mut step: i64 = 1;
+    let mut strides: Vec<i64> = shape
+        .iter()
+        .rev()
+        .map(|&dim| {
+            let this = step;
+            step = step.saturating_mul(signed(dim).max(1));
+            this
+        })
+        .collect();
+    strides.reverse();
+    strides
+}
+
+/// The positions that a strided view reads, in row-major order of the view.
+pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> {
+    if shape.contains(&0) {
+        return Vec::new();
+    }
+    let mut positions = vec![offset];
+    for (&dim, &stride) in shape.iter().zip(strides) {
+        let steps = 0..signed(dim);
+        positions = positions
+            .iter()
+            .flat_map(|&at| steps.clone().map(move |step| at.saturating_add(step.saturating_mul(stride))))
+            .collect();
+    }
+    // A negative position is none of any buffer, as is `usize::MAX`.
+    positions.into_iter().map(|at| usize::try_from(at).unwrap_or(usize::MAX)).collect()
+}
+
+/// The shape that two shapes broadcast to, as NumPy does it.
+///
+/// # Errors
+/// [`Error::Broadcast`] if two dimensions differ and neither is 1.
+pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, Error> {
+    let rank = left.len().max(right.len());
+    let dim = |(left_dim, right_dim)| match (left_dim, right_dim) {
+        (1, dim) | (dim, 1) => Ok(dim),
+        (left_dim, right_dim) if left_dim == right_dim => Ok(left_dim),
+        _ => Err(Error::Broadcast { left: left.to_vec(), right: right.to_vec() }),
+    };
+    aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
+}
+
+/// The positions of `from`'s values in the order of the shape `to`, to which it broadcasts.
+pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
+    let missing = to.len().saturating_sub(from.len());
+    let own = strides(from).into_iter().zip(from).map(|(stride, &dim)| if dim == 1 { 0 } else { stride });
+    let strides: Vec<i64> = std::iter::repeat_n(0, missing).chain(own).collect();
+    walk(to, 0, &strides)
+}
+
+/// A dimension counted from the end if it is negative.
+///
+/// # Errors
+/// [`FoldError::Axis`] outside `-rank..rank`.
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Error> {
+    let from_start = if axis < 0 { axis.saturating_add(signed(rank)) } else { axis };
+    usize::try_from(from_start)
+        .ok()
+        .filter(|&axis| axis < rank)
+        .ok_or_else(|| FoldError::Axis { axis, rank }.into())
+}
+
+/// A shape seen from one axis: what lies outside of it, the axis, and what lies inside of one index of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around {
+    pub(crate) outer: usize,
+    pub(crate) dim: usize,
+    pub(crate) inner: usize,
+}
+
+impl Around {
+    /// Around an axis of the shape; `axis == rank` is an axis of size 1 behind all.
+    pub(crate) fn new(shape: &[usize], axis: usize) -> Self {
+        let (outer, rest) = shape.split_at_checked(axis).unwrap_or((shape, &[]));
+        let (dim, inner) = rest.split_first().map_or((1, &[][..]), |(&dim, inner)| (dim, inner));
+        Self { outer: elements(outer), dim, inner: elements(inner) }
+    }
+
+    /// Elements of one outer index.
+    pub(crate) fn block(&self) -> usize {
+        self.dim.saturating_mul(self.inner)
+    }
+}
+
+/// Like `shape`, with another size on one axis.
+pub(crate) fn with_dim(shape: &[usize], axis: usize, dim: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if let Some(at) = shape.get_mut(axis) {
+        *at = dim;
+    }
+    shape
+}
+
+/// A size as the signed number that ONNX writes it as.
+pub(crate) fn signed(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+fn aligned(shape: &[usize], rank: usize) -> impl Iterator<Item = usize> {
+    std::iter::repeat_n(1, rank.saturating_sub(shape.len())).chain(shape.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{broadcast, spread, strides, walk};
+
+    #[test]
+    fn views_are_walked_in_row_major_order() {
+        assert_eq!(strides(&[2, 3, 4]), [12, 4, 1]);
+        assert_eq!(strides(&[2, 0, 4]), [4, 4, 1]);
+        assert_eq!(walk(&[3, 2], 0, &[1, 3]), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(walk(&[3], 2, &[-1]), [2, 1, 0]);
+        assert_eq!(walk(&[], 7, &[]), [7]);
+        assert_eq!(walk(&[1 << 40, 0], 0, &[0, 0]), [0; 0]);
+    }
+
+    #[test]
+    fn shapes_broadcast_from_the_right() {
+        assert_eq!(broadcast(&[2, 1, 3], &[4, 1]).unwrap(), [2, 4, 3]);
+        assert_eq!(broadcast(&[0], &[1]).unwrap(), [0]);
+        assert!(broadcast(&[2], &[3]).is_err());
+        assert_eq!(spread(&[2, 1], &[2, 2, 3]), [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+    }
+}
