@@ -63,6 +63,12 @@ impl ExternalData {
         self.read_entry(&entry, want).map_err(|error| error.in_file(entry.location))
     }
 
+    /// A file of the folder, and where it lies below it, no part of that a symbolic link.
+    pub(crate) fn file(&self, location: &str) -> Result<(File, PathBuf), Error> {
+        let file = self.open_inside(location)?;
+        Ok((file, self.folder.canonicalize(location).map_err(Error::Io)?))
+    }
+
     fn read_entry(&self, entry: &Entry<'_>, want: u64) -> Result<Vec<u8>, Error> {
         let mut file = self.open_inside(entry.location)?;
         let size = file::regular_size(&file)?;
@@ -132,6 +138,24 @@ impl<'a> Entry<'a> {
             checksum,
         })
     }
+}
+
+/// Where a tensor's values lie, if that is in another file: a regular one of the folder, which is long enough.
+pub(crate) fn located<'t>(
+    message: &'t TensorProto,
+    folder: Option<&ExternalData>,
+) -> Result<Option<&'t str>, Error> {
+    if message.data_location != Some(DataLocation::EXTERNAL) {
+        return Ok(None);
+    }
+    let Entry { location, offset, length, .. } = Entry::parse(&message.external_data)?;
+    let folder = folder.ok_or_else(|| Error::ExternalWithoutFolder { location: location.to_owned() })?;
+    let length = length.unwrap_or_default();
+    let check = || match file::regular_size(&folder.open_inside(location)?)? {
+        size if offset.checked_add(length).is_some_and(|end| end <= size) => Ok(Some(location)),
+        size => Err(Error::ExternalRange { location: location.to_owned(), offset, length, size }),
+    };
+    check().map_err(|error| error.in_file(location))
 }
 
 /// Where external data would be, for the error that there is no folder.

@@ -1,4 +1,7 @@
-//! Reading whole files that strangers named.
+//! Files: read whole where strangers named them, written whole or not at all, and told apart.
+
+mod identity;
+mod write;
 
 use std::io::Read;
 use std::path::Path;
@@ -8,6 +11,10 @@ use cap_std::ambient_authority;
 use cap_std::fs::{File, OpenOptions};
 
 use crate::Error;
+
+pub use identity::{Identity, folder_of};
+pub(crate) use write::new_file_in;
+pub use write::write;
 
 /// The whole of a regular file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::file::{self, folder_of};
 use crate::proto::{self, GraphProto, ModelProto, NodeProto, TensorProto};
-use crate::{Error, ExternalData, Graph, external, file};
+use crate::{Error, ExternalData, Graph, external};
 
-/// A model, and the folder in which its external data lies.
+/// A model, and the file it came from, beside which its external data lies.
 #[derive(Clone, Debug)]
 pub struct Model {
     proto: ModelProto,
-    folder: Option<PathBuf>,
+    path: Option<PathBuf>,
 }
 
 impl Model {
@@ -25,10 +26,10 @@ impl Model {
     /// Wraps a model made in memory. It has no folder, so external data cannot be read.
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, folder: None }
+        Self { proto, path: None }
     }
 
-    /// Reads a model from a regular file of at most protobuf's 2 GiB, and remembers its folder.
+    /// Reads a model from a regular file of at most protobuf's 2 GiB, and remembers it.
     ///
     /// # Errors
     /// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] and those of
@@ -36,7 +37,7 @@ impl Model {
     pub fn load(path: &Path) -> Result<Self, Error> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = proto::decode(&bytes).map_err(|error: Error| error.in_file(path))?;
-        Ok(Self { proto, folder: path.parent().map(Path::to_owned) })
+        Ok(Self { proto, path: Some(path.to_owned()) })
     }
 
     /// The model's bytes, unknown fields included; they come last in their message.
@@ -47,13 +48,14 @@ impl Model {
         proto::encode(&self.proto)
     }
 
-    /// Writes the model to a file. External data stays where it is, and its locations stay as they are.
+    /// Writes the model to a file, whole or not at all. External data stays where it is, and its locations stay as they
+    /// are; [`save_with_weights`](Self::save_with_weights) brings it along.
     ///
     /// # Errors
     /// Within [`Error::InFile`]: [`Error::Io`] and [`Error::Encode`].
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         self.to_bytes()
-            .and_then(|bytes| std::fs::write(path, bytes).map_err(Error::Io))
+            .and_then(|bytes| file::write(path, &bytes).map_err(Error::Io))
             .map_err(|error| error.in_file(path))
     }
 
@@ -80,11 +82,9 @@ impl Model {
     /// be overwritten while it is in use. None for a model that came from memory.
     #[must_use]
     pub fn external_files(&self) -> Vec<PathBuf> {
-        let Some(folder) = &self.folder else { return Vec::new() };
+        let Some(folder) = self.folder() else { return Vec::new() };
         let mut files = BTreeSet::new();
-        let mut visit = |tensor: &TensorProto| files.extend(external::path(tensor, folder));
-        visit_graph(&self.proto.graph, &mut visit);
-        self.proto.functions.iter().for_each(|function| visit_nodes(&function.node, &mut visit));
+        self.visit_tensors(&mut |tensor| files.extend(external::path(tensor, folder)));
         files.into_iter().collect()
     }
 
@@ -93,7 +93,22 @@ impl Model {
     /// # Errors
     /// [`Error::Io`] within [`Error::InFile`] if it cannot be opened any more.
     pub fn external_data(&self) -> Result<Option<ExternalData>, Error> {
-        self.folder.as_deref().map(ExternalData::open).transpose()
+        self.folder().map(ExternalData::open).transpose()
+    }
+
+    /// The file it was read from; `None` for a model that came from memory.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Calls this for every tensor: initializers and attributes, in subgraphs and functions too.
+    pub(crate) fn visit_tensors(&self, visit: &mut impl FnMut(&TensorProto)) {
+        visit_graph(&self.proto.graph, visit);
+        self.proto.functions.iter().for_each(|function| visit_nodes(&function.node, visit));
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.path.as_deref().map(folder_of)
     }
 }
 

@@ -4,7 +4,6 @@
 //! are there.
 
 mod error;
-mod identity;
 mod location;
 mod nibbles;
 mod npy;

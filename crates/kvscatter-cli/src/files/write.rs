@@ -1,13 +1,11 @@
 //! Writing files whole or not at all, and never over what was read.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kvscatter_onnx::Tensor;
+use kvscatter_onnx::file::{self, Identity};
 
-use super::identity::Identity;
 use super::location::Format;
 use super::{Error, Location, Problem, npy, npz, safetensors};
 
@@ -59,48 +57,8 @@ fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
     Ok(identity)
 }
 
-/// A file is replaced in one step: no reader sees half of it, and no failure leaves half of it. A symbolic link
-/// stays one, and its target is replaced; what is no regular file is written through.
 fn put(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    // Opening asks for the right to write: a rename alone would replace a write-protected file.
-    let put = || match OpenOptions::new().write(true).open(path) {
-        Ok(mut existing) => match existing.metadata()? {
-            meta if meta.is_file() => replace(&path.canonicalize()?, bytes, Some(meta.permissions())),
-            _ => write_through(&mut existing, bytes),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(&link_target(path)?, bytes, None),
-        Err(error) => Err(error),
-    };
-    put().map_err(|error| Error::at_path(path, error))
-}
-
-fn write_through(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    file.write_all(bytes)?;
-    file.flush()
-}
-
-fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
-    let mut file = new_file_in(super::identity::folder_of(path))?;
-    file.write_all(bytes)?;
-    if let Some(permissions) = permissions {
-        file.as_file().set_permissions(permissions)?;
-    }
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
-}
-
-/// Where a file that does not exist would be made: at the end of a chain of symbolic links, if it is one.
-fn link_target(path: &Path) -> io::Result<PathBuf> {
-    // As many as Linux follows.
-    const MOST_LINKS: usize = 40;
-    let mut target = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        match std::fs::read_link(&target) {
-            Ok(next) => target = super::identity::folder_of(&target).join(next),
-            Err(_) => return Ok(target),
-        }
-    }
-    Err(io::Error::other("too many symbolic links"))
+    file::write(path, bytes).map_err(|error| Error::at_path(path, error))
 }
 
 /// Two tensors of one name: the crates that write these files take them for a mistake of the program.
@@ -137,16 +95,4 @@ fn encode(entries: &[(Format, &str, &Tensor)]) -> Result<Vec<u8>, Problem> {
         [(Format::Safetensors, ..), ..] => safetensors::encode(&named),
         _ => Err(Problem::OneTensor),
     }
-}
-
-#[cfg(unix)]
-fn new_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
-    use std::os::unix::fs::PermissionsExt;
-    // As any new file, less the umask; a temporary file alone would be private.
-    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
-}
-
-#[cfg(not(unix))]
-fn new_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
-    tempfile::NamedTempFile::new_in(folder)
 }

@@ -8,6 +8,7 @@ mod external;
 mod generate;
 mod models;
 mod placement;
+mod save;
 mod support;
 mod tensors;
 mod test_dirs;

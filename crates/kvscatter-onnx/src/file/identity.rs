@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// What a path leads to. Nothing is opened: opening a pipe would wait for its other end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Identity {
+pub enum Identity {
     /// Device and inode of something that exists, hard links included.
     #[cfg(unix)]
     Inode(u64, u64),
@@ -18,7 +18,7 @@ impl Identity {
     ///
     /// # Errors
     /// Those of the file system; a file that does not exist is none if its folder does.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub fn of(path: &Path) -> io::Result<Self> {
         match existing(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let folder = folder_of(path).canonicalize()?;
@@ -29,8 +29,9 @@ impl Identity {
     }
 }
 
-/// The folder a file is in.
-pub(super) fn folder_of(path: &Path) -> &Path {
+/// The folder a file is in: `.` for a bare name.
+#[must_use]
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),

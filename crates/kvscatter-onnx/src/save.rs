@@ -1,0 +1,247 @@
+//! Saving a model together with the files in which its tensors keep their values.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, File};
+
+use crate::file::{self, Identity, folder_of};
+use crate::{Error, ExternalData, Model, external};
+
+/// How files of values come into another folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// As a second name of the same file, which takes no space; copied where the file system cannot do that. What is
+    /// written into one of them is then in both.
+    #[default]
+    Link,
+    /// As a file of their own.
+    Copy,
+}
+
+/// A file of values that a saved model reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataFile {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// How it came there.
+    pub placed: Placed,
+}
+
+/// How a file of values came to lie beside a saved model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It is the original's: both models lie in one folder.
+    Shared,
+    /// It was there already, with the same contents.
+    Kept,
+    /// It is a second name of the original's.
+    Linked,
+    /// It was copied.
+    Copied,
+}
+
+impl Model {
+    /// Writes the model to a file, and brings the files of its external data along if that lies in another folder than
+    /// the file that the model was read from. Either all of it is there afterwards or nothing new is; values are not
+    /// held in memory.
+    ///
+    /// # Errors
+    /// Within [`Error::InFile`], and nothing was written: [`Error::OverInput`] if `path` leads to the model's own file or
+    /// to one of its values; [`Error::DataFileDiffers`] if another file has the place of one of those; and those of
+    /// the file system. [`Error::Encode`]; those on external data, within [`Error::InTensor`].
+    pub fn save_with_weights(&self, path: &Path, weights: Weights) -> Result<Vec<DataFile>, Error> {
+        let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
+        let identity = Identity::of(path).map_err(|error| Error::Io(error).in_file(path))?;
+        let is_output = |input: &Path| Identity::of(input).is_ok_and(|input| input == identity);
+        if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
+            return Err(Error::OverInput.in_file(path));
+        }
+        let mut made = Made::default();
+        let files = match (self.external_data()?, self.path()) {
+            (Some(source), Some(from)) => {
+                let transfer = Transfer {
+                    source,
+                    from: folder_of(from),
+                    to: folder_of(path),
+                    output: &identity,
+                    weights,
+                };
+                transfer.place_all(&self.locations(Some(&transfer.source))?, &mut made)?
+            }
+            _ => self.locations(None).map(|_| Vec::new())?,
+        };
+        file::write(path, &bytes).map_err(|error| Error::Io(error).in_file(path))?;
+        made.keep();
+        Ok(files)
+    }
+
+    /// Where its tensors' values lie, each file once, all of them known to be there.
+    fn locations(&self, source: Option<&ExternalData>) -> Result<BTreeSet<String>, Error> {
+        let (mut locations, mut checked) = (BTreeSet::new(), Ok(()));
+        self.visit_tensors(&mut |tensor| {
+            if checked.is_ok() {
+                let name = tensor.name.as_deref().unwrap_or_default();
+                match external::located(tensor, source) {
+                    Ok(location) => locations.extend(location.map(str::to_owned)),
+                    Err(error) => checked = Err(error.in_tensor(name)),
+                }
+            }
+        });
+        checked.map(|()| locations)
+    }
+}
+
+/// From a model's folder into that of another.
+struct Transfer<'a> {
+    source: ExternalData,
+    from: &'a Path,
+    to: &'a Path,
+    /// The model to be written.
+    output: &'a Identity,
+    weights: Weights,
+}
+
+impl Transfer<'_> {
+    fn place_all(&self, locations: &BTreeSet<String>, made: &mut Made) -> Result<Vec<DataFile>, Error> {
+        let io = |error| Error::Io(error).in_file(self.to);
+        let is_same =
+            Identity::of(self.from).is_ok_and(|from| Identity::of(self.to).is_ok_and(|to| from == to));
+        let folder = Dir::open_ambient_dir(self.to, ambient_authority()).map_err(io)?;
+        locations
+            .iter()
+            .map(|location| {
+                let (file, inside) = self.source.file(location).map_err(|error| error.in_file(location))?;
+                let bytes = file::regular_size(&file).map_err(|error| error.in_file(location))?;
+                if is_same {
+                    return Ok(DataFile { path: self.to.join(location), bytes, placed: Placed::Shared });
+                }
+                let path = self.place_for(location, &folder, made)?;
+                let placed = self
+                    .place(file, bytes, &self.from.join(inside), &path, made)
+                    .map_err(|error| error.in_file(&path))?;
+                Ok(DataFile { path, bytes, placed })
+            })
+            .collect()
+    }
+
+    /// Where a location lies in the new folder, the folders on the way made.
+    fn place_for(&self, location: &str, folder: &Dir, made: &mut Made) -> Result<PathBuf, Error> {
+        let mut names: Vec<_> = Path::new(location)
+            .components()
+            .filter(|part| matches!(part, Component::Normal(_)))
+            .map(|part| part.as_os_str())
+            .collect();
+        let name = names.pop().unwrap_or_default();
+        let mut inside = PathBuf::new();
+        for part in names {
+            inside.push(part);
+            let in_folder = |error| Error::Io(error).in_file(self.to.join(&inside));
+            match folder.create_dir(&inside) {
+                Ok(()) => made.folders.push(self.to.join(&inside)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    // Not out of the folder through a link, which this refuses to follow.
+                    inside = folder.canonicalize(&inside).map_err(in_folder)?;
+                }
+                Err(error) => return Err(in_folder(error)),
+            }
+        }
+        Ok(self.to.join(inside).join(name))
+    }
+
+    fn place(
+        &self,
+        file: File,
+        bytes: u64,
+        source: &Path,
+        target: &Path,
+        made: &mut Made,
+    ) -> Result<Placed, Error> {
+        if Identity::of(target).is_ok_and(|target| target == *self.output) {
+            return Err(Error::DataFileIsModel);
+        }
+        if target.symlink_metadata().is_ok() {
+            let is_source = Identity::of(target)
+                .is_ok_and(|target| Identity::of(source).is_ok_and(|source| source == target));
+            return if is_source || same_contents(file, bytes, target)? {
+                Ok(Placed::Kept)
+            } else {
+                Err(Error::DataFileDiffers)
+            };
+        }
+        if self.weights == Weights::Link && std::fs::hard_link(source, target).is_ok() {
+            made.files.push(target.to_owned());
+            return Ok(Placed::Linked);
+        }
+        let mut copy = file::new_file_in(folder_of(target)).map_err(Error::Io)?;
+        let got = io::copy(&mut file.into_std().take(bytes), copy.as_file_mut()).map_err(Error::Io)?;
+        if got < bytes {
+            return Err(Error::FileShrank { want: bytes, got });
+        }
+        copy.persist_noclobber(target).map_err(|error| Error::Io(error.error))?;
+        made.files.push(target.to_owned());
+        Ok(Placed::Copied)
+    }
+}
+
+/// Whether a file has the same bytes as another.
+fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, Error> {
+    let mut other =
+        File::open_ambient_with(other, &file::read_only(), ambient_authority()).map_err(Error::Io)?;
+    if file::regular_size(&other)? != bytes {
+        return Ok(false);
+    }
+    const CHUNK: usize = 1 << 20;
+    let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
+    loop {
+        let (got, want) = (fill(&mut file, &mut left)?, fill(&mut other, &mut right)?);
+        if left.get(..got) != right.get(..want) {
+            return Ok(false);
+        }
+        if got < CHUNK {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &mut File, buffer: &mut [u8]) -> Result<usize, Error> {
+    let mut filled: usize = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest).map_err(Error::Io)? {
+            0 => break,
+            got => filled = filled.saturating_add(got),
+        }
+    }
+    Ok(filled)
+}
+
+/// What was made so far, which vanishes unless it is kept.
+#[derive(Debug, Default)]
+struct Made {
+    files: Vec<PathBuf>,
+    folders: Vec<PathBuf>,
+}
+
+impl Made {
+    fn keep(mut self) {
+        self.files.clear();
+        self.folders.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // Nobody is left to tell if that fails, and the error that led here is the one to be told.
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+        for folder in self.folders.iter().rev() {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}

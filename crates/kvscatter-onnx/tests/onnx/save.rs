@@ -1,0 +1,206 @@
+//! A model is saved with the files of its values, or nothing is.
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{GraphProto, ModelProto, StringStringEntryProto, TensorProto};
+use kvscatter_onnx::{DataFile, Error, Model, Placed, Weights};
+
+use crate::support::testdata;
+
+/// A folder with a model whose tensors lie at these locations, each holding `values`.
+fn folder(locations: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |location: &&str| StringStringEntryProto {
+        key: Some("location".to_owned()),
+        value: Some((*location).to_owned()),
+        ..StringStringEntryProto::default()
+    };
+    let tensor = |location: &&str| TensorProto {
+        name: Some(format!("at {location}")),
+        data_type: Some(2),
+        dims: vec![6],
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: vec![entry(location)],
+        ..TensorProto::default()
+    };
+    let graph = GraphProto { initializer: locations.iter().map(tensor).collect(), ..GraphProto::default() };
+    let model = Model::from_proto(ModelProto { graph: graph.into(), ..ModelProto::default() });
+    model.save(&folder.path().join("model.onnx")).unwrap();
+    for location in locations.iter().filter(|location| !location.starts_with("/") && !location.contains(".."))
+    {
+        let file = folder.path().join(location);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, b"values").unwrap();
+    }
+    folder
+}
+
+fn load(folder: &tempfile::TempDir) -> Model {
+    Model::load(&folder.path().join("model.onnx")).unwrap()
+}
+
+/// Every file and folder below, sorted.
+fn contents(folder: &tempfile::TempDir) -> Vec<PathBuf> {
+    let below = |path: &Path| path.strip_prefix(folder.path()).unwrap().to_owned();
+    let entries = walkdir::WalkDir::new(folder.path()).min_depth(1).sort_by_file_name();
+    entries.into_iter().map(|entry| below(entry.unwrap().path())).collect()
+}
+
+fn placed(files: &[DataFile]) -> Vec<Placed> {
+    files.iter().map(|file| file.placed).collect()
+}
+
+#[test]
+fn a_real_model_reads_its_values_from_the_new_folder() {
+    let source = testdata("mobius-llama-dynamic/model.onnx");
+    let model = Model::load(&source).unwrap();
+    let values = std::fs::read(source.with_file_name("model.onnx.data")).unwrap();
+    for weights in [Weights::Link, Weights::Copy] {
+        let out = tempfile::tempdir().unwrap();
+        let path = out.path().join("other.onnx");
+        let files = model.save_with_weights(&path, weights).unwrap();
+        let [DataFile { path: data, bytes, .. }] = files.as_slice() else { panic!("{files:?}") };
+        assert_eq!(*data, out.path().join("model.onnx.data"));
+        assert_eq!((*bytes, std::fs::read(data).unwrap() == values), (values.len() as u64, true));
+        assert_eq!(Model::load(&path).unwrap().proto(), model.proto());
+    }
+}
+
+#[test]
+fn links_copies_and_what_is_there_already() {
+    let source = folder(&["a.bin", "./sub/deep/b.bin"]);
+    let model = load(&source);
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("model.onnx");
+    let all = ["a.bin", "model.onnx", "sub", "sub/deep", "sub/deep/b.bin"].map(PathBuf::from);
+
+    let files = model.save_with_weights(&path, Weights::Link).unwrap();
+    assert_eq!(contents(&out), all);
+    // Both folders are in one file system, so that only some other system's refusal makes it copy.
+    if placed(&files) == [Placed::Linked; 2] {
+        std::fs::write(source.path().join("a.bin"), b"VALUES").unwrap();
+        assert_eq!(std::fs::read(out.path().join("a.bin")).unwrap(), b"VALUES");
+    }
+    assert_eq!(placed(&model.save_with_weights(&path, Weights::Link).unwrap()), [Placed::Kept; 2]);
+
+    let apart = tempfile::tempdir().unwrap();
+    let path = apart.path().join("model.onnx");
+    assert_eq!(placed(&model.save_with_weights(&path, Weights::Copy).unwrap()), [Placed::Copied; 2]);
+    assert_eq!(contents(&apart), all);
+    std::fs::write(source.path().join("a.bin"), b"others").unwrap();
+    assert_eq!(std::fs::read(apart.path().join("a.bin")).unwrap(), b"VALUES");
+
+    let error = model.save_with_weights(&path, Weights::Copy).unwrap_err();
+    assert!(matches!(error.root(), Error::DataFileDiffers), "{error}");
+    assert_eq!(std::fs::read(apart.path().join("a.bin")).unwrap(), b"VALUES");
+
+    let beside = source.path().join("beside.onnx");
+    let files = model.save_with_weights(&beside, Weights::Copy).unwrap();
+    assert_eq!(placed(&files), [Placed::Shared; 2]);
+}
+
+#[test]
+fn what_is_read_is_not_overwritten() {
+    let source = folder(&["a.bin"]);
+    let model = load(&source);
+    let before = contents(&source);
+    for name in ["model.onnx", "a.bin"] {
+        let error = model.save_with_weights(&source.path().join(name), Weights::Link).unwrap_err();
+        assert!(matches!(error.root(), Error::OverInput), "{error}");
+    }
+    assert_eq!(std::fs::read(source.path().join("a.bin")).unwrap(), b"values");
+    assert_eq!(contents(&source), before);
+
+    let out = tempfile::tempdir().unwrap();
+    let error = model.save_with_weights(&out.path().join("a.bin"), Weights::Link).unwrap_err();
+    assert!(matches!(error.root(), Error::DataFileIsModel), "{error}");
+    assert!(contents(&out).is_empty());
+}
+
+#[test]
+fn nothing_new_is_left_when_a_file_is_refused() {
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("model.onnx");
+    let refused = |source: &tempfile::TempDir| {
+        let error = load(source).save_with_weights(&path, Weights::Link).unwrap_err();
+        assert!(contents(&out).is_empty(), "{:?} after {error}", contents(&out));
+        error
+    };
+    let source = folder(&["a.bin", "sub/b.bin"]);
+    std::fs::remove_file(source.path().join("sub/b.bin")).unwrap();
+    let error = refused(&source);
+    assert!(
+        matches!(error.root(), Error::Io(cause) if cause.kind() == std::io::ErrorKind::NotFound),
+        "{error}"
+    );
+    assert!(error.to_string().starts_with("tensor \"at sub/b.bin\": sub/b.bin: "), "{error}");
+
+    for location in ["/etc/passwd", "../a.bin"] {
+        let error = refused(&folder(&["a.bin", location]));
+        assert!(matches!(error.root(), Error::ExternalEscape { .. }), "{error}");
+    }
+    let error = refused(&folder(&["a.bin", "sub/.."]));
+    assert!(matches!(error.root(), Error::ExternalEscape { .. }), "{error}");
+
+    let mut long = load(&source);
+    let tensor = &mut long.proto_mut().graph.get_or_insert_default().initializer[0];
+    let entry = |key: &str, value: &str| StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value.to_owned()),
+        ..StringStringEntryProto::default()
+    };
+    tensor.external_data.extend([entry("offset", "3"), entry("length", "4")]);
+    let error = long.save_with_weights(&path, Weights::Link).unwrap_err();
+    let root = error.root();
+    assert!(matches!(root, Error::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
+    assert!(contents(&out).is_empty());
+
+    // The second of two has no place: the first goes again, and so do the folders.
+    let source = folder(&["a/a.bin", "b/b.bin"]);
+    std::fs::write(out.path().join("b"), b"in the way").unwrap();
+    load(&source).save_with_weights(&path, Weights::Copy).unwrap_err();
+    assert_eq!(contents(&out), [PathBuf::from("b")]);
+    // And if the model itself cannot be written.
+    std::fs::remove_file(out.path().join("b")).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    load(&source).save_with_weights(&path, Weights::Copy).unwrap_err();
+    assert_eq!(contents(&out), [PathBuf::from("model.onnx")]);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
+    use std::os::unix::fs::symlink;
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret"), b"secret").unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("model.onnx");
+
+    let source = folder(&["a.bin"]);
+    std::fs::remove_file(source.path().join("a.bin")).unwrap();
+    symlink(outside.path().join("secret"), source.path().join("a.bin")).unwrap();
+    let error = load(&source).save_with_weights(&path, Weights::Link).unwrap_err();
+    assert!(matches!(error.root(), Error::ExternalEscape { .. }), "{error}");
+
+    std::fs::remove_file(source.path().join("a.bin")).unwrap();
+    let pipe = source.path().join("a.bin");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = load(&source).save_with_weights(&path, Weights::Link).unwrap_err();
+    assert!(matches!(error.root(), Error::NotRegularFile), "{error}");
+    assert!(contents(&out).is_empty());
+
+    // A link inside the folder is followed: the new name is one of the file, not of the link.
+    std::fs::remove_file(&pipe).unwrap();
+    std::fs::write(source.path().join("real.bin"), b"values").unwrap();
+    symlink("real.bin", source.path().join("a.bin")).unwrap();
+    load(&source).save_with_weights(&path, Weights::Link).unwrap();
+    assert!(out.path().join("a.bin").symlink_metadata().unwrap().is_file());
+
+    // A link in the new folder does not lead out of it.
+    let trap = tempfile::tempdir().unwrap();
+    symlink(outside.path(), trap.path().join("sub")).unwrap();
+    let source = folder(&["sub/a.bin"]);
+    load(&source).save_with_weights(&trap.path().join("model.onnx"), Weights::Link).unwrap_err();
+    assert_eq!(contents(&outside), [PathBuf::from("secret")]);
+}
