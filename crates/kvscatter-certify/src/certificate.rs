@@ -329,7 +329,7 @@ pub struct SampleSlots {
 /// What was timed, counted and weighed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
-    /// The cache's own time at two capacities.
+    /// The time of a cache's own nodes at two capacities; absent if no cache has nodes of its own.
     pub cache_path: Option<CachePathTimes>,
     /// Bytes that a decode step moves in the caches. Computed from shapes, not measured.
     pub bytes_moved: Option<BytesMoved>,
@@ -339,33 +339,26 @@ pub struct Timings {
     pub decode: Option<DecodeTimes>,
 }
 
-/// Times of a part of the model at several capacities, everything else alike.
+/// The time of the nodes between a cache's past and its present, and of nothing else, at several capacities. Each
+/// cache is timed by itself; this is the one whose time grows most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CachePathTimes {
-    /// What was timed.
-    pub part: TimedPart,
+    /// How many caches were timed.
+    pub caches: usize,
+    /// The one whose times these are, by its past input.
+    pub cache: String,
     /// Samples in the batch.
     pub batch: usize,
-    /// Tokens in the caches before the timed step.
+    /// The slot that is written.
     pub context: usize,
     /// Interleaved rounds.
     pub rounds: usize,
     /// The time at each capacity, smallest first.
     pub at: Vec<CapacityTime>,
-    /// The time at the largest capacity over the time at the smallest, of the fastest attempt.
+    /// The shortest time at the largest capacity over the shortest at the smallest.
     pub ratio: f64,
     /// The ratio up to which the time counts as flat.
     pub flat_up_to: f64,
-}
-
-/// What was timed of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TimedPart {
-    /// The nodes between past inputs and present outputs, and nothing else.
-    CachePath,
-    /// A whole decode step, because no part of it handles the cache alone.
-    WholeStep,
 }
 
 /// A time at a capacity.
@@ -373,7 +366,7 @@ pub enum TimedPart {
 pub struct CapacityTime {
     /// Slots of each sample.
     pub capacity: usize,
-    /// Bytes of all caches.
+    /// Bytes of the cache.
     pub cache_bytes: u64,
     /// The median time of a call, in nanoseconds.
     pub median_ns: f64,

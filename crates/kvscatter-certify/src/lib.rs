@@ -5,12 +5,17 @@
 #![deny(unsafe_code, reason = "only an engine with a foreign interface needs any")]
 
 pub mod certificate;
+mod certify;
+mod drive;
 mod engine;
 mod error;
+mod evidence;
 pub mod onnxruntime;
 pub mod report;
+mod subject;
 mod tensor;
 
+pub use certify::{Progress, Request, certify};
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};
 pub use error::Error;
 pub use tensor::Tensor;

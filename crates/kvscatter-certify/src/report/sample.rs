@@ -6,7 +6,7 @@ use crate::certificate::{
     Against, BytesMoved, CachePathTimes, CacheSummary, CapacityTime, Certificate, Check, Crossover,
     DecodeTime, DecodeTimes, DecoderSummary, Evidence, Failure, FileIdentity, Fill, LogitPlace,
     LogitsComparison, Machine, Occupancy, OccupancyStep, Opset, Parameters, PeakMemory, Phase, Runtime,
-    SCHEMA, SampleSlots, Side, Subject, TimedPart, Timings, Verdict,
+    SCHEMA, SampleSlots, Side, Subject, Timings, Verdict,
 };
 
 const CAPACITY: usize = 64;
@@ -229,8 +229,9 @@ fn timings() -> Timings {
     let peak = |of, bytes| PeakMemory { of, batch: 1, steps: 32, context: 4096, bytes };
     Timings {
         cache_path: Some(CachePathTimes {
-            part: TimedPart::CachePath,
-            batch: 16,
+            caches: 4,
+            cache: "past_key_values.0.key".to_owned(),
+            batch: 1,
             context: 60,
             rounds: 40,
             at: vec![at(1024, 8 << 20, 1.21e4), at(4096, 32 << 20, 1.23e4)],

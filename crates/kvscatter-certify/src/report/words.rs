@@ -3,7 +3,7 @@
 use kvscatter_bench::units;
 
 use crate::certificate::{
-    Against, Certificate, Check, Crossover, Evidence, Fill, Phase, Side, TimedPart, Timings, Verdict,
+    Against, Certificate, Check, Crossover, Evidence, Fill, Phase, Side, Timings, Verdict,
 };
 
 /// One kind of evidence: its claims, and what it can and cannot show.
@@ -148,15 +148,6 @@ pub fn side(side: Side) -> &'static str {
     }
 }
 
-/// What was timed.
-#[must_use]
-pub fn part(part: TimedPart) -> &'static str {
-    match part {
-        TimedPart::CachePath => "the nodes between past and present alone",
-        TimedPart::WholeStep => "a whole decode step, since no part of it handles the cache alone",
-    }
-}
-
 /// From which context length on the static cache pays, one sentence.
 #[must_use]
 pub fn crossover(crossover: Crossover) -> String {
@@ -191,7 +182,7 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
         && let (Some(small), Some(large)) = (times.at.first(), times.at.last())
     {
         figures.push([
-            "cache time, large over small capacity".to_owned(),
+            "a cache's time, large over small capacity".to_owned(),
             format!("{:.2} ×", times.ratio),
             format!("{} and {} slots", small.capacity, large.capacity),
         ]);

@@ -3,6 +3,7 @@
 use kvscatter_bench::units;
 use maud::{Markup, html};
 
+use super::plain::Plain;
 use super::plot::{Line, Plot};
 use crate::certificate::{BytesMoved, CachePathTimes, DecodeTimes, PeakMemory, Side, Timings};
 use crate::report::words;
@@ -22,14 +23,17 @@ pub(super) fn section(timings: &Timings) -> Markup {
 fn cache_path(times: &CachePathTimes) -> Markup {
     let longest = times.at.iter().map(|at| at.median_ns).fold(1.0, f64::max);
     html! {
-        h3 { "The cache's own time" }
+        h3 { "A cache's own time" }
         p {
-            "Timed: " (words::part(times.part)) "; batch " (times.batch) ", " (times.context)
-            " tokens in the caches at either capacity, " (times.rounds) " interleaved rounds. The ratio is "
-            (format!("{:.2}", times.ratio)) "; up to " (format!("{:.2}", times.flat_up_to)) " counts as flat."
+            (times.caches) @if times.caches == 1 { " cache was" } @else { " caches were" }
+            " timed one by one: the nodes between its past and its present, and nothing else, at two capacities and "
+            "with slot " (times.context) " written in both; batch " (times.batch) ", " (times.rounds)
+            " interleaved rounds. The time of " code { (Plain(&times.cache)) } " grows most, by a ratio of the fastest "
+            "calls of " (format!("{:.2}", times.ratio)) "; up to " (format!("{:.2}", times.flat_up_to))
+            " counts as flat."
         }
         div.wide { table {
-            thead { tr { th.n { "capacity" } th.n { "caches" } th.n { "fastest" } th.n { "median" } th {} } }
+            thead { tr { th.n { "capacity" } th.n { "cache" } th.n { "fastest" } th.n { "median" } th {} } }
             tbody { @for at in &times.at { tr {
                 td.n { (at.capacity) }
                 td.n { (words::size(at.cache_bytes)) }

@@ -1,0 +1,344 @@
+//! From a model's file to its certificate.
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::{Dimension, Model};
+
+use crate::certificate::{
+    Against, CacheSummary, Certificate, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,
+};
+use crate::drive::interface::{Interface, Purpose};
+use crate::drive::reference::{Reference, Sequence};
+use crate::drive::rows::Rows;
+use crate::drive::runner::Runner;
+use crate::drive::scenarios::Setting;
+use crate::drive::values::Numbers;
+use crate::engine::{Engine, Options};
+use crate::evidence::logits::Tolerance;
+use crate::evidence::observed::{self, Plan};
+use crate::evidence::structural;
+use crate::evidence::timed::{self, Timed};
+use crate::{Error, subject};
+
+/// Samples in a batch where nobody says how many, and the tokens of their prompts: neither the first nor the last is
+/// the shortest, so that their order matters.
+const PROMPTS: [usize; 3] = [7, 3, 5];
+
+/// Decode steps where nobody says how many.
+const STEPS: usize = 16;
+
+/// Tokens in the largest chunk where nobody says how many.
+const CHUNK: usize = 4;
+
+/// Steps in which a cache is filled to its end, about.
+const FILLING_STEPS: usize = 32;
+
+/// Copies of the caches that a run holds at once: in place, from before the step, and apart.
+const COPIES: usize = 3;
+
+/// What to certify, and how. What is `None` is chosen to fit the model.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The model's file.
+    pub model: PathBuf,
+    /// The file of the model that it was made from, whose logits it must give.
+    pub original: Option<PathBuf>,
+    /// Samples in a batch.
+    pub batch: Option<usize>,
+    /// Tokens in the prompt of each sample.
+    pub prompts: Option<Vec<usize>>,
+    /// Decode steps after the prompts.
+    pub steps: Option<usize>,
+    /// The most tokens in a step of a chunked prefill.
+    pub chunk: Option<usize>,
+    /// Slots of each sample, where the model leaves them open.
+    pub capacity: Option<usize>,
+    /// What tokens and canaries are drawn from.
+    pub seed: u64,
+    /// The largest absolute difference between logits that counts as equal.
+    pub tolerance: Option<f64>,
+    /// Threads of the engine; one unless said otherwise, so that sums are taken in one order.
+    pub threads: usize,
+    /// The most bytes of caches and logits that are held at once.
+    pub memory: u64,
+    /// The command that asks for it, for the record.
+    pub command: String,
+    /// Where it runs, for the record.
+    pub machine: Machine,
+    /// When, for the record.
+    pub made_at: Option<String>,
+}
+
+/// How far the work is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress<'a> {
+    /// What is being done.
+    pub doing: &'a str,
+    /// Steps done.
+    pub done: usize,
+    /// Steps in all; 0 as long as it is not known.
+    pub total: usize,
+}
+
+/// Examines a model's graph, runs it, and writes down what holds. A claim that does not hold is no error.
+///
+/// # Errors
+/// [`Error`] if there is nothing to certify, if what is asked for does not fit the model, or if the engine does not
+/// take the model, or does not run the original.
+pub fn certify(
+    engine: &dyn Engine,
+    request: &Request,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Certificate, Error> {
+    progress(Progress { doing: "reading the graph", done: 0, total: 0 });
+    let model = Model::load(&request.model)?;
+    let graph = model.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    check_static(&decoder)?;
+    let mut interface = Interface::of(&decoder)?;
+    interface.settle(None)?;
+    let original = request.original.as_deref().map(Original::read).transpose()?;
+    let setting = setting(request, &interface)?;
+    check_memory(request, &interface, &setting)?;
+
+    let options = Options { threads: Some(request.threads) };
+    let mut runner = Runner::new(engine.load(&request.model, options)?, interface);
+    progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
+    let (sequences, against, logits_of) = match (&original, request.original.as_deref()) {
+        (Some(original), Some(path)) => {
+            let interface = original.interface(&runner.interface)?;
+            let element = interface.logits_element;
+            let mut runner = Runner::new(engine.load(path, options)?, interface);
+            (sequences(&mut runner, &setting, request.seed)?, Against::Original, element)
+        }
+        _ => {
+            let element = runner.interface.logits_element;
+            (sequences(&mut runner, &setting, request.seed)?, Against::UnaliasedRun, element)
+        }
+    };
+    let caches = decoder.caches.iter().map(|cache| cache.element);
+    let elements = caches.chain([logits_of, runner.interface.logits_element]);
+    let tolerance = request.tolerance.unwrap_or_else(|| Tolerance::of(elements).among(&sequences));
+
+    let scenarios = setting.scenarios();
+    let plan = Plan {
+        scenarios: &scenarios,
+        sequences: &sequences,
+        capacity: setting.capacity,
+        against,
+        tolerance,
+        seed: request.seed,
+    };
+    let (total, mut done) = (plan.steps(), 0);
+    let observed = observed::observe(&mut runner, &plan, &mut |doing| {
+        done += 1;
+        progress(Progress { doing, done, total });
+    })?;
+
+    progress(Progress { doing: "timing", done: 0, total: 0 });
+    let original_interface =
+        original.as_ref().map(|original| original.interface(&runner.interface)).transpose()?;
+    let timed_original = match (&original, request.original.as_deref(), &original_interface) {
+        (Some(Original(model)), Some(path), Some(interface)) => Some(Timed { path, model, interface }),
+        _ => None,
+    };
+    let (timings, timed) = timed::gather(&timed::Subject {
+        engine,
+        model: Timed { path: &request.model, model: &model, interface: &runner.interface },
+        original: timed_original,
+        capacity: setting.capacity,
+        options,
+    })?;
+
+    let evidence =
+        Evidence { structural: structural::examine(&graph, &decoder), observed: observed.checks, timed };
+    Ok(Certificate {
+        schema: SCHEMA,
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        made_at: request.made_at.clone(),
+        command: request.command.clone(),
+        verdict: evidence.verdict(),
+        model: subject::identify(&request.model, &model)?,
+        original: match (&original, request.original.as_deref()) {
+            (Some(original), Some(path)) => Some(subject::identify(path, &original.0)?),
+            _ => None,
+        },
+        runtime: Runtime {
+            name: engine.name().to_owned(),
+            version: engine.version().to_owned(),
+            device: engine.device().to_owned(),
+        },
+        machine: request.machine.clone(),
+        decoder: summary(&decoder, &runner.interface, &setting),
+        parameters: Parameters {
+            batch: setting.prompts.len(),
+            capacity: setting.capacity,
+            steps: setting.steps,
+            chunk: setting.chunk.max(setting.filler),
+            prompts: setting.prompts,
+            seed: request.seed,
+            tolerance,
+        },
+        evidence,
+        logits: observed.logits,
+        occupancy: observed.occupancy,
+        timings: Some(timings),
+    })
+}
+
+/// The model that another one was made from.
+struct Original(Model);
+
+impl Original {
+    fn read(path: &Path) -> Result<Self, Error> {
+        Ok(Self(Model::load(path)?))
+    }
+
+    /// What it takes and gives, with the sizes that it leaves open taken from the model.
+    fn interface(&self, of_model: &Interface) -> Result<Interface, Error> {
+        let graph = self.0.graph()?;
+        let mut interface = Interface::of(&Decoder::of(&graph)?)?;
+        interface.settle(Some(of_model))?;
+        match (interface.vocabulary, of_model.vocabulary) {
+            (Some(got), Some(want)) if got != want => {
+                Err(Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want })
+            }
+            _ => Ok(interface),
+        }
+    }
+}
+
+/// That every cache keeps its size.
+fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
+    let grows = |cache: &&Cache<'_>| {
+        cache.style.grows() || cache.style == kvscatter_onnx::decoder::Style::GroupQueryAttention
+    };
+    match decoder.caches.iter().find(grows) {
+        None => Ok(()),
+        Some(cache) => Err(Error::NotStatic {
+            input: cache.past.to_owned(),
+            style: cache.style.to_string(),
+            hint: if cache.style.grows() { "; kvscatter convert makes it static" } else { "" },
+        }),
+    }
+}
+
+/// What the model is run with: what is asked for where it fits, and what fits where nothing is asked for.
+fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
+    let batch = match (request.prompts.as_ref().map(Vec::len), request.batch, interface.batch) {
+        (Some(prompts), Some(batch), _) if prompts != batch => {
+            return Err(Error::PromptCount { prompts, batch });
+        }
+        (asked, also, fixed) => match (asked.or(also), fixed) {
+            (Some(got), Some(want)) if got != want => {
+                let input = interface.caches.first().map(|cache| cache.past.clone()).unwrap_or_default();
+                return Err(Error::SizesDiffer { what: "batch", input, got: want, want: got });
+            }
+            (asked, fixed) => asked.or(fixed).unwrap_or(PROMPTS.len()),
+        },
+    };
+    let capacity = match (interface.capacity()?, request.capacity) {
+        (Some(got), Some(want)) if got != want => {
+            let input = interface.caches.first().map(|cache| cache.past.clone()).unwrap_or_default();
+            return Err(Error::SizesDiffer { what: "capacity", input, got, want });
+        }
+        (known, asked) => known.or(asked).ok_or(Error::CapacityOpen)?,
+    };
+    if batch == 0 || capacity < 2 {
+        return Err(Error::TooSmall { batch, capacity });
+    }
+    let prompts = request.prompts.clone().unwrap_or_else(|| {
+        let usual = PROMPTS.iter().cycle().take(batch);
+        usual.map(|&prompt| prompt.min(capacity / 2)).collect()
+    });
+    let longest = prompts.iter().max().copied().unwrap_or_default();
+    let steps = request.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
+    if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
+        return Err(Error::PromptTooLong { longest, steps, capacity });
+    }
+    let chunk = request.chunk.unwrap_or(CHUNK).max(1);
+    Ok(Setting {
+        steps,
+        capacity,
+        chunk,
+        filler: capacity.div_ceil(FILLING_STEPS).max(chunk),
+        is_batch_fixed: interface.batch.is_some(),
+        can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
+        is_decode_only: interface.is_decode_only,
+        prompts,
+    })
+}
+
+/// That what will be held at once is within the limit.
+fn check_memory(request: &Request, interface: &Interface, setting: &Setting) -> Result<(), Error> {
+    let batch = setting.prompts.len();
+    let mut needed = Some(0_usize);
+    for cache in &interface.caches {
+        let bytes = cache.element.storage_len(&cache.shape(batch, setting.capacity));
+        let held = bytes.and_then(|bytes| bytes.checked_mul(COPIES));
+        needed = needed.zip(held).and_then(|(needed, held)| needed.checked_add(held));
+    }
+    // Each sequence's scores, twice over: what they should be and what they are with zeros.
+    let scores = setting
+        .prompts
+        .iter()
+        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?))
+        .and_then(|tokens| {
+            tokens.checked_mul(interface.vocabulary.unwrap_or_default())?.checked_mul(2 * size_of::<f32>())
+        });
+    let needed = needed.zip(scores).and_then(|(needed, scores)| needed.checked_add(scores));
+    match needed.and_then(|needed| u64::try_from(needed).ok()).filter(|needed| *needed <= request.memory) {
+        Some(_) => Ok(()),
+        None => Err(Error::MemoryLimit {
+            needed: needed.and_then(|needed| u64::try_from(needed).ok()),
+            limit: request.memory,
+        }),
+    }
+}
+
+/// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.
+fn sequences(runner: &mut Runner, setting: &Setting, seed: u64) -> Result<Vec<Sequence>, Error> {
+    let mut reference = Reference::new(runner, setting.capacity);
+    let vocabulary = reference.vocabulary()?;
+    let limit = u64::try_from(vocabulary).unwrap_or(u64::MAX);
+    let mut numbers = Numbers::new(seed);
+    let mut draw =
+        |count| (0..count).map(|_| i64::try_from(numbers.below(limit)).unwrap_or_default()).collect();
+    let mut sequences = Vec::with_capacity(setting.prompts.len() + 1);
+    for &prompt in &setting.prompts {
+        let prompt: Vec<i64> = draw(prompt);
+        sequences.push(reference.greedy(&prompt, setting.steps)?);
+    }
+    let filling: Vec<i64> = draw(setting.capacity);
+    let filler = if setting.is_decode_only { 1 } else { setting.filler };
+    sequences.push(reference.forced(&filling, filler, setting.tail())?);
+    Ok(sequences)
+}
+
+fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &Setting) -> DecoderSummary {
+    let count = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let mut bytes_per_token = 0;
+    let mut caches = Vec::with_capacity(decoder.caches.len());
+    for (cache, port) in decoder.caches.iter().zip(&interface.caches) {
+        let shape = port.shape(setting.prompts.len(), setting.capacity);
+        bytes_per_token += count(Rows::of(port, setting.capacity).row());
+        caches.push(CacheSummary {
+            past: cache.past.to_owned(),
+            present: cache.present.to_owned(),
+            shape: cache.past_shape.iter().map(dimension).collect(),
+            element: cache.element.onnx_name().to_owned(),
+            style: cache.style.to_string(),
+            bytes: count(cache.element.storage_len(&shape).unwrap_or_default()),
+        });
+    }
+    DecoderSummary { bytes: caches.iter().map(|cache| cache.bytes).sum(), caches, bytes_per_token }
+}
+
+fn dimension(dimension: &Dimension<'_>) -> String {
+    match dimension {
+        Dimension::Known(size) => size.to_string(),
+        Dimension::Symbolic(symbol) => (*symbol).to_owned(),
+        Dimension::Unknown => "?".to_owned(),
+    }
+}

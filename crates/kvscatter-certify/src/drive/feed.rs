@@ -1,0 +1,120 @@
+//! What one step feeds to a decoder, and the tensors that say so.
+
+use std::ops::Range;
+
+use super::interface::{Interface, Purpose};
+use crate::{Error, Tensor};
+
+/// One step: every sample gets `width` tokens, padding included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Feed {
+    pub(crate) width: usize,
+    pub(crate) samples: Vec<SampleFeed>,
+}
+
+/// What one sample gets: `padding` tokens, then those of its sequence, then padding up to the width.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SampleFeed {
+    /// The first slot that is written.
+    pub(crate) start: usize,
+    /// Tokens of padding before the sequence's.
+    pub(crate) padding: usize,
+    /// Which tokens of the sequence.
+    pub(crate) tokens: Range<usize>,
+    /// The slot of the sequence's first token: beyond 0 where the sample is padded on the left.
+    pub(crate) first_slot: usize,
+}
+
+impl Feed {
+    /// The next `width` tokens of sequences that begin in slot 0, of which this many are written.
+    pub(crate) fn next(written: &[usize], width: usize) -> Self {
+        let samples = written.iter().map(|&start| SampleFeed {
+            start,
+            padding: 0,
+            tokens: start..start + width,
+            first_slot: 0,
+        });
+        Self { width, samples: samples.collect() }
+    }
+
+    /// The tensors of every input but the caches. `sequences` are the tokens of each sample; `slots` is what a mask
+    /// covers: the capacity, or for a growing cache its length after the step.
+    pub(crate) fn tensors(
+        &self,
+        interface: &Interface,
+        sequences: &[&[i64]],
+        slots: usize,
+    ) -> Result<Vec<(String, Tensor)>, Error> {
+        let batch = self.samples.len();
+        let tensor = |purpose, rank| {
+            let (shape, values): (Vec<usize>, Vec<i64>) = match purpose {
+                Purpose::Tokens => (vec![batch, self.width], self.tokens(sequences)),
+                Purpose::Positions => (vec![batch, self.width], self.columns(|_, position| int(position))),
+                Purpose::Mask => (vec![batch, slots], self.mask(slots)),
+                Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
+                Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
+                Purpose::SeqlensK => {
+                    let shape = if rank == 1 { vec![batch] } else { vec![batch, 1] };
+                    (shape, self.each(|sample| sample.valid().end.saturating_sub(1)))
+                }
+                Purpose::TotalLength => {
+                    let longest = self.samples.iter().map(|sample| sample.start + self.width).max();
+                    (vec![1; rank], vec![int(longest.unwrap_or_default())])
+                }
+            };
+            (shape, values)
+        };
+        let feeds = interface.feeds.iter().map(|port| {
+            let (shape, values) = tensor(port.purpose, port.rank);
+            Ok((port.name.clone(), Tensor::integers(port.element, &shape, &values)?))
+        });
+        feeds.collect()
+    }
+
+    fn tokens(&self, sequences: &[&[i64]]) -> Vec<i64> {
+        self.columns(|sample, position| {
+            sequences.get(sample).and_then(|tokens| tokens.get(position)).copied().unwrap_or_default()
+        })
+    }
+
+    /// A value for every token of every sample; 0 for padding, which is a token and a position that every model has.
+    fn columns(&self, value: impl Fn(usize, usize) -> i64) -> Vec<i64> {
+        let mut all = Vec::with_capacity(self.samples.len() * self.width);
+        for (index, sample) in self.samples.iter().enumerate() {
+            all.extend((0..self.width).map(|column| match sample.position(column) {
+                Some(position) => value(index, position),
+                None => 0,
+            }));
+        }
+        all
+    }
+
+    fn mask(&self, slots: usize) -> Vec<i64> {
+        let of = |sample: &SampleFeed| {
+            let valid = sample.valid();
+            (0..slots).map(move |slot| i64::from(valid.contains(&slot)))
+        };
+        self.samples.iter().flat_map(of).collect()
+    }
+
+    fn each(&self, value: impl Fn(&SampleFeed) -> usize) -> Vec<i64> {
+        self.samples.iter().map(|sample| int(value(sample))).collect()
+    }
+}
+
+impl SampleFeed {
+    /// The place in the sequence of the token in a column; `None` for padding.
+    pub(crate) fn position(&self, column: usize) -> Option<usize> {
+        let position = self.tokens.start.checked_add(column.checked_sub(self.padding)?)?;
+        self.tokens.contains(&position).then_some(position)
+    }
+
+    /// The slots that hold tokens after the step.
+    pub(crate) fn valid(&self) -> Range<usize> {
+        self.first_slot..self.first_slot + self.tokens.end
+    }
+}
+
+fn int(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,240 @@
+//! What a decoder takes and gives, as the driver needs it: every input with its purpose, every size open or known.
+
+use kvscatter::ElementType;
+use kvscatter_onnx::decoder::{Cache, Decoder, Input, Role, Style};
+use kvscatter_onnx::{Dimension, ValueInfo};
+
+use crate::Error;
+
+/// A decoder's inputs and outputs.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub(crate) caches: Vec<CachePort>,
+    pub(crate) feeds: Vec<FeedPort>,
+    pub(crate) logits: String,
+    pub(crate) logits_element: ElementType,
+    /// The last dimension of the logits, if it is declared.
+    pub(crate) vocabulary: Option<usize>,
+    /// How many samples a batch has, if the model leaves no choice.
+    pub(crate) batch: Option<usize>,
+    /// Whether the model takes one token of each sample at a time and no more.
+    pub(crate) is_decode_only: bool,
+}
+
+/// A cache.
+#[derive(Clone, Debug)]
+pub(crate) struct CachePort {
+    pub(crate) past: String,
+    pub(crate) present: String,
+    pub(crate) element: ElementType,
+    pub(crate) axis: usize,
+    /// Past's dimensions; `None` for what is open.
+    pub(crate) dims: Vec<Option<usize>>,
+    /// Whether present is longer than past: by the new rows.
+    pub(crate) grows: bool,
+}
+
+/// Any other input.
+#[derive(Clone, Debug)]
+pub(crate) struct FeedPort {
+    pub(crate) name: String,
+    pub(crate) element: ElementType,
+    pub(crate) rank: usize,
+    pub(crate) purpose: Purpose,
+}
+
+/// What an input is fed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// `[batch, tokens]`.
+    Tokens,
+    /// `[batch, tokens]`.
+    Positions,
+    /// `[batch, slots]`: 1 for slots that hold a token, 0 for padding and for what is not written.
+    Mask,
+    /// `[batch]`: the first slot that is written.
+    WriteIndices,
+    /// `[batch]`: the length after the write, padding on the right included.
+    NonpadKvSeqlen,
+    /// `[batch]` or `[batch, 1]`: the length after the write, less 1.
+    SeqlensK,
+    /// One number: the longest length after the write.
+    TotalLength,
+}
+
+impl Interface {
+    /// What a decoder takes and gives.
+    ///
+    /// # Errors
+    /// [`Error::NoLogits`]; [`Error::InputUnknown`] for an input that nothing here can feed; [`Error::CacheElement`]
+    /// for caches of a type that no canary can be painted in; [`Error::SizesDiffer`] if inputs fix different batches.
+    pub(crate) fn of(decoder: &Decoder<'_>) -> Result<Self, Error> {
+        let logits = decoder.logits.as_ref().ok_or(Error::NoLogits)?;
+        let caches = decoder.caches.iter().map(CachePort::of).collect::<Result<Vec<_>, _>>()?;
+        let others = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
+        let feeds = others.map(FeedPort::of).collect::<Result<Vec<_>, _>>()?;
+        let mut batch = None;
+        let of_caches =
+            caches.iter().map(|cache| (cache.past.as_str(), cache.dims.first().copied().flatten()));
+        let of_feeds = decoder
+            .inputs
+            .iter()
+            .filter(|input| !matches!(input.role, Role::Past(_) | Role::TotalSequenceLength))
+            .map(|input| (input.value.name, known(&input.value, 0)));
+        for (name, size) in of_caches.chain(of_feeds) {
+            let Some(size) = size else { continue };
+            if let Some(batch) = batch.filter(|batch| *batch != size) {
+                return Err(Error::SizesDiffer {
+                    what: "batch",
+                    input: name.to_owned(),
+                    got: size,
+                    want: batch,
+                });
+            }
+            batch = Some(size);
+        }
+        let tokens = decoder.inputs.iter().find(|input| input.role == Role::TokenIds);
+        let is_decode_only = match tokens.and_then(|tokens| known(&tokens.value, 1)) {
+            Some(1) => true,
+            Some(size) => return Err(Error::TokensFixed { size }),
+            None => false,
+        };
+        let last = logits.shape.as_ref().and_then(|shape| shape.last());
+        Ok(Self {
+            caches,
+            feeds,
+            logits: logits.name.to_owned(),
+            logits_element: logits.element,
+            vocabulary: last.and_then(|last| size(*last)),
+            batch,
+            is_decode_only,
+        })
+    }
+
+    /// Whether some input is fed with this.
+    pub(crate) fn takes(&self, purpose: Purpose) -> bool {
+        self.feeds.iter().any(|feed| feed.purpose == purpose)
+    }
+
+    /// The capacity that all caches declare; `None` where none does.
+    ///
+    /// # Errors
+    /// [`Error::SizesDiffer`] if they declare different ones.
+    pub(crate) fn capacity(&self) -> Result<Option<usize>, Error> {
+        let mut capacity = None;
+        for cache in &self.caches {
+            let Some(got) = cache.dims.get(cache.axis).copied().flatten() else { continue };
+            if let Some(want) = capacity.filter(|capacity| *capacity != got) {
+                return Err(Error::SizesDiffer { what: "capacity", input: cache.past.clone(), got, want });
+            }
+            capacity = Some(got);
+        }
+        Ok(capacity)
+    }
+
+    /// Fills in sizes that this decoder leaves open and `other`, which computes the same, declares: those of a row.
+    ///
+    /// # Errors
+    /// [`Error::SizeOpen`] for what stays open.
+    pub(crate) fn settle(&mut self, other: Option<&Self>) -> Result<(), Error> {
+        for (index, cache) in self.caches.iter_mut().enumerate() {
+            let row = other.and_then(|other| other.caches.get(index)).and_then(CachePort::row);
+            cache.settle(row)?;
+        }
+        Ok(())
+    }
+}
+
+impl CachePort {
+    fn of(cache: &Cache<'_>) -> Result<Self, Error> {
+        let element = cache.element;
+        if !super::values::can_paint(element) {
+            return Err(Error::CacheElement { input: cache.past.to_owned(), element });
+        }
+        Ok(Self {
+            past: cache.past.to_owned(),
+            present: cache.present.to_owned(),
+            element,
+            axis: cache.axis,
+            dims: cache.past_shape.iter().map(|dim| size(*dim)).collect(),
+            grows: cache.style.grows() || cache.style == Style::GroupQueryAttention,
+        })
+    }
+
+    /// The shape at a batch and a length. Every other dimension is known after [`Interface::settle`].
+    pub(crate) fn shape(&self, batch: usize, length: usize) -> Vec<usize> {
+        let dim = |(index, dim): (usize, &Option<usize>)| match index {
+            0 => batch,
+            index if index == self.axis => length,
+            _ => dim.unwrap_or_default(),
+        };
+        self.dims.iter().enumerate().map(dim).collect()
+    }
+
+    fn inner(&self) -> impl Iterator<Item = (usize, Option<usize>)> {
+        self.dims.iter().copied().enumerate().filter(|(index, _)| *index != 0 && *index != self.axis)
+    }
+
+    /// Elements that one token of one sample takes; `None` if a dimension is open.
+    fn row(&self) -> Option<usize> {
+        self.inner().try_fold(1_usize, |row, (_, dim)| row.checked_mul(dim?))
+    }
+
+    fn settle(&mut self, row: Option<usize>) -> Result<(), Error> {
+        let open: Vec<usize> =
+            self.inner().filter(|(_, dim)| dim.is_none()).map(|(index, _)| index).collect();
+        let known = self.inner().filter_map(|(_, dim)| dim).try_fold(1_usize, usize::checked_mul);
+        match (open.as_slice(), row, known) {
+            ([], ..) => Ok(()),
+            ([index], Some(row), Some(known)) if known > 0 && row.is_multiple_of(known) => {
+                if let Some(dim) = self.dims.get_mut(*index) {
+                    *dim = Some(row / known);
+                }
+                Ok(())
+            }
+            ([axis, ..], ..) => Err(Error::SizeOpen { input: self.past.clone(), axis: *axis }),
+        }
+    }
+}
+
+impl FeedPort {
+    fn of(input: &Input<'_>) -> Result<Self, Error> {
+        let value = &input.value;
+        let purpose = match input.role {
+            Role::TokenIds => Purpose::Tokens,
+            Role::PositionIds => Purpose::Positions,
+            Role::AttentionMask => Purpose::Mask,
+            Role::WriteIndices => Purpose::WriteIndices,
+            Role::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
+            Role::SeqlensK => Purpose::SeqlensK,
+            Role::TotalSequenceLength => Purpose::TotalLength,
+            Role::Past(_) | Role::Other => return Err(Error::InputUnknown { input: value.name.to_owned() }),
+        };
+        let ranks: &[usize] = match purpose {
+            Purpose::Tokens | Purpose::Positions | Purpose::Mask => &[2],
+            Purpose::WriteIndices | Purpose::NonpadKvSeqlen => &[1],
+            Purpose::SeqlensK => &[1, 2],
+            Purpose::TotalLength => &[0, 1],
+        };
+        let rank = value.shape.as_ref().map_or(ranks.first().copied(), |shape| Some(shape.len()));
+        match rank.filter(|rank| ranks.contains(rank)) {
+            Some(rank) => Ok(Self { name: value.name.to_owned(), element: value.element, rank, purpose }),
+            None => Err(Error::InputRank {
+                input: value.name.to_owned(),
+                rank: rank.unwrap_or_default(),
+                want: ranks.to_vec(),
+            }),
+        }
+    }
+}
+
+fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {
+    value.shape.as_ref().and_then(|shape| shape.get(axis)).and_then(|dim| size(*dim))
+}
+
+fn size(dim: Dimension<'_>) -> Option<usize> {
+    match dim {
+        Dimension::Known(size) => Some(size),
+        Dimension::Symbolic(_) | Dimension::Unknown => None,
+    }
+}

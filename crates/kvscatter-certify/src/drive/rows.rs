@@ -1,0 +1,110 @@
+//! The rows of a cache in memory: a row is what one slot of one sample holds.
+
+use std::ops::Range;
+
+use super::interface::CachePort;
+
+/// Where the rows of a dense cache lie: `batch × outer × capacity` runs of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    outer: usize,
+    capacity: usize,
+    /// Bytes of one run; a row has `outer` of them.
+    run: usize,
+}
+
+impl Rows {
+    pub(crate) fn of(cache: &CachePort, capacity: usize) -> Self {
+        let product =
+            |dims: &[Option<usize>]| dims.iter().map(|dim| dim.unwrap_or_default()).product::<usize>();
+        let outer = cache.dims.get(1..cache.axis).map_or(1, product);
+        let inner = cache.dims.get(cache.axis.saturating_add(1)..).map_or(1, product);
+        let width = cache.element.bits().unwrap_or_default() / 8;
+        Self { outer, capacity, run: inner * width }
+    }
+
+    /// Bytes of one row.
+    pub(crate) fn row(self) -> usize {
+        self.outer * self.run
+    }
+
+    /// The slots among `slots` whose rows of `sample` differ, in order.
+    pub(crate) fn differing(self, sample: usize, slots: Range<usize>, a: &[u8], b: &[u8]) -> Vec<usize> {
+        let mut differ = vec![false; slots.len()];
+        for outer in 0..self.outer {
+            let all = self.run_at(sample, outer, slots.clone());
+            // Most are alike: one comparison for the lot.
+            if a.get(all.clone()) == b.get(all) {
+                continue;
+            }
+            for (slot, differs) in slots.clone().zip(&mut differ) {
+                let run = self.run_at(sample, outer, slot..slot + 1);
+                *differs |= a.get(run.clone()) != b.get(run);
+            }
+        }
+        slots.zip(differ).filter(|(_, differs)| *differs).map(|(slot, _)| slot).collect()
+    }
+
+    /// The bytes of a row, run by run.
+    pub(crate) fn runs(self, sample: usize, slot: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.outer).map(move |outer| self.run_at(sample, outer, slot..slot + 1))
+    }
+
+    fn run_at(self, sample: usize, outer: usize, slots: Range<usize>) -> Range<usize> {
+        let first = (sample * self.outer + outer) * self.capacity;
+        (first + slots.start) * self.run..(first + slots.end) * self.run
+    }
+}
+
+/// Slots in ascending order as runs.
+pub(crate) fn ranges(slots: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if last.end == slot => last.end = slot + 1,
+            _ => ranges.push(slot..slot + 1),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::super::interface::CachePort;
+    use super::{Rows, ranges};
+
+    #[test]
+    fn a_row_of_four_dimensions_is_a_run_in_every_head() {
+        let cache = CachePort {
+            past: "past".to_owned(),
+            present: "present".to_owned(),
+            element: ElementType::Float16,
+            axis: 2,
+            dims: vec![None, Some(3), Some(5), Some(4)],
+            grows: false,
+        };
+        let rows = Rows::of(&cache, 5);
+        assert_eq!(rows.row(), 3 * 4 * 2);
+        let before = vec![0_u8; 2 * 3 * 5 * 4 * 2];
+        for (sample, head, slot) in [(0, 0, 0), (1, 2, 4), (1, 0, 2)] {
+            let mut after = before.clone();
+            let element = ((sample * 3 + head) * 5 + slot) * 4 + 3;
+            after[element * 2 + 1] = 1;
+            for other in 0..2 {
+                let want = if other == sample { vec![slot] } else { vec![] };
+                assert_eq!(rows.differing(other, 0..5, &before, &after), want, "{sample} {head} {slot}");
+            }
+            let row: Vec<usize> = rows.runs(sample, slot).flatten().collect();
+            assert!(row.contains(&(element * 2 + 1)));
+            assert_eq!(row.len(), rows.row());
+        }
+    }
+
+    #[test]
+    fn neighbours_join() {
+        assert_eq!(ranges([1, 2, 3, 7, 9, 10]), [1..4, 7..8, 9..11]);
+        assert_eq!(ranges([]), []);
+    }
+}

@@ -1,0 +1,114 @@
+//! A loaded decoder that is run step by step: in place, apart, or growing.
+
+use super::interface::Interface;
+use super::values;
+use crate::engine::{Session, Shared, Step};
+use crate::{Error, Tensor};
+
+/// A loaded decoder.
+pub(crate) struct Runner {
+    session: Box<dyn Session>,
+    pub(crate) interface: Interface,
+}
+
+/// The scores that a step gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Logits {
+    /// Tokens of each sample that have some: all of the step's, or the last one.
+    tokens: usize,
+    pub(crate) vocabulary: usize,
+    /// Tokens of each sample in the step.
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl Logits {
+    /// The scores after a token of a sample; `None` where the model gives none.
+    pub(crate) fn after(&self, sample: usize, token: usize) -> Option<&[f32]> {
+        let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;
+        let first = (sample * self.tokens + token) * self.vocabulary;
+        self.values.get(first..first + self.vocabulary)
+    }
+}
+
+impl Runner {
+    pub(crate) fn new(session: Box<dyn Session>, interface: Interface) -> Self {
+        Self { session, interface }
+    }
+
+    /// Caches of zeros.
+    pub(crate) fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, Error> {
+        self.interface
+            .caches
+            .iter()
+            .map(|port| Tensor::zeros(port.element, &port.shape(batch, length)))
+            .collect()
+    }
+
+    /// One step that writes over the caches; and where the engine says each present lies.
+    pub(crate) fn in_place(
+        &mut self,
+        inputs: &[(String, Tensor)],
+        caches: &mut [Tensor],
+        width: usize,
+    ) -> Result<(Logits, Vec<usize>), Error> {
+        let ports = &self.interface.caches;
+        let step = Step {
+            inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
+            shared: ports
+                .iter()
+                .zip(caches)
+                .map(|(port, cache)| Shared { past: &port.past, present: &port.present, cache })
+                .collect(),
+            returned: vec![&self.interface.logits],
+            ..Step::default()
+        };
+        let ran = self.session.run(step)?;
+        Ok((logits(&self.interface, ran.returned, inputs_batch(inputs), width)?, ran.present_at))
+    }
+
+    /// One step that leaves the pasts as they are and writes the presents elsewhere.
+    pub(crate) fn apart(
+        &mut self,
+        inputs: &[(String, Tensor)],
+        pasts: &[Tensor],
+        presents: &mut [Tensor],
+        width: usize,
+    ) -> Result<Logits, Error> {
+        let ports = &self.interface.caches;
+        let mut all: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        all.extend(ports.iter().zip(pasts).map(|(port, past)| (port.past.as_str(), past)));
+        let step = Step {
+            inputs: all,
+            outputs: ports
+                .iter()
+                .zip(presents)
+                .map(|(port, present)| (port.present.as_str(), present))
+                .collect(),
+            returned: vec![&self.interface.logits],
+            ..Step::default()
+        };
+        let ran = self.session.run(step)?;
+        logits(&self.interface, ran.returned, inputs_batch(inputs), width)
+    }
+}
+
+/// The first dimension of what is fed.
+fn inputs_batch(inputs: &[(String, Tensor)]) -> usize {
+    inputs.iter().find_map(|(_, tensor)| tensor.shape().first().copied()).unwrap_or_default()
+}
+
+fn logits(interface: &Interface, returned: Vec<Tensor>, batch: usize, width: usize) -> Result<Logits, Error> {
+    let name = || interface.logits.clone();
+    let tensor = returned.into_iter().next().ok_or(Error::NoLogits)?;
+    let shape = tensor.shape().to_vec();
+    let &[got, tokens, vocabulary] = shape.as_slice() else {
+        return Err(Error::LogitsShape { output: name(), shape, batch, width });
+    };
+    if got != batch || (tokens != width && tokens != 1) || vocabulary == 0 {
+        return Err(Error::LogitsShape { output: name(), shape, batch, width });
+    }
+    let values = values::to_f32(tensor.element(), tensor.bytes())
+        .ok_or_else(|| Error::LogitsElement { output: name(), element: tensor.element() })?;
+    Ok(Logits { tokens, vocabulary, width, values })
+}

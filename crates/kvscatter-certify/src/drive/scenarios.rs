@@ -1,0 +1,246 @@
+//! The ways in which a static cache is used, as steps to be run.
+
+use crate::certificate::Phase;
+
+use super::feed::{Feed, SampleFeed};
+
+/// A way to use a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    /// What it does, one sentence.
+    pub(crate) says: String,
+    /// Which sequence each sample of the batch is.
+    pub(crate) sequences: Vec<usize>,
+    pub(crate) steps: Vec<(Phase, Feed)>,
+}
+
+/// What scenarios are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// Tokens of each sample's prompt.
+    pub(crate) prompts: Vec<usize>,
+    /// Tokens after the prompt.
+    pub(crate) steps: usize,
+    pub(crate) capacity: usize,
+    /// The most tokens in a step of a chunked prefill.
+    pub(crate) chunk: usize,
+    /// The most tokens in a step that only fills the cache.
+    pub(crate) filler: usize,
+    /// Whether a batch must have as many samples as there are prompts.
+    pub(crate) is_batch_fixed: bool,
+    /// Whether padding on the left can be masked and does not move positions.
+    pub(crate) can_pad_left: bool,
+    /// Whether every step has one token.
+    pub(crate) is_decode_only: bool,
+}
+
+impl Setting {
+    /// The sequence, behind the last prompt's, that fills a cache.
+    pub(crate) fn filling(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// Tokens at the end of the filling sequence whose logits are compared.
+    pub(crate) fn tail(&self) -> usize {
+        self.steps.clamp(1, 8).min(self.capacity)
+    }
+
+    pub(crate) fn scenarios(&self) -> Vec<Scenario> {
+        let mut scenarios = vec![self.chunked()];
+        if !self.is_decode_only {
+            scenarios.insert(0, self.prefill());
+            scenarios.push(self.ragged("ragged chunks", self.as_given(), self.widths()));
+            for (name, order) in self.orders() {
+                scenarios.push(self.ragged(&name, order, vec![1]));
+            }
+            if self.can_pad_left {
+                scenarios.push(self.left_padded());
+            }
+        } else {
+            scenarios.push(self.staggered());
+        }
+        scenarios.push(self.full());
+        scenarios
+    }
+
+    /// Tokens that every sequence has.
+    fn common(&self) -> usize {
+        self.prompts.iter().min().copied().unwrap_or_default() + self.steps
+    }
+
+    fn longest(&self) -> usize {
+        self.prompts.iter().max().copied().unwrap_or_default()
+    }
+
+    fn as_given(&self) -> Vec<usize> {
+        (0..self.prompts.len()).collect()
+    }
+
+    /// Sizes of chunks, to be taken in turn.
+    fn widths(&self) -> Vec<usize> {
+        if self.is_decode_only {
+            return vec![1];
+        }
+        let chunk = self.chunk.max(1);
+        vec![chunk, 1, chunk.div_ceil(2), chunk.saturating_sub(1).max(1), 2.min(chunk)]
+    }
+
+    /// Different orders of the samples, since what is wrong for the first may be right for the last.
+    fn orders(&self) -> Vec<(String, Vec<usize>)> {
+        let mut ascending = self.as_given();
+        ascending.sort_by_key(|&sample| self.prompts.get(sample));
+        let descending: Vec<usize> = ascending.iter().rev().copied().collect();
+        let mut orders = vec![("ragged decode".to_owned(), self.as_given())];
+        for (name, order) in [("short sample first", ascending), ("short sample last", descending)] {
+            if self.prompts.iter().any(|prompt| *prompt != self.longest())
+                && !orders.iter().any(|(_, other)| *other == order)
+            {
+                orders.push((format!("ragged decode, {name}"), order));
+            }
+        }
+        orders
+    }
+
+    fn prefill(&self) -> Scenario {
+        let batch = self.prompts.len();
+        let whole = self.longest().min(self.common());
+        let mut steps = vec![(Phase::Prefill, Feed::next(&vec![0; batch], whole))];
+        for written in whole..self.common() {
+            steps.push((Phase::Decode, Feed::next(&vec![written; batch], 1)));
+        }
+        Scenario {
+            name: "prefill".to_owned(),
+            says: format!("{whole} tokens of every sample at once, then one by one"),
+            sequences: self.as_given(),
+            steps,
+        }
+    }
+
+    fn chunked(&self) -> Scenario {
+        let written = vec![0; self.prompts.len()];
+        let (name, says) = if self.is_decode_only {
+            ("decode", "every sample token by token, all at the same slot".to_owned())
+        } else {
+            ("chunked prefill", format!("every sample in chunks of 1 to {} tokens", self.chunk.max(1)))
+        };
+        Scenario {
+            name: name.to_owned(),
+            says,
+            sequences: self.as_given(),
+            steps: self.chunks(written, self.common(), &self.widths()),
+        }
+    }
+
+    /// Steps that write `tokens` more tokens of every sample, in chunks of these widths in turn.
+    fn chunks(&self, mut written: Vec<usize>, tokens: usize, widths: &[usize]) -> Vec<(Phase, Feed)> {
+        let mut steps = Vec::new();
+        let mut left = tokens;
+        for &width in widths.iter().cycle() {
+            let width = width.min(left);
+            if width == 0 {
+                break;
+            }
+            let phase = if width == 1 { Phase::Decode } else { Phase::Chunk };
+            steps.push((phase, Feed::next(&written, width)));
+            written.iter_mut().for_each(|written| *written += width);
+            left -= width;
+        }
+        steps
+    }
+
+    /// Prompts padded on the right to the longest, then every sample at its own slot, over its padding.
+    fn ragged(&self, name: &str, order: Vec<usize>, widths: Vec<usize>) -> Scenario {
+        let prompts: Vec<usize> =
+            order.iter().filter_map(|&sample| self.prompts.get(sample).copied()).collect();
+        let samples = prompts.iter().map(|&prompt| SampleFeed {
+            start: 0,
+            padding: 0,
+            tokens: 0..prompt,
+            first_slot: 0,
+        });
+        let prefill = Feed { width: self.longest(), samples: samples.collect() };
+        let mut steps = vec![(Phase::Prefill, prefill)];
+        steps.extend(self.chunks(prompts.clone(), self.steps, &widths));
+        let lengths: Vec<String> = prompts.iter().map(ToString::to_string).collect();
+        let then = if widths == [1] { "one by one" } else { "in chunks" };
+        Scenario {
+            name: name.to_owned(),
+            says: format!(
+                "prompts of {} tokens, padded on the right, then every sample {then} at its own slot, over its padding",
+                lengths.join(", ")
+            ),
+            sequences: order,
+            steps,
+        }
+    }
+
+    /// For models that take one token at a time: samples that begin in different steps cannot be, since every step
+    /// feeds all; so a sample that waits writes its first token again.
+    fn staggered(&self) -> Scenario {
+        let mut written: Vec<usize> = vec![0; self.prompts.len()];
+        let mut steps = Vec::new();
+        let longest = self.longest();
+        for step in 0..longest + self.steps {
+            let samples = written.iter_mut().zip(&self.prompts).map(|(written, prompt)| {
+                let waits = step < longest - prompt;
+                let at = if waits { 0 } else { *written };
+                if !waits {
+                    *written += 1;
+                }
+                SampleFeed { start: at, padding: 0, tokens: at..at + 1, first_slot: 0 }
+            });
+            let samples = samples.collect();
+            steps.push((Phase::Decode, Feed { width: 1, samples }));
+        }
+        Scenario {
+            name: "ragged decode".to_owned(),
+            says: "every sample token by token at its own slot; short ones write their first token again until it is \
+                   their turn"
+                .to_owned(),
+            sequences: self.as_given(),
+            steps,
+        }
+    }
+
+    fn left_padded(&self) -> Scenario {
+        let width = self.longest();
+        let feed = |step: usize| {
+            let samples = self.prompts.iter().map(|&prompt| {
+                let padding = width - prompt;
+                match step {
+                    0 => SampleFeed { start: 0, padding, tokens: 0..prompt, first_slot: padding },
+                    _ => SampleFeed {
+                        start: width + step - 1,
+                        padding: 0,
+                        tokens: prompt + step - 1..prompt + step,
+                        first_slot: padding,
+                    },
+                }
+            });
+            Feed { width: if step == 0 { width } else { 1 }, samples: samples.collect() }
+        };
+        let mut steps = vec![(Phase::Prefill, feed(0))];
+        steps.extend((1..=self.steps).map(|step| (Phase::Decode, feed(step))));
+        Scenario {
+            name: "left-padded".to_owned(),
+            says: "prompts padded on the left, masked, then every sample at the same slot".to_owned(),
+            sequences: self.as_given(),
+            steps,
+        }
+    }
+
+    fn full(&self) -> Scenario {
+        let batch = if self.is_batch_fixed { self.prompts.len() } else { 1 };
+        let filler = if self.is_decode_only { 1 } else { self.filler.max(1) };
+        let body = self.capacity - self.tail();
+        let mut steps = self.chunks(vec![0; batch], body, &[filler]);
+        steps.extend(self.chunks(vec![body; batch], self.tail(), &[1]));
+        Scenario {
+            name: "to the last slot".to_owned(),
+            says: format!("{} tokens, which fill the cache", self.capacity),
+            sequences: vec![self.filling(); batch],
+            steps,
+        }
+    }
+}

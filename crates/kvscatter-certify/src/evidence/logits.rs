@@ -1,0 +1,189 @@
+//! Logits next to those that they should be.
+
+use kvscatter::ElementType;
+
+use crate::certificate::{Against, Failure, Fill, LogitPlace, LogitsComparison};
+use crate::drive::reference::{Sequence, most_likely};
+
+use super::tally::{Place, Tally};
+
+/// How far apart logits may be: `absolute + relative × the largest of those they should be`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tolerance {
+    absolute: f64,
+    relative: f64,
+}
+
+impl Tolerance {
+    /// What rounding explains where sums are taken in another order: a few hundred steps of the coarsest type that
+    /// the numbers pass through.
+    pub(crate) fn of(elements: impl IntoIterator<Item = ElementType>) -> Self {
+        let one = |element| match element {
+            ElementType::Float64 => 1e-9,
+            ElementType::Float32 => 1e-4,
+            ElementType::Float16 => 1e-2,
+            // Eight bits or fewer hold less than three digits.
+            _ => 5e-2,
+        };
+        let coarsest = elements.into_iter().map(one).fold(0.0, f64::max);
+        Self { absolute: coarsest, relative: coarsest }
+    }
+
+    /// The largest difference that counts as equal, for these sequences.
+    pub(crate) fn among(self, sequences: &[Sequence]) -> f64 {
+        let all = sequences.iter().flat_map(|sequence| sequence.logits.iter().flatten().flatten());
+        let largest =
+            all.filter(|logit| logit.is_finite()).fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
+        self.absolute + self.relative * f64::from(largest)
+    }
+}
+
+/// The comparison of one scenario with one fill, and what it says about all.
+pub(crate) struct Comparison {
+    document: LogitsComparison,
+    /// Tokens beyond the tolerance in steps that write from slot 0, and in all others.
+    pub(crate) wrong_at_start: u64,
+    pub(crate) wrong_mid_cache: u64,
+    pub(crate) mid_cache: u64,
+}
+
+/// One token of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Token {
+    pub(crate) step: usize,
+    pub(crate) sample: usize,
+    pub(crate) column: usize,
+    pub(crate) is_mid_cache: bool,
+}
+
+impl Comparison {
+    pub(crate) fn new(scenario: &str, fill: Fill, against: Against, tolerance: f64) -> Self {
+        Self {
+            document: LogitsComparison {
+                scenario: scenario.to_owned(),
+                fill,
+                against,
+                compared: 0,
+                worst: 0.0,
+                worst_at: None,
+                worst_by_step: Vec::new(),
+                not_finite: 0,
+                tolerance,
+                greedy_compared: 0,
+                greedy_equal: 0,
+            },
+            wrong_at_start: 0,
+            wrong_mid_cache: 0,
+            mid_cache: 0,
+        }
+    }
+
+    pub(crate) fn begin_step(&mut self) {
+        self.document.worst_by_step.push(0.0);
+    }
+
+    /// Compares the scores after one token.
+    pub(crate) fn compare(&mut self, token: Token, got: &[f32], want: &[f32], tally: &mut Tally) {
+        let document = &mut self.document;
+        let difference = Difference::between(got, want);
+        document.compared += u64::try_from(got.len()).unwrap_or(u64::MAX);
+        document.not_finite += difference.not_finite;
+        document.greedy_compared += 1;
+        document.greedy_equal += u64::from(most_likely(got) == most_likely(want));
+        if let Some(worst) = document.worst_by_step.last_mut() {
+            *worst = worst.max(difference.worst);
+        }
+        if difference.worst > document.worst {
+            document.worst = difference.worst;
+            document.worst_at = Some(LogitPlace {
+                step: token.step,
+                sample: token.sample,
+                token: token.column,
+                entry: difference.entry,
+            });
+        }
+        tally.look(got.len());
+        self.mid_cache += u64::from(token.is_mid_cache);
+        if let Some(says) = difference.beyond(document.tolerance) {
+            *if token.is_mid_cache { &mut self.wrong_mid_cache } else { &mut self.wrong_at_start } += 1;
+            let place = Place { scenario: &document.scenario, step: token.step };
+            tally.fail(Failure { sample: Some(token.sample), ..place.failure(says) });
+        }
+    }
+
+    pub(crate) fn into_document(self) -> LogitsComparison {
+        self.document
+    }
+}
+
+/// How far two lists of logits are apart.
+pub(crate) struct Difference {
+    /// The largest among those that are finite on both sides.
+    pub(crate) worst: f64,
+    entry: usize,
+    not_finite: u64,
+    /// Whether some are finite on one side only, or there are more of the one than of the other.
+    is_unlike: bool,
+}
+
+impl Difference {
+    pub(crate) fn between(got: &[f32], want: &[f32]) -> Self {
+        let mut difference = Self { worst: 0.0, entry: 0, not_finite: 0, is_unlike: got.len() != want.len() };
+        for (entry, (&got, &want)) in got.iter().zip(want).enumerate() {
+            if got.is_finite() && want.is_finite() {
+                let apart = (f64::from(got) - f64::from(want)).abs();
+                if apart > difference.worst {
+                    (difference.worst, difference.entry) = (apart, entry);
+                }
+            } else {
+                difference.not_finite += 1;
+                // Masked-out entries are -inf on both sides; NaN is nowhere what is wanted.
+                difference.is_unlike |= got.is_nan() || got != want;
+            }
+        }
+        difference
+    }
+
+    /// What is wrong, if it is more than rounding.
+    pub(crate) fn beyond(&self, tolerance: f64) -> Option<String> {
+        if self.is_unlike {
+            let count = self.not_finite;
+            Some(format!("{count} logits are infinite or NaN on one side"))
+        } else if self.worst > tolerance {
+            let Self { worst, entry, .. } = self;
+            Some(format!("logit {entry} is off by {worst:.3e}, the tolerance is {tolerance:.3e}"))
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Difference, Tolerance};
+    use crate::drive::reference::Sequence;
+    use kvscatter::ElementType;
+
+    #[test]
+    fn nan_and_one_sided_infinities_are_beyond_any_tolerance() {
+        let infinite = f32::NEG_INFINITY;
+        assert!(Difference::between(&[1.0, infinite], &[1.0, infinite]).beyond(0.0).is_none());
+        for (got, want) in
+            [([f32::NAN], [1.0]), ([f32::NAN], [f32::NAN]), ([infinite], [0.0]), ([0.0], [infinite])]
+        {
+            assert!(Difference::between(&got, &want).beyond(1e9).is_some(), "{got:?} {want:?}");
+        }
+        assert!(Difference::between(&[1.0], &[1.5]).beyond(0.4).is_some());
+        assert!(Difference::between(&[1.0], &[1.5]).beyond(0.5).is_none());
+        assert!(Difference::between(&[1.0], &[]).beyond(1e9).is_some());
+    }
+
+    #[test]
+    fn the_tolerance_grows_with_the_logits_and_with_the_coarsest_type() {
+        let sequence = Sequence { tokens: vec![1], logits: vec![Some(vec![-9.0, f32::INFINITY]), None] };
+        let single = Tolerance::of([ElementType::Float32]).among(std::slice::from_ref(&sequence));
+        assert!((single - 1e-3).abs() < 1e-9, "{single}");
+        let mixed = Tolerance::of([ElementType::Float32, ElementType::Float16]).among(&[sequence]);
+        assert!((mixed - 0.1).abs() < 1e-9, "{mixed}");
+    }
+}

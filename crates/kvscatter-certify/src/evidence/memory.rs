@@ -1,0 +1,207 @@
+//! Every byte of every cache after a step, against a copy of what was there before and against a run apart.
+
+use std::ops::Range;
+
+use crate::Tensor;
+use crate::certificate::{Failure, SampleSlots};
+use crate::drive::feed::{Feed, SampleFeed};
+use crate::drive::interface::CachePort;
+use crate::drive::rows::{Rows, ranges};
+use crate::drive::values;
+
+use super::tally::{Place, Tally};
+
+/// What is claimed of the caches' memory.
+pub(crate) struct Memory {
+    pub(crate) aliased: Tally,
+    pub(crate) only_named: Tally,
+    pub(crate) written: Tally,
+    pub(crate) placed: Tally,
+    pub(crate) as_apart: Tally,
+    pub(crate) finite: Tally,
+}
+
+/// The caches around one step.
+pub(crate) struct Moment<'a> {
+    pub(crate) place: Place<'a>,
+    pub(crate) feed: &'a Feed,
+    pub(crate) ports: &'a [CachePort],
+    pub(crate) capacity: usize,
+    pub(crate) before: &'a [Tensor],
+    pub(crate) after: &'a [Tensor],
+    /// The presents of the run apart.
+    pub(crate) apart: &'a [Tensor],
+    /// Where the engine says that each present lies.
+    pub(crate) present_at: &'a [usize],
+    /// For each sample, which slots still hold their canaries; none where the caches were filled with zeros.
+    pub(crate) canaries: &'a mut [Vec<bool>],
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Self {
+            aliased: Tally::new(
+                "present-aliases-past",
+                "Every present lies at the address of its past after the run.",
+            ),
+            only_named: Tally::new(
+                "only-named-rows-change",
+                "No byte of a cache changes outside the rows that the write indices name.",
+            ),
+            written: Tally::new(
+                "named-rows-are-written",
+                "Every row that the write indices name is written.",
+            ),
+            placed: Tally::new(
+                "rows-lie-where-named",
+                "The first new row lies in the slot that its write index names, the others behind it.",
+            ),
+            as_apart: Tally::new(
+                "rows-equal-unaliased-run",
+                "The caches hold, bit for bit, what a run with present apart from past writes.",
+            ),
+            finite: Tally::new("caches-stay-finite", "No row that is written holds NaN or an infinity."),
+        }
+    }
+
+    /// Looks at all caches. What each sample's slots came to is returned.
+    pub(crate) fn look(&mut self, moment: &mut Moment<'_>) -> Vec<SampleSlots> {
+        let mut slots: Vec<SampleSlots> =
+            moment.feed.samples.iter().map(|sample| named(sample, moment.feed.width)).collect();
+        let mut clobbered: Vec<Vec<bool>> = vec![vec![false; moment.capacity]; slots.len()];
+        for (index, port) in moment.ports.iter().enumerate() {
+            let [Some(before), Some(after), Some(apart)] =
+                [moment.before, moment.after, moment.apart].map(|caches| caches.get(index))
+            else {
+                continue;
+            };
+            let at = moment.present_at.get(index).copied();
+            self.address(moment.place, port, after, at);
+            for (sample, feed) in moment.feed.samples.iter().enumerate() {
+                let look = Look {
+                    place: moment.place,
+                    port,
+                    rows: Rows::of(port, moment.capacity),
+                    sample,
+                    capacity: moment.capacity,
+                    named: feed.start..feed.start + moment.feed.width,
+                };
+                let canaries = moment.canaries.get(sample).map(Vec::as_slice).unwrap_or_default();
+                let strays = self.sample(&look, [before, after, apart], canaries);
+                for slot in strays {
+                    clobbered
+                        .get_mut(sample)
+                        .and_then(|of| of.get_mut(slot))
+                        .into_iter()
+                        .for_each(|it| *it = true);
+                }
+            }
+        }
+        for (sample, canaries) in moment.canaries.iter_mut().enumerate() {
+            let named =
+                slots.get(sample).and_then(|slots| slots.written.first().cloned()).unwrap_or_default();
+            canaries.get_mut(named).unwrap_or_default().fill(false);
+        }
+        for (slots, clobbered) in slots.iter_mut().zip(clobbered) {
+            slots.clobbered =
+                ranges(clobbered.iter().enumerate().filter(|(_, it)| **it).map(|(slot, _)| slot));
+        }
+        slots
+    }
+
+    fn address(&mut self, place: Place<'_>, port: &CachePort, cache: &Tensor, at: Option<usize>) {
+        self.aliased.look(1);
+        if at != Some(cache.address()) {
+            self.aliased.fail(Failure {
+                cache: Some(port.past.clone()),
+                ..place.failure(format!("present {:?} lies elsewhere", port.present))
+            });
+        }
+    }
+
+    /// Looks at one sample of one cache; returns the slots that changed and are not named.
+    fn sample(&mut self, look: &Look<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
+        let [before, after, apart] = caches.map(Tensor::bytes);
+        let rows = look.rows;
+        let named = look.named.clone();
+        let changed = |slots| rows.differing(look.sample, slots, before, after);
+        let mut strays = changed(0..named.start);
+        strays.extend(changed(named.end..look.capacity));
+        self.only_named.look((look.capacity - named.len()) * rows.row());
+        for &slot in &strays {
+            self.only_named.fail(look.failure(slot, "changed, and no write index names it"));
+        }
+
+        let is_fresh = |slot: usize| canaries.get(slot).copied().unwrap_or_default();
+        let fresh: Vec<usize> = named.clone().filter(|&slot| is_fresh(slot)).collect();
+        let hit = changed(named.clone());
+        let missed: Vec<usize> = fresh.iter().copied().filter(|slot| !hit.contains(slot)).collect();
+        self.written.look(fresh.len());
+        for &slot in &missed {
+            self.written.fail(look.failure(slot, "still holds its canary, though a write index names it"));
+        }
+
+        // Where every named row was fresh, the rows that changed are those that were written.
+        if !named.is_empty() && fresh.len() == named.len() {
+            self.placed.look(1);
+            let mut all = [strays.as_slice(), &hit].concat();
+            all.sort_unstable();
+            if let [run] = ranges(all).as_slice()
+                && run.len() == named.len()
+                && *run != named
+            {
+                let says = format!(
+                    "rows were written from slot {} on, the write index is {}",
+                    run.start, named.start
+                );
+                self.placed.fail(look.failure(run.start, &says));
+            }
+        }
+
+        self.as_apart.look(look.capacity);
+        for slot in rows.differing(look.sample, 0..look.capacity, after, apart) {
+            self.as_apart.fail(look.failure(slot, "differs from the run apart"));
+        }
+
+        self.finite.look(named.len());
+        for slot in named {
+            let element = look.port.element;
+            let is_finite = |run| after.get(run).is_some_and(|bytes| values::are_finite(element, bytes));
+            if !rows.runs(look.sample, slot).all(is_finite) {
+                self.finite.fail(look.failure(slot, "was written with NaN or an infinity"));
+            }
+        }
+        strays
+    }
+}
+
+/// One sample of one cache in one step.
+struct Look<'a> {
+    place: Place<'a>,
+    port: &'a CachePort,
+    rows: Rows,
+    sample: usize,
+    capacity: usize,
+    named: Range<usize>,
+}
+
+impl Look<'_> {
+    fn failure(&self, slot: usize, says: &str) -> Failure {
+        Failure {
+            cache: Some(self.port.past.clone()),
+            sample: Some(self.sample),
+            slot: Some(slot),
+            ..self.place.failure(says)
+        }
+    }
+}
+
+/// The slots of a sample, before memory is looked at.
+fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
+    let run = |range: Range<usize>| if range.is_empty() { Vec::new() } else { vec![range] };
+    SampleSlots {
+        written: run(sample.start..sample.start + width),
+        valid: run(sample.valid()),
+        clobbered: Vec::new(),
+    }
+}

@@ -1,0 +1,335 @@
+//! What is seen when the model runs: every scenario in place, beside a run apart, with zeros and with canaries.
+
+use std::collections::BTreeMap;
+
+use crate::Error;
+use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
+use crate::drive::feed::Feed;
+use crate::drive::reference::Sequence;
+use crate::drive::runner::{Logits, Runner};
+use crate::drive::scenarios::Scenario;
+use crate::drive::values::{self, Numbers};
+
+use super::logits::{Comparison, Difference, Token};
+use super::memory::{Memory, Moment};
+use super::tally::{Place, Tally};
+
+/// What is run and what it is compared with.
+pub(crate) struct Plan<'a> {
+    pub(crate) scenarios: &'a [Scenario],
+    pub(crate) sequences: &'a [Sequence],
+    pub(crate) capacity: usize,
+    pub(crate) against: Against,
+    /// The largest difference between logits that counts as equal.
+    pub(crate) tolerance: f64,
+    pub(crate) seed: u64,
+}
+
+/// What was seen.
+pub(crate) struct Observed {
+    pub(crate) checks: Vec<Check>,
+    pub(crate) logits: Vec<LogitsComparison>,
+    pub(crate) occupancy: Vec<Occupancy>,
+}
+
+impl Plan<'_> {
+    /// Steps that [`observe`] takes, for a progress bar.
+    pub(crate) fn steps(&self) -> usize {
+        let steps = |scenario: &Scenario| scenario.steps.len();
+        let nan = self.nan_scenario().map_or(0, steps);
+        2 * self.scenarios.iter().map(steps).sum::<usize>() + nan
+    }
+
+    /// The scenario that is also run with NaN in every slot: the shortest that decodes at slots of its own.
+    fn nan_scenario(&self) -> Option<&Scenario> {
+        let is_ragged = |scenario: &&Scenario| scenario.name.starts_with("ragged decode");
+        self.scenarios.iter().find(is_ragged).or(self.scenarios.first())
+    }
+}
+
+/// Runs every scenario twice, and one of them once more with NaN. `stepped` is called after every step.
+pub(crate) fn observe(
+    runner: &mut Runner,
+    plan: &Plan<'_>,
+    stepped: &mut dyn FnMut(&str),
+) -> Result<Observed, Error> {
+    let mut observer = Observer::new(plan);
+    for scenario in plan.scenarios {
+        let zeros = observer.play(runner, scenario, Fill::Zeros, stepped)?;
+        let canaries = observer.play(runner, scenario, Fill::Canaries, stepped)?;
+        observer.compare_fills(scenario, &zeros, &canaries);
+    }
+    let nan = observer.nan(runner, stepped)?;
+    Ok(observer.conclude(nan))
+}
+
+/// The scores of a scenario that are compared, by step, sample and column.
+type Scores = BTreeMap<(usize, usize, usize), Vec<f32>>;
+
+struct Observer<'a> {
+    plan: &'a Plan<'a>,
+    memory: Memory,
+    runs: Tally,
+    logits: Tally,
+    as_apart: Tally,
+    fills: Tally,
+    positions: Tally,
+    comparisons: Vec<LogitsComparison>,
+    occupancy: Vec<Occupancy>,
+    wrong_at_start: u64,
+    /// What is wrong in steps at mid-cache, by scenario.
+    wrong_mid_cache: Vec<(String, u64)>,
+}
+
+impl<'a> Observer<'a> {
+    fn new(plan: &'a Plan<'a>) -> Self {
+        let against = match plan.against {
+            Against::Original => {
+                "Logits of real tokens equal the original's at every step, within the tolerance."
+            }
+            Against::UnaliasedRun => {
+                "Logits of real tokens equal those of each sequence alone, run apart, within the tolerance."
+            }
+        };
+        Self {
+            plan,
+            memory: Memory::new(),
+            runs: Tally::new("every-step-runs", "The runtime takes every step of every scenario."),
+            logits: Tally::new("logits-equal", against),
+            as_apart: Tally::new(
+                "logits-equal-unaliased-run",
+                "Logits are, bit for bit, those of the same step with present apart from past.",
+            ),
+            fills: Tally::new(
+                "initial-values-do-not-matter",
+                "Logits are the same whether the caches start with zeros or with canaries.",
+            ),
+            positions: Tally::new(
+                "position-conventions",
+                "Steps at mid-cache are as right as those at slot 0: write indices, lengths and positions mean what \
+                 ONNX says.",
+            ),
+            comparisons: Vec::new(),
+            occupancy: Vec::new(),
+            wrong_at_start: 0,
+            wrong_mid_cache: Vec::new(),
+        }
+    }
+
+    /// Runs a scenario. A step that the runtime refuses ends it, as a failure of the model.
+    fn play(
+        &mut self,
+        runner: &mut Runner,
+        scenario: &Scenario,
+        fill: Fill,
+        stepped: &mut dyn FnMut(&str),
+    ) -> Result<Scores, Error> {
+        let plan = self.plan;
+        let batch = scenario.sequences.len();
+        let mut caches = runner.caches(batch, plan.capacity)?;
+        let is_painted = fill == Fill::Canaries;
+        if is_painted {
+            let mut numbers = Numbers::new(plan.seed);
+            caches
+                .iter_mut()
+                .for_each(|cache| values::paint(cache.element(), cache.bytes_mut(), &mut numbers));
+        }
+        let mut canaries = vec![vec![is_painted; plan.capacity]; batch];
+        let mut before = runner.caches(batch, plan.capacity)?;
+        let mut presents = runner.caches(batch, plan.capacity)?;
+        let mut comparison = Comparison::new(&scenario.name, fill, plan.against, plan.tolerance);
+        let mut scores = Scores::new();
+        let mut steps = Vec::new();
+        let tokens = tokens(scenario, plan.sequences);
+        for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
+            let place = Place { scenario: &scenario.name, step };
+            let inputs = feed.tensors(&runner.interface, &tokens, plan.capacity)?;
+            for (before, cache) in before.iter_mut().zip(&caches) {
+                before.bytes_mut().copy_from_slice(cache.bytes());
+            }
+            self.runs.look(2);
+            let ran = runner.apart(&inputs, &before, &mut presents, feed.width).and_then(|apart| {
+                let (in_place, at) = runner.in_place(&inputs, &mut caches, feed.width)?;
+                Ok((apart, in_place, at))
+            });
+            let (apart, in_place, present_at) = match ran {
+                Ok(ran) => ran,
+                Err(error @ Error::Run { .. }) => {
+                    self.runs.fail(place.failure(error.to_string()));
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            let samples = self.memory.look(&mut Moment {
+                place,
+                feed,
+                ports: &runner.interface.caches,
+                capacity: plan.capacity,
+                before: &before,
+                after: &caches,
+                apart: &presents,
+                present_at: &present_at,
+                canaries: &mut canaries,
+            });
+            steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
+            self.compare(scenario, place, feed, [&in_place, &apart], &mut comparison, &mut scores);
+            stepped(&scenario.name);
+        }
+        self.wrong_at_start += comparison.wrong_at_start;
+        self.positions.looked += comparison.mid_cache;
+        self.wrong_mid_cache.push((scenario.name.clone(), comparison.wrong_mid_cache));
+        self.comparisons.push(comparison.into_document());
+        if is_painted {
+            self.occupancy.push(Occupancy {
+                scenario: scenario.name.clone(),
+                says: scenario.says.clone(),
+                capacity: plan.capacity,
+                steps,
+            });
+        }
+        Ok(scores)
+    }
+
+    /// Compares the scores of every real token: in place with the run apart, and with what they should be.
+    fn compare(
+        &mut self,
+        scenario: &Scenario,
+        place: Place<'_>,
+        feed: &Feed,
+        [in_place, apart]: [&Logits; 2],
+        comparison: &mut Comparison,
+        scores: &mut Scores,
+    ) {
+        comparison.begin_step();
+        for (sample, fed) in feed.samples.iter().enumerate() {
+            let sequence = scenario.sequences.get(sample).and_then(|&index| self.plan.sequences.get(index));
+            for column in 0..feed.width {
+                let Some(position) = fed.position(column) else { continue };
+                let Some(got) = in_place.after(sample, column) else { continue };
+                if let Some(apart) = apart.after(sample, column) {
+                    self.as_apart.look(got.len());
+                    let same = got.iter().zip(apart).all(|(a, b)| a.to_bits() == b.to_bits());
+                    if !same {
+                        let worst = Difference::between(got, apart).worst;
+                        let says = format!("logits differ from the run apart by up to {worst:.3e}");
+                        self.as_apart.fail(Failure { sample: Some(sample), ..place.failure(says) });
+                    }
+                }
+                let want =
+                    sequence.and_then(|sequence| sequence.logits.get(position)).and_then(Option::as_deref);
+                let Some(want) = want else { continue };
+                let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
+                comparison.compare(token, got, want, &mut self.logits);
+                scores.insert((place.step, sample, column), got.to_vec());
+            }
+        }
+    }
+
+    fn compare_fills(&mut self, scenario: &Scenario, zeros: &Scores, canaries: &Scores) {
+        for (&(step, sample, column), with_canaries) in canaries {
+            let Some(with_zeros) = zeros.get(&(step, sample, column)) else { continue };
+            self.fills.look(with_zeros.len());
+            if let Some(says) = Difference::between(with_canaries, with_zeros).beyond(self.plan.tolerance) {
+                let place = Place { scenario: &scenario.name, step };
+                self.fills.fail(Failure {
+                    sample: Some(sample),
+                    ..place.failure(format!("with canaries instead of zeros, {says}"))
+                });
+            }
+        }
+    }
+
+    /// Whether NaN in slots that nothing has written reaches the logits; as a property, not as a failure.
+    fn nan(&mut self, runner: &mut Runner, stepped: &mut dyn FnMut(&str)) -> Result<Check, Error> {
+        const ID: &str = "nan-does-not-spread";
+        const CLAIM: &str = "NaN in slots that nothing has written does not reach the logits.";
+        let plan = self.plan;
+        let Some(scenario) = plan.nan_scenario() else {
+            return Ok(Check::not_measured(ID, CLAIM, "no scenario"));
+        };
+        let mut caches = runner.caches(scenario.sequences.len(), plan.capacity)?;
+        let has_nan = caches
+            .iter_mut()
+            .fold(false, |any, cache| values::fill_nan(cache.element(), cache.bytes_mut()) | any);
+        if !has_nan {
+            return Ok(Check::not_applicable(ID, CLAIM, "the caches' type has no NaN"));
+        }
+        let tokens = tokens(scenario, plan.sequences);
+        let (mut reached, mut looked) = (0_u64, 0_u64);
+        for (_, feed) in &scenario.steps {
+            let inputs = feed.tensors(&runner.interface, &tokens, plan.capacity)?;
+            let Ok((logits, _)) = runner.in_place(&inputs, &mut caches, feed.width) else { break };
+            for (sample, fed) in feed.samples.iter().enumerate() {
+                for column in (0..feed.width).filter(|&column| fed.position(column).is_some()) {
+                    let Some(got) = logits.after(sample, column) else { continue };
+                    looked += 1;
+                    reached += u64::from(got.iter().any(|logit| logit.is_nan()));
+                }
+            }
+            stepped("NaN in unwritten slots");
+        }
+        let name = &scenario.name;
+        Ok(match (reached, looked) {
+            (_, 0) => Check::not_measured(ID, CLAIM, "no run came that far"),
+            (0, _) => Check::passed(
+                ID,
+                CLAIM,
+                format!("{looked} tokens of \"{name}\" with NaN in every unwritten slot"),
+            ),
+            _ => Check::not_applicable(
+                ID,
+                CLAIM,
+                format!(
+                    "it does, for {reached} of {looked} tokens of \"{name}\", since 0 × NaN is NaN: the caches must \
+                     start with finite values, such as zeros"
+                ),
+            ),
+        })
+    }
+
+    fn conclude(mut self, nan: Check) -> Observed {
+        // Where steps from slot 0 are wrong as well, the fault is not in what is said about positions.
+        if self.wrong_at_start == 0 {
+            for (scenario, wrong) in &self.wrong_mid_cache {
+                if *wrong > 0 {
+                    let says =
+                        format!("{wrong} tokens behind slot 0 are wrong while all from slot 0 on are right");
+                    self.positions.fail(Failure { scenario: Some(scenario.clone()), ..Failure::new(says) });
+                }
+            }
+        }
+        let plan = self.plan;
+        let scenarios = plan.scenarios.len();
+        let tolerance = plan.tolerance;
+        let worst = self.comparisons.iter().map(|comparison| comparison.worst).fold(0.0, f64::max);
+        let worst_fill =
+            if self.fills.has_failed() { "not within the tolerance" } else { "within the tolerance" };
+        let Memory { aliased, only_named, written, placed, as_apart, finite } = self.memory;
+        let checks = vec![
+            self.runs.into_check(|runs| {
+                format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries")
+            }),
+            aliased.into_check(|looked| format!("{looked} addresses compared after as many runs of a cache")),
+            only_named.into_check(|bytes| format!("{bytes} bytes compared with a copy from before the step")),
+            written.into_check(|rows| format!("{rows} rows that held canaries")),
+            placed.into_check(|writes| format!("{writes} writes into rows that held canaries")),
+            as_apart.into_check(|rows| format!("{rows} rows compared after every step")),
+            finite.into_check(|rows| format!("{rows} rows looked at when they were written")),
+            self.logits.into_check(|logits| {
+                format!("{logits} logits, the worst off by {worst:.3e}, the tolerance is {tolerance:.3e}")
+            }),
+            self.as_apart.into_check(|logits| format!("{logits} logits compared")),
+            self.fills.into_check(|logits| format!("{logits} logits compared, {worst_fill}")),
+            self.positions.into_check(|tokens| format!("{tokens} tokens in steps that write behind slot 0")),
+            nan,
+        ];
+        Observed { checks, logits: self.comparisons, occupancy: self.occupancy }
+    }
+}
+
+/// The tokens of each sample of a scenario.
+fn tokens<'s>(scenario: &Scenario, sequences: &'s [Sequence]) -> Vec<&'s [i64]> {
+    let of =
+        |&index: &usize| sequences.get(index).map(|sequence| sequence.tokens.as_slice()).unwrap_or_default();
+    scenario.sequences.iter().map(of).collect()
+}

@@ -1,0 +1,172 @@
+//! What the graph says: it holds for every input, on a runtime that runs the graph as it stands.
+
+use kvscatter_onnx::decoder::{Cache, Decoder, Style};
+use kvscatter_onnx::proto::{GraphProto, NodeProto};
+use kvscatter_onnx::{Dimension, Graph, Node};
+
+use crate::certificate::{Check, Failure};
+
+/// Everything that the graph alone tells about the caches.
+pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
+    let caches = &decoder.caches;
+    let count = caches.len();
+    let each = |of: &dyn Fn(&Cache<'_>) -> Option<String>| {
+        caches
+            .iter()
+            .filter_map(|cache| {
+                of(cache).map(|says| Failure { cache: Some(cache.past.to_owned()), ..Failure::new(says) })
+            })
+            .collect::<Vec<_>>()
+    };
+    vec![
+        Check::unless(
+            "written-by-tensorscatter",
+            "Every cache is written by one TensorScatter.",
+            format!("{count} caches followed from past to present"),
+            each(&|cache| one_write(cache)),
+        ),
+        Check::unless(
+            "nothing-in-between",
+            "No tensor of the cache's size lies between past, TensorScatter and present.",
+            format!("past is TensorScatter's input and its output is present, {count} times"),
+            each(&in_between),
+        ),
+        Check::unless(
+            "past-read-once",
+            "Nobody but the write reads past, which no longer exists after it.",
+            format!("{} nodes and their subgraphs looked through for {count} pasts", graph.nodes().len()),
+            each(&|cache| second_reader(graph, cache)),
+        ),
+        Check::unless(
+            "present-named-once",
+            "Every present is one output.",
+            format!("{count} presents"),
+            each(&|cache| {
+                let copy = cache.copies.first()?;
+                Some(format!(
+                    "output {copy:?} is the same tensor as {:?}, so one of them is a copy",
+                    cache.present
+                ))
+            }),
+        ),
+        Check::unless(
+            "shape-is-kept",
+            "Present has the shape and the type of past.",
+            format!("{count} declared shapes compared"),
+            each(&|cache| shape_changes(cache)),
+        ),
+        positions(graph, decoder),
+    ]
+}
+
+fn one_write(cache: &Cache<'_>) -> Option<String> {
+    if let Some(earlier) = cache.earlier.first() {
+        return Some(format!("{} writes it before the last one does", earlier.label()));
+    }
+    match &cache.style {
+        Style::TensorScatter(_) => None,
+        other => Some(format!("its style is {other}")),
+    }
+}
+
+fn in_between(cache: &Cache<'_>) -> Option<String> {
+    if !matches!(cache.style, Style::TensorScatter(_)) {
+        return None;
+    }
+    let writer = cache.writer?;
+    if !cache.between.is_empty() {
+        let nodes: Vec<String> = cache.between.iter().map(|node| node.label().to_string()).collect();
+        return Some(format!("there {}", said(&nodes)));
+    }
+    // Not even a node that copies nothing on most runtimes, such as Identity: no rule makes them remove it.
+    let first = cache.earlier.first().copied().unwrap_or(writer);
+    match (first.input(0) == Some(cache.past), writer.output(0) == Some(cache.present)) {
+        (true, true) => None,
+        (false, _) => {
+            Some(format!("{} reads {:?}, not past itself", first.label(), first.input(0).unwrap_or("")))
+        }
+        (true, false) => {
+            Some(format!("{} makes {:?}, not present itself", writer.label(), writer.output(0).unwrap_or("")))
+        }
+    }
+}
+
+fn said(nodes: &[String]) -> String {
+    match nodes {
+        [node] => format!("is {node}"),
+        nodes => format!("are {}", nodes.join(", ")),
+    }
+}
+
+fn second_reader(graph: &Graph<'_>, cache: &Cache<'_>) -> Option<String> {
+    // The first node on the way to the write reads past rightly; whatever else does is too late or too early.
+    let mut readers = graph.nodes().iter().filter(|node| reads(node.proto(), cache.past));
+    let first = readers.next()?;
+    let second = readers.next().or_else(|| {
+        let slots = first.proto().input.iter().filter(|input| *input == cache.past).count();
+        (slots > 1).then_some(first)
+    })?;
+    let writer = cache.writer.map(|writer| writer.index());
+    let other: &Node<'_> = if Some(second.index()) == writer { first } else { second };
+    Some(format!("{} reads it too", other.label()))
+}
+
+/// Whether a node or a subgraph of it reads a value.
+fn reads(node: &NodeProto, value: &str) -> bool {
+    let mut nodes = vec![node];
+    while let Some(node) = nodes.pop() {
+        if node.input.iter().any(|input| input == value) {
+            return true;
+        }
+        for attribute in &node.attribute {
+            let graphs: Vec<&GraphProto> =
+                attribute.g.as_option().into_iter().chain(&attribute.graphs).collect();
+            if graphs
+                .iter()
+                .any(|graph| graph.output.iter().any(|output| output.name.as_deref() == Some(value)))
+            {
+                return true;
+            }
+            nodes.extend(graphs.into_iter().flat_map(|graph| &graph.node));
+        }
+    }
+    false
+}
+
+fn shape_changes(cache: &Cache<'_>) -> Option<String> {
+    let present = &cache.present_info;
+    if present.element != cache.element {
+        return Some(format!("past is {}, present is {}", cache.element, present.element));
+    }
+    let shape = present.shape.as_ref()?;
+    let differ = |(past, present): (&Dimension<'_>, &Dimension<'_>)| matches!((past, present), (Dimension::Known(past), Dimension::Known(present)) if past != present);
+    let is_unlike = shape.len() != cache.past_shape.len() || cache.past_shape.iter().zip(shape).any(differ);
+    is_unlike.then(|| format!("past is {:?}, present is {shape:?}", cache.past_shape))
+}
+
+/// Whether the indices that a caller gives are those that the write gets.
+fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
+    const ID: &str = "write-indices-unchanged";
+    const CLAIM: &str = "The write indices that are fed reach every TensorScatter as they are.";
+    let is_input = |name: &str| graph.input_names().any(|input| input == name);
+    let mut computed = None;
+    for cache in &decoder.caches {
+        let Some(writer) = cache.writer.filter(|_| cache.is_static()) else { continue };
+        match writer.input(2) {
+            Some(name) if is_input(name) => {}
+            Some(name) => {
+                computed.get_or_insert_with(|| {
+                    format!("{} gets {name:?}, which the graph computes", writer.label())
+                });
+            }
+            None => {
+                computed.get_or_insert_with(|| format!("{} writes from slot 0 always", writer.label()));
+            }
+        }
+    }
+    match computed {
+        // Not wrong in itself: what the runs show decides.
+        Some(why) => Check::not_applicable(ID, CLAIM, why),
+        None => Check::passed(ID, CLAIM, format!("{} caches", decoder.caches.len())),
+    }
+}

@@ -1,0 +1,62 @@
+//! Counting what was looked at and what was wrong.
+
+use crate::certificate::{Check, Failure, Verdict};
+
+/// A claim that is being examined.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    id: &'static str,
+    claim: &'static str,
+    failures: Vec<Failure>,
+    failed: u64,
+    /// How many things were looked at.
+    pub(crate) looked: u64,
+}
+
+/// Where in the runs something is seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) scenario: &'a str,
+    pub(crate) step: usize,
+}
+
+impl Tally {
+    pub(crate) fn new(id: &'static str, claim: &'static str) -> Self {
+        Self { id, claim, failures: Vec::new(), failed: 0, looked: 0 }
+    }
+
+    pub(crate) fn look(&mut self, count: usize) {
+        self.looked += u64::try_from(count).unwrap_or(u64::MAX);
+    }
+
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.failed += 1;
+        if self.failures.len() < Check::KEPT_FAILURES {
+            self.failures.push(failure);
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed > 0
+    }
+
+    /// The claim as examined; as not measured if nothing was looked at.
+    pub(crate) fn into_check(self, evidence: impl FnOnce(u64) -> String) -> Check {
+        if self.looked == 0 && self.failed == 0 {
+            return Check::not_measured(self.id, self.claim, "no run came that far");
+        }
+        let mut check = Check::passed(self.id, self.claim, evidence(self.looked));
+        if self.failed > 0 {
+            check.verdict = Verdict::Failed;
+        }
+        check.failures = self.failures;
+        check.failure_count = self.failed;
+        check
+    }
+}
+
+impl Place<'_> {
+    pub(crate) fn failure(self, says: impl Into<String>) -> Failure {
+        Failure { scenario: Some(self.scenario.to_owned()), step: Some(self.step), ..Failure::new(says) }
+    }
+}

@@ -1,0 +1,204 @@
+//! The time of the nodes between a cache's past and its present, at two capacities.
+
+use kvscatter_bench::{Samples, units};
+use kvscatter_onnx::{CachePath, Inseparable};
+
+use super::Timed;
+use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
+use crate::drive::interface::CachePort;
+use crate::engine::{Options, Session, Shared, Step};
+use crate::{Engine, Error, Tensor};
+
+const ID: &str = "cache-path-flat";
+const CLAIM: &str = "The time of each cache's own nodes does not grow with the capacity.";
+
+/// Least bytes of the smaller cache. A copy of it takes far longer than the call around it.
+const SMALL_BYTES: usize = 4 << 20;
+/// The larger capacity over the smaller one.
+const FACTOR: usize = 4;
+/// Ratio of times up to which they count as equal: half of what a copy comes to.
+const FLAT_UP_TO: f64 = 2.0;
+const ROUNDS: usize = 25;
+/// Times that a ratio above the limit is measured before it counts.
+const ATTEMPTS: usize = 3;
+/// The slot that is written: the same in either cache.
+const CONTEXT: usize = 60;
+
+/// Times every cache of a model by itself.
+pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<CachePathTimes>, Check), Error> {
+    let batch = timed.interface.batch.unwrap_or(1);
+    let folder = tempfile::tempdir().map_err(|cause| Error::Io { path: std::env::temp_dir(), cause })?;
+    let (mut worst, mut failures, mut inseparable): (Option<CachePathTimes>, _, _) =
+        (None, Vec::new(), Vec::new());
+    let mut caches = 0;
+    for path in CachePath::of(timed.model)? {
+        let path = match path {
+            Ok(path) => path,
+            Err(why) => {
+                inseparable.push(why);
+                continue;
+            }
+        };
+        let Some(port) = timed.interface.caches.iter().find(|port| port.past == path.past.0) else {
+            continue;
+        };
+        let file = folder.path().join("cache_path.onnx");
+        path.model.save(&file)?;
+        let session = engine.load(&file, Options { threads: Some(1) })?;
+        let times = Alone { session, path: &path, port, batch }.time()?;
+        caches += 1;
+        if times.ratio > FLAT_UP_TO {
+            failures.push(failure(&times));
+        }
+        if worst.as_ref().is_none_or(|worst| worst.ratio < times.ratio) {
+            worst = Some(times);
+        }
+    }
+    if let Some(worst) = &mut worst {
+        worst.caches = caches;
+    }
+    let check = check(worst.as_ref(), failures, &inseparable);
+    Ok((worst, check))
+}
+
+fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[Inseparable]) -> Check {
+    let said = worst.map(|times| {
+        let [small, large] = [times.at.first(), times.at.last()].map(|at| at.map_or(0, |at| at.cache_bytes));
+        format!(
+            "{} caches one by one, at {} and {}, {} interleaved rounds: the largest ratio of the shortest times is {:.2}; \
+             up to {FLAT_UP_TO:.2} counts as flat, a copied cache takes about {FACTOR} times as long.",
+            times.caches,
+            crate::report::words::size(small),
+            crate::report::words::size(large),
+            times.rounds,
+            times.ratio,
+        )
+    });
+    match (said, inseparable) {
+        (Some(said), []) => Check::unless(ID, CLAIM, said, failures),
+        (Some(said), _) if !failures.is_empty() => Check::unless(ID, CLAIM, said, failures),
+        (_, [why, ..]) => Check::not_measured(
+            ID,
+            CLAIM,
+            format!(
+                "{} caches have no nodes of their own: {why}. The whole step was timed.",
+                inseparable.len()
+            ),
+        ),
+        (None, []) => Check::not_applicable(ID, CLAIM, "The model has no cache."),
+    }
+}
+
+fn failure(times: &CachePathTimes) -> Failure {
+    let at = |at: Option<&CapacityTime>| {
+        at.map(|at| format!("{} at {} slots", units::time(at.fastest_ns), at.capacity)).unwrap_or_default()
+    };
+    let (small, large) = (at(times.at.first()), at(times.at.last()));
+    Failure {
+        cache: Some(times.cache.clone()),
+        ..Failure::new(format!("{small}, {large}: {:.1} times as long", times.ratio))
+    }
+}
+
+/// A cache's own nodes, loaded.
+struct Alone<'a> {
+    session: Box<dyn Session>,
+    path: &'a CachePath,
+    port: &'a CachePort,
+    batch: usize,
+}
+
+/// The tensors of a step at one capacity.
+struct Bound {
+    cache: Tensor,
+    /// A growing cache's, which has memory of its own.
+    present: Option<Tensor>,
+    inputs: Vec<(String, Tensor)>,
+}
+
+impl Alone<'_> {
+    fn time(mut self) -> Result<CachePathTimes, Error> {
+        let slot = self.port.element.storage_len(&self.port.shape(self.batch, 1)).unwrap_or(1).max(1);
+        let small = SMALL_BYTES.div_ceil(slot).max(CONTEXT + 1);
+        let capacities = [small, small * FACTOR];
+        let mut bound = [self.bind(capacities[0])?, self.bind(capacities[1])?];
+        let mut best = self.attempt(&mut bound)?;
+        for _ in 1..ATTEMPTS {
+            if best.ratio <= FLAT_UP_TO {
+                break;
+            }
+            let again = self.attempt(&mut bound)?;
+            if again.ratio < best.ratio {
+                best = again;
+            }
+        }
+        Ok(best)
+    }
+
+    fn attempt(&mut self, bound: &mut [Bound; 2]) -> Result<CachePathTimes, Error> {
+        let mut samples = [Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS)];
+        for round in 0..=ROUNDS {
+            for (bound, samples) in bound.iter_mut().zip(&mut samples) {
+                let nanoseconds = self.step(bound)?;
+                // The first round is the engine's and the memory's warm-up.
+                if round > 0 {
+                    samples.push(nanoseconds);
+                }
+            }
+        }
+        let at = bound.iter().zip(samples).map(|(bound, samples)| CapacityTime {
+            capacity: bound.cache.shape().get(self.path.axis).copied().unwrap_or_default(),
+            cache_bytes: bound.cache.bytes().len() as u64,
+            fastest_ns: samples.iter().copied().fold(f64::INFINITY, f64::min),
+            median_ns: Samples::new(samples).spread().median,
+        });
+        let at: Vec<_> = at.collect();
+        let fastest = |at: Option<&CapacityTime>| at.map_or(f64::NAN, |at| at.fastest_ns);
+        Ok(CachePathTimes {
+            caches: 1,
+            cache: self.path.past.0.clone(),
+            batch: self.batch,
+            context: CONTEXT,
+            rounds: ROUNDS,
+            ratio: fastest(at.last()) / fastest(at.first()),
+            at,
+            flat_up_to: FLAT_UP_TO,
+        })
+    }
+
+    fn bind(&self, capacity: usize) -> Result<Bound, Error> {
+        let shape = |length| self.port.shape(self.batch, length);
+        let mut inputs = Vec::new();
+        for (name, element) in &self.path.updates {
+            inputs.push((name.clone(), Tensor::zeros(*element, &shape(1))?));
+        }
+        let starts = vec![i64::try_from(CONTEXT).unwrap_or_default(); self.batch];
+        for name in &self.path.write_indices {
+            inputs.push((name.clone(), Tensor::int64s(&[self.batch], &starts)?));
+        }
+        let rows = self.path.updates.len();
+        let grown = || Tensor::zeros(self.path.past.1, &shape(capacity + rows));
+        Ok(Bound {
+            cache: Tensor::zeros(self.path.past.1, &shape(capacity))?,
+            present: self.path.grows.then(grown).transpose()?,
+            inputs,
+        })
+    }
+
+    /// One call, in nanoseconds.
+    fn step(&mut self, bound: &mut Bound) -> Result<f64, Error> {
+        let (past, present) = (self.path.past.0.as_str(), self.path.present.as_str());
+        let mut step = Step {
+            inputs: bound.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
+            ..Step::default()
+        };
+        match &mut bound.present {
+            Some(tensor) => {
+                step.inputs.push((past, &bound.cache));
+                step.outputs.push((present, tensor));
+            }
+            None => step.shared.push(Shared { past, present, cache: &mut bound.cache }),
+        }
+        Ok(self.session.run(step)?.elapsed.as_secs_f64() * 1e9)
+    }
+}

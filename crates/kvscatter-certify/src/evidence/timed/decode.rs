@@ -1,0 +1,177 @@
+//! The time of whole decode steps over the context length, of the model and of the original.
+
+use std::time::{Duration, Instant};
+
+use kvscatter_bench::Samples;
+
+use super::{Subject, Timed};
+use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
+use crate::drive::feed::Feed;
+use crate::drive::interface::Interface;
+use crate::engine::{Options, Session, Shared, Step};
+use crate::{Engine, Error, Tensor};
+
+const MOST_ROUNDS: usize = 21;
+const LEAST_ROUNDS: usize = 5;
+/// After this time at one context length no round is begun beyond [`LEAST_ROUNDS`].
+const TIME: Duration = Duration::from_secs(2);
+/// Differences below this part of a time are noise.
+const NOISE: f64 = 0.05;
+
+/// Times both models at growing context lengths, in turn.
+pub(super) fn time(subject: &Subject<'_>) -> Result<DecodeTimes, Error> {
+    let batch = subject.model.interface.batch.unwrap_or(1);
+    let mut model = Decoding::load(subject.engine, subject.model, subject.options)?;
+    let mut original = subject
+        .original
+        .map(|original| Decoding::load(subject.engine, original, subject.options))
+        .transpose()?;
+    let (mut at, mut fewest) = (Vec::new(), MOST_ROUNDS);
+    for context in contexts(subject.capacity) {
+        model.bind(batch, context, subject.capacity)?;
+        if let Some(original) = &mut original {
+            original.bind(batch, context, subject.capacity)?;
+        }
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let begin = Instant::now();
+        for round in 0..=MOST_ROUNDS {
+            let ran = model.step()?;
+            let also = original.as_mut().map(Decoding::step).transpose()?;
+            // The first round is a warm-up.
+            if round > 0 {
+                ours.push(ran);
+                theirs.extend(also);
+            }
+            if round >= LEAST_ROUNDS && begin.elapsed() > TIME {
+                break;
+            }
+        }
+        fewest = fewest.min(ours.len());
+        let median = |samples: Vec<f64>| Samples::new(samples).spread().median;
+        let original_ns = if theirs.is_empty() { None } else { Some(median(theirs)) };
+        at.push(DecodeTime { context, model_ns: median(ours), original_ns });
+    }
+    let crossover = original.map(|_| crossover(&at));
+    Ok(DecodeTimes { batch, capacity: subject.capacity, rounds: fewest, at, crossover })
+}
+
+/// From a sixteenth of the capacity, doubling, to the last slot.
+fn contexts(capacity: usize) -> Vec<usize> {
+    let mut contexts: Vec<_> = [16, 8, 4, 2].map(|part| capacity / part).into_iter().collect();
+    contexts.push(capacity.saturating_sub(1));
+    contexts.retain(|context| *context > 0 && *context < capacity);
+    contexts.dedup();
+    contexts
+}
+
+/// Which model is faster where.
+fn crossover(at: &[DecodeTime]) -> Crossover {
+    // How much longer the model takes, as a part of the original's time.
+    let longer = |at: &DecodeTime| at.original_ns.map(|original| at.model_ns / original - 1.0);
+    let longer: Vec<(usize, f64)> = at.iter().filter_map(|at| Some((at.context, longer(at)?))).collect();
+    if longer.iter().all(|(_, longer)| *longer < -NOISE) {
+        return Crossover::Always;
+    }
+    if longer.iter().all(|(_, longer)| *longer > NOISE) {
+        return Crossover::Never;
+    }
+    // One change of sign, and beyond the noise at both ends.
+    let changes = longer.windows(2).filter(|pair| (pair[0].1 > 0.0) != (pair[1].1 > 0.0)).count();
+    let (Some(first), Some(last)) = (longer.first(), longer.last()) else { return Crossover::Unclear };
+    let Some(after) = longer.iter().position(|(_, longer)| *longer <= 0.0) else { return Crossover::Unclear };
+    if changes != 1 || first.1 < NOISE || last.1 > -NOISE || after == 0 {
+        return Crossover::Unclear;
+    }
+    let ((from, before), (to, behind)) = (longer[after - 1], longer[after]);
+    let part = before / (before - behind);
+    Crossover::From(from + ((to - from) as f64 * part).round() as usize)
+}
+
+/// A decoder and the tensors of its next step.
+struct Decoding<'a> {
+    session: Box<dyn Session>,
+    interface: &'a Interface,
+    inputs: Vec<(String, Tensor)>,
+    pasts: Vec<Tensor>,
+    /// Those of growing caches, in memory that is ready: what the model is given is never slower than a runtime's own.
+    presents: Vec<Option<Tensor>>,
+}
+
+impl<'a> Decoding<'a> {
+    fn load(engine: &dyn Engine, timed: Timed<'a>, options: Options) -> Result<Self, Error> {
+        let session = engine.load(timed.path, options)?;
+        let none = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
+    }
+
+    /// Makes the tensors of a step that finds `context` tokens.
+    fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), Error> {
+        // The old ones go before the new ones come.
+        (self.pasts, self.presents) = (Vec::new(), Vec::new());
+        let grows = self.interface.caches.iter().any(|port| port.grows);
+        let slots = if grows { context + 1 } else { capacity };
+        self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, &[], slots)?;
+        for port in &self.interface.caches {
+            let zeros = |length| Tensor::zeros(port.element, &port.shape(batch, length));
+            self.pasts.push(zeros(if port.grows { context } else { capacity })?);
+            self.presents.push(if port.grows { Some(zeros(context + 1)?) } else { None });
+        }
+        Ok(())
+    }
+
+    /// One step, in nanoseconds. Repeated, it writes the same slot again.
+    fn step(&mut self) -> Result<f64, Error> {
+        let mut step = Step {
+            inputs: self.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
+            returned: vec![&self.interface.logits],
+            ..Step::default()
+        };
+        for ((port, past), present) in
+            self.interface.caches.iter().zip(&mut self.pasts).zip(&mut self.presents)
+        {
+            match present {
+                Some(present) => {
+                    step.inputs.push((&port.past, past));
+                    step.outputs.push((&port.present, present));
+                }
+                None => {
+                    step.shared.push(Shared { past: &port.past, present: &port.present, cache: past });
+                }
+            }
+        }
+        Ok(self.session.run(step)?.elapsed.as_secs_f64() * 1e9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{contexts, crossover};
+    use crate::certificate::{Crossover, DecodeTime};
+
+    fn of(times: &[(usize, f64, f64)]) -> Crossover {
+        let time =
+            |&(context, model_ns, original)| DecodeTime { context, model_ns, original_ns: Some(original) };
+        crossover(&times.iter().map(time).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn contexts_end_at_the_last_slot() {
+        assert_eq!(contexts(4096), [256, 512, 1024, 2048, 4095]);
+        assert_eq!(contexts(4), [1, 2, 3]);
+        assert_eq!(contexts(1), []);
+    }
+
+    #[test]
+    fn the_crossover_lies_between_two_lengths_or_nowhere() {
+        assert_eq!(of(&[(1, 1.0, 2.0), (2, 1.0, 3.0)]), Crossover::Always);
+        assert_eq!(of(&[(1, 2.0, 1.0), (2, 2.0, 1.5)]), Crossover::Never);
+        assert_eq!(of(&[(100, 15.0, 10.0), (200, 15.0, 30.0)]), Crossover::From(150));
+        assert_eq!(of(&[(1, 10.0, 10.1), (2, 10.0, 10.1)]), Crossover::Unclear);
+        assert_eq!(of(&[(1, 2.0, 1.0), (2, 1.0, 2.0), (3, 2.0, 1.0), (4, 1.0, 2.0)]), Crossover::Unclear);
+        assert_eq!(
+            of(&[(1, 1.0, 2.0), (2, 2.0, 1.0)]),
+            Crossover::Unclear,
+            "slower only where the context is long"
+        );
+    }
+}

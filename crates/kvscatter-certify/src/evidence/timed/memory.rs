@@ -1,0 +1,112 @@
+//! The most memory that the process holds while it decodes: Linux counts it, and lets the count be begun anew.
+
+use std::fs;
+
+use super::{Subject, Timed};
+use crate::certificate::{PeakMemory, Side};
+use crate::drive::feed::Feed;
+use crate::engine::{Options, Session, Shared, Step};
+use crate::{Engine, Error, Tensor};
+
+/// Decode steps that are run at the end of the capacity.
+const STEPS: usize = 8;
+/// Bytes that the caches should have, so that they stand out from everything else: small models get a larger batch.
+const CACHE_BYTES: usize = 16 << 20;
+const MOST_BATCH: usize = 512;
+
+/// Weighs both models, one after the other.
+pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, Error> {
+    let interface = subject.model.interface;
+    let storage = |batch: usize| -> usize {
+        let ports = interface.caches.iter();
+        ports.filter_map(|port| port.element.storage_len(&port.shape(batch, subject.capacity))).sum()
+    };
+    let batch =
+        interface.batch.unwrap_or_else(|| CACHE_BYTES.div_ceil(storage(1).max(1)).clamp(1, MOST_BATCH));
+    let steps = STEPS.min(subject.capacity);
+    let mut peaks = Vec::new();
+    let sides = [(Side::Model, Some(subject.model)), (Side::Original, subject.original)];
+    for (of, timed) in sides {
+        let Some(timed) = timed else { continue };
+        let bytes = peak(subject.engine, timed, subject.options, batch, subject.capacity, steps)?;
+        peaks.push(PeakMemory { of, batch, steps, context: subject.capacity, bytes });
+    }
+    Ok(peaks)
+}
+
+/// The peak of the last `steps` steps before the caches are full, beyond what was held with the model loaded.
+fn peak(
+    engine: &dyn Engine,
+    timed: Timed<'_>,
+    options: Options,
+    batch: usize,
+    capacity: usize,
+    steps: usize,
+) -> Result<Option<u64>, Error> {
+    let mut session = engine.load(timed.path, options)?;
+    let Some(before) = counted("VmRSS:") else { return Ok(None) };
+    if fs::write("/proc/self/clear_refs", "5").is_err() {
+        return Ok(None);
+    }
+    decode(session.as_mut(), timed, batch, capacity, steps)?;
+    Ok(counted("VmHWM:").map(|peak| peak.saturating_sub(before)))
+}
+
+/// Decodes as a caller would: static caches are written over, of growing ones each present is the next step's past.
+fn decode(
+    session: &mut dyn Session,
+    timed: Timed<'_>,
+    batch: usize,
+    capacity: usize,
+    steps: usize,
+) -> Result<(), Error> {
+    let ports = &timed.interface.caches;
+    let grows = ports.iter().any(|port| port.grows);
+    let length = if grows { capacity - steps } else { capacity };
+    let zeros =
+        |length| ports.iter().map(move |port| Tensor::zeros(port.element, &port.shape(batch, length)));
+    let mut caches = zeros(length).collect::<Result<Vec<_>, _>>()?;
+    for context in capacity - steps..capacity {
+        let slots = if grows { context + 1 } else { capacity };
+        let inputs = Feed::next(&vec![context; batch], 1).tensors(timed.interface, &[], slots)?;
+        let mut step = Step {
+            inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
+            returned: vec![&timed.interface.logits],
+            ..Step::default()
+        };
+        if !grows {
+            let shared = ports.iter().zip(&mut caches);
+            let shared =
+                shared.map(|(port, cache)| Shared { past: &port.past, present: &port.present, cache });
+            step.shared = shared.collect();
+            session.run(step)?;
+            continue;
+        }
+        let mut presents = zeros(context + 1).collect::<Result<Vec<_>, _>>()?;
+        step.inputs.extend(ports.iter().zip(&caches).map(|(port, cache)| (port.past.as_str(), cache)));
+        let outputs = ports.iter().zip(&mut presents);
+        step.outputs = outputs.map(|(port, present)| (port.present.as_str(), present)).collect();
+        session.run(step)?;
+        caches = presents;
+    }
+    Ok(())
+}
+
+/// A count of the process's memory in bytes; `None` where the system has none.
+fn counted(name: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn the_peak_is_at_least_what_is_held() {
+        let held = vec![1_u8; 8 << 20];
+        assert!(counted("VmHWM:").unwrap() >= 8 << 20, "{}", held.len());
+        assert_eq!(counted("VmNothing:"), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! A model's files, by what they hold.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use kvscatter_onnx::Model;
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+use crate::certificate::{FileIdentity, Opset, Subject};
+
+/// Hashes a model's file and those of its external data, and notes what it says about itself.
+///
+/// # Errors
+/// [`Error::Io`] if one of the files cannot be read.
+pub(crate) fn identify(path: &Path, model: &Model) -> Result<Subject, Error> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let proto = model.proto();
+    let mut external_data = Vec::new();
+    for file in model.external_files() {
+        let name = file.strip_prefix(folder).unwrap_or(&file).to_string_lossy().into_owned();
+        external_data.push(FileIdentity { name, ..hash(&file)? });
+    }
+    let said = [proto.producer_name.as_deref(), proto.producer_version.as_deref()];
+    let producer: Vec<&str> = said.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    Ok(Subject {
+        file: hash(path)?,
+        external_data,
+        ir_version: proto.ir_version,
+        opsets: proto
+            .opset_import
+            .iter()
+            .map(|import| Opset {
+                domain: import
+                    .domain
+                    .clone()
+                    .filter(|domain| !domain.is_empty())
+                    .unwrap_or("ai.onnx".to_owned()),
+                version: import.version.unwrap_or_default(),
+            })
+            .collect(),
+        producer: producer.join(" "),
+    })
+}
+
+fn hash(path: &Path) -> Result<FileIdentity, Error> {
+    let failed = |cause| Error::Io { path: path.to_owned(), cause };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut hasher = Sha256::new();
+    let mut bytes = 0_u64;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let read = file.read(&mut buffer).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(buffer.get(..read).unwrap_or_default());
+        bytes += u64::try_from(read).unwrap_or_default();
+    }
+    let digest = hasher.finalize();
+    Ok(FileIdentity {
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        bytes,
+        sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_hash_is_the_one_that_everybody_computes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("abc");
+        std::fs::write(&file, "abc").unwrap();
+        let identity = super::hash(&file).unwrap();
+        assert_eq!((identity.name.as_str(), identity.bytes), ("abc", 3));
+        assert_eq!(identity.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}
