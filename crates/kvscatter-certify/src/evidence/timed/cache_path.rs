@@ -202,3 +202,74 @@ impl Alone<'_> {
         Ok(self.session.run(step)?.elapsed.as_secs_f64() * 1e9)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvscatter_onnx::Model;
+    use kvscatter_onnx::decoder::Decoder;
+    use kvscatter_onnx::proto::NodeProto;
+
+    use super::{FACTOR, FLAT_UP_TO, time};
+    use crate::certificate::{CachePathTimes, Check, Verdict};
+    use crate::drive::interface::Interface;
+    use crate::evidence::timed::Timed;
+    use crate::onnxruntime::OnnxRuntime;
+
+    fn testdata(name: &str) -> Model {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+        Model::load(&folder.join(name).join("model.onnx")).unwrap()
+    }
+
+    fn timed(model: &Model) -> (Option<CachePathTimes>, Check) {
+        let engine = OnnxRuntime::load(None).unwrap();
+        let graph = model.graph().unwrap();
+        let mut interface = Interface::of(&Decoder::of(&graph).unwrap()).unwrap();
+        interface.caches.iter_mut().for_each(|port| {
+            port.dims.iter_mut().skip(1).for_each(|dim| *dim = dim.or(Some(16)));
+        });
+        time(&engine, Timed { path: Path::new(""), model, interface: &interface }).unwrap()
+    }
+
+    #[test]
+    #[ignore = "needs ONNX Runtime"]
+    fn a_static_cache_is_flat() {
+        let (times, check) = timed(&testdata("mobius-llama-static"));
+        assert_eq!(check.verdict, Verdict::Passed, "{check:?}");
+        let times = times.unwrap();
+        assert!(times.caches == 4 && times.ratio <= FLAT_UP_TO, "{times:?}");
+        assert_eq!(times.at[1].capacity, FACTOR * times.at[0].capacity);
+    }
+
+    /// One of four caches is read through two nodes that take each other back: its address and its rows are right.
+    #[test]
+    #[ignore = "needs ONNX Runtime"]
+    fn one_copied_cache_among_others_is_found() {
+        let mut model = testdata("mobius-llama-static");
+        let graph = model.proto_mut().graph.get_or_insert_default();
+        let at =
+            graph.node.iter().rposition(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
+        let past = std::mem::replace(&mut graph.node[at].input[0], "twice".to_owned());
+        let neg = |input: &str, output: &str| NodeProto {
+            op_type: Some("Neg".to_owned()),
+            input: vec![input.to_owned()],
+            output: vec![output.to_owned()],
+            ..NodeProto::default()
+        };
+        graph.node.splice(at..at, [neg(&past, "once"), neg("once", "twice")]);
+        let (times, check) = timed(&model);
+        assert_eq!((check.verdict, check.failure_count), (Verdict::Failed, 1), "{check:?}");
+        assert_eq!(check.failures[0].cache.as_deref(), Some(past.as_str()));
+        assert_eq!(times.unwrap().cache, past);
+    }
+
+    #[test]
+    #[ignore = "needs ONNX Runtime"]
+    fn a_growing_cache_is_not_flat_and_attention_has_no_nodes_of_its_own_to_time() {
+        let (_, check) = timed(&testdata("optimum-llama"));
+        assert_eq!((check.verdict, check.failure_count), (Verdict::Failed, 4), "{check:?}");
+        let (times, check) = timed(&testdata("mobius-llama-dynamic"));
+        assert_eq!((check.verdict, times), (Verdict::NotMeasured, None), "{check:?}");
+    }
+}
