@@ -162,11 +162,11 @@ impl<'a> Call<'a> {
         compute: impl FnOnce(&[usize]) -> Result<Option<Values>, Error>,
     ) -> Result<Value, Error> {
         let value = Value::shaped(element, shape)?;
-        if !self.values || value.len() > MAX_VALUES {
+        // Beside an empty dimension, others may be huge: there is nothing to compute.
+        if !self.values || value.len() > MAX_VALUES || value.len() == 0 {
             return Ok(value);
         }
-        // Nothing to compute, though dimensions beside the empty one may be huge.
-        let data = if value.len() == 0 { Values::empty(element) } else { compute(&value.shape)? };
+        let data = compute(&value.shape)?;
         Value::new(element, value.shape, data)
     }
 

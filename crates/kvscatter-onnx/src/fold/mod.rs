@@ -401,9 +401,12 @@ impl<'g, 'm> Fold<'g, 'm> {
         knowable
     }
 
-    /// Whether a node makes values of shapes. A function does if its body has such a node, or calls functions.
+    /// Whether a node makes values of the shapes or types of inputs. A function does if its body has such a node, or
+    /// calls functions.
     fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
-        let asks = |domain, op_type| domain == DEFAULT_DOMAIN && matches!(op_type, "Shape" | "Size");
+        let asks = |domain, op_type| {
+            domain == DEFAULT_DOMAIN && matches!(op_type, "Shape" | "Size" | "EyeLike" | "CastLike")
+        };
         if !node.is_function() {
             return asks(node.domain(), node.op_type());
         }

@@ -36,6 +36,8 @@ impl Value {
             return Err(FoldError::RankTooLarge { rank: shape.len(), limit: MAX_RANK }.into());
         }
         storage_len(element, &shape)?;
+        // What has no elements is known, whatever it is made of.
+        let data = data.or_else(|| if shape.contains(&0) { Values::empty(element) } else { None });
         let value = Self { element, shape, data };
         if let Some(data) = &value.data
             && (data.len() != value.len() || Some(data.kind()) != Kind::of(element))
@@ -46,7 +48,7 @@ impl Value {
         Ok(value)
     }
 
-    /// A value of which only the shape is known.
+    /// A value of which only the shape is known; and thereby all, if it has no elements.
     ///
     /// # Errors
     /// As [`new`](Self::new).

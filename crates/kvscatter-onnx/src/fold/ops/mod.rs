@@ -8,6 +8,8 @@ mod neural;
 mod normalization;
 mod reduce;
 mod shape;
+#[cfg(test)]
+mod tests;
 
 use super::Value;
 use super::call::Call;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
+use super::reduce::total;
 use crate::Error;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{fit, round};
@@ -89,7 +90,7 @@ impl Product {
             }
             (Values::Floats(l), Values::Floats(r)) => {
                 let dot =
-                    |l: &[f64], r: &[f64]| Ok(round(element, l.iter().zip(r).map(|(l, r)| l * r).sum()));
+                    |l: &[f64], r: &[f64]| Ok(round(element, total(l.iter().zip(r).map(|(l, r)| l * r))));
                 Some(Values::Floats(self.dots(l, r, dot)?))
             }
             _ => None,

@@ -72,8 +72,8 @@ fn int_result(call: &Call<'_>, element: ElementType, group: &[i64]) -> Result<i6
 }
 
 fn float_result(call: &Call<'_>, group: &[f64]) -> f64 {
-    let sum = || group.iter().sum::<f64>();
-    let squares = || group.iter().map(|value| value * value).sum::<f64>();
+    let sum = || total(group.iter().copied());
+    let squares = || total(group.iter().map(|value| value * value));
     match call.op_type {
         "ReduceSum" => sum(),
         "ReduceMean" => sum() / number::to_float(group.len()),
@@ -90,6 +90,11 @@ fn float_result(call: &Call<'_>, group: &[f64]) -> f64 {
             },
         ),
     }
+}
+
+/// A sum that is 0 where there is nothing, and not the standard library's -0.
+pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |sum, value| sum + value)
 }
 
 pub(super) fn arg(call: &Call<'_>) -> Outputs {
@@ -194,7 +199,7 @@ pub(super) fn softmax(call: &Call<'_>) -> Outputs {
         let Some(values) = input.as_floats() else { return Ok(None) };
         let shares = Groups::new(&input.shape, &axes).map(values, |group| {
             let most = group.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = group.iter().map(|value| (value - most).exp()).sum();
+            let sum = total(group.iter().map(|value| (value - most).exp()));
             let share =
                 |value: f64| if is_log { value - most - sum.ln() } else { (value - most).exp() / sum };
             Ok(group.into_iter().map(|value| round(input.element, share(value))).collect())
