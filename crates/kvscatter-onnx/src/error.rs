@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use kvscatter::ElementType;
 
+use crate::convert::Refusal;
 use crate::eval::NotInPlace;
 use crate::generate::OpenDim;
 use crate::{FoldError, Node, NodeLabel, TensorError};
@@ -84,6 +85,10 @@ pub enum Error {
     /// An entry of a typed field that is no value of the type.
     #[error("{field}[{index}] = {value} is no {element}")]
     EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
+
+    /// A decoder that cannot be given a static cache.
+    #[error(transparent)]
+    Convert(#[from] Refusal),
 
     // External data.
     /// External data, where there is no folder to look for it.
@@ -168,6 +173,21 @@ pub enum Error {
     /// The operator means something else in a newer operator set, and nothing there means what it meant.
     #[error("the operator changed between versions {from} and {to} of its set: {what}")]
     OperatorChanged { from: i64, to: i64, what: &'static str },
+    /// There is nothing to be replaced.
+    #[error("the model has no TensorScatter")]
+    NothingToLower,
+    /// Bodies of `If`, `Loop` and the like are not looked into any further.
+    #[error("a TensorScatter in the body of a node cannot be lowered")]
+    ScatterNested,
+    /// Functions would have to be inlined first.
+    #[error("a TensorScatter in function {name:?} cannot be lowered: inline the model's functions first")]
+    ScatterInFunction { name: String },
+    /// No shape is declared for past, present or update.
+    #[error("the rank of the cache is declared nowhere: run onnx's shape inference first")]
+    RankUnknown,
+    /// `TensorScatter` has more types than the operators it is lowered to.
+    #[error("{element} cannot be lowered: ScatterElements and ScatterND have no such type")]
+    LowerType { element: ElementType },
     /// Too few or too many inputs.
     #[error("{got} inputs, {least} to {most} are possible")]
     InputCount { least: usize, most: usize, got: usize },

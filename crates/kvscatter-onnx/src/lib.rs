@@ -34,8 +34,9 @@
 
 mod attribute;
 mod cache_path;
-mod edit;
+pub mod convert;
 pub mod decoder;
+mod edit;
 mod error;
 pub mod eval;
 mod external;
@@ -45,8 +46,8 @@ pub mod generate;
 mod graph;
 mod model;
 mod opset;
-mod save;
 pub mod proto;
+mod save;
 mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;

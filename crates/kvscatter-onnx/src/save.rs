@@ -13,12 +13,12 @@ use crate::{Error, ExternalData, Model, external};
 /// How files of values come into another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
-    /// As a second name of the same file, which takes no space; copied where the file system cannot do that. What is
-    /// written into one of them is then in both.
-    #[default]
-    Link,
     /// As a file of their own.
+    #[default]
     Copy,
+    /// As a second name of the same file, which takes no space; copied where the file system cannot do that. What is
+    /// written into one of them is then in both, and onnx's own loader and checker refuse files with two names.
+    Link,
 }
 
 /// A file of values that a saved model reads.

@@ -1,0 +1,158 @@
+//! `Attention` with past inputs: what it is, and what takes its place.
+
+use kvscatter::ElementType;
+
+use super::Refusal;
+use super::probe::Probe;
+use super::rewrite::Rewriter;
+use super::visibility::{self, Effect};
+use crate::decoder::{Decoder, Style};
+use crate::edit::NewNode;
+use crate::fold::Fold;
+use crate::{Error, Node};
+
+/// Slots of the operator's inputs.
+const MASK: usize = 3;
+const NONPAD_KV_SEQLEN: usize = 6;
+/// The output of the products of queries and keys.
+const PRODUCTS: usize = 3;
+
+/// The `Attention` nodes that append to a cache.
+#[derive(Debug, Default)]
+pub(super) struct Attentions<'m>(Vec<Attention<'m>>);
+
+#[derive(Debug)]
+struct Attention<'m> {
+    node: Node<'m>,
+    is_causal: bool,
+    /// Queries, keys and values are `[batch, tokens, heads * head size]`.
+    is_flat: bool,
+}
+
+impl<'m> Attentions<'m> {
+    /// The nodes, each once. The fold is fed.
+    ///
+    /// # Errors
+    /// [`Refusal::AttentionForm`]; those of [`Fold::shape`].
+    pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, Error> {
+        let mut found: Vec<Attention<'m>> = Vec::new();
+        for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, Style::AttentionPast)) {
+            let Some(node) = cache.writer else { continue };
+            if found.iter().any(|attention| attention.node.index() == node.index()) {
+                continue;
+            }
+            let form = |what| node.error(Refusal::AttentionForm { what });
+            for (is_there, what) in [
+                (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a past"),
+                (node.output(PRODUCTS).is_some(), "the output qk_matmul_output"),
+                (node.output(1).is_none() || node.output(2).is_none(), "a past without both presents"),
+            ] {
+                if is_there {
+                    return Err(form(what));
+                }
+            }
+            let mut ranks = Vec::new();
+            for slot in 0..3 {
+                ranks.push(fold.shape(node.input(slot).unwrap_or_default())?.len());
+            }
+            let is_flat = match *ranks {
+                [3, 3, 3] => true,
+                [4, 4, 4] => false,
+                _ => return Err(form("queries, keys and values of different ranks")),
+            };
+            let is_causal = node.attribute("is_causal").and_then(|attribute| attribute.i) == Some(1);
+            found.push(Attention { node, is_causal, is_flat });
+        }
+        Ok(Self(found))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Checks that what each node hides from real tokens is what the rule hides.
+    ///
+    /// # Errors
+    /// As [`visibility::check_sites`].
+    pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+        for attention in &self.0 {
+            attention.check(probe, fold).map_err(|error| visibility::in_node(Some(attention.node), error))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a `TensorScatter` for keys and one for values before each node, which then reads the static cache.
+    pub(super) fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), Error> {
+        self.0.iter().try_for_each(|attention| attention.rewrite(rewriter))
+    }
+}
+
+impl<'m> Attention<'m> {
+    fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+        let mask = self.node.input(MASK).map(|name| fold.value(name).cloned()).transpose()?;
+        let effect = match mask.as_ref().map(|mask| mask.element) {
+            Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
+            _ => Effect::Added,
+        };
+        let heads = visibility::heads(mask.iter(), 4);
+        visibility::compare(probe, &heads, |at| {
+            let &[.., token, slot] = at else { return Ok(false) };
+            let is_future = self.is_causal && slot > probe.past.saturating_add(token);
+            let is_masked = mask.as_ref().map(|mask| effect.is_visible(mask, at).map(|visible| !visible));
+            Ok(!is_future && !is_masked.transpose()?.unwrap_or_default())
+        })
+    }
+
+    fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), Error> {
+        let node = &self.node;
+        let input = |slot| node.input(slot).unwrap_or_default();
+        let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
+        let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
+        rewriter.editor.remove_node(node.index());
+        let queries = self.by_head(rewriter, input(0), of_queries)?;
+        for (slot, past, present) in [(1, 4, 1), (2, 5, 2)] {
+            let update = self.by_head(rewriter, input(slot), of_keys)?;
+            rewriter.scatter(input(past), &update, node.output(present).unwrap_or_default());
+        }
+        let visible = node.input(MASK).map(|_| rewriter.visible(4)).transpose()?;
+        let nonpad = rewriter.nonpad_kv_seqlen();
+        let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
+        let inputs = [
+            queries.as_str(),
+            presents[0],
+            presents[1],
+            visible.as_deref().unwrap_or_default(),
+            "",
+            "",
+            &nonpad,
+        ];
+        let output = node.output(0).unwrap_or_default();
+        // The mask, where there is one, says which slots each token sees; runtimes disagree on where a causal one
+        // begins when the keys are more than the queries.
+        let kept = node.proto().attribute.iter().filter(|attribute| {
+            !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
+        });
+        let new = NewNode::new("Attention", &inputs).int("is_causal", i64::from(visible.is_none()));
+        let new = kept.cloned().fold(new, NewNode::attribute);
+        if !self.is_flat {
+            rewriter.editor.add(new.outputs(&[output]));
+            return Ok(());
+        }
+        let by_head = rewriter.editor.add(new.called("attention"));
+        let by_token =
+            rewriter.editor.add(NewNode::new("Transpose", &[&by_head]).ints("perm", &[0, 2, 1, 3]));
+        let flat = rewriter.editor.ints(&[0, 0, -1])?;
+        rewriter.editor.node_with_outputs("Reshape", &[&by_token, &flat], &[output]);
+        Ok(())
+    }
+
+    /// `[batch, heads, tokens, head size]`.
+    fn by_head(&self, rewriter: &mut Rewriter<'_, '_, '_>, value: &str, heads: i64) -> Result<String, Error> {
+        if !self.is_flat {
+            return Ok(value.to_owned());
+        }
+        let shape = rewriter.editor.ints(&[0, 0, heads, -1])?;
+        let split = rewriter.editor.node("Reshape", &[value, &shape]);
+        Ok(rewriter.editor.add(NewNode::new("Transpose", &[&split]).ints("perm", &[0, 2, 1, 3])))
+    }
+}

@@ -1,0 +1,75 @@
+//! Which caches can become static.
+
+use super::Refusal;
+use crate::decoder::{Cache, Decoder, Style};
+use crate::{Dimension, Error, Graph, Node};
+
+/// The form of a static cache: `[batch, heads, max_seq, head size]`.
+pub(super) const RANK: usize = 4;
+pub(super) const AXIS: usize = 2;
+
+/// Looks at what can be seen without computing anything.
+///
+/// # Errors
+/// The first half of [`Refusal`], within the node that writes the cache.
+pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), Error> {
+    if max_seq == 0 || i32::try_from(max_seq).is_err() {
+        return Err(Refusal::MaxSeq { max_seq }.into());
+    }
+    for cache in &decoder.caches {
+        let refusal = refusal(cache, max_seq);
+        if let Some(refusal) = refusal {
+            return Err(match &cache.writer {
+                Some(node) => node.error(refusal),
+                None => refusal.into(),
+            });
+        }
+    }
+    for node in graph.nodes() {
+        if let Some(refusal) = reading(node, decoder) {
+            return Err(node.error(refusal));
+        }
+    }
+    Ok(())
+}
+
+fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<Refusal> {
+    let past = cache.past.to_owned();
+    match &cache.style {
+        Style::TensorScatter(_) => return Some(Refusal::AlreadyStatic { past }),
+        Style::GroupQueryAttention => return Some(Refusal::GroupQueryAttention { past }),
+        Style::Unknown(reason) => return Some(Refusal::Writer { past, reason: reason.to_string() }),
+        Style::Concat | Style::AttentionPast => {}
+    }
+    if let Some(node) = cache.between.first() {
+        return Some(Refusal::Between { past, node: Box::new(node.label()) });
+    }
+    if !cache.earlier.is_empty() {
+        return Some(Refusal::WrittenTwice { past });
+    }
+    if let Some(&name) = cache.copies.first() {
+        return Some(Refusal::Output { name: name.to_owned() });
+    }
+    let (rank, axis) = (cache.past_shape.len(), cache.axis);
+    if (rank, axis) != (RANK, AXIS) {
+        return Some(Refusal::Layout { past, rank, axis });
+    }
+    match cache.past_shape.get(AXIS) {
+        Some(&Dimension::Known(length)) => Some(Refusal::PastFixed { past, length, max_seq }),
+        _ => None,
+    }
+}
+
+/// Why a node stands in the way, whatever it computes.
+fn reading(node: &Node<'_>, decoder: &Decoder<'_>) -> Option<Refusal> {
+    if node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty()) {
+        return Some(Refusal::Subgraph);
+    }
+    let is_writer =
+        |cache: &Cache<'_>| cache.writer.as_ref().is_some_and(|writer| writer.index() == node.index());
+    let reads = |cache: &&Cache<'_>| node.proto().input.iter().any(|name| name == cache.past);
+    let is_about_shape = node.is("Shape") || node.is("Size");
+    let mut read = decoder.caches.iter().filter(reads);
+    let stranger = read.find(|cache| !is_writer(cache) && !is_about_shape && !node.is("Identity"))?;
+    Some(Refusal::PastRead { past: stranger.past.to_owned() })
+}

@@ -1,0 +1,108 @@
+//! Whether a converted decoder computes what the exported one does, apart from its masks: both are evaluated on the
+//! same situations, and everything that leads into its arithmetic is compared.
+
+use std::collections::BTreeSet;
+
+use super::Refusal;
+use super::sites::Sites;
+use crate::fold::{Fold, Value, Values};
+use crate::{Error, Graph, Node};
+
+/// Compares, in one situation, all values that both graphs have and the converted one still uses.
+///
+/// A value whose elements are known must have the same ones wherever it leads into arithmetic; of all others the
+/// shapes must agree, unless they hold one entry for each slot: there are more slots now.
+///
+/// # Errors
+/// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
+pub(super) fn check<'a, 'b>(
+    exported: &mut Fold<'_, 'a>,
+    (converted, graph): (&mut Fold<'_, 'b>, &Graph<'b>),
+    names: &BTreeSet<&str>,
+    sites: &Sites<'_>,
+) -> Result<(), Error> {
+    for node in graph.nodes() {
+        let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
+        let mut is_arithmetic = false;
+        let mut has_slots = false;
+        for name in outputs {
+            let after = converted.value(name)?;
+            is_arithmetic |= after.data.is_none();
+            has_slots |= sites.has_slots(name);
+            if after.data.is_some() || sites.has_slots(name) || !names.contains(name.as_str()) {
+                continue;
+            }
+            let before = exported.value(name)?;
+            if !reaches(&before.shape, &after.shape) {
+                return Err(node.error(dependence(name)));
+            }
+        }
+        if is_arithmetic {
+            inputs(node, has_slots, exported, converted, names)?;
+        }
+    }
+    for name in graph.output_names().filter(|name| names.contains(name) && !sites.has_slots(name)) {
+        if exported.value(name)?.shape != converted.value(name)?.shape {
+            return Err(dependence(name).into());
+        }
+    }
+    Ok(())
+}
+
+/// The known values that a node with an unknown result reads.
+fn inputs(
+    node: &Node<'_>,
+    has_slots: bool,
+    exported: &mut Fold<'_, '_>,
+    converted: &mut Fold<'_, '_>,
+    names: &BTreeSet<&str>,
+) -> Result<(), Error> {
+    for (slot, name) in node.proto().input.iter().enumerate() {
+        let is_shape = has_slots && slot == 1 && (node.is("Reshape") || node.is("Expand"));
+        if name.is_empty() || is_shape || !names.contains(name.as_str()) {
+            continue;
+        }
+        let after = converted.value(name)?;
+        let before = exported.value(name)?;
+        let agrees = match (&before.data, &after.data) {
+            (None, None) => true,
+            (Some(_), Some(_)) => same(before, after),
+            _ => false,
+        };
+        if !agrees {
+            return Err(node.error(dependence(name)));
+        }
+    }
+    Ok(())
+}
+
+fn dependence(name: &str) -> Refusal {
+    Refusal::LengthDependence { value: name.to_owned() }
+}
+
+/// Whether both are the same elements, the first perhaps once for all samples.
+fn same(before: &Value, after: &Value) -> bool {
+    let (Some(first), Some(second)) = (&before.data, &after.data) else { return false };
+    reaches(&before.shape, &after.shape)
+        && match (first, second) {
+            (Values::Ints(first), Values::Ints(second)) => repeats(first, second, |a, b| a == b),
+            (Values::Bools(first), Values::Bools(second)) => repeats(first, second, |a, b| a == b),
+            (Values::Floats(first), Values::Floats(second)) => {
+                repeats(first, second, |a, b| a == b || (a.is_nan() && b.is_nan()))
+            }
+            _ => false,
+        }
+}
+
+/// Whether the first shape is the second, or the second for one sample.
+fn reaches(before: &[usize], after: &[usize]) -> bool {
+    before == after || matches!((before, after), ([1, before @ ..], [_, after @ ..]) if before == after)
+}
+
+fn repeats<T>(first: &[T], second: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
+    if first.is_empty() {
+        return second.is_empty();
+    }
+    second.len().is_multiple_of(first.len())
+        && second.chunks(first.len()).all(|chunk| chunk.iter().zip(first).all(|(a, b)| equal(a, b)))
+}

@@ -1,0 +1,106 @@
+//! What a decoder computes from the length of its past besides masks: positions of the new tokens, and shapes.
+//!
+//! Exported, that length is one number, the past's dimension. In a static cache it is one number for each sample.
+
+use kvscatter::ElementType;
+
+use super::probe::Probe;
+use crate::fold::{Fold, Value, Values};
+use crate::{Error, Graph};
+
+/// A value of the exported graph that is computed in another way in the converted one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Replacement<'m> {
+    /// How many tokens there are in all: how many slots there are.
+    Total { value: &'m str, element: ElementType, rank: usize },
+    /// The place of each new token, `past + i`, `[1 or batch, new]`: `write_indices[b] + i`.
+    Positions { value: &'m str, element: ElementType },
+    /// The columns of the new tokens of something `[batch, past + new]` that is computed from the attention mask.
+    Columns { value: &'m str, of: &'m str },
+}
+
+/// All such values: those that are one of these in every situation.
+///
+/// # Errors
+/// Those of making a fold.
+pub(super) fn replacements<'f, 'm: 'f>(
+    graph: &Graph<'m>,
+    probes: &[Probe],
+    fold: impl Fn(&Probe) -> Result<Fold<'f, 'm>, Error>,
+) -> Result<Vec<Replacement<'m>>, Error> {
+    let mut candidates: Option<Vec<Replacement<'m>>> = None;
+    for probe in probes {
+        let mut fold = fold(probe)?;
+        candidates = Some(match candidates {
+            None => all(graph, probe, &mut fold),
+            Some(candidates) => {
+                candidates.into_iter().filter(|candidate| candidate.holds(probe, &mut fold)).collect()
+            }
+        });
+    }
+    Ok(candidates.unwrap_or_default())
+}
+
+/// Everything that each value may be, in one situation.
+fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Replacement<'m>> {
+    let mut found = Vec::new();
+    for node in graph.nodes() {
+        for value in node.proto().output.iter().map(String::as_str).filter(|name| !name.is_empty()) {
+            // What cannot be evaluated is nothing of this kind.
+            let Ok(Value { element, shape, data: Some(Values::Ints(_)) }) = fold.value(value) else {
+                continue;
+            };
+            let (element, rank) = (*element, shape.len());
+            let total = Replacement::Total { value, element, rank };
+            let positions = Replacement::Positions { value, element };
+            let columns = node.input(0).map(|of| Replacement::Columns { value, of });
+            // The first that holds in all situations is taken.
+            found.extend(
+                [Some(total), Some(positions), columns]
+                    .into_iter()
+                    .flatten()
+                    .filter(|it| it.holds(probe, fold)),
+            );
+        }
+    }
+    found
+}
+
+impl Replacement<'_> {
+    fn holds(&self, probe: &Probe, fold: &mut Fold<'_, '_>) -> bool {
+        match *self {
+            Self::Total { value, .. } => {
+                let total = i64::try_from(probe.total()).ok();
+                fold.value(value).is_ok_and(|value| {
+                    value.as_ints().is_some_and(|ints| total.is_some_and(|total| ints == [total]))
+                })
+            }
+            Self::Positions { value, .. } => fold.value(value).is_ok_and(|value| is_positions(value, probe)),
+            Self::Columns { value, of } => {
+                let Ok(of) = fold.value(of).cloned() else { return false };
+                fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))
+            }
+        }
+    }
+}
+
+fn is_positions(value: &Value, probe: &Probe) -> bool {
+    let Some(ints) = value.as_ints() else { return false };
+    let rows = match *value.shape {
+        [rows, new] if new == probe.new && (rows == 1 || rows == probe.batch) => rows,
+        _ => return false,
+    };
+    let row = probe.past..probe.total();
+    let want = std::iter::repeat_n(row, rows).flatten();
+    want.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
+}
+
+/// Whether these are the last columns, those of the new tokens.
+fn is_columns(value: &Value, of: &Value, probe: &Probe) -> bool {
+    let (Some(ints), Some(all)) = (value.as_ints(), of.as_ints()) else { return false };
+    let total = probe.total();
+    if *value.shape != [probe.batch, probe.new] || *of.shape != [probe.batch, total] || total == 0 {
+        return false;
+    }
+    all.chunks(total).flat_map(|row| row.iter().skip(probe.past)).eq(ints)
+}

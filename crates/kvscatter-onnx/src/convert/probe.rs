@@ -1,0 +1,228 @@
+//! Situations a decoder can be in, small enough to be computed beforehand.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+
+use super::Refusal;
+use crate::decoder::{Decoder, Input, Role};
+use crate::fold::{Fold, Value, Values};
+use crate::{Dimension, Error, ValueInfo};
+
+/// `past` tokens of every sample are cached, `new` ones come, and `mask` says which of both are real.
+#[derive(Clone, Debug)]
+pub(super) struct Probe {
+    pub(super) batch: usize,
+    pub(super) past: usize,
+    pub(super) new: usize,
+    /// `[batch, past + new]`.
+    mask: Vec<bool>,
+}
+
+/// What a dimension of an input is the size of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Batch,
+    Past,
+    New,
+    Total,
+    Known(usize),
+}
+
+/// The inputs of a decoder whose cache grows, each dimension understood.
+#[derive(Debug)]
+pub(super) struct Inputs<'m> {
+    inputs: Vec<(ValueInfo<'m>, Role, Vec<Length>)>,
+}
+
+impl Probe {
+    /// All tokens are real.
+    pub(super) fn new(batch: usize, past: usize, new: usize) -> Self {
+        Self { batch, past, new, mask: vec![true; batch.saturating_mul(past.saturating_add(new))] }
+    }
+
+    /// Sample `b` has `padding[b]` slots that hold nothing, from slot `from[b]` on.
+    pub(super) fn padded(mut self, padding: &[(usize, usize)]) -> Self {
+        let total = self.total();
+        for (row, &(from, padding)) in self.mask.chunks_mut(total.max(1)).zip(padding) {
+            row.iter_mut().skip(from).take(padding).for_each(|slot| *slot = false);
+        }
+        self
+    }
+
+    /// Slots in use after this step.
+    pub(super) fn total(&self) -> usize {
+        self.past.saturating_add(self.new)
+    }
+
+    /// Whether slot `slot` of this sample holds a real token.
+    pub(super) fn is_real(&self, sample: usize, slot: usize) -> bool {
+        let at = sample.saturating_mul(self.total()).saturating_add(slot);
+        slot < self.total() && self.mask.get(at).copied().unwrap_or_default()
+    }
+
+    /// The rule: slot `j` is visible to new token `i` iff `j <= past + i` and the slot is real.
+    pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize) -> bool {
+        slot <= self.past.saturating_add(token) && self.is_real(sample, slot)
+    }
+
+    /// Gives a fold of the decoder as it was exported its inputs.
+    pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+        for (value, role, lengths) in &inputs.inputs {
+            let shape = lengths.iter().map(|&length| self.size(length)).collect();
+            let data = match role {
+                Role::AttentionMask => Some(self.mask_values(value.element, self.total())),
+                Role::PositionIds => Some(self.positions()),
+                _ => None,
+            };
+            fold.set(value.name, Value { element: value.element, shape, data })?;
+        }
+        Ok(())
+    }
+
+    /// Gives a fold of the converted decoder its inputs: caches of `capacity` slots, `past` of them in use.
+    pub(super) fn feed_static<'m>(
+        &self,
+        decoder: &Decoder<'m>,
+        growing: &Inputs<'_>,
+        capacity: usize,
+        fold: &mut Fold<'_, 'm>,
+    ) -> Result<(), Error> {
+        for Input { value, role } in &decoder.inputs {
+            let per_sample =
+                |number: usize| Values::Ints(vec![i64::try_from(number).unwrap_or(i64::MAX); self.batch]);
+            let (shape, data) = match role {
+                Role::WriteIndices => (vec![self.batch], Some(per_sample(self.past))),
+                Role::NonpadKvSeqlen => (vec![self.batch], Some(per_sample(self.total()))),
+                Role::AttentionMask => {
+                    (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity)))
+                }
+                _ => {
+                    let known = growing.inputs.iter().find(|(info, ..)| info.name == value.name);
+                    let lengths = known.map(|(.., lengths)| lengths.as_slice()).unwrap_or_default();
+                    let is_past = matches!(role, Role::Past(_));
+                    let size = |&length| match length {
+                        Length::Past if is_past => capacity,
+                        length => self.size(length),
+                    };
+                    let data = matches!(role, Role::PositionIds).then(|| self.positions());
+                    (lengths.iter().map(size).collect(), data)
+                }
+            };
+            fold.set(value.name, Value { element: value.element, shape, data })?;
+        }
+        Ok(())
+    }
+
+    fn size(&self, length: Length) -> usize {
+        match length {
+            Length::Batch => self.batch,
+            Length::Past => self.past,
+            Length::New => self.new,
+            Length::Total => self.total(),
+            Length::Known(size) => size,
+        }
+    }
+
+    fn mask_values(&self, element: ElementType, slots: usize) -> Values {
+        let real = (0..self.batch).flat_map(|sample| (0..slots).map(move |slot| self.is_real(sample, slot)));
+        match element {
+            ElementType::Bool => Values::Bools(real.collect()),
+            ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64 => {
+                Values::Floats(real.map(|real| f64::from(u8::from(real))).collect())
+            }
+            _ => Values::Ints(real.map(i64::from).collect()),
+        }
+    }
+
+    /// As exporters' own pipelines count: the real tokens before this one, and 1 where there is no token.
+    fn positions(&self) -> Values {
+        let position = |sample: usize, slot: usize| {
+            let before = (0..slot).filter(|&slot| self.is_real(sample, slot)).count();
+            if self.is_real(sample, slot) { i64::try_from(before).unwrap_or(i64::MAX) } else { 1 }
+        };
+        let of = |sample| (self.past..self.total()).map(move |slot| position(sample, slot));
+        Values::Ints((0..self.batch).flat_map(of).collect())
+    }
+}
+
+impl<'m> Inputs<'m> {
+    /// # Errors
+    /// [`Refusal::InputShape`] for a dimension that is none of batch, past, new and their sum.
+    pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, Error> {
+        let mut symbols = BTreeMap::new();
+        for input in &decoder.inputs {
+            for (axis, length) in roles_lengths(decoder, &input.role).into_iter().enumerate() {
+                let symbol = input.value.shape.as_ref().and_then(|shape| shape.get(axis));
+                if let (Some(Dimension::Symbolic(symbol)), Some(length)) = (symbol, length) {
+                    let other = *symbols.entry(*symbol).or_insert(length);
+                    if other != length {
+                        let (name, symbol) = (input.value.name.to_owned(), (*symbol).to_owned());
+                        return Err(Refusal::Symbol { name, axis, symbol }.into());
+                    }
+                }
+            }
+        }
+        let lengths = |value: &ValueInfo<'m>, role: &Role| {
+            let said = roles_lengths(decoder, role);
+            let shape = value.shape.as_deref();
+            let dims = shape.map_or(said.len(), <[_]>::len);
+            let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), said.get(axis)) {
+                (Some(&Dimension::Known(size)), _) => Ok(Length::Known(size)),
+                (_, Some(&Some(length))) => Ok(length),
+                (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {
+                    Ok(symbols.get(symbol).copied().unwrap_or(Length::Batch))
+                }
+                _ => Err(Refusal::InputShape { name: value.name.to_owned(), axis }.into()),
+            };
+            (0..dims).map(length).collect::<Result<Vec<_>, Error>>()
+        };
+        let input = |input: &Input<'m>| {
+            let lengths = lengths(&input.value, &input.role)?;
+            Ok((input.value.clone(), input.role, lengths))
+        };
+        Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()? })
+    }
+
+    /// The batch, where it is a number.
+    pub(super) fn batch(&self) -> Option<usize> {
+        self.known(|role| matches!(role, Role::Past(_)), 0)
+    }
+
+    /// The number of new tokens, where it is a number.
+    pub(super) fn new_tokens(&self) -> Option<usize> {
+        self.known(|role| matches!(role, Role::TokenIds | Role::PositionIds), 1)
+    }
+
+    /// The input and the axis whose size is the number of new tokens.
+    pub(super) fn counts_new_tokens(&self) -> Option<(&'m str, usize)> {
+        let axis = |lengths: &[Length]| lengths.iter().position(|&length| length == Length::New);
+        self.inputs.iter().find_map(|(value, _, lengths)| Some((value.name, axis(lengths)?)))
+    }
+
+    fn known(&self, is: impl Fn(&Role) -> bool, axis: usize) -> Option<usize> {
+        let of = |lengths: &[Length]| match lengths.get(axis) {
+            Some(&Length::Known(size)) => Some(size),
+            _ => None,
+        };
+        self.inputs.iter().filter(|(_, role, _)| is(role)).find_map(|(.., lengths)| of(lengths))
+    }
+}
+
+/// What the dimensions of an input of this role are, as far as the role says.
+fn roles_lengths(decoder: &Decoder<'_>, role: &Role) -> Vec<Option<Length>> {
+    match *role {
+        Role::Past(cache) => {
+            let Some(cache) = decoder.caches.get(cache) else { return Vec::new() };
+            let length = |axis| match axis {
+                0 => Some(Length::Batch),
+                axis if axis == cache.axis => Some(Length::Past),
+                _ => None,
+            };
+            (0..cache.past_shape.len()).map(length).collect()
+        }
+        Role::TokenIds | Role::PositionIds => vec![Some(Length::Batch), Some(Length::New)],
+        Role::AttentionMask => vec![Some(Length::Batch), Some(Length::Total)],
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,306 @@
+//! Where a decoder attends to its cache: the way of each present through its attention, node by node.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+
+use super::probe::{Inputs, Probe};
+use super::{Refusal, visibility};
+use crate::decoder::{Cache, Decoder};
+use crate::fold::{Fold, Value};
+use crate::{Dimension, Error, Graph, Node};
+
+/// What masks the scores of one attention, in order; never empty.
+#[derive(Clone, Debug)]
+pub(super) struct Site<'m> {
+    pub(super) masks: Vec<Mask<'m>>,
+}
+
+/// One node that masks scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mask<'m> {
+    pub(super) node: Node<'m>,
+    pub(super) kind: Kind<'m>,
+    /// What it masks: `[batch, .., new tokens, slots]`.
+    pub(super) scores: &'m str,
+    /// The masked scores.
+    pub(super) output: &'m str,
+    /// The rank of both.
+    pub(super) rank: usize,
+    /// The type of both.
+    pub(super) element: ElementType,
+}
+
+/// How a node masks scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind<'m> {
+    /// `scores + operand`: 0 where a slot is visible, very negative elsewhere.
+    Add { operand: &'m str },
+    /// `condition ? scores : filler`; the other way round unless `visible_where`.
+    Where { condition: &'m str, filler: &'m str, visible_where: bool },
+    /// `max(scores, floor)`: keeps masked scores finite.
+    Floor { floor: &'m str },
+}
+
+/// A node that adds zeros to scores, one for each slot. Exported from operators that multiply, add and scale at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neutral<'m> {
+    pub(super) node: Node<'m>,
+    pub(super) scores: &'m str,
+    /// The zeros.
+    pub(super) operand: &'m str,
+}
+
+/// The sites, and every value that holds one entry for each slot.
+#[derive(Debug, Default)]
+pub(super) struct Sites<'m> {
+    pub(super) sites: Vec<Site<'m>>,
+    pub(super) neutral: Vec<Neutral<'m>>,
+    states: BTreeMap<&'m str, State<'m>>,
+}
+
+/// What a value that holds one entry for each slot of the cache is.
+#[derive(Clone, Debug)]
+enum State<'m> {
+    /// Keys or values; the slots lie along this axis.
+    Cache { axis: usize },
+    /// Scores; the slots lie along the last axis.
+    Scores { masks: Vec<Mask<'m>> },
+    /// What softmax made of scores; the slots lie along the last axis.
+    Weights,
+    /// Flags about weights.
+    Flags,
+}
+
+/// The walk from all presents at once, in the graph's order.
+struct Walk<'w, 'g, 'm> {
+    fold: &'w mut Fold<'g, 'm>,
+    probe: &'w Probe,
+    found: Sites<'m>,
+}
+
+impl<'m> Sites<'m> {
+    /// Follows every cache of the Concat style to the end of its attention.
+    ///
+    /// # Errors
+    /// [`Refusal::Reader`] for a node that reads a value with one entry for each slot in a way that is not
+    /// understood, [`Refusal::Unmasked`], [`Refusal::ScoresShape`], [`Refusal::Output`].
+    pub(super) fn find(
+        graph: &Graph<'m>,
+        decoder: &Decoder<'m>,
+        inputs: &Inputs<'m>,
+        max_seq: usize,
+        fold: &mut Fold<'_, 'm>,
+    ) -> Result<Self, Error> {
+        let caches = &decoder.caches;
+        let probe = shape_probe(caches, inputs, max_seq);
+        probe.feed(inputs, fold)?;
+        let mut walk = Walk { fold, probe: &probe, found: Self::default() };
+        for cache in caches {
+            walk.found.states.insert(cache.written, State::Cache { axis: cache.axis });
+        }
+        for node in graph.nodes() {
+            walk.visit(node).map_err(|error| visibility::in_node(Some(*node), error))?;
+        }
+        let is_present = |name| caches.iter().any(|cache| cache.present == name);
+        let mut outputs = graph.output_names();
+        match outputs.find(|&name| walk.found.states.contains_key(name) && !is_present(name)) {
+            Some(name) => Err(Refusal::Output { name: name.to_owned() }.into()),
+            None => Ok(walk.found),
+        }
+    }
+
+    /// Whether a value has one entry for each slot.
+    pub(super) fn has_slots(&self, value: &str) -> bool {
+        self.states.contains_key(value)
+    }
+}
+
+/// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and no more than the
+/// model will ever hold.
+fn shape_probe(caches: &[Cache<'_>], inputs: &Inputs<'_>, max_seq: usize) -> Probe {
+    const NEW: usize = 5;
+    const MOST: usize = 1009;
+    let (batch, new) = (inputs.batch().unwrap_or(2), inputs.new_tokens().unwrap_or(NEW.min(max_seq)));
+    let is_size = |total: &usize| {
+        let mut sizes = caches.iter().flat_map(|cache| &cache.past_shape);
+        *total == batch || *total == new || sizes.any(|&size| size == Dimension::Known(*total))
+    };
+    // Sizes are rarely odd; none that is a multiple of another is mistaken for it either.
+    let odd = (new..=max_seq.min(MOST)).rev().filter(|total| !total.is_multiple_of(2));
+    let total = odd.into_iter().find(|total| !is_size(total)).unwrap_or(max_seq);
+    Probe::new(batch, total.saturating_sub(new), new)
+}
+
+impl<'m> Walk<'_, '_, 'm> {
+    fn visit(&mut self, node: &Node<'m>) -> Result<(), Error> {
+        let states: Vec<_> =
+            node.proto().input.iter().map(|name| self.found.states.get(name.as_str())).collect();
+        if states.iter().all(Option::is_none) || node.is("Shape") || node.is("Size") {
+            return Ok(());
+        }
+        let states: Vec<_> = states.into_iter().map(Option::<&State<'m>>::cloned).collect();
+        let names = [0, 1, 2].map(|slot| node.input(slot).unwrap_or_default());
+        if let Some(end) = self.next(node, names, &states)? {
+            if let (Some(state), Some(output)) = (end, node.output(0)) {
+                self.found.states.insert(output, state);
+            }
+            return Ok(());
+        }
+        let value = names.into_iter().find(|name| self.found.states.contains_key(name));
+        Err(Refusal::Reader { value: value.unwrap_or_default().to_owned() }.into())
+    }
+
+    /// What the node makes of what it reads: `Some(None)` where the slots end, `None` if it is not understood.
+    fn next(
+        &mut self,
+        node: &Node<'m>,
+        [a, b, c]: [&'m str; 3],
+        states: &[Option<State<'m>>],
+    ) -> Result<Option<Option<State<'m>>>, Error> {
+        use State::{Cache, Flags, Scores, Weights};
+        let Some(output) = node.output(0).filter(|_| node.is(node.op_type())) else { return Ok(None) };
+        Ok(match (node.op_type(), states) {
+            (
+                "Identity" | "Cast" | "Dropout" | "Transpose" | "Unsqueeze" | "Squeeze" | "Expand"
+                | "Reshape" | "Flatten" | "Tile",
+                [Some(state), rest @ ..],
+            ) if rest.iter().all(Option::is_none) => self.moved(state, output)?,
+            ("Mul" | "Div", [Some(state), None]) if !self.has_slots(b)? => self.scaled(
+                state,
+                |it| if node.is("Div") { it.abs() >= 1.0 } else { it.abs() <= 1.0 },
+                b,
+                output,
+            )?,
+            ("Mul", [None, Some(state)]) if !self.has_slots(a)? => {
+                self.scaled(state, |it| it.abs() <= 1.0, a, output)?
+            }
+            ("Tanh", [Some(state @ Scores { masks })]) if masks.is_empty() => self.moved(state, output)?,
+            ("MatMul", [None, Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(1) => {
+                Some(Some(Scores { masks: Vec::new() }))
+            }
+            ("MatMul", [Some(Weights), Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(2) => {
+                Some(None)
+            }
+            ("Add", [Some(Scores { masks }), None]) => self.added(node, masks, (a, b), output)?,
+            ("Add", [None, Some(Scores { masks })]) => self.added(node, masks, (b, a), output)?,
+            ("Where", [None, Some(Scores { masks }), None]) => {
+                let kind = Kind::Where { condition: a, filler: c, visible_where: true };
+                self.masked(node, masks, kind, (b, output))?
+            }
+            ("Where", [None, None, Some(Scores { masks })]) => {
+                let kind = Kind::Where { condition: a, filler: b, visible_where: false };
+                self.masked(node, masks, kind, (c, output))?
+            }
+            ("Max", [Some(Scores { masks }), None]) if !masks.is_empty() => {
+                self.masked(node, masks, Kind::Floor { floor: b }, (a, output))?
+            }
+            ("Max", [None, Some(Scores { masks })]) if !masks.is_empty() => {
+                self.masked(node, masks, Kind::Floor { floor: a }, (b, output))?
+            }
+            ("Softmax", [Some(Scores { masks })]) => {
+                if masks.is_empty() {
+                    return Err(Refusal::Unmasked.into());
+                }
+                self.found.sites.push(Site { masks: masks.clone() });
+                self.is_last(output)?.then_some(Some(Weights))
+            }
+            ("IsNaN", [Some(Weights)]) | ("Not", [Some(Flags)]) => Some(Some(Flags)),
+            ("Where", [Some(Flags), None, Some(Weights)] | [Some(Flags), Some(Weights), None]) => {
+                Some(Some(Weights))
+            }
+            _ => None,
+        })
+    }
+
+    /// The same elements, elsewhere.
+    fn moved(&mut self, state: &State<'m>, output: &'m str) -> Result<Option<Option<State<'m>>>, Error> {
+        let total = self.probe.total();
+        let shape = self.fold.shape(output)?;
+        let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);
+        let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(None) };
+        let is_last = axis.saturating_add(1) == shape.len();
+        Ok(match state {
+            State::Cache { .. } => Some(Some(State::Cache { axis })),
+            _ => is_last.then(|| Some(state.clone())),
+        })
+    }
+
+    /// The same elements, multiplied. What hides a score stays finite only under a factor that makes it no larger.
+    fn scaled(
+        &mut self,
+        state: &State<'m>,
+        keeps_finite: impl Fn(f64) -> bool,
+        factor: &'m str,
+        output: &'m str,
+    ) -> Result<Option<Option<State<'m>>>, Error> {
+        let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
+        if is_masked {
+            let factor = self.fold.value(factor)?.as_floats().unwrap_or(&[f64::NAN]);
+            if !factor.iter().all(|&factor| keeps_finite(factor)) {
+                return Ok(None);
+            }
+        }
+        if matches!(state, State::Flags) { Ok(None) } else { self.moved(state, output) }
+    }
+
+    /// Scores to which something is added.
+    fn added(
+        &mut self,
+        node: &Node<'m>,
+        masks: &[Mask<'m>],
+        (scores, operand): (&'m str, &'m str),
+        output: &'m str,
+    ) -> Result<Option<Option<State<'m>>>, Error> {
+        let state = State::Scores { masks: masks.to_vec() };
+        if !self.has_slots(operand)? {
+            return if masks.is_empty() { self.moved(&state, output) } else { Ok(None) };
+        }
+        let is_zero = self
+            .fold
+            .value(operand)?
+            .as_floats()
+            .is_some_and(|added| added.iter().all(|&added| added == 0.0));
+        if is_zero && self.check_scores(scores).is_err() {
+            self.found.neutral.push(Neutral { node: *node, scores, operand });
+            return Ok(Some(Some(state)));
+        }
+        self.masked(node, masks, Kind::Add { operand }, (scores, output))
+    }
+
+    /// Scores behind one more mask.
+    fn masked(
+        &mut self,
+        node: &Node<'m>,
+        masks: &[Mask<'m>],
+        kind: Kind<'m>,
+        (scores, output): (&'m str, &'m str),
+    ) -> Result<Option<Option<State<'m>>>, Error> {
+        self.check_scores(scores)?;
+        let Value { element, ref shape, .. } = *self.fold.value(scores)?;
+        let mask = Mask { node: *node, kind, scores, output, rank: shape.len(), element };
+        Ok(Some(Some(State::Scores { masks: masks.iter().copied().chain([mask]).collect() })))
+    }
+
+    /// Scores are `[batch, .., new tokens, slots]`.
+    fn check_scores(&mut self, scores: &str) -> Result<(), Error> {
+        let shape = self.fold.shape(scores)?;
+        let want = (self.probe.batch, self.probe.new, self.probe.total());
+        match shape {
+            &[batch, .., new, slots] if (batch, new, slots) == want && shape.len() >= 3 => Ok(()),
+            _ => Err(Refusal::ScoresShape { rank: shape.len() }.into()),
+        }
+    }
+
+    fn has_slots(&mut self, value: &str) -> Result<bool, Error> {
+        Ok(self.fold.shape(value)?.contains(&self.probe.total()))
+    }
+
+    fn is_last(&mut self, value: &str) -> Result<bool, Error> {
+        Ok(self.fold.shape(value)?.last() == Some(&self.probe.total()))
+    }
+
+    fn rank(&mut self, value: &str) -> Result<usize, Error> {
+        Ok(self.fold.shape(value)?.len())
+    }
+}

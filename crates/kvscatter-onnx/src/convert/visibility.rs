@@ -1,0 +1,210 @@
+//! Whether what masks scores is what a decoder with one causal, padded context must have: computed, not guessed.
+
+use kvscatter::ElementType;
+
+use super::Refusal;
+use super::probe::{Inputs, Probe};
+use super::sites::{Kind, Site, Sites};
+use crate::fold::{Fold, Value, Values};
+use crate::{Error, Node};
+
+/// A mask that adds at most this hides a slot: its weight is below what float32 holds, whatever the scores are.
+const HIDDEN: f64 = -1e4;
+
+/// Situations that tell the rule from others: prefill, chunks, padding on either side and in between, and, for
+/// windows and tables that end, one token when all but one slot of the capacity are in use.
+pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
+    let batch = inputs.batch();
+    let samples = batch.unwrap_or(2);
+    let new = |wanted: usize| inputs.new_tokens().unwrap_or(wanted);
+    let last = new(1);
+    vec![
+        Probe::new(samples, 0, new(4)),
+        Probe::new(samples, 6, new(3)),
+        Probe::new(samples, 6, new(3)).padded(&[(0, 2), (0, 0)]),
+        Probe::new(samples, 6, new(3)).padded(&[(0, 0), (3, 2)]),
+        Probe::new(samples, 0, new(5)).padded(&[(0, 3), (0, 1)]),
+        Probe::new(batch.unwrap_or(1), max_seq.saturating_sub(last), last),
+    ]
+}
+
+/// Checks that the masks of every site hide what the rule hides, and nothing else, from every real token.
+///
+/// # Errors
+/// [`Refusal::Visibility`] with the first token and slot that differ; [`Refusal::Bias`] for a mask that adds anything
+/// else than 0 and very negative numbers; those of [`Fold::value`].
+pub(super) fn check_sites<'m>(
+    sites: &Sites<'m>,
+    probe: &Probe,
+    fold: &mut Fold<'_, 'm>,
+) -> Result<(), Error> {
+    for neutral in &sites.neutral {
+        let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
+        if let Some(&added) = added.iter().find(|&&added| added != 0.0) {
+            return Err(neutral.node.error(Refusal::Bias { added }));
+        }
+    }
+    for site in &sites.sites {
+        let node = site.masks.last().map(|mask| mask.node);
+        check_site(site, probe, fold).map_err(|error| in_node(node, error))?;
+    }
+    Ok(())
+}
+
+fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+    let mut masks = Vec::new();
+    for mask in &site.masks {
+        let (name, kind) = match mask.kind {
+            Kind::Add { operand } => (operand, Effect::Added),
+            Kind::Where { condition, filler, visible_where } => {
+                hidden(fold.value(filler)?).map_err(|error| in_node(Some(mask.node), error))?;
+                (condition, Effect::Chosen { visible_where })
+            }
+            Kind::Floor { floor } => {
+                hidden(fold.value(floor)?).map_err(|error| in_node(Some(mask.node), error))?;
+                continue;
+            }
+        };
+        let value = fold.value(name)?.clone();
+        masks.push((value, kind));
+    }
+    for (mask, _) in &masks {
+        if mask.data.is_none() {
+            return Err(Refusal::MaskUnknown.into());
+        }
+    }
+    // Whatever its rank: what tells heads apart has an axis between batch and tokens.
+    let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
+    let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
+    compare(probe, &heads, |at| {
+        let mut visible = true;
+        for (mask, effect) in &masks {
+            visible &= effect.is_visible(mask, at)?;
+        }
+        Ok(visible)
+    })
+}
+
+/// What one element of a mask does to a score.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Effect {
+    /// It is added.
+    Added,
+    /// The score stays where it is this.
+    Chosen { visible_where: bool },
+}
+
+impl Effect {
+    /// Whether the element that belongs to a score lets it through.
+    pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, Error> {
+        let at = element_of(&mask.shape, score);
+        match (self, &mask.data, at) {
+            (Self::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) if at < flags.len() => {
+                Ok(flags.get(at) == Some(&visible_where))
+            }
+            (Self::Added, Some(Values::Floats(numbers)), Some(at)) => match numbers.get(at) {
+                Some(&0.0) => Ok(true),
+                Some(&added) if added <= HIDDEN => Ok(false),
+                Some(&added) => Err(Refusal::Bias { added }.into()),
+                None => Err(Refusal::MaskUnknown.into()),
+            },
+            _ => Err(Refusal::MaskUnknown.into()),
+        }
+    }
+}
+
+/// The sizes of the axes between the batch and the new tokens, as far as any mask tells them apart.
+pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> Vec<usize> {
+    let mut heads = vec![1; rank.saturating_sub(3)];
+    for mask in masks {
+        let inner = mask.shape.iter().rev().skip(2);
+        for (size, &of_mask) in heads.iter_mut().rev().zip(inner) {
+            *size = of_mask.max(*size);
+        }
+    }
+    heads
+}
+
+/// Compares the visibility of every slot to every real token, under every head, with the rule.
+pub(super) fn compare(
+    probe: &Probe,
+    heads: &[usize],
+    visible: impl Fn(&[usize]) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    let mut at = vec![0; heads.len().saturating_add(3)];
+    for sample in 0..probe.batch {
+        for token in (0..probe.new).filter(|token| probe.is_real(sample, probe.past.saturating_add(*token))) {
+            for slot in 0..probe.total() {
+                let want = probe.is_visible(sample, token, slot);
+                let count = heads.iter().copied().fold(1, usize::saturating_mul);
+                for head in 0..count {
+                    place(&mut at, heads, (sample, head, token, slot));
+                    if visible(&at)? != want {
+                        let position = probe.past.saturating_add(token);
+                        return Err(Refusal::Visibility { position, slot, hidden: want }.into());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The index of a score.
+fn place(at: &mut [usize], heads: &[usize], (sample, head, token, slot): (usize, usize, usize, usize)) {
+    let [first, inner @ .., second_last, last] = at else { return };
+    (*first, *second_last, *last) = (sample, token, slot);
+    let mut rest = head;
+    for (index, &size) in inner.iter_mut().zip(heads).rev() {
+        *index = rest.checked_rem(size).unwrap_or_default();
+        rest = rest.checked_div(size).unwrap_or_default();
+    }
+}
+
+/// The place of the element that belongs to a score; `None` if the shapes do not broadcast.
+fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
+    let axes = shape.iter().rev().zip(score.iter().rev());
+    let mut step = 1_usize;
+    let mut place = 0_usize;
+    for (&size, &index) in axes {
+        if size != 1 {
+            if index >= size {
+                return None;
+            }
+            place = place.checked_add(index.checked_mul(step)?)?;
+        }
+        step = step.checked_mul(size)?;
+    }
+    (shape.len() <= score.len()).then_some(place)
+}
+
+/// A single very negative number.
+fn hidden(value: &Value) -> Result<(), Error> {
+    match &value.data {
+        Some(Values::Floats(numbers)) => match numbers.as_slice() {
+            [number] if *number <= HIDDEN => Ok(()),
+            [number] => Err(Refusal::Bias { added: *number }.into()),
+            _ => Err(Refusal::MaskUnknown.into()),
+        },
+        _ => Err(Refusal::MaskUnknown.into()),
+    }
+}
+
+/// What hides a score of this type: its most negative finite number. Where no slot at all is visible, as to padding
+/// on the left, minus infinity would make NaN of the whole row, which the next layer would write into its cache.
+pub(super) fn filler(element: ElementType) -> Option<f64> {
+    match element {
+        ElementType::Float32 => Some(f64::from(f32::MIN)),
+        ElementType::Float16 => Some(-65504.0),
+        ElementType::BFloat16 => Some(-3.389_531_389_251_535_5e38),
+        ElementType::Float64 => Some(f64::MIN),
+        _ => None,
+    }
+}
+
+pub(super) fn in_node(node: Option<Node<'_>>, error: Error) -> Error {
+    match node {
+        Some(node) if !matches!(error, Error::InNode { .. }) => node.error(error),
+        _ => error,
+    }
+}
