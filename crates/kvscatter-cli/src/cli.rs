@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{apply, bench, cases, convert, plan, run, verify};
+use crate::commands::{apply, bench, cases, certify, convert, inspect, plan, run, verify};
 
 /// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
 #[derive(Debug, Parser)]
@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Apply(apply::Apply),
     #[command(subcommand)]
     Plan(plan::Plan),
+    Inspect(inspect::Inspect),
+    Certify(Box<certify::Certify>),
     Convert(convert::Convert),
     Verify(verify::Verify),
     Cases(cases::Cases),

@@ -3,7 +3,9 @@
 pub(crate) mod apply;
 pub(crate) mod bench;
 pub(crate) mod cases;
+pub(crate) mod certify;
 pub(crate) mod convert;
+pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod verify;
@@ -22,6 +24,8 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Erro
         Command::Run(args) => run::run(args, output),
         Command::Apply(args) => apply::run(args, output),
         Command::Plan(args) => plan::run(args, output),
+        Command::Inspect(args) => inspect::run(args, output),
+        Command::Certify(args) => certify::run(*args, output),
         Command::Convert(args) => convert::run(args, output),
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),

@@ -21,6 +21,8 @@ pub(crate) enum Error {
     Onnx(#[from] kvscatter_onnx::Error),
     #[error(transparent)]
     Bench(#[from] kvscatter_bench::Error),
+    #[error("{}", files::plain(.0))]
+    Certify(#[from] kvscatter_certify::Error),
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {want} of rank 1")]
     NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, want: &'static str },
@@ -57,6 +59,8 @@ pub(crate) enum Error {
     OwnInputs { dir: PathBuf, option: &'static str },
     #[error("{}: --output asks for one data set, there are {sets}", .dir.display())]
     SeveralDataSets { dir: PathBuf, sets: usize },
+    #[error("--length = {length}: the caches have room for {limit} tokens")]
+    LengthBeyond { length: usize, limit: usize },
     /// Standard output could not be written.
     #[error("standard output: {}", files::plain(.0))]
     Output(#[from] io::Error),

@@ -20,7 +20,7 @@ use std::fmt;
 use kvscatter::{ElementType, Mode};
 
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Dimension, Error, Graph, Node, ValueInfo};
+use crate::{Dimension, Error, Graph, Node, NodeLabel, ValueInfo};
 pub use cost::{At, Cost};
 use flow::Flow;
 pub use hazards::{Hazard, PrefixMask, Runtime};
@@ -245,6 +245,19 @@ impl fmt::Display for Unknown {
             Self::Pieces { count } => write!(f, "a Concat of {count} tensors"),
             Self::AxisZero => f.write_str("the sequence is axis 0"),
             Self::Reshaped { op_type } => write!(f, "{op_type} changes its shape on the way"),
+        }
+    }
+}
+
+/// A node in a sentence: its operator set is of no interest there.
+struct Short<'a>(&'a NodeLabel);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeLabel { index, name, op_type, .. } = self.0;
+        match name.as_str() {
+            "" => write!(f, "node {index} ({})", op_type.escape_debug()),
+            name => write!(f, "node {index} {name:?} ({})", op_type.escape_debug()),
         }
     }
 }

@@ -90,9 +90,9 @@ enum NamedError {
 
 /// `NAME=N`.
 #[derive(Clone, Debug)]
-struct Dim {
-    name: String,
-    size: usize,
+pub(crate) struct Dim {
+    pub(crate) name: String,
+    pub(crate) size: usize,
 }
 
 /// What one call did.
@@ -248,7 +248,10 @@ fn address(tensor: &Tensor) -> Option<usize> {
     (tensor.elements() > 0).then(|| tensor.address())
 }
 
-fn unique<'a>(option: &'static str, mut names: impl Iterator<Item = &'a String>) -> Result<(), Error> {
+pub(crate) fn unique<'a>(
+    option: &'static str,
+    mut names: impl Iterator<Item = &'a String>,
+) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     match names.find(|name| !seen.insert(*name)) {
         None => Ok(()),

@@ -154,11 +154,14 @@ fn slots(node: &Node<'_>) -> &'static [(usize, Role)] {
 
 /// The graph input that a value is, in another type or shape at most.
 pub(super) fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
-    let path = Path::back(flow, value);
-    let is_same = |node: &Node<'_>| {
+    through(flow, value, |node| {
         matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
-    };
-    (flow.is_input(path.source) && path.steps.iter().all(is_same)).then_some(path.source)
+    })
+}
+
+fn through<'m>(flow: &Flow<'m>, value: &'m str, allowed: fn(&Node<'_>) -> bool) -> Option<&'m str> {
+    let path = Path::back(flow, value);
+    (flow.is_input(path.source) && path.steps.iter().all(allowed)).then_some(path.source)
 }
 
 /// Rows of the table, and the graph input that says which are picked.
@@ -168,7 +171,9 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     if !picks_rows {
         return None;
     }
-    let picked = same(flow, node.input(1)?)?;
+    // OPT adds 2 to its positions before it picks their embeddings.
+    let is_index = |node: &Node<'_>| !matches!(node.op_type(), "Slice" | "Pad" | "Transpose");
+    let picked = through(flow, node.input(1)?, is_index)?;
     let path = Path::back(flow, node.input(0)?);
     let axis = path.axis_at_source(0)?;
     let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;

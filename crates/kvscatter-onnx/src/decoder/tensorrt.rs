@@ -12,7 +12,7 @@ use kvscatter::spec::tensorrt::{KvCacheUpdate, NetworkError};
 use kvscatter::{Argument, Mode};
 
 use super::trace::Path;
-use super::{Decoder, Flow};
+use super::{Decoder, Flow, Short};
 use crate::eval::Op;
 use crate::{Dimension, Node, NodeLabel, ValueInfo};
 
@@ -124,13 +124,18 @@ fn fed_by<'m>(flow: &Flow<'m>, value: &'m str, numbers: &BTreeMap<usize, usize>)
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.reason {
-            Reason::Axis { axis } => write!(f, "{}: axis = {axis}: must be -2 (or 2)", self.node),
-            Reason::Mode { mode } => {
-                let mode = if *mode == Mode::Circular { "circular" } else { "linear" };
-                write!(f, "{}: mode = {mode}: linear is the only mode", self.node)
-            }
-            Reason::Network(error) => write!(f, "{}: {error}", self.node),
+        write!(f, "{}: {}", Short(&self.node), self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Axis { axis } => write!(f, "axis = {axis}: must be -2 (or 2)"),
+            Self::Mode { mode: Mode::Circular } => f.write_str("mode = circular: linear is the only mode"),
+            Self::Mode { .. } => f.write_str("mode: linear is the only mode"),
+            Self::Network(NetworkError::Layer { error, .. }) => error.fmt(f),
+            Self::Network(error) => error.fmt(f),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Hazard, PrefixMask, Runtime};
 use crate::NodeLabel;
-use crate::decoder::Role;
+use crate::decoder::{Role, Short};
 
 impl Hazard {
     /// A name for the kind of hazard that programs can rely on.
@@ -79,68 +79,73 @@ impl fmt::Display for Hazard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PastReadElsewhere { past, reader } => {
-                write!(f, "{past} is read by {reader} as well, which in place may meet old rows or new")
+                let reader = Short(reader);
+                write!(f, "{past:?} is read by {reader} as well, which in place may meet old rows or new")
             }
             Self::PresentReadElsewhere { present, reader } => {
-                write!(f, "{present} is read by {reader}, which is no attention")
+                write!(f, "{present:?} is read by {}, which is no attention", Short(reader))
             }
             Self::PresentGivenTwice { present, copies } => {
-                write!(f, "{present} is given as {} as well: only one can be in place", copies.join(", "))
+                let copies = list(copies.iter().map(|copy| format!("{copy:?}")));
+                write!(f, "{present:?} is given as {copies} as well: only one can be in place")
             }
             Self::WrittenTwice { past, first, second } => {
-                write!(f, "{past} is written by {first} and, apart from it, by {second}")
+                let (first, second) = (Short(first), Short(second));
+                write!(f, "{past:?} is written by {first} and, apart from it, by {second}")
             }
             Self::WrittenInTurn { past, first, second } => {
-                write!(f, "{past} is written by {first} and then again by {second}")
+                write!(f, "{past:?} is written by {} and then again by {}", Short(first), Short(second))
             }
             Self::CircularPrefixMask { past, attention, by } => {
                 let by = match by {
                     PrefixMask::NonpadKvSeqlen => "nonpad_kv_seqlen",
                     PrefixMask::IsCausal => "is_causal",
                 };
+                let attention = Short(attention);
                 write!(
                     f,
-                    "{past} is a ring, and {attention} hides slots by their place ({by}): once the ring has \
-                     wrapped, several rows at a time see the wrong ones"
+                    "{past:?} is a ring, and {attention} hides slots by their place ({by}): once it has wrapped, \
+                     several rows at a time see the wrong ones"
                 )
             }
             Self::Between { past, node } => {
-                write!(f, "{past} passes {node} on its way to present, which copies the whole cache")
+                write!(f, "{past:?} passes {} on its way to present: the whole cache is copied", Short(node))
             }
             Self::TypesDiffer { past, present, past_type, present_type } => {
-                write!(f, "{past} is {past_type} and {present} {present_type}: they cannot share memory")
+                write!(f, "{past:?} is {past_type} and {present:?} {present_type}: they cannot share memory")
             }
             Self::Grows { past, present } => {
                 write!(
                     f,
-                    "{present} is longer than {past}: they cannot share memory, every step copies all rows"
+                    "{present:?} is longer than {past:?}: they cannot share memory, all rows are copied"
                 )
             }
             Self::MixedStyles { styles } => {
-                let each = styles.iter().map(|(style, past, count)| format!("{count} × {style} ({past})"));
+                let each = styles.iter().map(|(style, past, count)| format!("{count} by {style} ({past:?})"));
                 write!(f, "caches are written in {} ways: {}", styles.len(), list(each))
             }
             Self::MixedCapacities { capacities } => {
-                let each = capacities.iter().map(|(size, past, count)| format!("{count} × {size} ({past})"));
+                let each =
+                    capacities.iter().map(|(size, past, count)| format!("{count} of {size} ({past:?})"));
                 write!(f, "caches have {} capacities: {}", capacities.len(), list(each))
             }
             Self::MixedWriteIndices { past, write_indices, other, other_write_indices } => {
                 let name = |indices: &Option<String>| {
-                    indices.as_deref().map_or("position 0".to_owned(), str::to_owned)
+                    indices.as_deref().map_or("position 0".to_owned(), |indices| format!("{indices:?}"))
                 };
                 let (here, there) = (name(write_indices), name(other_write_indices));
-                write!(f, "{past} is written at {here}, {other} at {there}")
+                write!(f, "{past:?} is written at {here}, {other:?} at {there}")
             }
             Self::NoWriteIndices { past, writer } => {
-                write!(f, "{past} is written without write_indices by {writer}: always at position 0")
+                let writer = Short(writer);
+                write!(f, "{past:?} is written without write_indices by {writer}: always at position 0")
             }
-            Self::TwoConventions { input, first, first_node, second, second_node } => write!(
-                f,
-                "{input} is {} to {first_node} and {} to {second_node}: they differ",
-                position(*first),
-                position(*second)
-            ),
-            Self::Runtime { runtime, node } => write!(f, "{runtime} ({node})"),
+            Self::TwoConventions { input, first, first_node, second, second_node } => {
+                let (first, second) = (position(*first), position(*second));
+                let (first_node, second_node) = (Short(first_node), Short(second_node));
+                write!(f, "{input:?} is {first} to {first_node} and {second} to {second_node}: they differ")
+            }
+            Self::Runtime { runtime, node } => write!(f, "{runtime} ({})", Short(node)),
         }
     }
 }

@@ -1,0 +1,137 @@
+//! `kvscatter inspect`: a decoder's caches, what they cost, and what is wrong with them.
+
+mod document;
+mod fold;
+mod show;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use kvscatter_onnx::decoder::{At, Decoder, Hazard, Refusal};
+use kvscatter_onnx::{Dimension, Model};
+
+use crate::Outcome;
+use crate::commands::run::{Dim, unique};
+use crate::error::Error;
+use crate::output::Output;
+
+/// Tokens in the cache where neither the user nor the model says how many.
+const LENGTH: usize = 2048;
+
+/// Find a decoder's KV caches, what they cost, and what keeps them from being written in place
+///
+/// Past and present are paired by following the graph, not by their names. Costs are those of a step of one token per
+/// sample: a cache that grows is copied whole, a static one that past and present share receives the new rows alone.
+///
+/// Hazards are named and are no failure. With --target, what the target refuses is one: exit code 1.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter inspect testdata/optimum-llama/model.onnx
+  kvscatter inspect decoder.onnx --batch 8 --length 4096 --max-seq 8192
+  kvscatter inspect decoder.onnx --target tensorrt
+  kvscatter inspect decoder.onnx --json")]
+pub(crate) struct Inspect {
+    /// An .onnx file; its external data is not read
+    model: PathBuf,
+
+    /// Samples
+    #[arg(long, value_name = "N", default_value = "1")]
+    batch: NonZeroUsize,
+
+    /// Tokens of each in the cache [default: the model's capacity, or 2048]
+    #[arg(long, value_name = "N")]
+    length: Option<usize>,
+
+    /// Tokens a static cache would have room for [default: the model's capacity, or --length]
+    #[arg(long, value_name = "N")]
+    max_seq: Option<NonZeroUsize>,
+
+    /// The size of a symbolic dimension that the costs need, or of an unnamed one as `PAST[AXIS]`
+    #[arg(long = "dim", value_name = "NAME=N")]
+    dims: Vec<Dim>,
+
+    /// Also name what this runtime refuses
+    #[arg(long, value_name = "RUNTIME")]
+    target: Option<Target>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Target {
+    /// TensorRT, whose parser makes a KVCacheUpdate layer of each TensorScatter
+    #[value(name = "tensorrt")]
+    TensorRt,
+}
+
+/// What is known of a model.
+struct Inspected<'a> {
+    model: String,
+    decoder: &'a Decoder<'a>,
+    sizes: Sizes,
+    hazards: Vec<Hazard>,
+    /// What the target refuses, if there is one.
+    refusals: Option<Vec<Refusal>>,
+    /// How many `TensorScatter` nodes the target was asked about.
+    scatters: usize,
+}
+
+/// The sizes that costs are computed at.
+struct Sizes {
+    batch: usize,
+    length: usize,
+    capacity: usize,
+    dims: BTreeMap<String, usize>,
+}
+
+pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> {
+    unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
+    let model = Model::load(&args.model)?;
+    let in_file = |cause| kvscatter_onnx::Error::InFile { path: args.model.clone(), cause: Box::new(cause) };
+    let graph = model.graph().map_err(in_file)?;
+    let decoder = Decoder::of(&graph).map_err(in_file)?;
+    let inspected = Inspected {
+        model: args.model.display().to_string(),
+        sizes: Sizes::of(&args, &decoder)?,
+        hazards: decoder.hazards(),
+        refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
+        scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),
+        decoder: &decoder,
+    };
+    if output.is_json() {
+        output.json(&document::Document::new(&inspected))?;
+    } else {
+        show::show(&inspected, output)?;
+    }
+    let is_refused = inspected.refusals.as_ref().is_some_and(|refusals| !refusals.is_empty());
+    Ok(if is_refused { Outcome::Failed } else { Outcome::Passed })
+}
+
+impl Sizes {
+    fn of(args: &Inspect, decoder: &Decoder<'_>) -> Result<Self, Error> {
+        let capacities = decoder.caches.iter().filter(|cache| cache.is_static());
+        let room = capacities.filter_map(|cache| match cache.capacity() {
+            Dimension::Known(capacity) => Some(capacity),
+            _ => None,
+        });
+        let room = room.min();
+        let max_seq = args.max_seq.map(NonZeroUsize::get);
+        if let (Some(length), Some(limit)) = (args.length, room.or(max_seq))
+            && length > limit
+        {
+            return Err(Error::LengthBeyond { length, limit });
+        }
+        let length = args.length.or(room).unwrap_or_else(|| max_seq.map_or(LENGTH, |max| max.min(LENGTH)));
+        Ok(Self {
+            batch: args.batch.get(),
+            length,
+            capacity: max_seq.or(room).unwrap_or(length),
+            dims: args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect(),
+        })
+    }
+
+    fn at(&self) -> At<'_> {
+        At { batch: self.batch, length: self.length, capacity: self.capacity, dims: &self.dims }
+    }
+}

@@ -1,0 +1,165 @@
+//! An inspection as `--json` prints it. Sizes are bytes; `null` is what is not known.
+
+use kvscatter_onnx::NodeLabel;
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, Refusal, Role};
+use serde::Serialize;
+
+use super::show::{dim, part, role, total};
+use super::{Inspected, Sizes};
+
+#[derive(Serialize)]
+pub(super) struct Document<'a> {
+    model: &'a str,
+    batch: usize,
+    length: usize,
+    capacity: usize,
+    caches: Vec<CacheDocument<'a>>,
+    /// Of all caches.
+    total: CostDocument,
+    inputs: Vec<InputDocument<'a>>,
+    logits: Option<&'a str>,
+    hazards: Vec<HazardDocument<'a>>,
+    /// What TensorRT refuses, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensorrt: Option<Vec<RefusalDocument>>,
+}
+
+#[derive(Serialize)]
+struct CacheDocument<'a> {
+    past: &'a str,
+    present: &'a str,
+    style: String,
+    holds: &'static str,
+    #[serde(rename = "type")]
+    element: &'static str,
+    /// Sizes as text: symbols stay as they are, and what is not known is `?`.
+    shape: Vec<String>,
+    axis: usize,
+    writer: Option<Place>,
+    /// Nodes that make another tensor of the cache's size.
+    between: Vec<Place>,
+    #[serde(flatten)]
+    cost: CostDocument,
+}
+
+#[derive(Serialize)]
+struct CostDocument {
+    bytes_per_token: Option<u64>,
+    bytes: Option<u64>,
+    copied_per_step: Option<u64>,
+    static_bytes: Option<u64>,
+    static_copied_per_step: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct InputDocument<'a> {
+    name: &'a str,
+    is: &'static str,
+    #[serde(rename = "type")]
+    element: &'static str,
+    shape: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct HazardDocument<'a> {
+    kind: &'static str,
+    cache: Option<&'a str>,
+    node: Option<Place>,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct RefusalDocument {
+    node: Place,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct Place {
+    index: usize,
+    name: String,
+    operator: String,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn new(inspected: &'a Inspected<'_>) -> Self {
+        let Inspected { model, decoder, sizes, hazards, refusals, .. } = inspected;
+        let caches = &decoder.caches;
+        let inputs = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
+        Self {
+            model,
+            batch: sizes.batch,
+            length: sizes.length,
+            capacity: sizes.capacity,
+            caches: caches.iter().map(|cache| CacheDocument::new(cache, sizes)).collect(),
+            total: CostDocument::new(total(caches.iter().map(|cache| cache.cost(&sizes.at())))),
+            inputs: inputs.map(InputDocument::new).collect(),
+            logits: decoder.logits.as_ref().map(|logits| logits.name),
+            hazards: hazards.iter().map(HazardDocument::new).collect(),
+            tensorrt: refusals.as_ref().map(|refusals| refusals.iter().map(RefusalDocument::new).collect()),
+        }
+    }
+}
+
+impl<'a> CacheDocument<'a> {
+    fn new(cache: &'a Cache<'_>, sizes: &Sizes) -> Self {
+        Self {
+            past: cache.past,
+            present: cache.present,
+            style: cache.style.to_string(),
+            holds: part(cache.part),
+            element: cache.element.onnx_name(),
+            shape: cache.known_shape.iter().map(dim).collect(),
+            axis: cache.axis,
+            writer: cache.writer.map(|writer| Place::new(&writer.label())),
+            between: cache.between.iter().map(|node| Place::new(&node.label())).collect(),
+            cost: CostDocument::new(cache.cost(&sizes.at())),
+        }
+    }
+}
+
+impl CostDocument {
+    fn new(cost: Option<Cost>) -> Self {
+        Self {
+            bytes_per_token: cost.map(|cost| cost.per_token),
+            bytes: cost.map(|cost| cost.size),
+            copied_per_step: cost.and_then(|cost| cost.copied),
+            static_bytes: cost.map(|cost| cost.static_size),
+            static_copied_per_step: cost.and_then(|cost| cost.copied_static),
+        }
+    }
+}
+
+impl<'a> InputDocument<'a> {
+    fn new(input: &'a Input<'_>) -> Self {
+        Self {
+            name: input.value.name,
+            is: role(input.role),
+            element: input.value.element.onnx_name(),
+            shape: input.value.shape.as_ref().map(|shape| shape.iter().map(dim).collect()),
+        }
+    }
+}
+
+impl<'a> HazardDocument<'a> {
+    fn new(hazard: &'a Hazard) -> Self {
+        Self {
+            kind: hazard.kind(),
+            cache: hazard.cache(),
+            node: hazard.node().map(Place::new),
+            message: hazard.to_string(),
+        }
+    }
+}
+
+impl RefusalDocument {
+    fn new(refusal: &Refusal) -> Self {
+        Self { node: Place::new(&refusal.node), message: refusal.to_string() }
+    }
+}
+
+impl Place {
+    fn new(node: &NodeLabel) -> Self {
+        Self { index: node.index, name: node.name.clone(), operator: node.op_type.clone() }
+    }
+}

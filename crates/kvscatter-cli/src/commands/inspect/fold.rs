@@ -1,0 +1,130 @@
+//! Many caches in a few lines: those that differ in the numbers of their names alone.
+
+use std::collections::BTreeMap;
+
+use kvscatter_onnx::Dimension;
+use kvscatter_onnx::decoder::Cache;
+
+/// Caches that are written in one way, with names of one pattern.
+pub(super) struct Group<'a> {
+    /// The names of past and present, `layer.{0..31}.key`.
+    pub(super) past: String,
+    pub(super) present: String,
+    pub(super) caches: Vec<&'a Cache<'a>>,
+}
+
+/// Puts caches together that have everything but numbers in their names in common, in the order of their first.
+pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
+    let mut places = BTreeMap::new();
+    let mut groups: Vec<Vec<&Cache<'_>>> = Vec::new();
+    for cache in caches {
+        let shape: Vec<_> = cache.known_shape.iter().map(size).collect();
+        let patterns = (pattern(cache.past), pattern(cache.present));
+        let style = cache.style.to_string();
+        let kind = (patterns, style, shape, cache.axis, cache.part, cache.element, cache.between.len());
+        let place = *places.entry(kind).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(cache),
+            None => groups.push(vec![cache]),
+        }
+    }
+    let folded = |caches: Vec<&'a Cache<'a>>| Group {
+        past: fold(&caches.iter().map(|cache| cache.past).collect::<Vec<_>>()),
+        present: fold(&caches.iter().map(|cache| cache.present).collect::<Vec<_>>()),
+        caches,
+    };
+    groups.into_iter().map(folded).collect()
+}
+
+/// The shape of a group: sizes that have several names are none.
+pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
+    let Some(first) = caches.first() else { return Vec::new() };
+    let one_name =
+        |axis: usize| caches.iter().all(|cache| cache.known_shape.get(axis) == first.known_shape.get(axis));
+    let dims = first.known_shape.iter().enumerate();
+    dims.map(|(axis, dim)| if one_name(axis) { super::show::dim(dim) } else { "?".to_owned() }).collect()
+}
+
+/// Exporters name one size in several ways: only numbers tell caches apart.
+fn size(dim: &Dimension<'_>) -> Option<usize> {
+    match dim {
+        Dimension::Known(size) => Some(*size),
+        _ => None,
+    }
+}
+
+/// A name cut into text and numbers, which take turns: text first.
+fn pieces(name: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut rest = name;
+    let mut digits = false;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(rest.len());
+        let (piece, after) = rest.split_at_checked(end).unwrap_or((rest, ""));
+        pieces.push(piece);
+        rest = after;
+        digits = !digits;
+    }
+    pieces
+}
+
+/// A name without its numbers.
+fn pattern(name: &str) -> Vec<&str> {
+    pieces(name).into_iter().step_by(2).collect()
+}
+
+/// Names of one pattern as one: numbers that differ become `{0..31}`, or `{0,4,8}` if some are left out.
+fn fold(names: &[&str]) -> String {
+    let all: Vec<_> = names.iter().map(|name| pieces(name)).collect();
+    let Some(first) = all.first() else { return String::new() };
+    let mut folded = String::new();
+    for (place, piece) in first.iter().enumerate() {
+        let mut values: Vec<_> = all.iter().filter_map(|pieces| pieces.get(place).copied()).collect();
+        values.sort_by_key(|value| value.parse::<u64>().ok());
+        values.dedup();
+        if values.iter().all(|value| value == piece) {
+            folded.push_str(piece);
+        } else {
+            folded.push_str(&set(&values));
+        }
+    }
+    folded
+}
+
+/// A set of numbers.
+fn set(values: &[&str]) -> String {
+    const LISTED: usize = 4;
+    let numbers: Option<Vec<u64>> = values.iter().map(|value| value.parse().ok()).collect();
+    let mut numbers = numbers.unwrap_or_default();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let is_run = numbers.len() > 2
+        && numbers.iter().zip(numbers.iter().skip(1)).all(|(a, b)| a.checked_add(1) == Some(*b));
+    match (numbers.first(), numbers.last()) {
+        (Some(first), Some(last)) if is_run => format!("{{{first}..{last}}}"),
+        _ if values.len() <= LISTED => format!("{{{}}}", values.join(",")),
+        _ => format!("{{{},…}}", values.get(..LISTED).unwrap_or_default().join(",")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fold;
+
+    #[test]
+    fn numbers_that_differ_become_sets() {
+        for (names, want) in [
+            (&["past.0.key", "past.1.key"][..], "past.{0,1}.key"),
+            (&["past.3.key"], "past.3.key"),
+            (&["k2.0", "k2.4", "k2.8"], "k2.{0,4,8}"),
+            (&["9", "10", "11"], "{9..11}"),
+            (&["l0.h0", "l0.h1", "l1.h0", "l1.h1"], "l{0,1}.h{0,1}"),
+            (&["a1", "a3", "a5", "a7", "a9"], "a{1,3,5,7,…}"),
+            (&["a99999999999999999999", "a1"], "a{99999999999999999999,1}"),
+            (&["κ1", "κ2"], "κ{1,2}"),
+            (&[], ""),
+        ] {
+            assert_eq!(fold(names), want);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What an inspection prints.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use anstyle::AnsiColor;
+use kvscatter_bench::units;
+use kvscatter_onnx::Dimension;
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Part, Refusal, Role, Style, Unknown};
+
+use super::fold::{Group, groups, shape};
+use super::{Inspected, Sizes};
+use crate::output::{Output, count, one_line, styled, table};
+
+pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
+    let caches = &inspected.decoder.caches;
+    let groups = groups(caches);
+    writeln!(output, "{}: {}\n", one_line(&inspected.model), summary(caches))?;
+    writeln!(output, "{}\n", what(&groups))?;
+    costs(inspected, &groups, output)?;
+    open_sizes(inspected, output)?;
+    writeln!(output, "{}", inputs(inspected))?;
+    hazards(&inspected.hazards, output)?;
+    refusals(inspected, output)?;
+    for line in next_steps(caches) {
+        writeln!(output, "\n{line}")?;
+    }
+    Ok(())
+}
+
+/// A dimension as it is declared.
+pub(super) fn dim(dim: &Dimension<'_>) -> String {
+    match dim {
+        Dimension::Known(size) => size.to_string(),
+        Dimension::Symbolic(symbol) => (*symbol).to_owned(),
+        Dimension::Unknown => "?".to_owned(),
+    }
+}
+
+pub(super) fn part(part: Part) -> &'static str {
+    match part {
+        Part::Key => "keys",
+        Part::Value => "values",
+        Part::Both => "keys and values",
+        Part::Unknown => "?",
+    }
+}
+
+pub(super) fn role(role: Role) -> &'static str {
+    match role {
+        Role::Past(_) => "past",
+        Role::AttentionMask => "attention mask",
+        Role::PositionIds => "position ids",
+        Role::TokenIds => "token ids",
+        Role::WriteIndices => "write_indices",
+        Role::NonpadKvSeqlen => "nonpad_kv_seqlen",
+        Role::SeqlensK => "seqlens_k",
+        Role::TotalSequenceLength => "total_sequence_length",
+        Role::Other => "other",
+    }
+}
+
+/// The operator alone: what is unusual about it has a line of its own.
+pub(super) fn style(style: &Style) -> String {
+    match style {
+        Style::Unknown(Unknown::Operator { op_type, .. }) => format!("{op_type} (unknown)"),
+        Style::Unknown(_) => "unknown".to_owned(),
+        style => style.to_string(),
+    }
+}
+
+/// `64 caches, written by Concat`.
+fn summary(caches: &[Cache<'_>]) -> String {
+    let mut styles: Vec<_> = caches.iter().map(|cache| style(&cache.style)).collect();
+    styles.sort();
+    styles.dedup();
+    format!("{}, written by {}", count(caches.len(), "cache"), styles.join(" and "))
+}
+
+fn what(groups: &[Group<'_>]) -> String {
+    let rows = groups.iter().filter_map(|group| {
+        let cache = group.caches.first()?;
+        Some(vec![
+            group.past.clone(),
+            group.present.clone(),
+            group.caches.len().to_string(),
+            part(cache.part).to_owned(),
+            style(&cache.style),
+            format!("{} [{}]", cache.element.onnx_name(), shape(&group.caches).join(", ")),
+            cache.axis.to_string(),
+        ])
+    });
+    table(&["past", "present", "caches", "holds", "written by", "type and shape", "axis"], &[2, 6], rows)
+}
+
+fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
+    let Sizes { batch, length, capacity, .. } = inspected.sizes;
+    let sum = |caches: &[&Cache<'_>]| total(caches.iter().map(|cache| cache.cost(&inspected.sizes.at())));
+    // Where every cache is static, what it would be is what it is.
+    let converts = inspected.decoder.caches.iter().any(|cache| !cache.is_static());
+    let row = |name: String, cost: Option<Cost>| {
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), bytes_text);
+        let mut cells = vec![
+            name,
+            size(cost.map(|cost| cost.per_token)),
+            size(cost.map(|cost| cost.size)),
+            size(cost.and_then(|cost| cost.copied)),
+        ];
+        if converts {
+            cells.push(size(cost.map(|cost| cost.static_size)));
+            cells.push(size(cost.and_then(|cost| cost.copied_static)));
+        }
+        cells
+    };
+    let mut rows: Vec<_> = groups.iter().map(|group| row(group.past.clone(), sum(&group.caches))).collect();
+    if groups.len() > 1 {
+        let all: Vec<_> = groups.iter().flat_map(|group| group.caches.iter().copied()).collect();
+        rows.push(row("all".to_owned(), sum(&all)));
+    }
+    let mut headers = vec!["bytes", "a token", "size", "copied a step"];
+    if converts {
+        headers.extend(["size, static", "copied a step, static"]);
+    }
+    let numbers: Vec<_> = (1..headers.len()).collect();
+    let samples = count(batch, "sample");
+    let of_each = if batch == 1 { "" } else { " of each" };
+    match converts {
+        true => writeln!(
+            output,
+            "{samples}, {length} tokens{of_each} in the cache, 1 new a step; static: room for {capacity} tokens"
+        )?,
+        false => writeln!(output, "{samples}, room for {length} tokens{of_each}, 1 new a step")?,
+    }
+    writeln!(output, "{}\n", table(&headers, &numbers, rows))
+}
+
+/// The costs of several caches; `None` if one of them is not known.
+pub(super) fn total(costs: impl Iterator<Item = Option<Cost>>) -> Option<Cost> {
+    let none = Cost { per_token: 0, size: 0, static_size: 0, copied: Some(0), copied_static: Some(0) };
+    costs.into_iter().try_fold(none, |sum, cost| {
+        let cost = cost?;
+        let both = |left: Option<u64>, right: Option<u64>| left?.checked_add(right?);
+        Some(Cost {
+            per_token: sum.per_token.checked_add(cost.per_token)?,
+            size: sum.size.checked_add(cost.size)?,
+            static_size: sum.static_size.checked_add(cost.static_size)?,
+            copied: both(sum.copied, cost.copied),
+            copied_static: both(sum.copied_static, cost.copied_static),
+        })
+    })
+}
+
+fn bytes_text(bytes: u64) -> String {
+    usize::try_from(bytes).map_or_else(|_| format!("{bytes} B"), units::bytes)
+}
+
+/// Why costs are `?`, and what to add to the command line.
+fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
+    let caches = inspected.decoder.caches.iter();
+    let mut open: Vec<_> = caches.flat_map(|cache| cache.open_dims(&inspected.sizes.dims)).collect();
+    open.sort();
+    open.dedup();
+    if open.is_empty() {
+        return Ok(());
+    }
+    let options: Vec<_> = open.iter().map(|dim| format!("--dim {}=N", one_line(dim))).collect();
+    writeln!(output, "the model leaves sizes open: give {} for the costs\n", options.join(" "))
+}
+
+fn inputs(inspected: &Inspected<'_>) -> String {
+    let inputs = inspected.decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
+    let rows = inputs.map(|input| {
+        let shape = input.value.shape.as_ref().map(|shape| shape.iter().map(dim).collect::<Vec<_>>());
+        let shape =
+            shape.map_or_else(|| "of any shape".to_owned(), |shape| format!("[{}]", shape.join(", ")));
+        vec![
+            input.value.name.to_owned(),
+            role(input.role).to_owned(),
+            format!("{} {shape}", input.value.element.onnx_name()),
+        ]
+    });
+    table(&["input", "is", "type and shape"], &[], rows)
+}
+
+/// One line for each kind of hazard of each kind of node, the first of them in full.
+fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
+    let mut kinds: BTreeMap<_, Vec<&Hazard>> = BTreeMap::new();
+    let mut order = Vec::new();
+    for hazard in hazards {
+        let kind = match hazard {
+            Hazard::Runtime { runtime, .. } => (hazard.kind(), runtime.to_string()),
+            _ => (hazard.kind(), hazard.node().map(|node| node.op_type.clone()).unwrap_or_default()),
+        };
+        let known = kinds.entry(kind.clone()).or_default();
+        if known.is_empty() {
+            order.push(kind);
+        }
+        known.push(hazard);
+    }
+    writeln!(output, "\n{}", if order.is_empty() { "no hazards" } else { "hazards" })?;
+    for kind in order {
+        let Some([first, rest @ ..]) = kinds.get(&kind).map(Vec::as_slice) else { continue };
+        let color = if first.kind() == "runtime" { AnsiColor::Cyan } else { AnsiColor::Yellow };
+        let (kind, text) = (styled(first.kind(), color), one_line(&first.to_string()));
+        writeln!(output, "  {kind}  {text}{}", more(rest.len()))?;
+    }
+    Ok(())
+}
+
+fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
+    let Some(refusals) = &inspected.refusals else { return Ok(()) };
+    if inspected.scatters == 0 {
+        return writeln!(output, "\nTensorRT: no TensorScatter, and so no KVCacheUpdate layer");
+    }
+    let nodes = count(inspected.scatters, "TensorScatter node");
+    if refusals.is_empty() {
+        let pass = styled("pass", AnsiColor::Green);
+        return writeln!(output, "\n{pass}  TensorRT takes {nodes} for KVCacheUpdate layers");
+    }
+    let fail = styled("FAIL", AnsiColor::Red);
+    writeln!(output, "\n{fail}  TensorRT refuses, of {nodes}:")?;
+    let mut rules: BTreeMap<String, Vec<&Refusal>> = BTreeMap::new();
+    for refusal in refusals {
+        rules.entry(rule(refusal)).or_default().push(refusal);
+    }
+    for refusals in rules.values() {
+        let Some((first, rest)) = refusals.split_first() else { continue };
+        writeln!(output, "  {}{}", one_line(&first.to_string()), more(rest.len()))?;
+    }
+    Ok(())
+}
+
+/// What is refused, whichever layer it is in.
+fn rule(refusal: &Refusal) -> String {
+    let text = refusal.reason.to_string();
+    match text.split_once(": ") {
+        Some((layer, rule)) if layer.starts_with("layer ") => rule.to_owned(),
+        _ => text,
+    }
+}
+
+fn more(count: usize) -> String {
+    if count == 0 { String::new() } else { format!(" (and {count} more like it)") }
+}
+
+/// What to do about it.
+fn next_steps(caches: &[Cache<'_>]) -> Vec<&'static str> {
+    let any = |is: fn(&Cache<'_>) -> bool| caches.iter().any(is);
+    let mut steps = Vec::new();
+    if any(|cache| cache.style.grows()) {
+        steps.push("kvscatter convert MODEL -o OUT --max-seq N makes the caches that grow static.");
+    }
+    if any(|cache| cache.is_static()) {
+        steps.push(
+            "A static cache is in place only where past and present are bound to one buffer (IO binding); \
+             the new rows are then\nall that is copied, otherwise the whole cache is. Start it with finite \
+             values, such as zeros.",
+        );
+    }
+    if any(|cache| cache.style == Style::GroupQueryAttention) {
+        steps.push(
+            "GroupQueryAttention needs no conversion: bind past and present of a cache to one buffer as long \
+             as the longest text,\nand ONNX Runtime writes the new rows into it.",
+        );
+    }
+    steps
+}
