@@ -68,6 +68,6 @@ pub enum FoldError {
     #[error("functions call each other more than {limit} deep")]
     TooDeep { limit: usize },
     /// More to compute than is allowed.
-    #[error("more than {limit} values would have to be computed")]
+    #[error("more than {limit} bytes of values would have to be computed")]
     TooMuch { limit: u64 },
 }

@@ -1,0 +1,257 @@
+//! The values of a graph or of a function's body: who makes each, who reads it, and what is known of it so far.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::Value;
+use crate::graph::{self, DEFAULT_DOMAIN};
+use crate::proto::{FunctionProto, NodeProto, TensorProto};
+use crate::{Error, Graph, Node};
+
+/// Nodes in order, and the values between them.
+#[derive(Debug)]
+pub(super) struct Body<'g, 'm> {
+    nodes: Cow<'g, [Node<'m>]>,
+    /// The values that each node reads and makes, as places in `slots`.
+    wires: Vec<Wires>,
+    slots: Vec<Slot<'m>>,
+    names: BTreeMap<&'m str, usize>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wires {
+    pub(super) inputs: Vec<Option<usize>>,
+    pub(super) outputs: Vec<Option<usize>>,
+}
+
+/// A value.
+#[derive(Debug)]
+pub(super) struct Slot<'m> {
+    pub(super) name: &'m str,
+    pub(super) source: Source<'m>,
+    pub(super) value: Option<Value>,
+    /// How much of what can be known of it `value` holds.
+    pub(super) level: Level,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'m> {
+    Input,
+    Initializer(&'m TensorProto),
+    Node(usize),
+    /// A value that was given.
+    Set,
+    /// An optional input of a function that the call leaves out.
+    Absent,
+}
+
+/// What is demanded of a value, and what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    Nothing,
+    Shape,
+    /// The values, or the certainty that they cannot be known.
+    Values,
+}
+
+/// What a value is made of, which decides whether its values can be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// Something unknown.
+    Unknown,
+    /// What is given, and shapes.
+    Given,
+    /// Constants alone.
+    Constant,
+}
+
+/// The functions of a model by domain, name and overload.
+#[derive(Debug)]
+pub(super) struct Functions<'m> {
+    all: &'m [FunctionProto],
+    by_name: BTreeMap<FunctionName<'m>, &'m FunctionProto>,
+}
+
+type FunctionName<'m> = (&'m str, &'m str, &'m str);
+
+impl<'m> Functions<'m> {
+    pub(super) fn new(all: &'m [FunctionProto]) -> Self {
+        let mut by_name = BTreeMap::new();
+        for function in all {
+            let name = function.name.as_deref().unwrap_or_default();
+            let domain = graph::full_domain(function.domain.as_deref());
+            by_name
+                .entry((domain, name, function.overload.as_deref().unwrap_or_default()))
+                .or_insert(function);
+        }
+        Self { all, by_name }
+    }
+
+    /// The function that a node calls.
+    pub(super) fn called(&self, node: &NodeProto) -> Option<&'m FunctionProto> {
+        let op_type = node.op_type.as_deref().unwrap_or_default();
+        let domain = graph::full_domain(node.domain.as_deref());
+        self.by_name.get(&(domain, op_type, node.overload.as_deref().unwrap_or_default())).copied()
+    }
+
+    /// Whether a node makes values of the shapes or types of its inputs. A function does if its body has such a node,
+    /// or calls functions.
+    fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
+        let asks = |domain: Option<&str>, op_type: Option<&str>| {
+            let op_type = op_type.unwrap_or_default();
+            graph::full_domain(domain) == DEFAULT_DOMAIN
+                && matches!(op_type, "Shape" | "Size" | "EyeLike" | "CastLike")
+        };
+        let proto = node.proto();
+        if !node.is_function() {
+            return asks(proto.domain.as_deref(), proto.op_type.as_deref());
+        }
+        self.called(proto).is_some_and(|function| {
+            let mut body = function.node.iter();
+            body.any(|node| {
+                asks(node.domain.as_deref(), node.op_type.as_deref()) || self.called(node).is_some()
+            })
+        })
+    }
+}
+
+impl<'g, 'm> Body<'g, 'm> {
+    /// That of a graph, whose structure is checked. An input with an initializer has it as its default.
+    pub(super) fn of_graph(graph: &'g Graph<'m>) -> Self {
+        let mut body = Self::empty(Cow::Borrowed(graph.nodes()));
+        for (&name, &tensor) in graph.initializers() {
+            body.add(name, Source::Initializer(tensor));
+        }
+        for name in graph.input_names() {
+            body.add(name, Source::Input);
+        }
+        for (index, node) in graph.nodes().iter().enumerate() {
+            body.connect(index, node.proto());
+        }
+        body
+    }
+
+    /// That of a function, whose structure nobody has checked, with the inputs of a call.
+    ///
+    /// # Errors
+    /// Those of [`graph::nodes`]; [`Error::ValueMissing`] for a value that no earlier node makes, and
+    /// [`Error::DuplicateName`] for one that is made twice.
+    pub(super) fn of_function(
+        function: &'m FunctionProto,
+        functions: &Functions<'m>,
+        inputs: &[Option<&Value>],
+    ) -> Result<Self, Error> {
+        let nodes = graph::nodes(&function.opset_import, functions.all, &function.node)?;
+        let mut body = Self::empty(Cow::Owned(nodes));
+        for (index, name) in function.input.iter().enumerate() {
+            let value = inputs.get(index).copied().flatten();
+            let id = body.add(name, if value.is_some() { Source::Set } else { Source::Absent });
+            if let (Some(slot), Some(value)) = (body.slots.get_mut(id), value) {
+                (slot.value, slot.level) = (Some(value.clone()), Level::Values);
+            }
+        }
+        for (index, proto) in function.node.iter().enumerate() {
+            let is_known = |name: &String| body.names.contains_key(name.as_str());
+            if let Some(name) = proto.input.iter().find(|name| !name.is_empty() && !is_known(name)) {
+                return Err(Error::ValueMissing { name: name.clone() });
+            }
+            if let Some(name) = proto.output.iter().find(|name| is_known(name)) {
+                return Err(Error::DuplicateName { name: name.clone() });
+            }
+            body.connect(index, proto);
+        }
+        Ok(body)
+    }
+
+    /// The place of a value.
+    ///
+    /// # Errors
+    /// [`Error::ValueMissing`].
+    pub(super) fn id(&self, name: &str) -> Result<usize, Error> {
+        self.names.get(name).copied().ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
+    }
+
+    pub(super) fn slot(&self, id: usize) -> Option<&Slot<'m>> {
+        self.slots.get(id)
+    }
+
+    pub(super) fn value(&self, id: usize) -> Option<&Value> {
+        self.slots.get(id)?.value.as_ref()
+    }
+
+    pub(super) fn level(&self, id: usize) -> Level {
+        self.slots.get(id).map_or(Level::Nothing, |slot| slot.level)
+    }
+
+    pub(super) fn node(&self, node: usize) -> Option<(Node<'m>, &Wires)> {
+        Some((*self.nodes.get(node)?, self.wires.get(node)?))
+    }
+
+    /// The values that a node reads.
+    pub(super) fn read_by(&self, node: usize) -> impl Iterator<Item = (usize, &Slot<'m>)> {
+        let ids = self.wires.get(node).into_iter().flat_map(|wires| wires.inputs.iter().flatten());
+        ids.filter_map(|&id| Some((id, self.slots.get(id)?)))
+    }
+
+    pub(super) fn store(&mut self, id: usize, value: Value, level: Level) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            (slot.value, slot.level) = (Some(value), level);
+        }
+    }
+
+    /// Gives a value, and forgets those that were computed.
+    pub(super) fn set(&mut self, id: usize, value: Value) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            if at == id {
+                slot.source = Source::Set;
+            } else if !matches!(slot.source, Source::Set) {
+                (slot.value, slot.level) = (None, Level::Nothing);
+            }
+        }
+        self.store(id, value, Level::Values);
+    }
+
+    /// What each value is made of, so far as its inputs tell. A shape is known whatever it is the shape of.
+    pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
+        let source = |slot: &Slot<'m>| match slot.source {
+            Source::Set if slot.value.as_ref().is_some_and(|value| value.data.is_some()) => Origin::Given,
+            Source::Initializer(_) | Source::Absent => Origin::Constant,
+            Source::Set | Source::Input | Source::Node(_) => Origin::Unknown,
+        };
+        let mut origins: Vec<Origin> = self.slots.iter().map(source).collect();
+        for (node, wires) in self.nodes.iter().zip(&self.wires) {
+            let inputs = wires.inputs.iter().flatten();
+            let least = inputs.map(|&id| origins.get(id).copied().unwrap_or(Origin::Unknown)).min();
+            let origin = match least.unwrap_or(Origin::Constant) {
+                Origin::Unknown if functions.asks_for_shapes(node) => Origin::Given,
+                origin => origin,
+            };
+            for &id in wires.outputs.iter().flatten() {
+                let is_made = matches!(self.slots.get(id).map(|slot| slot.source), Some(Source::Node(_)));
+                if let Some(at) = origins.get_mut(id).filter(|_| is_made) {
+                    *at = origin;
+                }
+            }
+        }
+        origins
+    }
+
+    fn empty(nodes: Cow<'g, [Node<'m>]>) -> Self {
+        Self { nodes, wires: Vec::new(), slots: Vec::new(), names: BTreeMap::new() }
+    }
+
+    fn connect(&mut self, node: usize, proto: &'m NodeProto) {
+        let inputs = proto.input.iter().map(|name| self.names.get(name.as_str()).copied()).collect();
+        let output = |name: &'m String| (!name.is_empty()).then(|| self.add(name, Source::Node(node)));
+        let outputs = proto.output.iter().map(output).collect();
+        self.wires.push(Wires { inputs, outputs });
+    }
+
+    /// A place for a value. A second one of the same name is the first one.
+    fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
+        *self.names.entry(name).or_insert_with(|| {
+            self.slots.push(Slot { name, source, value: None, level: Level::Nothing });
+            self.slots.len().saturating_sub(1)
+        })
+    }
+}
