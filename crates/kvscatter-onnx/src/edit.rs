@@ -93,9 +93,12 @@ impl<'p> Editor<'p> {
 
     /// Adds a node and returns the name of its first output.
     pub(crate) fn add(&mut self, new: NewNode) -> String {
+        let takes_over = new.has_outputs();
         let proto = new.into_proto(&mut self.names);
-        proto.output.iter().for_each(|name| self.names.take(Some(name)));
-        self.changed.extend(proto.output.iter().cloned());
+        if takes_over {
+            proto.output.iter().for_each(|name| self.names.take(Some(name)));
+            self.changed.extend(proto.output.iter().cloned());
+        }
         let output = proto.output.first().cloned().unwrap_or_default();
         let index = self.nodes().len();
         self.graph().node.push(proto);
@@ -116,6 +119,15 @@ impl<'p> Editor<'p> {
                 self.producers.remove(output);
             }
         }
+    }
+
+    /// Puts a node where another is, which makes the same values of the same types and shapes.
+    pub(crate) fn replace_node(&mut self, index: usize, new: NewNode) {
+        if let Some(node) = self.model.graph.get_or_insert_default().node.get_mut(index) {
+            let old = std::mem::take(node);
+            *node = new.in_place_of(old);
+        }
+        self.index(index);
     }
 
     /// Makes one input of a node another value; an empty name for an absent one. Nothing happens if the node has

@@ -225,7 +225,7 @@ impl<'m> ValueInfo<'m> {
         }
     }
 
-    fn parse(proto: &'m ValueInfoProto) -> Result<Self, Error> {
+    pub(crate) fn parse(proto: &'m ValueInfoProto) -> Result<Self, Error> {
         let name = proto.name.as_deref().unwrap_or_default();
         let missing = || Error::TypeMissing { name: name.to_owned() };
         let tensor = match proto.r#type.value.as_ref().ok_or_else(missing)? {

@@ -62,6 +62,11 @@ impl NewNode {
         self
     }
 
+    /// Whether its outputs have names already.
+    pub(super) fn has_outputs(&self) -> bool {
+        !self.proto.output.is_empty()
+    }
+
     /// The message, with new names where none are given.
     pub(crate) fn into_proto(self, names: &mut Names) -> NodeProto {
         let Self { mut proto, hint } = self;
@@ -74,6 +79,12 @@ impl NewNode {
             proto.name = Some(names.fresh(&hint));
         }
         proto
+    }
+
+    /// The message, with the names, outputs and notes of a node that it replaces.
+    pub(super) fn in_place_of(self, old: NodeProto) -> NodeProto {
+        let NodeProto { op_type, domain, input, attribute, .. } = self.proto;
+        NodeProto { op_type, domain, input, attribute, ..old }
     }
 
     fn set(self, ty: AttributeType, name: &str, set: impl FnOnce(&mut AttributeProto)) -> Self {

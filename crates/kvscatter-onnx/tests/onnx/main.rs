@@ -6,6 +6,7 @@ mod decoder;
 mod eval;
 mod external;
 mod generate;
+mod lower;
 mod models;
 mod placement;
 mod save;

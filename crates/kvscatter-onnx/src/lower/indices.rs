@@ -1,0 +1,187 @@
+//! The indices that `ScatterElements` and `ScatterND` want, computed from shapes and `write_indices`.
+
+use std::collections::BTreeMap;
+
+use kvscatter::Mode;
+
+use crate::edit::{Editor, NewNode};
+use crate::{Dimension, Error};
+
+use super::Scatter;
+
+/// Makes nodes, each once: what is computed alike from the same values is the same value.
+pub(super) struct Indices<'p> {
+    editor: Editor<'p>,
+    /// By what a node says: its output.
+    made: BTreeMap<String, String>,
+    /// By symbol: the first dimension that was declared to have it.
+    symbols: BTreeMap<String, String>,
+}
+
+impl<'p> Indices<'p> {
+    pub(super) fn new(editor: Editor<'p>) -> Self {
+        Self { editor, made: BTreeMap::new(), symbols: BTreeMap::new() }
+    }
+
+    pub(super) fn editor(&mut self) -> &mut Editor<'p> {
+        &mut self.editor
+    }
+
+    /// Puts the graph in order and returns how many nodes were made.
+    pub(super) fn finish(self) -> Result<usize, Error> {
+        let made = self.made.len();
+        self.editor.finish().map(|()| made)
+    }
+
+    /// For `ScatterElements`: the position on the axis of every element, int64 of the shape that the update has to have.
+    pub(super) fn of_elements(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+        let rank = scatter.cache.len();
+        let shape = self.update_shape(scatter, rank)?;
+        let positions = self.positions(scatter, rank)?;
+        Ok(self.node(NewNode::new("Expand", &[&positions, &shape]).called("indices")))
+    }
+
+    /// For `ScatterND`: the place of every row, int64 `[batch, outer…, length, axis + 1]`: its coordinates before the
+    /// axis, and its position.
+    pub(super) fn of_rows(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+        let rank = scatter.axis.saturating_add(1);
+        let shape = self.update_shape(scatter, rank)?;
+        let last = self.editor.ints(&[-1])?;
+        let mut coordinates = Vec::with_capacity(rank);
+        for axis in 0..rank {
+            let along = if axis == scatter.axis {
+                self.positions(scatter, rank)?
+            } else {
+                let size = self.dim(scatter.past_cache, &scatter.cache, axis)?;
+                let range = self.range(&size)?;
+                self.unsqueeze(&range, (0..rank).filter(|&other| other != axis))?
+            };
+            let everywhere = self.node(NewNode::new("Expand", &[&along, &shape]));
+            coordinates.push(self.node(NewNode::new("Unsqueeze", &[&everywhere, &last])));
+        }
+        let coordinates: Vec<_> = coordinates.iter().map(String::as_str).collect();
+        Ok(self.node(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices")))
+    }
+
+    /// The first `rank` dimensions that the update has to have: the cache's, with its own length. An update of others is
+    /// refused at run time.
+    fn update_shape(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, Error> {
+        let mut dims = Vec::with_capacity(rank);
+        for axis in 0..rank {
+            dims.push(if axis == scatter.axis {
+                self.length(scatter)?
+            } else {
+                self.dim(scatter.past_cache, &scatter.cache, axis)?
+            });
+        }
+        let dims: Vec<_> = dims.iter().map(String::as_str).collect();
+        Ok(self.node(NewNode::new("Concat", &dims).int("axis", 0).called("update_shape")))
+    }
+
+    /// The positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`. Those that would be errors lie
+    /// behind the cache's end, where the engine refuses them: negative ones it would count from the end.
+    fn positions(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, Error> {
+        let length = self.length(scatter)?;
+        let capacity = self.dim(scatter.past_cache, &scatter.cache, scatter.axis)?;
+        let steps = self.range(&length)?;
+        let starts = self.starts(scatter)?;
+        let positions = match scatter.mode {
+            Mode::Linear => {
+                let zero = self.editor.scalar_i64(0)?;
+                let unchecked = self.node(NewNode::new("Add", &[&starts, &steps]));
+                // A sum that passes the largest integer is negative too.
+                let is_wrong = self.node(NewNode::new("Less", &[&unchecked, &zero]));
+                self.node(NewNode::new("Where", &[&is_wrong, &capacity, &unchecked]).called("positions"))
+            }
+            Mode::Circular => {
+                let one = self.editor.ints(&[1])?;
+                // Nothing is taken modulo 0: where the capacity is that, the update has no rows or is refused.
+                let modulus = self.node(NewNode::new("Max", &[&capacity, &one]));
+                // Before the sum, which then passes no largest integer.
+                let starts = self.node(NewNode::new("Mod", &[&starts, &modulus]));
+                let sum = self.node(NewNode::new("Add", &[&starts, &steps]));
+                let wrapped = self.node(NewNode::new("Mod", &[&sum, &modulus]));
+                let fits = self.node(NewNode::new("Less", &[&steps, &capacity]));
+                self.node(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))
+            }
+            other => return Err(Error::Mode { mode: format!("{other:?}") }),
+        };
+        self.unsqueeze(&positions, (1..rank).filter(|&axis| axis != scatter.axis))
+    }
+
+    /// `write_indices` as int64 `[batch, 1]`, refused at run time if they are not one for each sample; `[1, 1]` zeros
+    /// where they are absent.
+    fn starts(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+        let one = self.editor.ints(&[1])?;
+        let Some(write_indices) = scatter.write_indices else {
+            let zero = self.editor.ints(&[0])?;
+            return self.unsqueeze(&zero, [0]);
+        };
+        let batch = self.dim(scatter.past_cache, &scatter.cache, 0)?;
+        let column = self.node(NewNode::new("Concat", &[&batch, &one]).int("axis", 0));
+        // A batch of 0 is meant as it stands.
+        Ok(self.node(NewNode::new("Reshape", &[write_indices, &column]).int("allowzero", 1).called("starts")))
+    }
+
+    /// The update's length, int64 `[1]`.
+    fn length(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+        self.size(scatter.update, scatter.length, scatter.axis)
+    }
+
+    /// A dimension of the cache, int64 `[1]`.
+    fn dim(&mut self, value: &str, dims: &[Dimension<'_>], axis: usize) -> Result<String, Error> {
+        self.size(value, dims.get(axis).copied().unwrap_or(Dimension::Unknown), axis)
+    }
+
+    /// A dimension as a value, int64 `[1]`: a constant, what has the same symbol, or asked of the tensor.
+    fn size(&mut self, value: &str, declared: Dimension<'_>, axis: usize) -> Result<String, Error> {
+        if let Dimension::Known(size) = declared {
+            return self.editor.ints(&[i64::try_from(size).unwrap_or(i64::MAX)]);
+        }
+        if let Dimension::Symbolic(symbol) = declared
+            && let Some(size) = self.symbols.get(symbol)
+        {
+            return Ok(size.clone());
+        }
+        let (start, end) = (axis_of(axis), axis_of(axis.saturating_add(1)));
+        let size = NewNode::new("Shape", &[value]).int("start", start).int("end", end).called("size");
+        let size = self.node(size);
+        if let Dimension::Symbolic(symbol) = declared {
+            self.symbols.insert(symbol.to_owned(), size.clone());
+        }
+        Ok(size)
+    }
+
+    /// 0, 1, 2… up to a size, int64 of rank 1.
+    fn range(&mut self, size: &str) -> Result<String, Error> {
+        let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
+        let first = self.editor.ints(&[0])?;
+        let size = self.node(NewNode::new("Squeeze", &[size, &first]));
+        Ok(self.node(NewNode::new("Range", &[&zero, &size, &one]).called("steps")))
+    }
+
+    /// With dimensions of 1 at these places of the result.
+    fn unsqueeze(&mut self, value: &str, axes: impl IntoIterator<Item = usize>) -> Result<String, Error> {
+        let axes: Vec<_> = axes.into_iter().map(axis_of).collect();
+        if axes.is_empty() {
+            return Ok(value.to_owned());
+        }
+        let axes = self.editor.ints(&axes)?;
+        Ok(self.node(NewNode::new("Unsqueeze", &[value, &axes])))
+    }
+
+    fn node(&mut self, new: NewNode) -> String {
+        let says = format!("{new:?}");
+        if let Some(made) = self.made.get(&says) {
+            return made.clone();
+        }
+        let output = self.editor.add(new);
+        self.made.insert(says, output.clone());
+        output
+    }
+}
+
+/// An axis as ONNX writes it: the rank of a shape in memory fits.
+pub(super) fn axis_of(axis: usize) -> i64 {
+    i64::try_from(axis).unwrap_or(i64::MAX)
+}
