@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Dimension, Model};
 
 use crate::certificate::{
-    Against, CacheSummary, Certificate, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,
+    Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,
 };
 use crate::drive::interface::{Interface, Purpose};
 use crate::drive::reference::{Reference, Sequence};
@@ -62,6 +62,8 @@ pub struct Request {
     pub threads: usize,
     /// The most bytes of caches and logits that are held at once.
     pub memory: u64,
+    /// Whether times are taken as well, which takes a while.
+    pub is_timed: bool,
     /// The command that asks for it, for the record.
     pub command: String,
     /// Where it runs, for the record.
@@ -98,36 +100,29 @@ pub fn certify(
     check_static(&decoder)?;
     let mut interface = Interface::of(&decoder)?;
     interface.settle(None)?;
-    let original = request.original.as_deref().map(Original::read).transpose()?;
+    let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
     check_memory(request, &interface, &setting)?;
 
     let options = Options { threads: Some(request.threads) };
     let mut runner = Runner::new(engine.load(&request.model, options)?, interface);
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
-    let (sequences, against, logits_of) = match (&original, request.original.as_deref()) {
-        (Some(original), Some(path)) => {
-            let interface = original.interface(&runner.interface)?;
-            let element = interface.logits_element;
-            let mut runner = Runner::new(engine.load(path, options)?, interface);
-            (sequences(&mut runner, &setting, request.seed)?, Against::Original, element)
+    let mut elements = vec![runner.interface.logits_element];
+    elements.extend(decoder.caches.iter().map(|cache| cache.element));
+    let (sequences, against) = match &original {
+        Some(original) => {
+            elements.push(original.interface.logits_element);
+            let mut runner = Runner::new(engine.load(&original.path, options)?, original.interface.clone());
+            (sequences(&mut runner, &setting, request.seed)?, Against::Original)
         }
-        _ => {
-            let element = runner.interface.logits_element;
-            (sequences(&mut runner, &setting, request.seed)?, Against::UnaliasedRun, element)
-        }
+        None => (sequences(&mut runner, &setting, request.seed)?, Against::UnaliasedRun),
     };
-    let caches = decoder.caches.iter().map(|cache| cache.element);
-    let elements = caches.chain([logits_of, runner.interface.logits_element]);
-    let tolerance = request.tolerance.unwrap_or_else(|| Tolerance::of(elements).among(&sequences));
-
-    let scenarios = setting.scenarios();
     let plan = Plan {
-        scenarios: &scenarios,
+        scenarios: &setting.scenarios(),
         sequences: &sequences,
         capacity: setting.capacity,
         against,
-        tolerance,
+        tolerance: request.tolerance.unwrap_or_else(|| Tolerance::of(elements).among(&sequences)),
         seed: request.seed,
     };
     let (total, mut done) = (plan.steps(), 0);
@@ -136,23 +131,28 @@ pub fn certify(
         progress(Progress { doing, done, total });
     })?;
 
-    progress(Progress { doing: "timing", done: 0, total: 0 });
-    let original_interface =
-        original.as_ref().map(|original| original.interface(&runner.interface)).transpose()?;
-    let timed_original = match (&original, request.original.as_deref(), &original_interface) {
-        (Some(Original(model)), Some(path), Some(interface)) => Some(Timed { path, model, interface }),
-        _ => None,
+    let mut evidence = Evidence {
+        structural: structural::examine(&graph, &decoder),
+        observed: observed.checks,
+        timed: Vec::new(),
     };
-    let (timings, timed) = timed::gather(&timed::Subject {
-        engine,
-        model: Timed { path: &request.model, model: &model, interface: &runner.interface },
-        original: timed_original,
-        capacity: setting.capacity,
-        options,
-    })?;
-
-    let evidence =
-        Evidence { structural: structural::examine(&graph, &decoder), observed: observed.checks, timed };
+    let mut timings = None;
+    if request.is_timed {
+        progress(Progress { doing: "taking times", done: 0, total: 0 });
+        let model = Timed { path: &request.model, model: &model, interface: &runner.interface };
+        let original =
+            original.as_ref().map(|Original { path, model, interface }| Timed { path, model, interface });
+        let subject = timed::Subject { engine, model, original, capacity: setting.capacity, options };
+        match timed::gather(&subject) {
+            Ok((taken, checks)) => (timings, evidence.timed) = (Some(taken), checks),
+            // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
+            Err(error @ (Error::Run { .. } | Error::Load { .. })) => {
+                const CLAIM: &str = "The time of a step can be taken.";
+                evidence.timed.push(Check::not_measured("timed", CLAIM, error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
     Ok(Certificate {
         schema: SCHEMA,
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -160,10 +160,7 @@ pub fn certify(
         command: request.command.clone(),
         verdict: evidence.verdict(),
         model: subject::identify(&request.model, &model)?,
-        original: match (&original, request.original.as_deref()) {
-            (Some(original), Some(path)) => Some(subject::identify(path, &original.0)?),
-            _ => None,
-        },
+        original: original.map(|original| subject::identify(&original.path, &original.model)).transpose()?,
         runtime: Runtime {
             name: engine.name().to_owned(),
             version: engine.version().to_owned(),
@@ -176,35 +173,35 @@ pub fn certify(
             capacity: setting.capacity,
             steps: setting.steps,
             chunk: setting.chunk.max(setting.filler),
-            prompts: setting.prompts,
             seed: request.seed,
-            tolerance,
+            tolerance: plan.tolerance,
+            prompts: setting.prompts,
         },
         evidence,
         logits: observed.logits,
         occupancy: observed.occupancy,
-        timings: Some(timings),
+        timings,
     })
 }
 
 /// The model that another one was made from.
-struct Original(Model);
+struct Original {
+    path: PathBuf,
+    model: Model,
+    interface: Interface,
+}
 
 impl Original {
-    fn read(path: &Path) -> Result<Self, Error> {
-        Ok(Self(Model::load(path)?))
-    }
-
-    /// What it takes and gives, with the sizes that it leaves open taken from the model.
-    fn interface(&self, of_model: &Interface) -> Result<Interface, Error> {
-        let graph = self.0.graph()?;
-        let mut interface = Interface::of(&Decoder::of(&graph)?)?;
+    /// Reads it; sizes that it leaves open are taken from the model.
+    fn read(path: &Path, of_model: &Interface) -> Result<Self, Error> {
+        let model = Model::load(path)?;
+        let mut interface = Interface::of(&Decoder::of(&model.graph()?)?)?;
         interface.settle(Some(of_model))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(want)) if got != want => {
                 Err(Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want })
             }
-            _ => Ok(interface),
+            _ => Ok(Self { path: path.to_owned(), model, interface }),
         }
     }
 }

@@ -7,6 +7,7 @@ mod locate;
 #[expect(unsafe_code, reason = "the library's interface is C: it is given pointers to our tensors")]
 mod session;
 
+use std::error::Error as _;
 use std::ffi::CStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -131,10 +132,10 @@ fn version_of(library: &Path) -> Result<String, Error> {
     type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
     let unusable = |why: &str| Error::RuntimeUnusable { path: library.to_owned(), why: why.to_owned() };
     let no_library = |error: libloading::Error| {
-        let text = error.to_string();
-        // The loader begins with the path, which the error names already.
-        let why = text.rsplit(": ").next().unwrap_or(&text);
-        unusable(&format!("cannot be loaded: {why}"))
+        // The loader's own words, which begin with the path that the error names already.
+        let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        let path = format!("{}: ", library.display());
+        unusable(&format!("cannot be loaded: {}", words.strip_prefix(&path).unwrap_or(&words)))
     };
     // SAFETY: what a library's initialisers do cannot be known. The caller trusts the file, as documented.
     let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;

@@ -24,6 +24,7 @@ fn request(model: &str, original: Option<&str>) -> Request {
         tolerance: None,
         threads: 1,
         memory: 1 << 30,
+        is_timed: false,
         command: String::new(),
         machine: Machine { cpu: String::new(), cores: 1, os: String::new() },
         made_at: None,

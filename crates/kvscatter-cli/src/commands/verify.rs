@@ -235,7 +235,7 @@ impl Verify {
 }
 
 /// A number that can bound a distance.
-fn tolerance(text: &str) -> Result<f64, String> {
+pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     if number.is_finite() && number >= 0.0 {
         Ok(number)

@@ -48,7 +48,11 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
     put(path, bytes)
 }
 
-fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
+/// That a file may be written: that the path leads to none of `inputs`. What it identifies is returned.
+///
+/// # Errors
+/// [`Error`] otherwise, or if the file system says no.
+pub(crate) fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
     let identity = Identity::of(path).map_err(|error| Error::at_path(path, error))?;
     // An input that is gone by now cannot be overwritten.
     if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {

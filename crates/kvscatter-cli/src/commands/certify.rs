@@ -1,0 +1,214 @@
+//! `kvscatter certify`: a decoder run in ONNX Runtime, and what that shows of its caches.
+
+mod show;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
+use kvscatter_certify::onnxruntime::OnnxRuntime;
+use kvscatter_certify::{Progress, Request, certify, report};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
+
+use crate::Outcome;
+use crate::error::Error;
+use crate::files;
+use crate::output::Output;
+
+/// Run a static-cache decoder and certify that its KV cache is written in place
+///
+/// Prefill, chunked prefill and ragged decode run in ONNX Runtime, past and present in one memory. After every step
+/// every byte of every cache is compared with a copy: only the rows that the write indices name may have changed. The
+/// logits are compared with the original's, or without --original with those of each sequence run alone, its present in
+/// memory of its own. Everything runs with caches of zeros and with finite canaries in them.
+///
+/// What the graph says (structural), what was seen (observed) and what took how long (timed) are kept apart. The exit
+/// code is 1 if any of it fails.
+///
+/// ONNX Runtime 1.25 or later is taken from an installed Python package: the library or folder that --ort-lib names,
+/// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. It parses the model by itself; a model
+/// brings no code of its own to run.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter certify testdata/mobius-llama-static/model.onnx
+  kvscatter certify static.onnx --original growing.onnx --html certificate.html
+  kvscatter certify static.onnx --prompt 100,7,30 --steps 64 --json
+  kvscatter certify static.onnx --ort-lib venv/lib/python3.11/site-packages")]
+pub(crate) struct Certify {
+    /// The .onnx file to certify
+    model: PathBuf,
+
+    /// The .onnx file it was made from, whose logits it must give
+    #[arg(long, value_name = "ORIG")]
+    original: Option<PathBuf>,
+
+    /// Write the certificate as one HTML page, too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// The library of ONNX Runtime, or a folder with the package
+    #[arg(long, value_name = "PATH")]
+    ort_lib: Option<PathBuf>,
+
+    /// Tokens in each sample's prompt [default: 7,3,5 as far as they fit]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run")]
+    prompt: Option<Vec<NonZeroUsize>>,
+
+    /// Samples in a batch [default: the model's, or 3]
+    #[arg(long, value_name = "N", help_heading = "What is run")]
+    batch: Option<NonZeroUsize>,
+
+    /// Decode steps after the prompts [default: 16, or what fits]
+    #[arg(long, value_name = "N", help_heading = "What is run")]
+    steps: Option<usize>,
+
+    /// Tokens in the largest chunk of a chunked prefill [default: 4]
+    #[arg(long, value_name = "N", help_heading = "What is run")]
+    chunk: Option<NonZeroUsize>,
+
+    /// Slots of the caches, where the model leaves them open
+    #[arg(long, value_name = "N", help_heading = "What is run")]
+    capacity: Option<NonZeroUsize>,
+
+    /// What tokens and canaries are drawn from
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run")]
+    seed: u64,
+
+    /// Threads of ONNX Runtime; several may sum in another order
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run")]
+    threads: NonZeroUsize,
+
+    /// Largest absolute difference between logits that counts as equal [default: by type and magnitude]
+    #[arg(long, value_name = "A", allow_negative_numbers = true, value_parser = super::verify::tolerance)]
+    tolerance: Option<f64>,
+
+    /// Do not time anything
+    #[arg(long)]
+    no_timing: bool,
+
+    /// Bytes that caches and logits may take at once
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT)]
+    memory: u64,
+}
+
+pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> {
+    let inputs = args.inputs()?;
+    let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+    if let Some(html) = &args.html {
+        // Now, since certifying takes its time.
+        files::check_output(html, &inputs)?;
+    }
+    let engine = OnnxRuntime::load(args.ort_lib.as_deref())?;
+    let bar = ProgressBar::no_length();
+    let certificate = certify(&engine, &args.request(), &mut |progress| show_progress(&bar, progress));
+    bar.finish_and_clear();
+    let certificate = certificate?;
+    if let Some(html) = &args.html {
+        files::write_bytes(html, report::html(&certificate).as_bytes(), &inputs)?;
+    }
+    if output.is_json() {
+        output.json(&certificate)?;
+    } else {
+        show::show(&certificate, args.html.as_deref(), output)?;
+    }
+    Ok(outcome(&certificate))
+}
+
+/// Nothing but a certificate that was issued is a success.
+fn outcome(certificate: &Certificate) -> Outcome {
+    match certificate.verdict {
+        Verdict::Passed => Outcome::Passed,
+        Verdict::Failed | Verdict::NotApplicable | Verdict::NotMeasured => Outcome::Failed,
+    }
+}
+
+impl Certify {
+    fn request(&self) -> Request {
+        let machine = kvscatter_bench::Machine::read();
+        Request {
+            model: self.model.clone(),
+            original: self.original.clone(),
+            batch: self.batch.map(NonZeroUsize::get),
+            prompts: self.prompt.as_ref().map(|prompts| prompts.iter().map(|prompt| prompt.get()).collect()),
+            steps: self.steps,
+            chunk: self.chunk.map(NonZeroUsize::get),
+            capacity: self.capacity.map(NonZeroUsize::get),
+            seed: self.seed,
+            tolerance: self.tolerance,
+            threads: self.threads.get(),
+            memory: self.memory,
+            is_timed: !self.no_timing,
+            command: command(),
+            machine: Machine {
+                cpu: machine.cpu,
+                cores: machine.cores,
+                os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            },
+            made_at: Some(jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M").to_string()),
+        }
+    }
+
+    /// The files that are read, and so are not written.
+    fn inputs(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut inputs = Vec::new();
+        for model in [Some(&self.model), self.original.as_ref()].into_iter().flatten() {
+            inputs.push(model.clone());
+            inputs.extend(Model::load(model)?.external_files());
+        }
+        Ok(inputs)
+    }
+}
+
+/// The command as typed, to be pasted into a shell again.
+fn command() -> String {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut words = vec![program];
+    words.extend(arguments.map(|argument| quoted(&argument.to_string_lossy())));
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn show_progress(bar: &ProgressBar, progress: Progress<'_>) {
+    let template = if progress.total > 0 { "{wide_bar} {pos}/{len} {msg}" } else { "{spinner} {msg}" };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    if progress.total > 0 {
+        bar.set_length(u64::try_from(progress.total).unwrap_or(u64::MAX));
+        bar.set_position(u64::try_from(progress.done).unwrap_or(u64::MAX));
+    }
+    bar.set_message(progress.doing.to_owned());
+    bar.tick();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn the_command_can_be_pasted() {
+        for (word, says) in [
+            ("--steps", "--steps"),
+            ("a/b-c_1.onnx", "a/b-c_1.onnx"),
+            ("two words", "'two words'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+            ("$(rm)", "'$(rm)'"),
+        ] {
+            assert_eq!(quoted(word), says);
+        }
+    }
+}

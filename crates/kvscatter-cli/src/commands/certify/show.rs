@@ -1,0 +1,107 @@
+//! A certificate in a terminal. What a page says in the same words stands in [`words`].
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anstyle::AnsiColor;
+use kvscatter_certify::certificate::{Certificate, Check, Subject, Verdict};
+use kvscatter_certify::report::words;
+
+use crate::output::{Output, count, one_line, styled, table};
+
+/// How much of a hash tells files apart at a glance; the page and the JSON document have all of it.
+const HASH_DIGITS: usize = 12;
+
+pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut Output) -> io::Result<()> {
+    subject(certificate, output)?;
+    for kind in words::kinds(&certificate.evidence) {
+        if kind.checks.is_empty() {
+            continue;
+        }
+        writeln!(output, "\n{}", kind.name)?;
+        for check in kind.checks {
+            claim(check, output)?;
+        }
+    }
+    writeln!(output, "\n{}", logits(certificate))?;
+    let figures = words::key_figures(certificate);
+    if !figures.is_empty() {
+        writeln!(output)?;
+    }
+    for [name, number, beside] in figures {
+        writeln!(output, "{name}: {number} ({beside})")?;
+    }
+    let color = if certificate.verdict == Verdict::Passed { AnsiColor::Green } else { AnsiColor::Red };
+    writeln!(
+        output,
+        "\n{} {}.",
+        styled(words::headline(certificate), color),
+        words::tally(&certificate.evidence)
+    )?;
+    if let Some(html) = html {
+        writeln!(output, "The certificate as a page: {}", one_line(&html.to_string_lossy()))?;
+    }
+    Ok(())
+}
+
+fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
+    let Certificate { model, original, runtime, decoder, parameters, .. } = certificate;
+    writeln!(output, "{}", file(model))?;
+    if let Some(original) = original {
+        writeln!(output, "compared with {}", file(original))?;
+    }
+    let prompts: Vec<String> = parameters.prompts.iter().map(ToString::to_string).collect();
+    writeln!(output, "{} {} on {}", runtime.name, one_line(&runtime.version), runtime.device)?;
+    writeln!(
+        output,
+        "{} of {} slots, {} in all; prompts of {} tokens, {}, seed {}",
+        count(decoder.caches.len(), "cache"),
+        parameters.capacity,
+        words::size(decoder.bytes),
+        prompts.join(", "),
+        count(parameters.steps, "step"),
+        parameters.seed
+    )
+}
+
+fn file(subject: &Subject) -> String {
+    let hash: String = subject.file.sha256.chars().take(HASH_DIGITS).collect();
+    format!("{} (sha256 {hash}...)", one_line(&subject.file.name))
+}
+
+fn claim(check: &Check, output: &mut Output) -> io::Result<()> {
+    let (word, color) = match check.verdict {
+        Verdict::Passed => ("pass", AnsiColor::Green),
+        Verdict::Failed => ("FAIL", AnsiColor::Red),
+        Verdict::NotApplicable => ("n/a ", AnsiColor::Yellow),
+        Verdict::NotMeasured => ("?   ", AnsiColor::Yellow),
+    };
+    writeln!(output, "{}  {}", styled(word, color), one_line(&check.claim))?;
+    writeln!(output, "      {}", one_line(&check.evidence))?;
+    for failure in &check.failures {
+        let place = words::place(failure);
+        let says = if place.is_empty() { failure.says.clone() } else { format!("{place}: {}", failure.says) };
+        writeln!(output, "      - {}", one_line(&says))?;
+    }
+    let kept = u64::try_from(check.failures.len()).unwrap_or(u64::MAX);
+    match check.failure_count.saturating_sub(kept) {
+        0 => Ok(()),
+        more => writeln!(output, "      - and {more} more"),
+    }
+}
+
+fn logits(certificate: &Certificate) -> String {
+    let rows = certificate.logits.iter().map(|comparison| {
+        vec![
+            comparison.scenario.clone(),
+            words::fill(comparison.fill).to_owned(),
+            words::against(comparison.against).to_owned(),
+            comparison.compared.to_string(),
+            words::difference(comparison.worst),
+            words::difference(comparison.tolerance),
+            format!("{} of {}", comparison.greedy_equal, comparison.greedy_compared),
+        ]
+    });
+    let headers = ["scenario", "caches of", "against", "logits", "worst", "tolerance", "same token"];
+    table(&headers, &[3, 4, 5, 6], rows)
+}
