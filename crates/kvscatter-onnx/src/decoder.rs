@@ -166,7 +166,7 @@ impl<'m> Decoder<'m> {
     /// Finds the caches of a graph, and what its other inputs are for.
     ///
     /// # Errors
-    /// [`Error::CacheNone`]; [`Error::CacheNotFedBack`], [`Error::CacheNotFed`], [`Error::CacheShapeMissing`],
+    /// [`Error::CacheNone`]; [`Error::CacheNotFedBack`], [`Error::CacheNotFed`], [`Error::CacheShapeMissing`], [`Error::CacheRank`],
     /// [`Error::CacheDoesNotGrow`] and [`Error::DimsDiffer`] for caches that cannot work; those of
     /// [`Graph::inputs`] and [`Graph::outputs`]; within [`Error::InNode`] those of a `TensorScatter` that breaks its
     /// own rules.

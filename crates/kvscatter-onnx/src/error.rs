@@ -86,6 +86,9 @@ pub enum Error {
     #[error("{field}[{index}] = {value} is no {element}")]
     EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
 
+    /// The exported decoder ends before the cache would.
+    #[error("the exported decoder cannot hold {tokens} tokens: {cause}")]
+    Capacity { tokens: usize, cause: Box<Error> },
     /// A decoder that cannot be given a static cache.
     #[error(transparent)]
     Convert(#[from] Refusal),
@@ -288,6 +291,9 @@ pub enum Error {
     /// A cache whose rank is not known.
     #[error("cache {name:?} declares no shape")]
     CacheShapeMissing { name: String },
+    /// A cache of a rank that its writer cannot write.
+    #[error("cache {name:?} has {rank} dimensions, must have {want}")]
+    CacheRank { name: String, rank: usize, want: &'static str },
     /// Rows are joined to past, and present is declared to be no longer.
     #[error("{past:?} and {present:?} both have dimension {axis} = {size}, though rows are joined to it")]
     CacheDoesNotGrow { past: String, present: String, axis: usize, size: String },

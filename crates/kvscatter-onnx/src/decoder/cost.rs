@@ -71,7 +71,7 @@ impl<'m> Cache<'m> {
     /// have none.
     #[must_use]
     pub fn open_dims(&self, dims: &BTreeMap<String, usize>) -> Vec<String> {
-        let open = self.row_dims().filter(|(_, dim)| self.size(*dim, dims).is_none());
+        let open = self.row_dims().filter(|&(axis, dim)| self.size(axis, dim, dims).is_none());
         open.map(|(axis, dim)| match dim {
             Dimension::Symbolic(symbol) => symbol.to_owned(),
             _ => format!("{}[{axis}]", self.past),
@@ -96,8 +96,7 @@ impl<'m> Cache<'m> {
         }
         let mut shape = vec![batch, rows];
         for (axis, dim) in self.row_dims() {
-            let key = || at.dims.get(&format!("{}[{axis}]", self.past)).copied();
-            shape.push(self.size(dim, at.dims).or_else(key)?);
+            shape.push(self.size(axis, dim, at.dims)?);
         }
         u64::try_from(self.element.storage_len(&shape)?).ok()
     }
@@ -110,11 +109,11 @@ impl<'m> Cache<'m> {
         dims.filter(move |(axis, _)| *axis != batch && *axis != self.axis)
     }
 
-    fn size(&self, dim: Dimension<'_>, dims: &BTreeMap<String, usize>) -> Option<usize> {
+    fn size(&self, axis: usize, dim: Dimension<'_>, dims: &BTreeMap<String, usize>) -> Option<usize> {
         match dim {
             Dimension::Known(size) => Some(size),
             Dimension::Symbolic(symbol) => dims.get(symbol).copied(),
-            Dimension::Unknown => None,
+            Dimension::Unknown => dims.get(&format!("{}[{axis}]", self.past)).copied(),
         }
     }
 }

@@ -136,16 +136,11 @@ fn cache<'m>(
     if matches!(write.axis, Axis::At(_)) && node.is("Concat") && shape.len() < 3 {
         return Ok(None);
     }
+    check_rank(past.name, node, &style, &write.axis, shape.len())?;
     let at_writer = match write.axis {
         Axis::At(axis) => from_front(axis, shape.len()),
         Axis::Open => None,
     };
-    if let (Style::TensorScatter(_), Axis::At(axis)) = (&style, write.axis) {
-        kvscatter::spec::onnx::TensorScatter::new()
-            .axis(axis)
-            .resolve_axis(shape.len())
-            .map_err(|error| node.error(error))?;
-    }
     let axis = at_writer.and_then(|axis| way.axis_at_past(axis));
     let axis = axis.filter(|&axis| axis < shape.len()).unwrap_or_else(|| open_axis(&shape, present));
     if axis == 0 && style == Style::Concat {
@@ -280,6 +275,25 @@ fn not_fed_back<'m>(
         }
     }
     Ok(())
+}
+
+/// Whether the operator can write a cache of this rank along its axis.
+fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usize) -> Result<(), Error> {
+    let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
+    if rank < 2 || (has_rank_4 && rank != 4) {
+        let want = if has_rank_4 { "4" } else { "2 or more" };
+        return Err(Error::CacheRank { name: name.to_owned(), rank, want }.at(node));
+    }
+    match (style, *axis) {
+        (Style::TensorScatter(_), Axis::At(axis)) => {
+            let scatter = kvscatter::spec::onnx::TensorScatter::new().axis(axis);
+            scatter.resolve_axis(rank).map(|_| ()).map_err(|error| node.error(error))
+        }
+        (Style::Concat, Axis::At(axis)) if from_front(axis, rank).is_none() => {
+            Err(node.error(kvscatter::Error::AxisOutOfRange { axis, rank }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The shape an operator asks for, where nobody declares one.

@@ -115,7 +115,7 @@ impl<'m> Write<'m> {
             |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
         // A value is looked at once, however often the node lists it.
         let listed: Vec<_> = inputs.take(MOST_PIECES).collect();
-        let at = listed.iter().position(|value| from_outside(value))?;
+        let at = listed.iter().position(from_outside)?;
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
         let style = match (at, listed.len()) {
             (0, 2) => Style::Concat,

@@ -61,6 +61,28 @@ pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
     }
 }
 
+pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::INTS),
+        ints: values.to_vec(),
+        ..AttributeProto::default()
+    }
+}
+
+/// A body of `If`, `Loop` or `Scan`; its outputs are named only.
+pub(crate) fn graph(name: &str, nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
+    let output = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
+    let body =
+        GraphProto { node: nodes, output: outputs.iter().map(output).collect(), ..GraphProto::default() };
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::GRAPH),
+        g: body.into(),
+        ..AttributeProto::default()
+    }
+}
+
 pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_owned()),

@@ -1,5 +1,13 @@
 //! Caches found in real exports, and in graphs made for one case each.
 
+mod bad;
+mod cost;
+mod hazards;
+mod hostile;
+mod made;
+mod styles;
+mod tensorrt;
+
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::decoder::{Decoder, Part, Role, Style};
 use kvscatter_onnx::{Dimension, Model};
@@ -95,4 +103,49 @@ fn genai_leaves_it_to_group_query_attention() {
     let want = [("input_ids", Role::TokenIds), ("attention_mask", Role::AttentionMask)];
     assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
     assert!(matches!(decoder.input(Role::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
+}
+
+/// Exporters, models and precisions that nothing here was written for.
+#[test]
+fn decoders_of_other_exporters() {
+    let (concat, past) = (Style::Concat, Style::AttentionPast);
+    let all = [Role::TokenIds, Role::AttentionMask, Role::PositionIds];
+    for (name, style, element, roles) in [
+        ("mobius-0.1-gpt2", &past, ElementType::Float32, &all[..]),
+        ("mobius-0.1-qwen3-float16", &past, ElementType::Float16, &all),
+        ("optimum-0.1-mistral-window", &concat, ElementType::Float32, &all),
+        ("optimum-0.1-opt", &concat, ElementType::Float32, &all),
+        ("optimum-0.1-qwen3-float16", &concat, ElementType::Float16, &all),
+        // ALiBi has no positions.
+        ("optimum-1.18-falcon", &concat, ElementType::Float32, &all[..2]),
+        ("optimum-1.18-gpt2", &concat, ElementType::Float32, &all),
+        ("torch-2.15-llama", &concat, ElementType::Float32, &all),
+    ] {
+        let model = load(&format!("decoders/{name}"));
+        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        assert_eq!(decoder.caches.len(), 4, "{name}");
+        for cache in &decoder.caches {
+            assert_eq!(
+                (&cache.style, cache.element, cache.axis),
+                (style, element, 2),
+                "{name}: {}",
+                cache.past
+            );
+            assert!(cache.between.is_empty() && cache.update.is_some(), "{name}: {}", cache.past);
+            let part = if cache.past.ends_with("key") { Part::Key } else { Part::Value };
+            assert_eq!(cache.part, part, "{name}: {}", cache.past);
+        }
+        let found: Vec<_> = roles_of(&decoder);
+        assert_eq!(found, roles, "{name}");
+        assert!(
+            decoder.hazards().iter().all(|hazard| hazard.kind() == "grows"),
+            "{name}: {:?}",
+            decoder.hazards()
+        );
+    }
+}
+
+fn roles_of(decoder: &Decoder<'_>) -> Vec<Role> {
+    let roles = decoder.inputs.iter().map(|input| input.role);
+    roles.filter(|role| !matches!(role, Role::Past(_))).collect()
 }

@@ -1,0 +1,88 @@
+//! Costs, against arithmetic done by hand.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::Model;
+use kvscatter_onnx::decoder::{At, Cost, Decoder};
+
+use super::made::Made;
+use crate::support::{node, testdata, value};
+
+fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Option<Cost>> {
+    let dims = BTreeMap::new();
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let at = At { batch, length, capacity, dims: &dims };
+    decoder.caches.iter().map(|cache| cache.cost(&at)).collect()
+}
+
+#[test]
+fn of_the_styles() {
+    // 2 heads of 16 floats.
+    const ROW: u64 = 2 * 16 * 4;
+    let growing = Cost {
+        per_token: ROW,
+        size: 3 * 100 * ROW,
+        static_size: 3 * 128 * ROW,
+        copied: Some(3 * 101 * ROW),
+        copied_static: Some(3 * ROW),
+    };
+    for made in [Made::growing(), Made::attention_past(), Made::group_query()] {
+        assert_eq!(costs(&made.model(), 3, 100, 128), [Some(growing); 2]);
+    }
+    // Its own capacity counts.
+    let fixed = Cost { size: 3 * 64 * ROW, static_size: 3 * 64 * ROW, copied: Some(3 * ROW), ..growing };
+    assert_eq!(costs(&Made::fixed().model(), 3, 100, 128), [Some(fixed); 2]);
+    // Every node between past and present copies the cache once more.
+    let there_and_back = vec![node("Neg", &["past_k"], "once"), node("Neg", &["once"], "twice")];
+    let between = Made::fixed().reading("past_k", "twice").before(there_and_back).model();
+    assert_eq!(costs(&between, 3, 100, 128)[0].unwrap().copied, Some(3 * ROW + 2 * 3 * 64 * ROW));
+}
+
+#[test]
+fn of_float16_and_of_what_has_no_size() {
+    let model = Model::load(&testdata("decoders/optimum-0.1-qwen3-float16/model.onnx")).unwrap();
+    let per_token = costs(&model, 1, 1, 1)[0].unwrap().per_token;
+    assert_eq!(per_token, 2 * 4 * 2, "2 heads of 4 elements of 2 bytes");
+    let strings = ["past_k", "past_v", "present_k", "present_v"].iter().fold(Made::fixed(), |made, name| {
+        let value = value(name, ElementType::String, &["batch", "2", "64", "16"]);
+        if name.starts_with("past") { made.input(value) } else { made.output(value) }
+    });
+    assert_eq!(costs(&strings.model(), 1, 1, 1), [None; 2]);
+}
+
+/// The export leaves the size of a head open; its weights do not.
+#[test]
+fn a_head_size_that_only_the_weights_tell() {
+    let model = Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap();
+    assert!(costs(&model, 1, 1, 1).iter().all(|cost| cost.unwrap().per_token == 2 * 16 * 4));
+}
+
+#[test]
+fn open_sizes_are_asked_for() {
+    let open = ["batch", "heads", "past", "?"];
+    let made = Made::growing().input(value("past_k", ElementType::Float32, &open)).output(value(
+        "present_k",
+        ElementType::Float32,
+        &["batch", "heads", "all", "?"],
+    ));
+    let model = made.model();
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
+    let mut dims = BTreeMap::new();
+    assert_eq!(cache.open_dims(&dims), ["heads", "past_k[3]"]);
+    assert_eq!(cache.cost(&At { batch: 1, length: 1, capacity: 1, dims: &dims }), None);
+    dims.insert("heads".to_owned(), 4);
+    assert_eq!(cache.open_dims(&dims), ["past_k[3]"]);
+    dims.insert("past_k[3]".to_owned(), 8);
+    assert_eq!(cache.open_dims(&dims), [""; 0]);
+    let cost = cache.cost(&At { batch: 1, length: 1, capacity: 1, dims: &dims }).unwrap();
+    assert_eq!(cost.per_token, 4 * 8 * 4);
+}
+
+#[test]
+fn sizes_that_no_machine_has() {
+    for (batch, length) in [(usize::MAX, 1), (1, usize::MAX), (1 << 40, 1 << 40)] {
+        assert_eq!(costs(&Made::growing().model(), batch, length, 1)[0], None);
+    }
+}

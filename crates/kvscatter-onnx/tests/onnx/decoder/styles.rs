@@ -1,0 +1,141 @@
+//! Caches whose style is not known, with the reason.
+
+use kvscatter::ElementType;
+use kvscatter_onnx::decoder::{Decoder, Part, Style, Unknown};
+
+use super::made::Made;
+use crate::support::{graph, int, node, value};
+
+const FLOAT: ElementType = ElementType::Float32;
+
+/// The style of the keys, and the axis of their sequence.
+fn keys(made: Made) -> (String, usize) {
+    let model = made.model();
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
+    assert!(matches!(cache.style, Style::Unknown(_)), "{:?}", cache.style);
+    assert_eq!(cache.present, "present_k");
+    (cache.style.to_string(), cache.axis)
+}
+
+#[test]
+fn rows_that_are_joined_otherwise() {
+    let made = Made::growing()
+        .before(vec![node("Relu", &["new_k"], "rows")])
+        .change("present_k", |node| node.input = ["rows", "past_k"].map(str::to_owned).to_vec());
+    assert_eq!(keys(made), ("unknown: the new rows come before the old".to_owned(), 2));
+    let made = Made::growing().change("present_k", |node| node.input.push("new_v".to_owned()));
+    assert_eq!(keys(made), ("unknown: a Concat of 3 tensors".to_owned(), 2));
+    let made = Made::growing()
+        .input(value("past_k", FLOAT, &["past", "batch", "2", "16"]))
+        .output(value("present_k", FLOAT, &["all", "batch", "2", "16"]))
+        .change("present_k", |node| node.attribute = vec![int("axis", 0)]);
+    assert_eq!(keys(made), ("unknown: the sequence is axis 0".to_owned(), 0));
+}
+
+#[test]
+fn caches_that_change_their_shape_on_the_way() {
+    let made =
+        Made::growing().reading("past_k", "flat").before(vec![node("Reshape", &["past_k", "shape"], "flat")]);
+    let made = made.input(value("shape", ElementType::Int64, &["4"]));
+    assert_eq!(keys(made), ("unknown: Reshape changes its shape on the way".to_owned(), 2));
+}
+
+#[test]
+fn other_operators() {
+    let other = |domain: &str, op_type: &str, inputs: &[&str], outputs: &[&str]| {
+        let mut node = node(op_type, inputs, "y");
+        node.domain = Some(domain.to_owned());
+        node.output = outputs.iter().map(|&output| output.to_owned()).collect();
+        Made::attention_past().change("y", |old| *old = node)
+    };
+    let microsoft = "com.microsoft";
+    let out = ["y", "present_k", "present_v"];
+    let mha = ["q", "new_k", "new_v", "", "", "", "past_k", "past_v"];
+    let made = || other(microsoft, "MultiHeadAttention", &mha, &out);
+    assert_eq!(keys(made()).0, "unknown: com.microsoft's MultiHeadAttention writes it");
+    let masked = ["q", "new_k", "new_v", "", "", "past_k", "past_v"];
+    let (style, axis) = keys(other(microsoft, "DecoderMaskedMultiHeadAttention", &masked, &out));
+    assert_eq!(
+        (style.as_str(), axis),
+        ("unknown: com.microsoft's DecoderMaskedMultiHeadAttention writes it", 2)
+    );
+    // A domain that nobody has heard of: pasts and presents are paired in order.
+    let made = Made::attention_past();
+    let mut model = {
+        let mut node = node("KeyValueAttention", &["q", "past_v", "past_k"], "y");
+        node.domain = Some("org.example".to_owned());
+        node.output = out.map(str::to_owned).to_vec();
+        let made = made.change("y", |old| *old = node);
+        let hidden = |name: &str| value(name, FLOAT, &["batch", "s", "32"]);
+        made.input(hidden("q")).output(hidden("y")).model()
+    };
+    model.proto_mut().opset_import.push(crate::support::opset("org.example", 1));
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
+    assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
+    let operator =
+        Unknown::Operator { domain: "org.example".to_owned(), op_type: "KeyValueAttention".to_owned() };
+    assert_eq!(decoder.caches[0].style, Style::Unknown(operator));
+
+    let model = other(microsoft, "MultiHeadAttention", &mha, &out).model();
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let parts: Vec<_> = decoder.caches.iter().map(|cache| cache.part).collect();
+    assert_eq!(parts, [Part::Key, Part::Value]);
+}
+
+/// What `kvscatter lower` makes of a `TensorScatter`.
+#[test]
+fn a_cache_that_is_scattered_into() {
+    for op_type in ["ScatterND", "ScatterElements"] {
+        let made = Made::fixed()
+            .input(value("at", ElementType::Int64, &["batch", "2", "s", "16"]))
+            .change("present_k", |old| *old = node(op_type, &["past_k", "at", "new_k"], "present_k"));
+        assert_eq!(keys(made), (format!("unknown: {op_type} writes it"), 2));
+    }
+}
+
+/// The merged decoders of optimum: one branch has a past, the other has none.
+#[test]
+fn a_branch_that_holds_the_decoder() {
+    let join = |past: &str, new: &str, output: &str| {
+        let mut join = node("Concat", &[past, new], output);
+        join.attribute = vec![int("axis", 2)];
+        join
+    };
+    let with = vec![join("past_v", "new_v", "then_v"), join("past_k", "new_k", "then_k")];
+    let without = vec![node("Identity", &["new_k"], "else_k"), node("Identity", &["new_v"], "else_v")];
+    let mut branch = node("If", &["use_cache"], "present_k");
+    branch.output = ["present_k", "present_v"].map(str::to_owned).to_vec();
+    branch.attribute = vec![
+        graph("then_branch", with, &["then_k", "then_v"]),
+        graph("else_branch", without, &["else_k", "else_v"]),
+    ];
+    let mut made = Made::growing().input(value("use_cache", ElementType::Bool, &["1"]));
+    made.nodes = vec![branch, node("Relu", &["q"], "y")];
+    // New rows are no pasts: here they come in another layout.
+    for name in ["new_k", "new_v"] {
+        made = made.input(value(name, FLOAT, &["batch", "s", "32"]));
+    }
+    let model = made.model();
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
+    assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
+    assert_eq!(decoder.caches[0].style.to_string(), "unknown: If writes it");
+}
+
+#[test]
+fn a_sliding_window_is_joined_and_cut() {
+    let cut = node("Slice", &["joined", "one", "end"], "present_k");
+    let made = Made::growing()
+        .making("present_k", "joined")
+        .reading("present_k", "joined")
+        .node(cut)
+        .input(value("one", ElementType::Int64, &["1"]))
+        .input(value("end", ElementType::Int64, &["1"]))
+        .output(value("present_k", FLOAT, &["batch", "2", "past", "16"]));
+    let model = made.model();
+    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
+    assert_eq!((&cache.style, cache.between.len()), (&Style::Concat, 1));
+}

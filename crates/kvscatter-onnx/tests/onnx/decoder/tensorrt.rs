@@ -1,0 +1,121 @@
+//! What TensorRT refuses: each rule in a graph that breaks it and no other.
+
+use kvscatter::spec::tensorrt::NetworkError;
+use kvscatter::{Argument, ElementType, Error, Mode};
+use kvscatter_onnx::decoder::Reason;
+
+use super::made::{Made, circular, scatter};
+use crate::support::{int, node, value};
+
+fn network(name: &str, error: NetworkError) -> (String, Reason) {
+    (name.to_owned(), Reason::Network(error))
+}
+
+fn cache(made: Made, name: &str, element: ElementType, dims: &[&str]) -> Made {
+    let present = name.replace("past", "present");
+    made.input(value(name, element, dims)).output(value(&present, element, dims))
+}
+
+#[test]
+fn what_it_takes() {
+    assert_eq!(Made::fixed().refusals(), []);
+    for element in [ElementType::Float16, ElementType::BFloat16] {
+        let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "64", "16"]);
+        assert_eq!(made.refusals(), []);
+    }
+    assert_eq!(
+        Made::fixed().change("present_k", |node| node.attribute = vec![int("axis", 2)]).refusals(),
+        []
+    );
+    for made in [Made::growing(), Made::attention_past(), Made::group_query()] {
+        assert_eq!(made.refusals(), [], "no layer is made of them");
+    }
+}
+
+#[test]
+fn rank_axis_and_mode() {
+    let flat = cache(Made::fixed(), "past_v", ElementType::Float32, &["batch", "64", "32"]);
+    let error = Error::Rank { argument: Argument::Cache, rank: 3, expected: &[4] };
+    assert_eq!(flat.refusals(), [network("npresent_v", NetworkError::Layer { layer: 1, error })]);
+
+    for axis in [1, 3, -1, -3] {
+        let made = Made::fixed().change("present_k", |node| node.attribute = vec![int("axis", axis)]);
+        assert_eq!(made.refusals(), [("npresent_k".to_owned(), Reason::Axis { axis })]);
+    }
+    let made = Made::fixed().change("present_k", circular);
+    assert_eq!(made.refusals(), [("npresent_k".to_owned(), Reason::Mode { mode: Mode::Circular })]);
+}
+
+#[test]
+fn types_and_capacity() {
+    let element = ElementType::Int8;
+    let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "64", "16"]);
+    let error = Error::ElementType { argument: Argument::Cache, element };
+    assert_eq!(made.refusals(), [network("npresent_k", NetworkError::Layer { layer: 0, error })]);
+
+    for open in ["capacity", "?"] {
+        let made = cache(Made::fixed(), "past_k", ElementType::Float32, &["batch", "2", open, "16"]);
+        let error = NetworkError::DynamicMaxSequenceLength { layer: 0 };
+        assert_eq!(made.refusals(), [network("npresent_k", error)]);
+    }
+}
+
+#[test]
+fn where_caches_come_from_and_go_to() {
+    let handed_on =
+        Made::fixed().reading("past_k", "same").before(vec![node("Identity", &["past_k"], "same")]);
+    assert_eq!(
+        handed_on.refusals(),
+        [network("npresent_k", NetworkError::CacheNotNetworkInput { layer: 0 })]
+    );
+
+    let handed_on = Made::fixed().making("present_v", "raw").reading("present_v", "raw").node(node(
+        "Identity",
+        &["raw"],
+        "present_v",
+    ));
+    let error = NetworkError::OutputNotMarked { layer: 1 };
+    assert_eq!(handed_on.refusals(), [network("npresent_v", error)], "the node keeps its name");
+}
+
+#[test]
+fn layers_that_meet() {
+    let shared = Made::fixed().node(scatter("past_k", "new_k", "other")).output(value(
+        "other",
+        ElementType::Float32,
+        &["batch", "2", "64", "16"],
+    ));
+    assert_eq!(
+        shared.refusals(),
+        [network("nother", NetworkError::CacheSharedByLayers { layer: 2, first: 0 })]
+    );
+
+    let chained = Made::fixed().node(scatter("present_k", "new_k", "later")).output(value(
+        "later",
+        ElementType::Float32,
+        &["batch", "2", "64", "16"],
+    ));
+    assert_eq!(
+        chained.refusals(),
+        [
+            network("nlater", NetworkError::CacheNotNetworkInput { layer: 2 }),
+            network("nlater", NetworkError::FedByLayer { layer: 2, from: 0, argument: Argument::Cache }),
+        ]
+    );
+
+    let update = Made::fixed().change("present_v", |node| node.input[1] = "present_k".to_owned());
+    assert_eq!(
+        update.refusals(),
+        [network("npresent_v", NetworkError::FedByLayer { layer: 1, from: 0, argument: Argument::Update })]
+    );
+}
+
+#[test]
+fn refusals_in_words() {
+    let made = Made::fixed().change("present_k", |node| node.attribute = vec![int("axis", 1)]);
+    let model = made.model();
+    let graph = model.graph().unwrap();
+    let refusals = kvscatter_onnx::decoder::Decoder::of(&graph).unwrap().tensorrt_refusals();
+    let text: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(text, [r#"node 0 "npresent_k" (TensorScatter): axis = 1: must be -2 (or 2)"#]);
+}
