@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 
 use super::{FoldError, MAX_VALUES, Value, Values, Work, shapes};
-use crate::proto::{AttributeProto, NodeProto, TensorProto};
+use crate::proto::{AttributeProto, NodeProto};
 use crate::{Error, ExternalData, attribute, tensor_proto};
 
 /// A node's operator with what it is applied to.
@@ -137,11 +137,6 @@ impl<'a> Call<'a> {
         let code = |attribute| attribute::int(attribute).map(|code| i32::try_from(code).unwrap_or(i32::MAX));
         let code = self.attribute(name).map(code).transpose()?.filter(|&code| code != 0);
         code.map(|code| tensor_proto::element_type(Some(code))).transpose()
-    }
-
-    /// A tensor that is an attribute.
-    pub(super) fn tensor(&self, message: &TensorProto) -> Result<Value, Error> {
-        Value::of(&tensor_proto::decode(message.clone(), self.external)?)
     }
 
     /// An axis given as an attribute, of an input.

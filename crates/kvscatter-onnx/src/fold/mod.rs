@@ -24,8 +24,7 @@ mod value;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::proto::TensorProto;
-use crate::{Error, ExternalData, Graph, Node, tensor_proto};
+use crate::{Error, ExternalData, Graph, Node};
 
 pub use error::FoldError;
 
@@ -46,6 +45,9 @@ const MAX_PARAMETERS: usize = 1 << 10;
 
 /// How many bytes of values, and multiplications of matrix products, one [`Fold`] computes between two changes.
 const MAX_WORK: u64 = 512 << 20;
+
+/// What a node costs, whatever it computes.
+const NODE_WORK: usize = 1 << 10;
 
 /// How deep functions may call each other.
 const MAX_DEPTH: usize = 16;
@@ -147,7 +149,10 @@ impl<'g, 'm> Fold<'g, 'm> {
                     }
                 }
                 Source::Initializer(tensor) => {
-                    let value = self.read(name, tensor, level)?;
+                    let value = match level {
+                        Level::Values => Value::read(name, tensor, self.external)?,
+                        _ => Value::header(name, tensor)?,
+                    };
                     self.store(id, value, level)?;
                 }
                 Source::Input | Source::Absent | Source::Set => {
@@ -203,7 +208,7 @@ impl<'g, 'm> Fold<'g, 'm> {
     }
 
     fn outputs(&self, node: &Node<'m>, wires: &Wires, values: bool) -> Result<Vec<Option<Value>>, Error> {
-        self.work.charge(1)?;
+        self.work.charge(NODE_WORK)?;
         let attributes = Attributes::resolve(node.proto(), &self.attributes)?;
         let inputs: Vec<_> = wires.inputs.iter().map(|id| id.and_then(|id| self.body.value(id))).collect();
         if node.is_function() {
@@ -236,7 +241,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             return Err(FoldError::TooDeep { limit }.into());
         }
         let function = self.functions.called(node.proto()).ok_or(FoldError::NoRule)?;
-        self.work.charge(function.node.len())?;
+        self.work.charge(function.node.len().saturating_mul(NODE_WORK))?;
         for input in inputs.iter().flatten() {
             self.work.charge_values(input)?;
         }
@@ -257,14 +262,6 @@ impl<'g, 'm> Fold<'g, 'm> {
             outputs.push(if is_used { Some(called.demand(name, level)?.clone()) } else { None });
         }
         Ok(outputs)
-    }
-
-    fn read(&self, name: &str, tensor: &TensorProto, level: Level) -> Result<Value, Error> {
-        let header = header(tensor).map_err(|error| error.in_tensor(name))?;
-        if level < Level::Values || header.len() > MAX_VALUES {
-            return Ok(header);
-        }
-        Value::of(&tensor_proto::decode(tensor.clone(), self.external)?)
     }
 
     fn store(&mut self, id: usize, value: Value, level: Level) -> Result<(), Error> {
@@ -298,11 +295,4 @@ impl Work {
             Some(values) => values.len().saturating_mul(8),
         })
     }
-}
-
-/// A tensor's type and shape, its values left where they are.
-fn header(tensor: &TensorProto) -> Result<Value, Error> {
-    let dims = tensor.dims.iter().enumerate();
-    let shape = dims.map(|(axis, &dim)| tensor_proto::size(axis, dim)).collect::<Result<_, _>>()?;
-    Value::shaped(tensor_proto::element_type(tensor.data_type)?, shape)
 }

@@ -149,3 +149,145 @@ fn what_is_set_cuts_the_graph() {
     let error = fold.set("input_ids", mismatched).unwrap_err();
     assert!(matches!(error.root(), Error::Fold(FoldError::Values { got: 1, .. })), "{error}");
 }
+
+/// A graph that calls functions, each of one node unless told otherwise.
+mod functions {
+    use super::{Fold, FoldError, Value, Values};
+    use crate::proto::attribute_proto::AttributeType;
+    use crate::proto::{
+        AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+    };
+    use crate::{Error, Graph};
+    use kvscatter::ElementType;
+
+    fn strings(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn node(domain: &str, op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
+        NodeProto {
+            domain: Some(domain.to_owned()),
+            op_type: Some(op_type.to_owned()),
+            input: strings(input),
+            output: strings(output),
+            ..Default::default()
+        }
+    }
+
+    fn int(name: &str, value: i64) -> AttributeProto {
+        AttributeProto {
+            name: Some(name.to_owned()),
+            i: Some(value),
+            r#type: Some(AttributeType::INT),
+            ..Default::default()
+        }
+    }
+
+    fn reference(name: &str, to: &str) -> AttributeProto {
+        AttributeProto {
+            name: Some(name.to_owned()),
+            ref_attr_name: Some(to.to_owned()),
+            r#type: Some(AttributeType::INT),
+            ..Default::default()
+        }
+    }
+
+    fn imports() -> Vec<OperatorSetIdProto> {
+        let import = |domain: &str| OperatorSetIdProto {
+            domain: Some(domain.to_owned()),
+            version: Some(24),
+            ..Default::default()
+        };
+        vec![import(""), import("own")]
+    }
+
+    fn function(name: &str, input: &[&str], output: &[&str], node: Vec<NodeProto>) -> FunctionProto {
+        FunctionProto {
+            domain: Some("own".to_owned()),
+            name: Some(name.to_owned()),
+            input: strings(input),
+            output: strings(output),
+            node,
+            opset_import: imports(),
+            ..Default::default()
+        }
+    }
+
+    fn model(call: NodeProto, functions: Vec<FunctionProto>) -> ModelProto {
+        let input = ValueInfoProto { name: Some("x".to_owned()), ..Default::default() };
+        let graph = GraphProto { node: vec![call], input: vec![input], ..Default::default() };
+        ModelProto { graph: graph.into(), functions, opset_import: imports(), ..Default::default() }
+    }
+
+    fn evaluate(model: &ModelProto, x: Value) -> Result<Value, Error> {
+        let graph = Graph::new(model)?;
+        let mut fold = Fold::new(&graph, None);
+        fold.set("x", x)?;
+        fold.value("y").cloned()
+    }
+
+    #[test]
+    fn attributes_come_from_the_call_or_are_defaults() {
+        let mut flatten = node("", "Flatten", &["a"], &["b"]);
+        flatten.attribute = vec![reference("axis", "where")];
+        let mut flat = function("Flat", &["a"], &["b"], vec![flatten]);
+        let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
+        let call = || node("own", "Flat", &["x"], &["y"]);
+        // Neither says: the operator's own default, 1.
+        assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [2, 12]);
+        flat.attribute_proto = vec![int("where", 2)];
+        assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [6, 4]);
+        let mut says = call();
+        says.attribute = vec![int("where", 3)];
+        assert_eq!(evaluate(&model(says, vec![flat]), x()).unwrap().shape, [24, 1]);
+    }
+
+    #[test]
+    fn what_a_body_makes_of_shapes_is_known_though_the_input_is_not() {
+        let rows = vec![node("", "Shape", &["a"], &["s"]), node("", "Neg", &["s"], &["b"])];
+        let inner = function("Rows", &["a"], &["b"], rows);
+        let outer = function("Outer", &["a", "left_out"], &["b"], vec![node("own", "Rows", &["a"], &["b"])]);
+        let model = model(node("own", "Outer", &["x"], &["y"]), vec![inner, outer]);
+        let got = evaluate(&model, Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
+        assert_eq!(got.data, Some(Values::Ints(vec![-5, -3])));
+    }
+
+    #[test]
+    fn bodies_that_are_not_well_formed_are_refused() {
+        let x = || Value::shaped(ElementType::Float32, vec![1]).unwrap();
+        let refused = |body: Vec<NodeProto>| {
+            let function = function("F", &["a"], &["b"], body);
+            evaluate(&model(node("own", "F", &["x"], &["y"]), vec![function]), x()).unwrap_err()
+        };
+        let error = refused(vec![node("own", "F", &["a"], &["b"])]);
+        assert!(matches!(error.root(), Error::Fold(FoldError::TooDeep { limit: 16 })), "{error}");
+        let error = refused(vec![node("", "Neg", &["b"], &["c"]), node("", "Neg", &["c"], &["b"])]);
+        assert!(matches!(error.root(), Error::ValueMissing { name } if name == "b"), "{error}");
+        let error = refused(vec![node("", "Neg", &["a"], &["a"])]);
+        assert!(matches!(error.root(), Error::DuplicateName { name } if name == "a"), "{error}");
+        let error = refused(vec![node("", "Neg", &["a"], &["c"])]);
+        assert!(matches!(error.root(), Error::ValueMissing { name } if name == "b"), "{error}");
+        let error = refused(vec![node("", "Mystery", &["a"], &["b"])]);
+        assert!(matches!(error.root(), Error::Fold(FoldError::NoRule)), "{error}");
+        assert!(error.to_string().contains("Mystery"), "{error}");
+    }
+
+    #[test]
+    fn functions_that_multiply_are_stopped() {
+        let level = |depth: usize| {
+            let (name, next) = (format!("F{depth}"), format!("F{}", depth + 1));
+            let calls = (0..200).map(|call| {
+                let output = if call == 199 { "b".to_owned() } else { format!("b{call}") };
+                let input = if call == 0 { "a".to_owned() } else { format!("b{}", call - 1) };
+                node("own", &next, &[&input], &[&output])
+            });
+            function(&name, &["a"], &["b"], calls.collect())
+        };
+        let mut functions: Vec<_> = (0..4).map(level).collect();
+        functions.push(function("F4", &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]));
+        let model = model(node("own", "F0", &["x"], &["y"]), functions);
+        let x = Value::ints(vec![1; 1 << 18]).unwrap();
+        let error = evaluate(&model, x).unwrap_err();
+        assert!(matches!(error.root(), Error::Fold(FoldError::TooMuch { .. })), "{error}");
+    }
+}

@@ -3,9 +3,10 @@
 use kvscatter::ElementType;
 
 use super::number::{self, Kind};
-use super::{FoldError, shapes};
+use super::{FoldError, MAX_VALUES, shapes};
 use crate::eval::MAX_RANK;
-use crate::{Data, Error, Tensor, storage_len};
+use crate::proto::TensorProto;
+use crate::{Data, Error, ExternalData, Tensor, storage_len, tensor_proto};
 
 /// A value of a graph. Its fields belong together as [`Value::new`] checks.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +76,35 @@ impl Value {
             Data::Strings(_) => None,
         };
         Self::new(tensor.element(), tensor.shape().to_vec(), data)
+    }
+
+    /// What a file says of a tensor, without its values.
+    ///
+    /// # Errors
+    /// Within [`Error::InTensor`]: [`Error::UndefinedType`], [`Error::UnsupportedType`], [`Error::NegativeDim`], and
+    /// those of [`new`](Self::new).
+    pub(crate) fn header(name: &str, message: &TensorProto) -> Result<Self, Error> {
+        let dims = message.dims.iter().enumerate();
+        let shape = dims.map(|(axis, &dim)| tensor_proto::size(axis, dim)).collect::<Result<_, _>>();
+        let element = tensor_proto::element_type(message.data_type);
+        let header = element.and_then(|element| Self::shaped(element, shape?));
+        header.map_err(|error| error.in_tensor(name))
+    }
+
+    /// The tensor of a file, its values only if they are at most [`MAX_VALUES`].
+    ///
+    /// # Errors
+    /// Those of [`header`](Self::header) and of [`tensor_proto::decode`].
+    pub(crate) fn read(
+        name: &str,
+        message: &TensorProto,
+        external: Option<&ExternalData>,
+    ) -> Result<Self, Error> {
+        let header = Self::header(name, message)?;
+        if header.len() > MAX_VALUES {
+            return Ok(header);
+        }
+        Self::of(&tensor_proto::decode(message.clone(), external)?)
     }
 
     /// How many dimensions.

@@ -1,4 +1,4 @@
-//! Operators that compute each element of the output from one element of each input.
+//! Operators that compute each element of the output from one element of each of several inputs, and casts.
 
 use kvscatter::ElementType;
 
@@ -6,7 +6,7 @@ use crate::Error;
 use crate::attribute;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{self, Kind, fit, round};
-use crate::fold::shapes::{broadcast, spread};
+use crate::fold::shapes::{self, broadcast, spread};
 use crate::fold::{FoldError, Value, Values};
 
 pub(super) fn cast(call: &Call<'_>) -> Outputs {
@@ -93,11 +93,11 @@ fn int_operator(call: &Call<'_>) -> Result<IntOperator, Error> {
         },
         "Mod" if call.flag("fmod", false)? => |l, r| {
             non_zero(r)?;
-            Ok(Some(l.wrapping_rem(r)))
+            Ok(Some(remainder(l, r)))
         },
         "Mod" => |l, r| {
             non_zero(r)?;
-            let rest = l.wrapping_rem(r);
+            let rest = remainder(l, r);
             Ok(if rest != 0 && (rest < 0) != (r < 0) { rest.checked_add(r) } else { Some(rest) })
         },
         "Pow" => |l, r| match u32::try_from(r) {
@@ -122,6 +122,11 @@ fn float_operator(call: &Call<'_>) -> Result<fn(f64, f64) -> f64, Error> {
         "Pow" => f64::powf,
         _ => return Err(FoldError::NoForm { what: "floats" }.into()),
     })
+}
+
+/// The only remainder that does not fit beside its quotient is the least integer's by -1.
+fn remainder(left: i64, right: i64) -> i64 {
+    left.checked_rem(right).unwrap_or(0)
 }
 
 fn non_zero(divisor: i64) -> Result<(), Error> {
@@ -152,6 +157,7 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
         let mut result: Option<Values> = None;
         for input in &inputs {
             let Some(data) = &input.data else { return Ok(None) };
+            call.work.charge(shapes::elements(shape))?;
             let data = data.pick(&spread(&input.shape, shape))?;
             result = Some(match (result, data) {
                 (None, data) => data,
@@ -174,176 +180,6 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
         }
     });
     Ok(vec![made?])
-}
-
-pub(super) fn compare(call: &Call<'_>) -> Outputs {
-    fn ordered<T: PartialOrd>(op_type: &str) -> fn(&T, &T) -> bool {
-        match op_type {
-            "Less" => T::lt,
-            "LessOrEqual" => T::le,
-            "Greater" => T::gt,
-            "GreaterOrEqual" => T::ge,
-            _ => T::eq,
-        }
-    }
-    let [left, right] = [call.input(0)?, call.input(1)?];
-    same_type(call, 1, left)?;
-    let made = call.make(ElementType::Bool, broadcast(&left.shape, &right.shape)?, |shape| {
-        let (ls, rs) = (&left.shape, &right.shape);
-        Ok(match (&left.data, &right.data) {
-            (Some(Values::Ints(l)), Some(Values::Ints(r))) => {
-                let holds = ordered::<i64>(call.op_type);
-                Some(pairs(l, ls, r, rs, shape).map(|(l, r)| holds(&l, &r)).collect())
-            }
-            (Some(Values::Floats(l)), Some(Values::Floats(r))) => {
-                let holds = ordered::<f64>(call.op_type);
-                Some(pairs(l, ls, r, rs, shape).map(|(l, r)| holds(&l, &r)).collect())
-            }
-            (Some(Values::Bools(l)), Some(Values::Bools(r))) => {
-                let holds = ordered::<bool>(call.op_type);
-                Some(pairs(l, ls, r, rs, shape).map(|(l, r)| holds(&l, &r)).collect())
-            }
-            _ => None,
-        }
-        .map(Values::Bools))
-    });
-    Ok(vec![made?])
-}
-
-pub(super) fn logic(call: &Call<'_>) -> Outputs {
-    let [left, right] = [call.input(0)?, call.input(1)?];
-    for (index, input) in [left, right].into_iter().enumerate() {
-        of_kind(index, input, Kind::Bool)?;
-    }
-    let holds: fn(bool, bool) -> bool = match call.op_type {
-        "And" => |l, r| l && r,
-        "Or" => |l, r| l || r,
-        _ => |l, r| l != r,
-    };
-    let made = call.make(ElementType::Bool, broadcast(&left.shape, &right.shape)?, |shape| {
-        let (Some(l), Some(r)) = (left.as_bools(), right.as_bools()) else { return Ok(None) };
-        let pairs = pairs(l, &left.shape, r, &right.shape, shape);
-        Ok(Some(Values::Bools(pairs.map(|(l, r)| holds(l, r)).collect())))
-    });
-    Ok(vec![made?])
-}
-
-pub(super) fn not(call: &Call<'_>) -> Outputs {
-    let input = call.input(0)?;
-    of_kind(0, input, Kind::Bool)?;
-    let made = call.make(ElementType::Bool, input.shape.clone(), |_| {
-        Ok(input.as_bools().map(|values| Values::Bools(values.iter().map(|value| !value).collect())))
-    });
-    Ok(vec![made?])
-}
-
-pub(super) fn is_special(call: &Call<'_>) -> Outputs {
-    let input = call.input(0)?;
-    let (negative, positive) = (call.flag("detect_negative", true)?, call.flag("detect_positive", true)?);
-    let is_nan = call.op_type == "IsNaN";
-    let holds = |value: f64| match is_nan {
-        true => value.is_nan(),
-        false => (negative && value == f64::NEG_INFINITY) || (positive && value == f64::INFINITY),
-    };
-    let made = call.make(ElementType::Bool, input.shape.clone(), |_| {
-        Ok(input.as_floats().map(|values| Values::Bools(values.iter().map(|&value| holds(value)).collect())))
-    });
-    Ok(vec![made?])
-}
-
-pub(super) fn signed(call: &Call<'_>) -> Outputs {
-    let input = call.input(0)?;
-    let element = input.element;
-    let ints: fn(i64) -> Option<i64> = match call.op_type {
-        "Neg" => i64::checked_neg,
-        "Abs" => i64::checked_abs,
-        _ => |value| Some(value.signum()),
-    };
-    let floats: fn(f64) -> f64 = match call.op_type {
-        "Neg" => |value| -value,
-        "Abs" => f64::abs,
-        // Zeros and NaN are their own sign.
-        _ => |value| {
-            if value > 0.0 {
-                1.0
-            } else if value < 0.0 {
-                -1.0
-            } else {
-                value
-            }
-        },
-    };
-    let made = call.make(element, input.shape.clone(), |_| {
-        Ok(match &input.data {
-            Some(Values::Ints(values)) => {
-                let results = values.iter().map(|&value| fit(element, ints(value)));
-                Some(Values::Ints(results.collect::<Result<_, _>>()?))
-            }
-            Some(Values::Floats(values)) => {
-                Some(Values::Floats(values.iter().copied().map(floats).collect()))
-            }
-            _ => None,
-        })
-    });
-    Ok(vec![made?])
-}
-
-pub(super) fn unary(call: &Call<'_>) -> Outputs {
-    let compute: fn(f64) -> f64 = match call.op_type {
-        "Sqrt" => f64::sqrt,
-        "Reciprocal" => f64::recip,
-        "Floor" => f64::floor,
-        "Ceil" => f64::ceil,
-        "Round" => f64::round_ties_even,
-        "Exp" => f64::exp,
-        "Log" => f64::ln,
-        "Sin" => f64::sin,
-        "Cos" => f64::cos,
-        "Tan" => f64::tan,
-        "Tanh" => f64::tanh,
-        "Erf" => libm::erf,
-        "Sigmoid" => sigmoid,
-        "Softplus" => |value| value.exp().ln_1p(),
-        _ => return Err(FoldError::NoRule.into()),
-    };
-    each(call, call.input(0)?, compute)
-}
-
-pub(super) fn relu(call: &Call<'_>) -> Outputs {
-    let input = call.input(0)?;
-    if Kind::of(input.element) == Some(Kind::Int) {
-        return call.shaped([(input.element, input.shape.clone())]);
-    }
-    each(call, input, |value| if value < 0.0 { 0.0 } else { value })
-}
-
-pub(super) fn leaky_relu(call: &Call<'_>) -> Outputs {
-    let alpha = call.float("alpha", 0.01)?;
-    each(call, call.input(0)?, |value| if value < 0.0 { alpha * value } else { value })
-}
-
-/// `Swish`, and `QuickGelu` by its default.
-pub(super) fn swish(call: &Call<'_>) -> Outputs {
-    let alpha = call.float("alpha", if call.op_type == "QuickGelu" { 1.702 } else { 1.0 })?;
-    each(call, call.input(0)?, |value| value * sigmoid(alpha * value))
-}
-
-pub(super) fn gelu(call: &Call<'_>) -> Outputs {
-    match call.string("approximate", "none")? {
-        "tanh" => each(call, call.input(0)?, gelu_by_tanh),
-        "none" => each(call, call.input(0)?, gelu_by_erf),
-        other => Err(FoldError::AttributeValue { name: "approximate", value: other.to_owned() }.into()),
-    }
-}
-
-/// ONNX Runtime's `BiasGelu` and `FastGelu`: a sum first.
-pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
-    let input = call.input(0)?;
-    let shape = match call.optional(1) {
-        Some(bias) => broadcast(&input.shape, &bias.shape)?,
-        None => input.shape.clone(),
-    };
-    call.shaped([(input.element, shape)])
 }
 
 /// The bounds are inputs, attributes in old versions, or open.
@@ -396,33 +232,8 @@ fn float_bound(bound: Option<Option<Values>>) -> Option<f64> {
     }
 }
 
-fn each(call: &Call<'_>, input: &Value, compute: impl Fn(f64) -> f64) -> Outputs {
-    of_kind(0, input, Kind::Float)?;
-    let element = input.element;
-    let made = call.make(element, input.shape.clone(), |_| {
-        let values = input.as_floats();
-        Ok(values.map(|values| {
-            Values::Floats(values.iter().map(|&value| round(element, compute(value))).collect())
-        }))
-    });
-    Ok(vec![made?])
-}
-
-fn sigmoid(value: f64) -> f64 {
-    1.0 / (1.0 + (-value).exp())
-}
-
-fn gelu_by_erf(value: f64) -> f64 {
-    0.5 * value * (1.0 + libm::erf(value * std::f64::consts::FRAC_1_SQRT_2))
-}
-
-fn gelu_by_tanh(value: f64) -> f64 {
-    let inner = (2.0 / std::f64::consts::PI).sqrt() * (value + 0.044715 * value * value * value);
-    0.5 * value * (1.0 + inner.tanh())
-}
-
 /// The operands of each element of a shape that both inputs broadcast to.
-fn pairs<'a, L: Copy, R: Copy>(
+pub(super) fn pairs<'a, L: Copy, R: Copy>(
     left: &'a [L],
     left_shape: &[usize],
     right: &'a [R],
@@ -433,7 +244,7 @@ fn pairs<'a, L: Copy, R: Copy>(
     positions.filter_map(|(l, r)| Some((*left.get(l)?, *right.get(r)?)))
 }
 
-fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Result<(), Error> {
+pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Result<(), Error> {
     let element = call.input(index)?.element;
     if element == as_that.element {
         return Ok(());
@@ -441,7 +252,7 @@ fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Result<(), Error
     Err(FoldError::InputType { input: index, element, want: "the other inputs' type" }.into())
 }
 
-fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), Error> {
+pub(super) fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), Error> {
     let want = match kind {
         Kind::Int => "an integer",
         Kind::Float => "a float",

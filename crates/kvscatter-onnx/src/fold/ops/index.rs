@@ -156,6 +156,7 @@ fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Opti
 /// The shape is a matter of values: they must be known.
 pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
+    call.work.charge(input.data.as_ref().map_or(0, Values::len))?;
     let is_set: Vec<bool> = match &input.data {
         Some(Values::Ints(values)) => values.iter().map(|&value| value != 0).collect(),
         Some(Values::Floats(values)) => values.iter().map(|&value| value != 0.0).collect(),

@@ -3,6 +3,7 @@
 mod attention;
 mod elementwise;
 mod index;
+mod logic;
 mod movement;
 mod neural;
 mod normalization;
@@ -10,6 +11,7 @@ mod reduce;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod unary;
 
 use super::Value;
 use super::call::Call;
@@ -68,21 +70,21 @@ fn default_rule(op_type: &str) -> Option<Rule> {
         "CastLike" => elementwise::cast_like,
         "Where" => elementwise::where_,
         "Clip" => elementwise::clip,
-        "Not" => elementwise::not,
-        "And" | "Or" | "Xor" => elementwise::logic,
-        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => elementwise::compare,
-        "IsNaN" | "IsInf" => elementwise::is_special,
+        "Not" => logic::not,
+        "And" | "Or" | "Xor" => logic::logic,
+        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => logic::compare,
+        "IsNaN" | "IsInf" => logic::is_special,
         "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => {
             elementwise::binary
         }
         "Min" | "Max" | "Sum" | "Mean" => elementwise::variadic,
-        "Neg" | "Abs" | "Sign" => elementwise::signed,
+        "Neg" | "Abs" | "Sign" => unary::signed,
         "Sqrt" | "Reciprocal" | "Floor" | "Ceil" | "Round" | "Exp" | "Log" | "Sin" | "Cos" | "Tan"
-        | "Tanh" | "Sigmoid" | "Erf" | "Softplus" => elementwise::unary,
-        "Swish" => elementwise::swish,
-        "Relu" => elementwise::relu,
-        "LeakyRelu" => elementwise::leaky_relu,
-        "Gelu" => elementwise::gelu,
+        | "Tanh" | "Sigmoid" | "Erf" | "Softplus" => unary::unary,
+        "Swish" => unary::swish,
+        "Relu" => unary::relu,
+        "LeakyRelu" => unary::leaky_relu,
+        "Gelu" => unary::gelu,
 
         "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceSumSquare"
         | "ReduceL2" => reduce::reduce,
@@ -111,8 +113,8 @@ fn default_rule(op_type: &str) -> Option<Rule> {
 fn microsoft_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "FusedMatMul" => neural::fused_mat_mul,
-        "Gelu" => elementwise::gelu,
-        "QuickGelu" => elementwise::swish,
+        "Gelu" => unary::gelu,
+        "QuickGelu" => unary::swish,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => normalization::skip_layer,
         "QuantizeLinear" => normalization::quantize,
         "DequantizeLinear" => normalization::dequantize,
@@ -120,7 +122,7 @@ fn microsoft_rule(op_type: &str) -> Option<Rule> {
         "RotaryEmbedding" => attention::like_first,
         "MultiHeadAttention" => attention::multi_head_attention,
         "GroupQueryAttention" => attention::group_query_attention,
-        "BiasGelu" | "FastGelu" => elementwise::bias_gelu,
+        "BiasGelu" | "FastGelu" => unary::bias_gelu,
         _ => return None,
     })
 }

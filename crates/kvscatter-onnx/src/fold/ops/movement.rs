@@ -106,8 +106,9 @@ pub(super) fn split(call: &Call<'_>) -> Outputs {
         Some(sizes) => sizes.into_iter().map(dim).collect::<Result<Vec<_>, _>>()?,
         None => equal_parts(around.dim, call.outputs)?,
     };
-    if sizes.iter().fold(0, |all: usize, &size| all.saturating_add(size)) != around.dim {
-        return Err(call.bad_shape(0, "the sum of the parts on the axis that is split"));
+    let all = sizes.iter().fold(0, |all: usize, &size| all.saturating_add(size));
+    if all != around.dim || sizes.len() != call.outputs {
+        return Err(call.bad_shape(0, "the sum of as many parts as outputs on the axis that is split"));
     }
     let mut parts = Vec::new();
     let mut start: usize = 0;
@@ -210,6 +211,7 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         None => number::cast(&Values::Ints(vec![0]), input.element)?,
     };
     let padded = call.make(input.element, shape, |shape| {
+        call.work.charge(input.len())?;
         let Some(all) = Values::chain([input.data.as_ref(), fill.as_ref()]) else { return Ok(None) };
         let own = strides(&input.shape);
         // Position of the padding, behind the input's own values.

@@ -185,14 +185,18 @@ pub(super) fn einsum(call: &Call<'_>) -> Outputs {
     };
     let inputs = call.all_inputs()?;
     let terms: Vec<Vec<char>> = terms.split(',').map(|term| term.chars().collect()).collect();
-    let mut sizes = BTreeMap::new();
-    for (index, term) in terms.iter().enumerate() {
-        let input = call.input(index)?;
+    if terms.len() != inputs.len() {
+        return Err(call.bad_shape(terms.len(), "a term of the equation"));
+    }
+    // Size and number of each letter.
+    let mut letters = BTreeMap::new();
+    for (index, (term, input)) in terms.iter().zip(&inputs).enumerate() {
         if term.len() != input.rank() {
             return Err(call.bad_shape(index, "a letter of the equation for each axis"));
         }
         for (&letter, &size) in term.iter().zip(&input.shape) {
-            let known = sizes.entry(letter).or_insert(size);
+            let (known, count) = letters.entry(letter).or_insert((size, 0_usize));
+            *count = count.saturating_add(1);
             if *known == 1 {
                 *known = size;
             } else if size != 1 && size != *known {
@@ -200,18 +204,12 @@ pub(super) fn einsum(call: &Call<'_>) -> Outputs {
             }
         }
     }
-    if terms.len() != inputs.len() {
-        return Err(call.bad_shape(terms.len(), "a term of the equation"));
-    }
     // Without a result, it is the letters that occur once, in order.
-    let once = |letter: &&char| terms.iter().flatten().filter(|other| other == letter).count() == 1;
-    let result: Vec<char> = match result {
-        Some(result) => result.chars().collect(),
-        None => sizes.keys().filter(once).copied().collect(),
-    };
+    let once = letters.iter().filter(|(_, (_, count))| *count == 1).map(|(&letter, _)| letter);
+    let result: Vec<char> = result.map_or_else(|| once.collect(), |result| result.chars().collect());
     let size = |letter: &char| {
         let refused = || FoldError::AttributeValue { name: "equation", value: equation.clone() };
-        sizes.get(letter).copied().ok_or_else(refused)
+        letters.get(letter).map(|&(size, _)| size).ok_or_else(refused)
     };
     let shape = result.iter().map(size).collect::<Result<Vec<_>, _>>()?;
     call.shaped([(call.input(0)?.element, shape)])

@@ -25,23 +25,22 @@ pub(super) fn reduce(call: &Call<'_>) -> Outputs {
     let groups = Groups::new(&input.shape, &axes);
     let made = call.make(input.element, groups.shape(call.flag("keepdims", true)?), |_| {
         call.work.charge(input.len())?;
+        let element = input.element;
         Ok(match &input.data {
             Some(Values::Ints(values)) => {
-                let results =
-                    groups.each(values).into_iter().map(|group| int_result(call, input.element, &group));
-                Some(Values::Ints(results.collect::<Result<_, _>>()?))
+                Some(Values::Ints(groups.each(values, |group| int_result(call, element, group))?))
             }
             Some(Values::Floats(values)) => {
-                let results = groups.each(values).into_iter().map(|group| float_result(call, &group));
-                Some(Values::Floats(results.map(|value| round(input.element, value)).collect()))
+                let result = |group: &[f64]| Ok(round(element, float_result(call, group)));
+                Some(Values::Floats(groups.each(values, result)?))
             }
             Some(Values::Bools(values)) => {
-                let groups = groups.each(values).into_iter();
-                Some(Values::Bools(match call.op_type {
-                    "ReduceMax" => groups.map(|group| group.contains(&true)).collect(),
-                    "ReduceMin" => groups.map(|group| !group.contains(&false)).collect(),
-                    _ => return Err(FoldError::NoForm { what: "booleans" }.into()),
-                }))
+                let result = |group: &[bool]| match call.op_type {
+                    "ReduceMax" => Ok(group.contains(&true)),
+                    "ReduceMin" => Ok(!group.contains(&false)),
+                    _ => Err(FoldError::NoForm { what: "booleans" }.into()),
+                };
+                Some(Values::Bools(groups.each(values, result)?))
             }
             None => None,
         })
@@ -122,7 +121,7 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
         else {
             return Ok(None);
         };
-        Ok(Some(Values::Ints(groups.each(&values).iter().map(|group| best(group)).collect())))
+        Ok(Some(Values::Ints(groups.each(&values, |group| Ok(best(group)))?)))
     });
     Ok(vec![made?])
 }
@@ -132,8 +131,7 @@ fn as_exact_floats(input: &Value) -> Option<Vec<f64>> {
     match &input.data {
         Some(Values::Floats(values)) => Some(values.clone()),
         Some(Values::Ints(values)) => {
-            let limit = 1_i64 << 53;
-            let are_small = values.iter().all(|value| (-limit..=limit).contains(value));
+            let are_small = values.iter().all(|value| value.unsigned_abs() <= 1 << 53);
             let float = |&value: &i64| number::int_to_float(ElementType::Float64, value);
             are_small.then(|| values.iter().map(float).collect())
         }
@@ -151,15 +149,12 @@ pub(super) fn cum_sum(call: &Call<'_>) -> Outputs {
         let groups = Groups::new(&input.shape, &along);
         Ok(match &input.data {
             Some(Values::Ints(values)) => {
-                let sums = |group: Vec<i64>| {
-                    running(group, exclusive, reverse, |l, r| fit(element, l.checked_add(r)))
-                };
-                Some(Values::Ints(groups.map(values, sums)?))
+                let add = |l: i64, r: i64| fit(element, l.checked_add(r));
+                Some(Values::Ints(groups.map(values, |group| running(group, exclusive, reverse, add))?))
             }
             Some(Values::Floats(values)) => {
-                let sums =
-                    |group: Vec<f64>| running(group, exclusive, reverse, |l, r| Ok(round(element, l + r)));
-                Some(Values::Floats(groups.map(values, sums)?))
+                let add = |l: f64, r: f64| Ok(round(element, l + r));
+                Some(Values::Floats(groups.map(values, |group| running(group, exclusive, reverse, add))?))
             }
             _ => None,
         })
@@ -168,16 +163,16 @@ pub(super) fn cum_sum(call: &Call<'_>) -> Outputs {
 }
 
 fn running<T: Copy + Default>(
-    mut group: Vec<T>,
+    group: &mut [T],
     exclusive: bool,
     reverse: bool,
     add: impl Fn(T, T) -> Result<T, Error>,
-) -> Result<Vec<T>, Error> {
+) -> Result<(), Error> {
     if reverse {
         group.reverse();
     }
     let mut sum = T::default();
-    for value in &mut group {
+    for value in &mut *group {
         let next = add(sum, *value)?;
         *value = if exclusive { sum } else { next };
         sum = next;
@@ -185,7 +180,7 @@ fn running<T: Copy + Default>(
     if reverse {
         group.reverse();
     }
-    Ok(group)
+    Ok(())
 }
 
 /// Before version 13, everything from the axis on was one axis.
@@ -200,9 +195,11 @@ pub(super) fn softmax(call: &Call<'_>) -> Outputs {
         let shares = Groups::new(&input.shape, &axes).map(values, |group| {
             let most = group.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum = total(group.iter().map(|value| (value - most).exp()));
-            let share =
-                |value: f64| if is_log { value - most - sum.ln() } else { (value - most).exp() / sum };
-            Ok(group.into_iter().map(|value| round(input.element, share(value))).collect())
+            for value in group {
+                let above = *value - most;
+                *value = round(input.element, if is_log { above - sum.ln() } else { above.exp() / sum });
+            }
+            Ok(())
         })?;
         Ok(Some(Values::Floats(shares)))
     });
@@ -238,36 +235,42 @@ impl<'a> Groups<'a> {
         sizes.filter_map(size).collect()
     }
 
-    /// The positions of each group's elements.
-    fn positions(&self) -> Vec<Vec<usize>> {
-        let steps = strides(self.shape);
-        let all = self.shape.iter().copied().zip(steps).enumerate();
+    /// The positions of all elements, group by group, and how many make a group.
+    fn positions(&self) -> (Vec<usize>, usize) {
+        let all = self.shape.iter().copied().zip(strides(self.shape)).enumerate();
         let (along, kept): (Vec<_>, Vec<_>) = all.partition(|(axis, _)| self.axes.contains(axis));
         let (shape, steps): (Vec<_>, Vec<_>) = kept.iter().chain(&along).map(|&(_, dim)| dim).unzip();
-        let count = elements(&self.shape(false));
-        match elements(&along.iter().map(|&(_, (size, _))| size).collect::<Vec<_>>()) {
-            0 => vec![Vec::new(); count],
-            len => walk(&shape, 0, &steps).chunks(len).map(<[usize]>::to_vec).collect(),
+        let group = elements(&along.iter().map(|&(_, (size, _))| size).collect::<Vec<_>>());
+        (walk(&shape, 0, &steps), group)
+    }
+
+    /// One result for each group.
+    fn each<T: Copy, R>(
+        &self,
+        values: &[T],
+        compute: impl Fn(&[T]) -> Result<R, Error>,
+    ) -> Result<Vec<R>, Error> {
+        let (positions, group) = self.positions();
+        let values: Vec<T> = positions.iter().filter_map(|&at| values.get(at).copied()).collect();
+        if group == 0 {
+            return (0..elements(&self.shape(false))).map(|_| compute(&[])).collect();
         }
+        values.chunks(group).map(compute).collect()
     }
 
-    fn each<T: Copy>(&self, values: &[T]) -> Vec<Vec<T>> {
-        let group = |group: Vec<usize>| group.into_iter().filter_map(|at| values.get(at).copied()).collect();
-        self.positions().into_iter().map(group).collect()
-    }
-
-    /// As many values as there were, each group replaced by what `compute` makes of it.
+    /// As many values as there were, those of each group changed by `compute`.
     fn map<T: Copy>(
         &self,
         values: &[T],
-        compute: impl Fn(Vec<T>) -> Result<Vec<T>, Error>,
+        compute: impl Fn(&mut [T]) -> Result<(), Error>,
     ) -> Result<Vec<T>, Error> {
+        let (positions, group) = self.positions();
+        let mut grouped: Vec<T> = positions.iter().filter_map(|&at| values.get(at).copied()).collect();
+        grouped.chunks_mut(group.max(1)).try_for_each(compute)?;
         let mut results = values.to_vec();
-        for (positions, group) in self.positions().into_iter().zip(self.each(values)) {
-            for (at, value) in positions.into_iter().zip(compute(group)?) {
-                if let Some(result) = results.get_mut(at) {
-                    *result = value;
-                }
+        for (at, value) in positions.into_iter().zip(grouped) {
+            if let Some(result) = results.get_mut(at) {
+                *result = value;
             }
         }
         Ok(results)

@@ -4,11 +4,11 @@ use kvscatter::ElementType;
 
 use crate::Error;
 use crate::attribute;
-use crate::eval::ConstantValue;
+use crate::eval::{ConstantValue, MAX_RANK};
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::Kind;
 use crate::fold::shapes::{self, Around, signed};
-use crate::fold::{FoldError, MAX_VALUES, Value, Values, number};
+use crate::fold::{FoldError, Value, Values, number};
 
 pub(super) fn shape(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
@@ -47,17 +47,16 @@ pub(super) fn constant(call: &Call<'_>) -> Outputs {
     let (Some((name, attribute)), None) = (attributes.next(), attributes.next()) else {
         return Err(Error::ConstantAttributes { got: call.attributes.iter().len() });
     };
-    let value = ConstantValue::parse(name, attribute)?.read(call.external)?;
-    if value.elements() > MAX_VALUES {
-        return Ok(vec![Value::shaped(value.element(), value.shape().to_vec())?]);
-    }
-    Ok(vec![Value::of(&value)?])
+    Ok(vec![match ConstantValue::parse(name, attribute)? {
+        ConstantValue::Tensor(message) => Value::read("value", message, call.external)?,
+        other => Value::of(&other.read(call.external)?)?,
+    }])
 }
 
 pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
     let shape = call.ints(0)?.iter().map(|&size| dim(size)).collect::<Result<Vec<_>, _>>()?;
     let fill = match call.attribute("value") {
-        Some(value) => call.tensor(attribute::tensor(value)?)?,
+        Some(value) => Value::read("value", attribute::tensor(value)?, call.external)?,
         None => Value::new(ElementType::Float32, vec![1], Some(Values::Floats(vec![0.0])))?,
     };
     if fill.len() != 1 {
@@ -201,6 +200,9 @@ pub(super) fn eye_like(call: &Call<'_>) -> Outputs {
 
 /// Axes counted from the start, each once.
 pub(super) fn distinct(axes: &[i64], rank: usize) -> Result<Vec<usize>, Error> {
+    if rank.max(axes.len()) > MAX_RANK {
+        return Err(FoldError::RankTooLarge { rank: rank.max(axes.len()), limit: MAX_RANK }.into());
+    }
     let mut seen = Vec::new();
     for &axis in axes {
         let axis = shapes::axis(axis, rank)?;

@@ -104,6 +104,7 @@ fn elements() {
         "Div | int64 4: 7 -7 7 -7, int64 4: 2 2 -2 -2 => int64 4: 3 -3 -3 3",
         "Div | float 3: 1 -1 0, float scalar: 0 => float 3: inf -inf nan",
         "Mod | int64 4: 7 -7 7 -7, int64 4: 4 4 -4 -4 => int64 4: 3 1 -1 -3",
+        "Mod | int64 1: -9223372036854775808, int64 1: -1 => int64 1: 0",
         "Mod fmod=1 | int64 2: 7 -7, int64 1: 4 => int64 2: 3 -3",
         "Mod fmod=1 | float 2: 5.5 -5.5, float 1: 2 => float 2: 1.5 -1.5",
         "Pow | int64 2: -2 3, int64 1: 3 => int64 2: -8 27",
