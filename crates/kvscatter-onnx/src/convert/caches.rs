@@ -1,7 +1,7 @@
 //! Which caches can become static.
 
 use super::Refusal;
-use crate::decoder::{Cache, Decoder, Style};
+use crate::decoder::{Cache, Decoder, Role, Style};
 use crate::{Dimension, Error, Graph, Node};
 
 /// The form of a static cache: `[batch, heads, max_seq, head size]`.
@@ -26,7 +26,7 @@ pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) ->
         }
     }
     for node in graph.nodes() {
-        if let Some(refusal) = reading(node, decoder) {
+        if let Some(refusal) = reading(node, decoder).or_else(|| looking_up(node, graph, decoder, max_seq)) {
             return Err(node.error(refusal));
         }
     }
@@ -72,4 +72,17 @@ fn reading(node: &Node<'_>, decoder: &Decoder<'_>) -> Option<Refusal> {
     let mut read = decoder.caches.iter().filter(reads);
     let stranger = read.find(|cache| !is_writer(cache) && !is_about_shape && !node.is("Identity"))?;
     Some(Refusal::PastRead { past: stranger.past.to_owned() })
+}
+
+/// Why a table that is looked up by position ends too early.
+fn looking_up(
+    node: &Node<'_>,
+    graph: &Graph<'_>,
+    decoder: &Decoder<'_>,
+    max_seq: usize,
+) -> Option<Refusal> {
+    let positions = decoder.input(Role::PositionIds)?.name;
+    let table = node.input(0).filter(|_| node.is("Gather") && node.input(1) == Some(positions))?;
+    let rows = graph.initializers().get(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;
+    (rows < max_seq).then(|| Refusal::Table { table: table.to_owned(), rows, max_seq })
 }

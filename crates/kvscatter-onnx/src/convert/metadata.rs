@@ -1,9 +1,8 @@
 //! What a converted model says of itself.
 
 use super::rewrite::Rewritten;
-use super::{Exported, ShortTable};
-use crate::Graph;
-use crate::decoder::{Decoder, Role};
+use super::Exported;
+use crate::decoder::Role;
 use crate::edit::Editor;
 
 /// Writes the contract of the new inputs into `metadata_props`, under keys that begin with `kvscatter.`.
@@ -57,17 +56,4 @@ pub(super) fn write(exported: &Exported<'_, '_>, rewritten: &Rewritten, editor: 
             ),
         );
     }
-}
-
-/// Tables that are looked up by position and end before the cache does.
-pub(super) fn short_tables(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Vec<ShortTable> {
-    let Some(positions) = decoder.input(Role::PositionIds).map(|ids| ids.name) else { return Vec::new() };
-    let lookups = graph.nodes().iter().filter(|node| node.is("Gather") && node.input(1) == Some(positions));
-    let table = |node: &crate::Node<'_>| {
-        let name = node.input(0)?;
-        let rows = graph.initializers().get(name)?.dims.first().copied()?;
-        let rows = usize::try_from(rows).ok().filter(|&rows| rows < max_seq)?;
-        Some(ShortTable { name: name.to_owned(), rows })
-    };
-    lookups.filter_map(table).collect()
 }

@@ -52,17 +52,6 @@ pub struct Converted {
     pub nonpad_kv_seqlen: Option<String>,
     /// The input that says which slots hold real tokens, now `[batch, max_seq]`; `None` if the decoder has none.
     pub attention_mask: Option<String>,
-    /// Tables of positions that end before the cache does.
-    pub short_tables: Vec<ShortTable>,
-}
-
-/// A table by position with fewer rows than the cache has slots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShortTable {
-    /// The initializer.
-    pub name: String,
-    /// Its rows.
-    pub rows: usize,
 }
 
 /// Gives a decoder a static cache of `max_seq` slots for each sample.
@@ -84,7 +73,6 @@ pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
     Ok(Converted {
         caches: decoder.caches.len(),
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
-        short_tables: metadata::short_tables(&graph, &decoder, max_seq),
         attention_mask: decoder.input(Role::AttentionMask).map(|mask| mask.name.to_owned()),
         write_indices: rewritten.write_indices,
         nonpad_kv_seqlen: rewritten.nonpad_kv_seqlen,
@@ -125,9 +113,11 @@ impl<'a, 'm> Exported<'a, 'm> {
     /// Proves, as far as computing shows it, that the masks keep the rule.
     fn check_masks(&self) -> Result<(), Error> {
         for probe in &self.probes {
-            let mut fold = self.fold(probe)?;
-            visibility::check_sites(&self.sites, probe, &mut fold)?;
-            self.attentions.check(probe, &mut fold)?;
+            let checked = self.fold(probe).and_then(|mut fold| {
+                visibility::check_sites(&self.sites, probe, &mut fold)?;
+                self.attentions.check(probe, &mut fold)
+            });
+            checked.map_err(|cause| probe.capacity(cause))?;
         }
         Ok(())
     }
@@ -164,7 +154,8 @@ impl<'a, 'm> Exported<'a, 'm> {
             let mut before = self.fold(probe)?;
             let mut after = Fold::new(&graph, self.external.as_ref());
             probe.feed_static(&decoder, &self.inputs, capacity, &mut after)?;
-            equivalence::check(&mut before, (&mut after, &graph), &names, &self.sites)?;
+            equivalence::check(&mut before, (&mut after, &graph), &names, &self.sites)
+                .map_err(|cause| probe.capacity(cause))?;
         }
         Ok(())
     }

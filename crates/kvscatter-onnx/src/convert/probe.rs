@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 
 use super::Refusal;
 use crate::decoder::{Decoder, Input, Role};
-use crate::fold::{Fold, Value, Values};
+use crate::fold::{Fold, FoldError, Value, Values};
 use crate::{Dimension, Error, ValueInfo};
 
 /// `past` tokens of every sample are cached, `new` ones come, and `mask` says which of both are real.
@@ -69,10 +69,10 @@ impl Probe {
     /// Gives a fold of the decoder as it was exported its inputs.
     pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
         for (value, role, lengths) in &inputs.inputs {
-            let shape = lengths.iter().map(|&length| self.size(length)).collect();
+            let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = match role {
                 Role::AttentionMask => Some(self.mask_values(value.element, self.total())),
-                Role::PositionIds => Some(self.positions()),
+                Role::PositionIds => self.positions(&shape),
                 _ => None,
             };
             fold.set(value.name, Value { element: value.element, shape, data })?;
@@ -105,13 +105,24 @@ impl Probe {
                         Length::Past if is_past => capacity,
                         length => self.size(length),
                     };
-                    let data = matches!(role, Role::PositionIds).then(|| self.positions());
-                    (lengths.iter().map(size).collect(), data)
+                    let shape: Vec<_> = lengths.iter().map(size).collect();
+                    let data = if matches!(role, Role::PositionIds) { self.positions(&shape) } else { None };
+                    (shape, data)
                 }
             };
             fold.set(value.name, Value { element: value.element, shape, data })?;
         }
         Ok(())
+    }
+
+    /// What went wrong in this situation, as a limit of the decoder if its tables of masks and positions end.
+    pub(super) fn capacity(&self, cause: Error) -> Error {
+        match cause.root() {
+            Error::Broadcast { .. } | Error::Fold(FoldError::Index { .. }) => {
+                Error::Capacity { tokens: self.total(), cause: Box::new(cause) }
+            }
+            _ => cause,
+        }
     }
 
     fn size(&self, length: Length) -> usize {
@@ -135,14 +146,18 @@ impl Probe {
         }
     }
 
-    /// As exporters' own pipelines count: the real tokens before this one, and 1 where there is no token.
-    fn positions(&self) -> Values {
+    /// As exporters' own pipelines count: the real tokens before this one, and 1 where there is no token. Inputs of
+    /// another shape than `[batch, new]` keep their values open.
+    fn positions(&self, shape: &[usize]) -> Option<Values> {
+        if *shape != [self.batch, self.new] {
+            return None;
+        }
         let position = |sample: usize, slot: usize| {
             let before = (0..slot).filter(|&slot| self.is_real(sample, slot)).count();
             if self.is_real(sample, slot) { i64::try_from(before).unwrap_or(i64::MAX) } else { 1 }
         };
         let of = |sample| (self.past..self.total()).map(move |slot| position(sample, slot));
-        Values::Ints((0..self.batch).flat_map(of).collect())
+        Some(Values::Ints((0..self.batch).flat_map(of).collect()))
     }
 }
 
@@ -152,7 +167,7 @@ impl<'m> Inputs<'m> {
     pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, Error> {
         let mut symbols = BTreeMap::new();
         for input in &decoder.inputs {
-            for (axis, length) in roles_lengths(decoder, &input.role).into_iter().enumerate() {
+            for (axis, length) in roles_lengths(decoder, input).into_iter().enumerate() {
                 let symbol = input.value.shape.as_ref().and_then(|shape| shape.get(axis));
                 if let (Some(Dimension::Symbolic(symbol)), Some(length)) = (symbol, length) {
                     let other = *symbols.entry(*symbol).or_insert(length);
@@ -163,9 +178,9 @@ impl<'m> Inputs<'m> {
                 }
             }
         }
-        let lengths = |value: &ValueInfo<'m>, role: &Role| {
-            let said = roles_lengths(decoder, role);
-            let shape = value.shape.as_deref();
+        let lengths = |input: &Input<'m>| {
+            let said = roles_lengths(decoder, input);
+            let shape = input.value.shape.as_deref();
             let dims = shape.map_or(said.len(), <[_]>::len);
             let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), said.get(axis)) {
                 (Some(&Dimension::Known(size)), _) => Ok(Length::Known(size)),
@@ -173,12 +188,12 @@ impl<'m> Inputs<'m> {
                 (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {
                     Ok(symbols.get(symbol).copied().unwrap_or(Length::Batch))
                 }
-                _ => Err(Refusal::InputShape { name: value.name.to_owned(), axis }.into()),
+                _ => Err(Refusal::InputShape { name: input.value.name.to_owned(), axis }.into()),
             };
             (0..dims).map(length).collect::<Result<Vec<_>, Error>>()
         };
         let input = |input: &Input<'m>| {
-            let lengths = lengths(&input.value, &input.role)?;
+            let lengths = lengths(input)?;
             Ok((input.value.clone(), input.role, lengths))
         };
         Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()? })
@@ -209,8 +224,12 @@ impl<'m> Inputs<'m> {
     }
 }
 
-/// What the dimensions of an input of this role are, as far as the role says.
-fn roles_lengths(decoder: &Decoder<'_>, role: &Role) -> Vec<Option<Length>> {
+/// What the dimensions of an input are, as far as its role says.
+fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Vec<Option<Length>> {
+    let by_token = |length| match value.shape.as_ref().map(Vec::len) {
+        None | Some(2) => vec![Some(Length::Batch), Some(length)],
+        Some(_) => Vec::new(),
+    };
     match *role {
         Role::Past(cache) => {
             let Some(cache) = decoder.caches.get(cache) else { return Vec::new() };
@@ -221,8 +240,8 @@ fn roles_lengths(decoder: &Decoder<'_>, role: &Role) -> Vec<Option<Length>> {
             };
             (0..cache.past_shape.len()).map(length).collect()
         }
-        Role::TokenIds | Role::PositionIds => vec![Some(Length::Batch), Some(Length::New)],
-        Role::AttentionMask => vec![Some(Length::Batch), Some(Length::Total)],
+        Role::TokenIds | Role::PositionIds => by_token(Length::New),
+        Role::AttentionMask => by_token(Length::Total),
         _ => Vec::new(),
     }
 }

@@ -16,6 +16,9 @@ pub enum Refusal {
     /// The model's past already has a length.
     #[error("past {past:?} has a fixed length of {length}, max_seq = {max_seq} is another")]
     PastFixed { past: String, length: usize, max_seq: usize },
+    /// Positions end before the cache does.
+    #[error("{table:?} has a row for {rows} positions: max_seq = {max_seq} must not be more")]
+    Table { table: String, rows: usize, max_seq: usize },
     /// Nothing to do.
     #[error("past {past:?} is written by TensorScatter already: the cache is static")]
     AlreadyStatic { past: String },
