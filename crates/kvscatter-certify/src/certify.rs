@@ -98,7 +98,7 @@ pub fn certify(
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
     check_static(&decoder)?;
-    let mut interface = Interface::of(&decoder)?;
+    let mut interface = Interface::of(&graph, &decoder)?;
     interface.settle(None)?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
@@ -113,9 +113,15 @@ pub fn certify(
         Some(original) => {
             elements.push(original.interface.logits_element);
             let mut runner = Runner::new(engine.load(&original.path, options)?, original.interface.clone());
-            (sequences(&mut runner, &setting, request.seed)?, Against::Original)
+            (
+                sequences(Reference::new(&mut runner, setting.capacity, false), &setting, request.seed)?,
+                Against::Original,
+            )
         }
-        None => (sequences(&mut runner, &setting, request.seed)?, Against::UnaliasedRun),
+        None => {
+            let alone = Reference::new(&mut runner, setting.capacity, true);
+            (sequences(alone, &setting, request.seed)?, Against::UnaliasedRun)
+        }
     };
     let plan = Plan {
         scenarios: &setting.scenarios(),
@@ -195,7 +201,8 @@ impl Original {
     /// Reads it; sizes that it leaves open are taken from the model.
     fn read(path: &Path, of_model: &Interface) -> Result<Self, Error> {
         let model = Model::load(path)?;
-        let mut interface = Interface::of(&Decoder::of(&model.graph()?)?)?;
+        let graph = model.graph()?;
+        let mut interface = Interface::of(&graph, &Decoder::of(&graph)?)?;
         interface.settle(Some(of_model))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(want)) if got != want => {
@@ -295,8 +302,7 @@ fn check_memory(request: &Request, interface: &Interface, setting: &Setting) -> 
 }
 
 /// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.
-fn sequences(runner: &mut Runner, setting: &Setting, seed: u64) -> Result<Vec<Sequence>, Error> {
-    let mut reference = Reference::new(runner, setting.capacity);
+fn sequences(mut reference: Reference<'_>, setting: &Setting, seed: u64) -> Result<Vec<Sequence>, Error> {
     let vocabulary = reference.vocabulary()?;
     let limit = u64::try_from(vocabulary).unwrap_or(u64::MAX);
     let mut numbers = Numbers::new(seed);

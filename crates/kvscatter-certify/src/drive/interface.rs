@@ -1,8 +1,10 @@
 //! What a decoder takes and gives, as the driver needs it: every input with its purpose, every size open or known.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use kvscatter::ElementType;
 use kvscatter_onnx::decoder::{Cache, Decoder, Input, Role, Style};
-use kvscatter_onnx::{Dimension, ValueInfo};
+use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
 
 use crate::Error;
 
@@ -68,11 +70,12 @@ impl Interface {
     /// # Errors
     /// [`Error::NoLogits`]; [`Error::InputUnknown`] for an input that nothing here can feed; [`Error::CacheElement`]
     /// for caches of a type that no canary can be painted in; [`Error::SizesDiffer`] if inputs fix different batches.
-    pub(crate) fn of(decoder: &Decoder<'_>) -> Result<Self, Error> {
+    pub(crate) fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, Error> {
         let logits = decoder.logits.as_ref().ok_or(Error::NoLogits)?;
         let caches = decoder.caches.iter().map(CachePort::of).collect::<Result<Vec<_>, _>>()?;
         let others = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
-        let feeds = others.map(FeedPort::of).collect::<Result<Vec<_>, _>>()?;
+        let computed = computed(graph, decoder);
+        let feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
         let mut batch = None;
         let of_caches =
             caches.iter().map(|cache| (cache.past.as_str(), cache.dims.first().copied().flatten()));
@@ -198,9 +201,13 @@ impl CachePort {
 }
 
 impl FeedPort {
-    fn of(input: &Input<'_>) -> Result<Self, Error> {
+    fn of(input: &Input<'_>, computed: &BTreeMap<&str, Role>) -> Result<Self, Error> {
         let value = &input.value;
-        let purpose = match input.role {
+        let role = match input.role {
+            Role::Other => computed.get(value.name).copied().unwrap_or(Role::Other),
+            role => role,
+        };
+        let purpose = match role {
             Role::TokenIds => Purpose::Tokens,
             Role::PositionIds => Purpose::Positions,
             Role::AttentionMask => Purpose::Mask,
@@ -226,6 +233,56 @@ impl FeedPort {
             }),
         }
     }
+}
+
+/// Inputs without a role of which alone the indices of the writes, or the lengths of attention, are computed: they are
+/// fed as if they were those, and whether they are is what the runs show.
+fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, Role> {
+    let mut makers = BTreeMap::new();
+    for node in graph.nodes() {
+        let made = node.proto().output.iter().filter(|name| !name.is_empty());
+        makers.extend(made.map(|name| (name.as_str(), *node)));
+    }
+    let others: BTreeSet<&str> = decoder
+        .inputs
+        .iter()
+        .filter(|input| {
+            input.role == Role::Other && input.value.shape.as_ref().is_some_and(|shape| shape.len() == 1)
+        })
+        .map(|input| input.value.name)
+        .collect();
+    let indices =
+        decoder.caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
+    let lengths = graph.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
+    let mut roles = BTreeMap::new();
+    for (role, values) in
+        [(Role::WriteIndices, indices.collect::<Vec<_>>()), (Role::NonpadKvSeqlen, lengths.collect())]
+    {
+        let sources = sources(&makers, values);
+        if let [only] = sources.intersection(&others).copied().collect::<Vec<_>>().as_slice() {
+            roles.entry(*only).or_insert(role);
+        }
+    }
+    roles
+}
+
+/// What values are computed of: those that no node makes.
+fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BTreeSet<&'m str> {
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    let mut sources = BTreeSet::new();
+    let mut pending = values;
+    while let Some(value) = pending.pop() {
+        if !seen.insert(value) {
+            continue;
+        }
+        match makers.get(value) {
+            Some(node) => pending.extend(node.proto().input.iter().map(String::as_str)),
+            None => {
+                sources.insert(value);
+            }
+        }
+    }
+    sources
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {

@@ -17,45 +17,82 @@ pub(crate) struct Reference<'r> {
     runner: &'r mut Runner,
     /// Slots of a static cache; a growing one has none.
     capacity: Option<usize>,
+    /// Whether it is the model itself, whose faults are for the certificate.
+    is_model: bool,
     pasts: Vec<Tensor>,
     written: usize,
 }
 
 impl<'r> Reference<'r> {
-    /// `capacity` is what a cache that does not grow has.
-    pub(crate) fn new(runner: &'r mut Runner, capacity: usize) -> Self {
+    /// `capacity` is what a cache that does not grow has; `is_model` says that the runner is the model that is
+    /// certified.
+    pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool) -> Self {
         let grows = runner.interface.caches.iter().any(|cache| cache.grows);
-        Self { runner, capacity: (!grows).then_some(capacity), pasts: Vec::new(), written: 0 }
+        Self { runner, capacity: (!grows).then_some(capacity), is_model, pasts: Vec::new(), written: 0 }
     }
 
-    /// The model's own scores for a prompt, fed whole, and for the `steps` most likely tokens that follow it, fed one
-    /// by one.
+    /// Scores for a prompt, fed whole, and for the `steps` most likely tokens that follow it, fed one by one. A step
+    /// that the engine refuses ends the scores, not the sequence, where the model is its own reference.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, Error> {
-        self.start()?;
         let mut sequence = Sequence::default();
+        let done = self.feed_greedy(&mut sequence, prompt, steps);
+        let mut all = prompt.to_vec();
+        all.resize(prompt.len() + steps, 0);
+        self.end(sequence, &all, done)
+    }
+
+    /// Scores for tokens that are fed in chunks; only those after the last `keep` tokens are kept.
+    pub(crate) fn forced(&mut self, tokens: &[i64], chunk: usize, keep: usize) -> Result<Sequence, Error> {
+        let mut sequence = Sequence::default();
+        let done = self.feed_forced(&mut sequence, tokens, chunk, keep);
+        self.end(sequence, tokens, done)
+    }
+
+    fn end(
+        &self,
+        mut sequence: Sequence,
+        tokens: &[i64],
+        done: Result<(), Error>,
+    ) -> Result<Sequence, Error> {
+        match done {
+            Err(Error::Run { .. }) if self.is_model => {
+                let fed = sequence.tokens.len();
+                sequence.tokens.extend(tokens.get(fed..).unwrap_or_default());
+                Ok(sequence)
+            }
+            done => done.map(|()| sequence),
+        }
+    }
+
+    fn feed_greedy(&mut self, sequence: &mut Sequence, prompt: &[i64], steps: usize) -> Result<(), Error> {
+        self.start()?;
         let whole = if self.runner.interface.is_decode_only { 1 } else { prompt.len() };
         for chunk in prompt.chunks(whole.max(1)) {
-            self.feed(&mut sequence, chunk, true)?;
+            self.feed(sequence, chunk, true)?;
         }
         for _ in 0..steps {
             let next = sequence.logits.last().and_then(Option::as_deref).map_or(0, most_likely);
-            self.feed(&mut sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
+            self.feed(sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
         }
-        Ok(sequence)
+        Ok(())
     }
 
-    /// Its scores for tokens that are fed in chunks; only those after the last `keep` tokens are kept.
-    pub(crate) fn forced(&mut self, tokens: &[i64], chunk: usize, keep: usize) -> Result<Sequence, Error> {
+    fn feed_forced(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[i64],
+        chunk: usize,
+        keep: usize,
+    ) -> Result<(), Error> {
         self.start()?;
-        let mut sequence = Sequence::default();
         let (body, tail) = tokens.split_at(tokens.len().saturating_sub(keep));
         for chunk in body.chunks(chunk.max(1)) {
-            self.feed(&mut sequence, chunk, false)?;
+            self.feed(sequence, chunk, false)?;
         }
         for token in tail {
-            self.feed(&mut sequence, std::slice::from_ref(token), true)?;
+            self.feed(sequence, std::slice::from_ref(token), true)?;
         }
-        Ok(sequence)
+        Ok(())
     }
 
     /// How many tokens the model knows, asked of a run where it is not declared.
@@ -79,9 +116,14 @@ impl<'r> Reference<'r> {
     }
 
     fn feed(&mut self, sequence: &mut Sequence, tokens: &[i64], keep: bool) -> Result<(), Error> {
+        let before = sequence.tokens.len();
         sequence.tokens.extend(tokens);
         let feed = Feed::next(&vec![self.written; self.batch()], tokens.len());
-        let logits = self.step(&sequence.tokens, &feed)?;
+        let step = self.step(&sequence.tokens, &feed);
+        if step.is_err() {
+            sequence.tokens.truncate(before);
+        }
+        let logits = step?;
         let of = |token| logits.after(0, token).filter(|_| keep).map(<[f32]>::to_vec);
         sequence.logits.extend((0..tokens.len()).map(of));
         Ok(())

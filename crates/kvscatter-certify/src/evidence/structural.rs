@@ -33,7 +33,7 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
         ),
         Check::unless(
             "past-read-once",
-            "Nobody but the write reads past, which no longer exists after it.",
+            "Nobody but the write reads the elements of past, which no longer exists after it.",
             format!("{} nodes and their subgraphs looked through for {count} pasts", graph.nodes().len()),
             each(&|cache| second_reader(graph, cache)),
         ),
@@ -100,7 +100,10 @@ fn said(nodes: &[String]) -> String {
 
 fn second_reader(graph: &Graph<'_>, cache: &Cache<'_>) -> Option<String> {
     // The first node on the way to the write reads past rightly; whatever else does is too late or too early.
-    let mut readers = graph.nodes().iter().filter(|node| reads(node.proto(), cache.past));
+    // What asks for its shape does not read it.
+    let is_about_shape = |node: &Node<'_>| node.is("Shape") || node.is("Size");
+    let readers = graph.nodes().iter().filter(|node| reads(node.proto(), cache.past));
+    let mut readers = readers.filter(|node| !is_about_shape(node));
     let first = readers.next()?;
     let second = readers.next().or_else(|| {
         let slots = first.proto().input.iter().filter(|input| *input == cache.past).count();

@@ -175,7 +175,24 @@ fn ours(theirs: TensorElementType) -> Option<ElementType> {
     TYPES.iter().find(|(_, element)| *element == theirs).map(|(ours, _)| *ours)
 }
 
-/// Their message in one line, without the place in their source that some of them end or begin with.
+/// Their message in one line, without the place in their source and the condition that was checked there.
 fn plain(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let Some((node, says)) = line.split_once(" Status Message: ") else { return line };
+    let node = node.trim_start_matches("Non-zero status code returned while running ");
+    let says = says.split_once(" was false. ").map_or(says, |(_, says)| says);
+    format!("{node}: {says}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn what_went_wrong_is_kept_and_where_in_their_source_is_not() {
+        let message = "Non-zero status code returned while running TensorScatter node. Name:'write' Status Message: \
+                       /src/tensorscatter.cc:83 virtual Status Compute() wi <= max was false. index 64 is too large\n";
+        assert_eq!(plain(message), "TensorScatter node. Name:'write': index 64 is too large");
+        assert_eq!(plain("Missing Input:\n k"), "Missing Input: k");
+    }
 }
