@@ -126,6 +126,9 @@ pub enum Error {
     ExternalLimit { wanted: u64, left: u64 },
 
     // Models.
+    /// The bytes are a model, and not an ONNX one.
+    #[error("a file in {format} format, not an ONNX model")]
+    OtherFormat { format: &'static str },
     /// The model has no graph.
     #[error("the model has no graph")]
     GraphMissing,
@@ -170,6 +173,9 @@ pub enum Error {
     /// The operator set is older than the form of the operator that is known here.
     #[error("version {version} of the operator set is too old, {least} is the least")]
     OpsetTooOld { version: i64, least: i64 },
+    /// The operator set is newer than any that is known here.
+    #[error("version {version} of the operator set is unknown, {most} is the newest")]
+    OpsetTooNew { version: i64, most: i64 },
     /// No operator set of the default domain up to this version has it, or it was deprecated.
     #[error("version {version} of the operator set has no such operator")]
     OperatorUnknown { version: i64 },

@@ -22,6 +22,9 @@ const LEAST: i64 = 11;
 /// The newest operator set that the tables here know.
 const MOST: i64 = 24;
 
+/// The newest operator set there is (onnx 1.23).
+const NEWEST: i64 = 28;
+
 /// The file format's version that came with operator set 24.
 const IR_VERSION: i64 = 11;
 
@@ -29,7 +32,7 @@ const IR_VERSION: i64 = 11;
 /// is as new already stays as it is, and other domains are not touched.
 ///
 /// # Errors
-/// [`Error::OpsetTooOld`] below 11. Within [`Error::InNode`]: [`Error::OperatorUnknown`] for an operator that the
+/// [`Error::OpsetTooOld`] below 11, [`Error::OpsetTooNew`] above 28. Within [`Error::InNode`]: [`Error::OperatorUnknown`] for an operator that the
 /// model's own operator set does not have, [`Error::OperatorChanged`] for one whose meaning at `to` is another one.
 /// The model is then half changed.
 pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), Error> {
@@ -70,6 +73,7 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
     };
     match import.version.replace(to).unwrap_or_default() {
         version if version < LEAST => Err(Error::OpsetTooOld { version, least: LEAST }),
+        version if version > NEWEST => Err(Error::OpsetTooNew { version, most: NEWEST }),
         version if version < to => Ok(Some(version)),
         version => {
             import.version = Some(version);
