@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{apply, bench, cases, certify, convert, inspect, plan, run, verify};
+use crate::commands::{apply, bench, cases, certify, convert, inspect, lower, plan, run, verify};
 
 /// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
 #[derive(Debug, Parser)]
@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Certify(Box<certify::Certify>),
     Convert(convert::Convert),
+    Lower(lower::Lower),
     Verify(verify::Verify),
     Cases(cases::Cases),
     Bench(bench::Bench),

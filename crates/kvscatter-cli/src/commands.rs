@@ -6,9 +6,11 @@ pub(crate) mod cases;
 pub(crate) mod certify;
 pub(crate) mod convert;
 pub(crate) mod inspect;
+pub(crate) mod lower;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod verify;
+pub(crate) mod weights;
 
 use std::io::Write;
 
@@ -27,6 +29,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Erro
         Command::Inspect(args) => inspect::run(args, output),
         Command::Certify(args) => certify::run(*args, output),
         Command::Convert(args) => convert::run(args, output),
+        Command::Lower(args) => lower::run(args, output),
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),
         Command::Bench(args) => bench::run(args, output),

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kvscatter_onnx::convert::{self, Converted};
-use kvscatter_onnx::{DataFile, Model, Placed, Weights};
+use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;
 
+use super::weights::{self, File, WeightFiles};
 use crate::Outcome;
 use crate::error::Error;
 use crate::output::{Output, count, one_line, table};
@@ -44,25 +45,6 @@ pub(crate) struct Convert {
     weights: WeightFiles,
 }
 
-/// [`Weights`], in the command line's words.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum WeightFiles {
-    /// As copies
-    #[default]
-    Copy,
-    /// As second names of the same files, where the file system can; onnx's own checker refuses such files
-    Link,
-}
-
-impl From<WeightFiles> for Weights {
-    fn from(files: WeightFiles) -> Self {
-        match files {
-            WeightFiles::Copy => Self::Copy,
-            WeightFiles::Link => Self::Link,
-        }
-    }
-}
-
 /// What `--json` says.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -74,21 +56,7 @@ struct Document<'a> {
     write_indices: &'a str,
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
-    short_tables: Vec<Table<'a>>,
     files: Vec<File>,
-}
-
-#[derive(Serialize)]
-struct Table<'a> {
-    name: &'a str,
-    rows: usize,
-}
-
-#[derive(Serialize)]
-struct File {
-    path: String,
-    bytes: u64,
-    placed: &'static str,
 }
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Error> {
@@ -115,10 +83,7 @@ fn show(args: &Convert, converted: &Converted, files: &[DataFile], output: &mut 
         count(slots, "slot"),
         count(converted.attentions, "attention")
     )?;
-    for file in files {
-        let path = one_line(&file.path.display().to_string());
-        writeln!(output, "{path}: weights of {} bytes, {}", file.bytes, placed(file.placed))?;
-    }
+    weights::show(files, output)?;
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
     let mut rows =
@@ -133,20 +98,10 @@ fn show(args: &Convert, converted: &Converted, files: &[DataFile], output: &mut 
     }
     writeln!(output, "\n{}", table(&["Input", "Shape", "Value"], &[], rows))?;
     writeln!(output, "\nBind each past and its present to one buffer, finite from the start.")?;
-    for short in &converted.short_tables {
-        let (name, rows) = (one_line(&short.name), short.rows);
-        writeln!(output, "Note: {name} has a row for {rows} positions, fewer than {slots}.")?;
-    }
     Ok(())
 }
 
 fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> Document<'a> {
-    let file = |file: &DataFile| File {
-        path: file.path.display().to_string(),
-        bytes: file.bytes,
-        placed: placed(file.placed),
-    };
-    let short_tables = converted.short_tables.iter();
     Document {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
@@ -156,17 +111,6 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         write_indices: &converted.write_indices,
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
-        short_tables: short_tables.map(|table| Table { name: &table.name, rows: table.rows }).collect(),
-        files: files.iter().map(file).collect(),
-    }
-}
-
-/// How a file of weights came to its place.
-pub(crate) fn placed(placed: Placed) -> &'static str {
-    match placed {
-        Placed::Shared => "shared",
-        Placed::Kept => "kept",
-        Placed::Linked => "linked",
-        Placed::Copied => "copied",
+        files: files.iter().map(File::from).collect(),
     }
 }

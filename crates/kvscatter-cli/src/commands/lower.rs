@@ -1,0 +1,117 @@
+//! `kvscatter lower`: a model without TensorScatter, for engines that do not have it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use kvscatter_onnx::{DataFile, Lowered, Model, Target, lower};
+use serde::Serialize;
+
+use super::weights::{self, File, WeightFiles};
+use crate::Outcome;
+use crate::error::Error;
+use crate::output::{Output, count, one_line};
+
+/// Replace TensorScatter, for an engine that does not have it
+///
+/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every engine of the last years has, with
+/// indices computed from write_indices and the shapes: any axis, any batch, linear and circular. Results are the same,
+/// and what was an error when the model ran still is one. The rest of the model and its weights are not touched.
+///
+/// Types that the two do not have (float8, float4 and int4) are refused, and so is a TensorScatter in the body of
+/// another node or in a function of the model.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter lower testdata/mobius-llama-static/model.onnx -o lowered.onnx \\
+      --to scatter-nd
+  kvscatter lower static.onnx -o lowered.onnx --to scatter-elements --json
+
+ScatterElements takes an index for every element of the update, ScatterND one
+for every row: engines differ in which one they do well.")]
+pub(crate) struct Lower {
+    /// The model, an .onnx file
+    model: PathBuf,
+
+    /// Where the model without TensorScatter goes; its weights, where they are files of their own, come along
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// What takes its place
+    #[arg(long, value_enum)]
+    to: To,
+
+    /// How files of weights come into another folder
+    #[arg(long, value_enum, default_value_t)]
+    weights: WeightFiles,
+}
+
+/// [`Target`], in the command line's words.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum To {
+    /// An index for every element
+    ScatterElements,
+    /// An index for every row
+    ScatterNd,
+}
+
+impl To {
+    fn target(self) -> Target {
+        match self {
+            Self::ScatterElements => Target::ScatterElements,
+            Self::ScatterNd => Target::ScatterNd,
+        }
+    }
+
+    fn operator(self) -> &'static str {
+        match self {
+            Self::ScatterElements => "ScatterElements",
+            Self::ScatterNd => "ScatterND",
+        }
+    }
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Document {
+    model: String,
+    output: String,
+    operator: &'static str,
+    scatters: usize,
+    index_nodes: usize,
+    files: Vec<File>,
+}
+
+pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, Error> {
+    let model = Model::load(&args.model)?;
+    let lowered = lower(&model, args.to.target()).map_err(|cause| kvscatter_onnx::Error::InFile {
+        path: args.model.clone(),
+        cause: Box::new(cause),
+    })?;
+    let files = lowered.model.save_with_weights(&args.output, args.weights.into())?;
+    if output.is_json() {
+        output.json(&document(&args, &lowered, &files))?;
+    } else {
+        let operator = args.to.operator();
+        writeln!(
+            output,
+            "{}: {} as {operator}, their indices computed by {}",
+            one_line(&args.output.display().to_string()),
+            count(lowered.scatters, "TensorScatter node"),
+            count(lowered.index_nodes, "node")
+        )?;
+        weights::show(&files, output)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn document(args: &Lower, lowered: &Lowered, files: &[DataFile]) -> Document {
+    Document {
+        model: args.model.display().to_string(),
+        output: args.output.display().to_string(),
+        operator: args.to.operator(),
+        scatters: lowered.scatters,
+        index_nodes: lowered.index_nodes,
+        files: files.iter().map(File::from).collect(),
+    }
+}
