@@ -18,9 +18,10 @@ impl Model {
     /// Reads a model from bytes. It has no folder, so external data cannot be read.
     ///
     /// # Errors
-    /// [`Error::Decode`] if the bytes are no model, or pass the limits of [`proto::decode`].
+    /// [`Error::Decode`] if the bytes are no model, or pass the limits of [`proto::decode`]; [`Error::OtherFormat`] if
+    /// they are a model of another format.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        proto::decode(bytes).map(Self::from_proto)
+        decode(bytes).map(Self::from_proto)
     }
 
     /// Wraps a model made in memory. It has no folder, so external data cannot be read.
@@ -36,7 +37,7 @@ impl Model {
     /// [`from_bytes`](Self::from_bytes).
     pub fn load(path: &Path) -> Result<Self, Error> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
-        let proto = proto::decode(&bytes).map_err(|error: Error| error.in_file(path))?;
+        let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
         Ok(Self { proto, path: Some(path.to_owned()) })
     }
 
@@ -110,6 +111,24 @@ impl Model {
     fn folder(&self) -> Option<&Path> {
         self.path.as_deref().map(folder_of)
     }
+}
+
+fn decode(bytes: &[u8]) -> Result<ModelProto, Error> {
+    proto::decode(bytes)
+        .map_err(|error| other_format(bytes).map_or(error, |format| Error::OtherFormat { format }))
+}
+
+/// The format of a file that people take for a model, by how such files begin.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    let at = |offset: usize, text: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(text));
+    let formats = [
+        ("GGUF", at(0, b"GGUF")),
+        ("zip (as PyTorch saves)", at(0, b"PK\x03\x04")),
+        ("ORT", at(4, b"ORTM")),
+        // Eight bytes of length, and JSON.
+        ("safetensors", at(8, b"{\"")),
+    ];
+    formats.into_iter().find(|(_, is)| *is).map(|(format, _)| format)
 }
 
 /// All tensors of a graph and its subgraphs. [`proto::decode`] has limited the depth.

@@ -8,6 +8,7 @@ mod formats;
 mod help;
 mod hostile;
 mod in_place;
+mod inspect;
 mod outputs;
 mod plan;
 mod run;

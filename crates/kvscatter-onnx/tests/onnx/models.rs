@@ -61,6 +61,7 @@ fn bytes_that_are_no_model() {
         }
     }
     assert_refused!(Model::from_bytes(b"\x3A\x05abc"), Error::Decode { message: "ModelProto", .. });
+    assert_refused!(Model::from_bytes(b"GGUF\x03\0\0\0"), Error::OtherFormat { format: "GGUF" });
     assert_refused!(Model::load(&testdata("absent.onnx")), Error::Io(_));
     assert_refused!(Model::load(&testdata("")), Error::NotRegularFile);
 }

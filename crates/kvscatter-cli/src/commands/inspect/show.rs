@@ -184,27 +184,32 @@ fn inputs(inspected: &Inspected<'_>) -> String {
 
 /// One line for each kind of hazard of each kind of node, the first of them in full.
 fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
-    let mut kinds: BTreeMap<_, Vec<&Hazard>> = BTreeMap::new();
-    let mut order = Vec::new();
-    for hazard in hazards {
-        let kind = match hazard {
-            Hazard::Runtime { runtime, .. } => (hazard.kind(), runtime.to_string()),
-            _ => (hazard.kind(), hazard.node().map(|node| node.op_type.clone()).unwrap_or_default()),
-        };
-        let known = kinds.entry(kind.clone()).or_default();
-        if known.is_empty() {
-            order.push(kind);
-        }
-        known.push(hazard);
-    }
-    writeln!(output, "\n{}", if order.is_empty() { "no hazards" } else { "hazards" })?;
-    for kind in order {
-        let Some([first, rest @ ..]) = kinds.get(&kind).map(Vec::as_slice) else { continue };
+    let kind = |hazard: &Hazard| match hazard {
+        Hazard::Runtime { runtime, .. } => (hazard.kind(), runtime.to_string()),
+        _ => (hazard.kind(), hazard.node().map(|node| node.op_type.clone()).unwrap_or_default()),
+    };
+    writeln!(output, "\n{}", if hazards.is_empty() { "no hazards" } else { "hazards" })?;
+    for hazards in alike(hazards, kind) {
+        let Some((first, rest)) = hazards.split_first() else { continue };
         let color = if first.kind() == "runtime" { AnsiColor::Cyan } else { AnsiColor::Yellow };
         let (kind, text) = (styled(first.kind(), color), one_line(&first.to_string()));
         writeln!(output, "  {kind}  {text}{}", more(rest.len()))?;
     }
     Ok(())
+}
+
+/// Things of one kind together, in the order of the first of each.
+fn alike<T, K: Ord>(things: &[T], kind: impl Fn(&T) -> K) -> Vec<Vec<&T>> {
+    let mut places = BTreeMap::new();
+    let mut groups: Vec<Vec<&T>> = Vec::new();
+    for thing in things {
+        let place = *places.entry(kind(thing)).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(thing),
+            None => groups.push(vec![thing]),
+        }
+    }
+    groups
 }
 
 fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
@@ -219,11 +224,7 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     }
     let fail = styled("FAIL", AnsiColor::Red);
     writeln!(output, "\n{fail}  TensorRT refuses, of {nodes}:")?;
-    let mut rules: BTreeMap<String, Vec<&Refusal>> = BTreeMap::new();
-    for refusal in refusals {
-        rules.entry(rule(refusal)).or_default().push(refusal);
-    }
-    for refusals in rules.values() {
+    for refusals in alike(refusals, rule) {
         let Some((first, rest)) = refusals.split_first() else { continue };
         writeln!(output, "  {}{}", one_line(&first.to_string()), more(rest.len()))?;
     }

@@ -1,0 +1,228 @@
+//! `kvscatter inspect`: tables, JSON, hazards, and models that are no decoders.
+
+use std::path::Path;
+
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
+
+use crate::support::{Folder, testdata};
+
+fn folder() -> Folder {
+    Folder::with_testdata()
+}
+
+/// A model of the test data, changed, as `model.onnx` in a folder of its own.
+fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> Folder {
+    let mut model = Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap();
+    change(model.proto_mut().graph.get_or_insert_default());
+    let folder = Folder::new();
+    model.save(&folder.path("model.onnx")).unwrap();
+    folder
+}
+
+fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(op_type.to_owned()),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+fn writer<'g>(graph: &'g mut GraphProto, past: &str) -> &'g mut NodeProto {
+    let reads =
+        |node: &&mut NodeProto| node.op_type.as_deref() == Some("TensorScatter") && node.input[0] == past;
+    graph.node.iter_mut().find(reads).unwrap()
+}
+
+fn dims(values: &mut [ValueInfoProto], name: &str, axis: usize, size: DimValue) {
+    let value = values.iter_mut().find(|value| value.name.as_deref() == Some(name)).unwrap();
+    let Some(TypeValue::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
+        panic!()
+    };
+    tensor.shape.get_or_insert_default().dim[axis].value = Some(size);
+}
+
+#[test]
+fn a_cache_that_is_joined() {
+    insta::assert_snapshot!(folder().run("inspect testdata/optimum-llama/model.onnx").passed());
+}
+
+#[test]
+fn a_cache_that_attention_joins() {
+    let line = "inspect testdata/mobius-llama-dynamic/model.onnx --batch 4 --length 1000 --max-seq 4096";
+    insta::assert_snapshot!(folder().run(line).passed());
+}
+
+#[test]
+fn a_static_cache_that_tensorrt_refuses() {
+    let answer = folder().run("inspect testdata/mobius-llama-static/model.onnx --target tensorrt");
+    assert_eq!(answer.code, Some(1));
+    insta::assert_snapshot!(answer);
+}
+
+#[test]
+fn a_cache_that_may_be_shared() {
+    insta::assert_snapshot!(
+        folder().run("inspect testdata/genai-llama-gqa/model.onnx --target tensorrt").passed()
+    );
+}
+
+#[test]
+fn json() {
+    let folder = folder();
+    let answer =
+        folder.run("inspect testdata/mobius-llama-static/model.onnx --target tensorrt --json --batch 2");
+    assert_eq!(answer.code, Some(1));
+    let json: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(json["caches"].as_array().unwrap().len(), 4);
+    assert_eq!(json["tensorrt"].as_array().unwrap().len(), 4);
+    let mut short = json.clone();
+    for list in ["caches", "inputs", "hazards", "tensorrt"] {
+        short[list].as_array_mut().unwrap().truncate(1);
+    }
+    insta::assert_snapshot!(serde_json::to_string_pretty(&short).unwrap());
+}
+
+/// Keys, values and layers of a large model are a few lines, and all there in JSON.
+#[test]
+fn many_layers_are_folded() {
+    let folder = Folder::new();
+    let mut model = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let renamed = |values: &[ValueInfoProto], from: &str, to: &str| {
+        let mut value = values.iter().find(|value| value.name.as_deref() == Some(from)).unwrap().clone();
+        value.name = Some(to.to_owned());
+        value
+    };
+    for layer in 2..32 {
+        for what in ["key", "value"] {
+            let [past, present] = ["past_key_values", "present"]
+                .map(|side| (format!("{side}.0.{what}"), format!("{side}.{layer}.{what}")));
+            graph.input.push(renamed(&graph.input, &past.0, &past.1));
+            graph.output.push(renamed(&graph.output, &present.0, &present.1));
+            let mut join = graph.node.iter().find(|node| node.output[0] == present.0).unwrap().clone();
+            join.input[0] = past.1;
+            join.output[0] = present.1;
+            graph.node.push(join);
+        }
+    }
+    model.save(&folder.path("model.onnx")).unwrap();
+    insta::assert_snapshot!(folder.run("inspect model.onnx --length 4096").passed());
+    let json = folder.run("inspect model.onnx --json").passed();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["caches"].as_array().unwrap().len(), 64);
+}
+
+#[test]
+fn everything_wrong_at_once() {
+    let folder = changed("mobius-llama-static", |graph| {
+        // There and back, and the whole cache is copied twice.
+        writer(graph, "key_cache.0").input[0] = "twice".to_owned();
+        let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
+        let there_and_back = [node("Neg", &["key_cache.0"], "once"), node("Neg", &["once"], "twice")];
+        graph.node.splice(at..at, there_and_back);
+        // A ring, behind a mask that knows no rings.
+        let circular = AttributeProto {
+            name: Some("mode".to_owned()),
+            r#type: Some(AttributeType::STRING),
+            s: Some(b"circular".to_vec()),
+            ..AttributeProto::default()
+        };
+        writer(graph, "value_cache.0").attribute.push(circular);
+        writer(graph, "key_cache.1").input[2] = "nonpad_kv_seqlen".to_owned();
+        graph.node.push(node("ReduceSum", &["value_cache.1"], "old_sum"));
+        graph.node.push(node("ReduceSum", &["updated_value_cache.1"], "sum"));
+        graph.node.push(node("TensorScatter", &["updated_key_cache.1", "key_cache.1"], "again"));
+    });
+    let answer = folder.run("inspect model.onnx --target tensorrt");
+    assert_eq!(answer.code, Some(1));
+    insta::assert_snapshot!(answer);
+}
+
+#[test]
+fn sizes_that_the_model_leaves_open() {
+    let open = |graph: &mut GraphProto| {
+        for layer in 0..2 {
+            for what in ["key", "value"] {
+                let head = || DimValue::DimParam("head".to_owned());
+                dims(&mut graph.input, &format!("past_key_values.{layer}.{what}"), 3, head());
+                dims(&mut graph.output, &format!("present.{layer}.{what}"), 3, head());
+            }
+        }
+    };
+    let folder = changed("optimum-llama", open);
+    let text = folder.run("inspect model.onnx").passed();
+    assert!(text.contains("the model leaves sizes open: give --dim head=N for the costs\n"), "{text}");
+    let closed = folder.run("inspect model.onnx --dim head=16 --json").passed();
+    let closed: serde_json::Value = serde_json::from_str(&closed).unwrap();
+    assert_eq!(closed["total"]["bytes_per_token"], 512);
+}
+
+#[test]
+fn models_that_are_no_decoders() {
+    let not_fed_back = changed("optimum-llama", |graph| {
+        graph.output.retain(|output| output.name.as_deref() != Some("present.1.value"));
+    });
+    let no_cache = changed("optimum-llama", |graph| {
+        graph.output.retain(|output| output.name.as_deref() == Some("logits"));
+        graph.node.retain(|node| node.op_type.as_deref() == Some("Shape") && node.input[0] == "input_ids");
+        graph.output[0].name = Some("input_ids".to_owned());
+    });
+    let contradiction = changed("optimum-llama", |graph| {
+        dims(&mut graph.output, "present.0.key", 1, DimValue::DimValue(4));
+    });
+    let no_growth = changed("mobius-llama-dynamic", |graph| {
+        dims(&mut graph.output, "present.1.key", 2, DimValue::DimParam("past_sequence_len".to_owned()));
+    });
+    let cycle = changed("mobius-llama-static", |graph| {
+        graph.node.push(node("Neg", &["b"], "a"));
+        graph.node.push(node("Neg", &["a"], "b"));
+    });
+    let mut lines = Vec::new();
+    for folder in [not_fed_back, no_cache, contradiction, no_growth, cycle] {
+        lines.push(folder.run("inspect model.onnx").refused());
+    }
+    let folder = folder();
+    folder.write("garbage.onnx", &[0xff; 64]);
+    folder.write("model.gguf", b"GGUF\x03\0\0\0\x24\x01\0\0");
+    folder.write("empty.onnx", b"");
+    let safetensors = [&64_u64.to_le_bytes()[..], b"{\"x\":{\"dtype\":\"F32\"}}"].concat();
+    folder.write("model.safetensors", &safetensors);
+    let model = "testdata/mobius-llama-static/model.onnx";
+    for line in [
+        "inspect garbage.onnx".to_owned(),
+        "inspect model.gguf".to_owned(),
+        "inspect model.safetensors".to_owned(),
+        "inspect empty.onnx".to_owned(),
+        "inspect missing.onnx".to_owned(),
+        "inspect testdata".to_owned(),
+        format!("inspect {model} --batch 0"),
+        format!("inspect {model} --length 65"),
+        format!("inspect {model} --target onnxruntime"),
+        format!("inspect {model} --dim a=1 --dim a=2"),
+        "inspect testdata/optimum-llama/model.onnx --max-seq 10 --length 11".to_owned(),
+    ] {
+        lines.push(folder.run(&line).refused());
+    }
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+/// Names come from strangers.
+#[test]
+fn nothing_in_a_name_reaches_the_terminal() {
+    let folder = changed("mobius-llama-static", |graph| {
+        for name in graph.node.iter_mut().flat_map(|node| node.input.iter_mut().chain(&mut node.output)) {
+            *name = name.replace("key_cache", "\x1b[2Jkey\n");
+        }
+        for value in graph.input.iter_mut().chain(&mut graph.output) {
+            value.name = value.name.as_ref().map(|name| name.replace("key_cache", "\x1b[2Jkey\n"));
+        }
+    });
+    assert!(Path::new(&folder.path("model.onnx")).exists());
+    let text = folder.run("inspect model.onnx").passed();
+    assert!(!text.contains('\x1b') && text.contains("\\u{1b}[2Jkey"), "{text}");
+}
