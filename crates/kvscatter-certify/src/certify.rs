@@ -37,6 +37,9 @@ const FILLING_STEPS: usize = 32;
 /// Copies of the caches that a run holds at once: in place, from before the step, and apart.
 const COPIES: usize = 3;
 
+/// Bytes beside each slot of each sample: its place in a mask, and what is noted about it.
+const BESIDE_A_SLOT: usize = 16;
+
 /// What to certify, and how. What is `None` is chosen to fit the model.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -102,7 +105,10 @@ pub fn certify(
     interface.settle(None)?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
-    check_memory(request, &interface, &setting)?;
+
+    if let Some(Original { interface, .. }) = &original {
+        check_caches(request, interface, interface.batch.unwrap_or(1), setting.capacity)?;
+    }
 
     let options = Options { threads: Some(request.threads) };
     let mut runner = Runner::new(engine.load(&request.model, options)?, interface);
@@ -252,6 +258,7 @@ fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
     if batch == 0 || capacity < 2 {
         return Err(Error::TooSmall { batch, capacity });
     }
+    let memory = check_caches(request, interface, batch, capacity)?;
     let prompts = request.prompts.clone().unwrap_or_else(|| {
         let usual = PROMPTS.iter().cycle().take(batch);
         usual.map(|&prompt| prompt.min(capacity / 2)).collect()
@@ -262,7 +269,7 @@ fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
         return Err(Error::PromptTooLong { longest, steps, capacity });
     }
     let chunk = request.chunk.unwrap_or(CHUNK).max(1);
-    Ok(Setting {
+    let setting = Setting {
         steps,
         capacity,
         chunk,
@@ -271,34 +278,58 @@ fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
         can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
         is_decode_only: interface.is_decode_only,
         prompts,
-    })
+    };
+    check_scores(memory, interface, &setting)?;
+    Ok(setting)
 }
 
-/// That what will be held at once is within the limit.
-fn check_memory(request: &Request, interface: &Interface, setting: &Setting) -> Result<(), Error> {
-    let batch = setting.prompts.len();
-    let mut needed = Some(0_usize);
-    for cache in &interface.caches {
-        let bytes = cache.element.storage_len(&cache.shape(batch, setting.capacity));
-        let held = bytes.and_then(|bytes| bytes.checked_mul(COPIES));
-        needed = needed.zip(held).and_then(|(needed, held)| needed.checked_add(held));
+/// Bytes that are held at once, as far as they can be counted.
+struct Memory {
+    needed: Option<usize>,
+    limit: u64,
+}
+
+impl Memory {
+    fn add(&mut self, bytes: Option<usize>) {
+        self.needed = self.needed.zip(bytes).and_then(|(needed, bytes)| needed.checked_add(bytes));
     }
-    // Each sequence's scores, twice over: what they should be and what they are with zeros.
-    let scores = setting
+
+    fn check(&self) -> Result<(), Error> {
+        let needed = self.needed.and_then(|needed| u64::try_from(needed).ok());
+        match needed.filter(|needed| *needed <= self.limit) {
+            Some(_) => Ok(()),
+            None => Err(Error::MemoryLimit { needed, limit: self.limit }),
+        }
+    }
+}
+
+/// That the caches, and what is kept beside each slot, are within the limit: before anything is made of the batch and
+/// the capacity that a file claims.
+fn check_caches(
+    request: &Request,
+    interface: &Interface,
+    batch: usize,
+    capacity: usize,
+) -> Result<Memory, Error> {
+    let mut memory = Memory { needed: Some(0), limit: request.memory };
+    memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
+    for cache in &interface.caches {
+        let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
+        memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
+    }
+    memory.check()?;
+    Ok(memory)
+}
+
+/// That each sequence's scores fit as well, twice over: what they should be, and what they are with zeros.
+fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) -> Result<(), Error> {
+    let tokens = setting
         .prompts
         .iter()
-        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?))
-        .and_then(|tokens| {
-            tokens.checked_mul(interface.vocabulary.unwrap_or_default())?.checked_mul(2 * size_of::<f32>())
-        });
-    let needed = needed.zip(scores).and_then(|(needed, scores)| needed.checked_add(scores));
-    match needed.and_then(|needed| u64::try_from(needed).ok()).filter(|needed| *needed <= request.memory) {
-        Some(_) => Ok(()),
-        None => Err(Error::MemoryLimit {
-            needed: needed.and_then(|needed| u64::try_from(needed).ok()),
-            limit: request.memory,
-        }),
-    }
+        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?));
+    let bytes = interface.vocabulary.unwrap_or_default().checked_mul(2 * size_of::<f32>());
+    memory.add(tokens.zip(bytes).and_then(|(tokens, bytes)| tokens.checked_mul(bytes)));
+    memory.check()
 }
 
 /// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.

@@ -1,0 +1,282 @@
+//! A decoder without a graph: it answers as the test data's exports do, from a few lines of arithmetic, and makes the
+//! fault that it is told to make. So `cargo test` sees every fault caught without a runtime.
+
+use std::path::Path;
+use std::time::Duration;
+
+use kvscatter::ElementType;
+use kvscatter_certify::{Engine, Error, Options, Ran, Session, Step, Tensor};
+
+const HEADS: usize = 2;
+const HEAD: usize = 16;
+const ROW: usize = HEADS * HEAD;
+const VOCABULARY: usize = 256;
+
+/// What goes wrong, in the static model only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// Rows go one slot too far.
+    IndexOffByOne,
+    /// The present is made elsewhere, and the shared memory stays as it was.
+    Copied,
+    /// Slot 0 of the second value cache is overwritten in every decode step.
+    Clobbered,
+    /// Rows of padding are NaN.
+    NanInPadding,
+    /// A query sees one slot less at mid-cache.
+    LengthOffByOne,
+    /// The first sample's write index is used for all.
+    SharedIndex,
+    /// Slots beyond the length are seen a little.
+    SeesUnwritten,
+    /// Past is written even if present lies elsewhere.
+    WritesPast,
+    /// Writes into the last slot are refused.
+    RefusesLastSlot,
+}
+
+pub(crate) struct Fake(pub(crate) Fault);
+
+struct FakeSession {
+    is_static: bool,
+    fault: Fault,
+}
+
+impl Engine for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn device(&self) -> &'static str {
+        "CPU"
+    }
+
+    fn load(&self, model: &Path, _: Options) -> Result<Box<dyn Session>, Error> {
+        let is_static = model.components().any(|part| part.as_os_str() == "mobius-llama-static");
+        Ok(Box::new(FakeSession { is_static, fault: if is_static { self.0 } else { Fault::None } }))
+    }
+}
+
+impl Session for FakeSession {
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+        let int64s = |name: &str| -> Vec<i64> {
+            let (_, tensor) = step.inputs.iter().find(|(input, _)| *input == name).unwrap();
+            assert_eq!(tensor.element(), ElementType::Int64);
+            tensor.bytes().as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
+        };
+        let tokens = int64s("input_ids");
+        let batch = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1.shape()[0];
+        let width = tokens.len() / batch;
+        let positions = int64s("position_ids");
+        let names = names(self.is_static);
+        let mut caches: Vec<Cache> = names
+            .iter()
+            .map(|(past, _)| {
+                let shared = step.shared.iter().find(|shared| shared.past == *past);
+                let apart = step.inputs.iter().find(|(name, _)| name == past);
+                Cache::read(shared.map(|shared| &*shared.cache).or(apart.map(|(_, tensor)| *tensor)).unwrap())
+            })
+            .collect();
+        let starts: Vec<usize> = if self.is_static {
+            int64s("write_indices").iter().map(|&index| index.try_into().unwrap()).collect()
+        } else {
+            vec![caches[0].slots; batch]
+        };
+        if self.is_static {
+            let lengths = int64s("nonpad_kv_seqlen");
+            assert!(lengths.iter().zip(&starts).all(|(&length, start)| length as usize == start + width));
+            let last = starts.iter().any(|start| start + width == caches[0].slots);
+            if self.fault == Fault::RefusesLastSlot && last {
+                return Err(Error::Run { engine: "fake 1".to_owned(), says: "no".to_owned() });
+            }
+        } else {
+            caches.iter_mut().for_each(|cache| cache.grow(width));
+        }
+        for (index, cache) in caches.iter_mut().enumerate() {
+            for sample in 0..batch {
+                for column in 0..width {
+                    let at = sample * width + column;
+                    self.write(
+                        cache,
+                        index,
+                        sample,
+                        starts[sample],
+                        column,
+                        [tokens[at], positions[at]],
+                        starts[0],
+                    );
+                }
+                if self.fault == Fault::Clobbered && index == 3 && width == 1 && starts[sample] > 0 {
+                    cache.row(sample, 0).fill(0.25);
+                }
+            }
+        }
+        let logits = self.logits(&mut caches, &starts, width);
+        self.hand_over(&mut step, &names, &caches);
+        let present_at = step
+            .shared
+            .iter()
+            .map(|shared| shared.cache.address() + if self.fault == Fault::Copied { 1 << 20 } else { 0 });
+        Ok(Ran {
+            present_at: present_at.collect(),
+            returned: vec![logits],
+            elapsed: Duration::from_micros(1),
+        })
+    }
+}
+
+impl FakeSession {
+    #[expect(clippy::too_many_arguments, reason = "one row, and everything that a fault may confuse")]
+    fn write(
+        &self,
+        cache: &mut Cache,
+        index: usize,
+        sample: usize,
+        start: usize,
+        column: usize,
+        [token, position]: [i64; 2],
+        first_start: usize,
+    ) {
+        let start = match self.fault {
+            Fault::IndexOffByOne => start + 1,
+            Fault::SharedIndex => first_start,
+            _ => start,
+        };
+        let slot = (start + column).min(cache.slots - 1);
+        let is_padding = column > 0 && position == 0;
+        let row = cache.row(sample, slot);
+        for (element, value) in row.iter_mut().enumerate() {
+            let phase = token as f32 * 0.37 + position as f32 * 1.7 + (index * ROW + element) as f32 * 0.61;
+            *value = if self.fault == Fault::NanInPadding && is_padding { f32::NAN } else { phase.sin() };
+        }
+    }
+
+    /// Every slot is multiplied, those that are not visible by zero, as attention does it.
+    fn logits(&self, caches: &mut [Cache], starts: &[usize], width: usize) -> Tensor {
+        let batch = starts.len();
+        let mut logits = Tensor::zeros(ElementType::Float32, &[batch, width, VOCABULARY]).unwrap();
+        let mut values = Vec::with_capacity(batch * width * VOCABULARY);
+        for (sample, &start) in starts.iter().enumerate() {
+            for column in 0..width {
+                let mut seen = [0.0_f32; ROW];
+                for cache in caches.iter_mut() {
+                    for slot in 0..cache.slots {
+                        let hidden = usize::from(self.fault == Fault::LengthOffByOne && start > 0);
+                        let is_visible = slot + hidden <= start + column;
+                        let weight = match (is_visible, self.fault) {
+                            (true, _) => 1.0,
+                            (false, Fault::SeesUnwritten) => 0.1,
+                            (false, _) => 0.0,
+                        };
+                        let row = cache.row(sample, slot);
+                        seen.iter_mut().zip(row).for_each(|(seen, value)| *seen += weight * *value);
+                    }
+                }
+                values.extend((0..VOCABULARY).map(|entry| (seen[entry % ROW] * (1.0 + entry as f32)).sin()));
+            }
+        }
+        logits
+            .bytes_mut()
+            .copy_from_slice(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>());
+        logits
+    }
+
+    fn hand_over(&self, step: &mut Step<'_>, names: &[(String, String)], caches: &[Cache]) {
+        for ((past, present), cache) in names.iter().zip(caches) {
+            if let Some(shared) = step.shared.iter_mut().find(|shared| shared.past == *past) {
+                assert_eq!(shared.present, present);
+                if self.fault != Fault::Copied {
+                    cache.store(shared.cache);
+                }
+            }
+            if let Some((_, tensor)) = step.outputs.iter_mut().find(|(name, _)| name == present) {
+                cache.store(tensor);
+            }
+        }
+        if self.fault == Fault::WritesPast && step.shared.is_empty() {
+            // What no engine may do: the borrow says that inputs are only read. It is done to the presents instead,
+            // which then differ from what is written in place.
+            for (_, tensor) in &mut step.outputs {
+                tensor.bytes_mut()[..4].copy_from_slice(&9.0_f32.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn names(is_static: bool) -> Vec<(String, String)> {
+    let kinds = |layer: usize| ["key", "value"].map(|kind| (layer, kind));
+    let name = |(layer, kind): (usize, &str)| match is_static {
+        true => (format!("{kind}_cache.{layer}"), format!("updated_{kind}_cache.{layer}")),
+        false => (format!("past_key_values.{layer}.{kind}"), format!("present.{layer}.{kind}")),
+    };
+    [kinds(0), kinds(1)].concat().into_iter().map(name).collect()
+}
+
+/// A cache as rows, whatever its layout: `[batch, slots, heads × size]` or `[batch, heads, slots, size]`.
+struct Cache {
+    slots: usize,
+    rows: Vec<[f32; ROW]>,
+}
+
+impl Cache {
+    fn read(tensor: &Tensor) -> Self {
+        let (batch, slots) = sizes(tensor);
+        let mut cache = Self { slots, rows: vec![[0.0; ROW]; batch * slots] };
+        let values: Vec<f32> =
+            tensor.bytes().as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect();
+        cache.each(tensor.shape().len(), |value, at| *value = values[at]);
+        cache
+    }
+
+    fn store(&self, tensor: &mut Tensor) {
+        let rank = tensor.shape().len();
+        assert_eq!(sizes(tensor), (self.rows.len() / self.slots, self.slots));
+        let mut copy = Self { slots: self.slots, rows: self.rows.clone() };
+        let bytes = tensor.bytes_mut();
+        copy.each(rank, |value, at| bytes[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes()));
+    }
+
+    fn grow(&mut self, width: usize) {
+        let batch = if self.slots == 0 { 1 } else { self.rows.len() / self.slots };
+        let mut rows = Vec::new();
+        for sample in 0..batch {
+            rows.extend(&self.rows[sample * self.slots..(sample + 1) * self.slots]);
+            rows.extend(vec![[0.0; ROW]; width]);
+        }
+        self.slots += width;
+        self.rows = rows;
+    }
+
+    fn row(&mut self, sample: usize, slot: usize) -> &mut [f32; ROW] {
+        &mut self.rows[sample * self.slots + slot]
+    }
+
+    /// Every element, and where it lies in a tensor of this rank.
+    fn each(&mut self, rank: usize, mut visit: impl FnMut(&mut f32, usize)) {
+        let slots = self.slots;
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let (sample, slot) = (index / slots, index % slots);
+            for (element, value) in row.iter_mut().enumerate() {
+                let (head, inner) = (element / HEAD, element % HEAD);
+                let at = match rank {
+                    3 => index * ROW + element,
+                    _ => ((sample * HEADS + head) * slots + slot) * HEAD + inner,
+                };
+                visit(value, at);
+            }
+        }
+    }
+}
+
+/// Batch and slots.
+fn sizes(tensor: &Tensor) -> (usize, usize) {
+    match *tensor.shape() {
+        [batch, slots, ROW] | [batch, HEADS, slots, HEAD] => (batch, slots),
+        ref other => panic!("{other:?} is no cache"),
+    }
+}

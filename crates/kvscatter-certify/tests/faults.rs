@@ -1,0 +1,170 @@
+//! Every fault is planted and seen caught, by an engine of a few lines: no runtime is needed.
+
+mod fake;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use fake::{Fake, Fault};
+use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Machine, Verdict};
+use kvscatter_certify::{Error, Request, certify};
+
+const STATIC: &str = "mobius-llama-static/model.onnx";
+const GROWING: &str = "optimum-llama/model.onnx";
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+fn request(original: Option<&str>) -> Request {
+    Request {
+        model: testdata(STATIC),
+        original: original.map(testdata),
+        batch: None,
+        prompts: None,
+        steps: Some(6),
+        chunk: None,
+        capacity: None,
+        seed: 7,
+        tolerance: None,
+        threads: 1,
+        memory: 1 << 30,
+        is_timed: false,
+        command: String::new(),
+        machine: Machine { cpu: String::new(), cores: 1, os: String::new() },
+        made_at: None,
+    }
+}
+
+fn certified(fault: Fault, original: Option<&str>) -> Certificate {
+    certify(&Fake(fault), &request(original), &mut |_| {}).unwrap()
+}
+
+fn failed(certificate: &Certificate) -> BTreeSet<&str> {
+    let failed = certificate.evidence.checks().filter(|check| check.verdict == Verdict::Failed);
+    failed.map(|check| check.id.as_str()).collect()
+}
+
+fn check<'c>(certificate: &'c Certificate, id: &str) -> &'c Check {
+    certificate.evidence.checks().find(|check| check.id == id).unwrap()
+}
+
+#[test]
+fn a_right_decoder_passes_next_to_its_original_and_without() {
+    for (original, against) in [(None, Against::UnaliasedRun), (Some(GROWING), Against::Original)] {
+        let certificate = certified(Fault::None, original);
+        assert_eq!(certificate.verdict, Verdict::Passed, "{:?}", failed(&certificate));
+        assert!(certificate.logits.iter().all(|logits| logits.against == against && logits.compared > 0));
+        assert!(certificate.logits.iter().any(|logits| logits.fill == Fill::Canaries));
+        assert_eq!(certificate.decoder.bytes, 4 * 3 * 64 * 32 * 4);
+        assert_eq!(certificate.decoder.bytes_per_token, 4 * 32 * 4);
+    }
+}
+
+#[test]
+fn what_was_written_is_pictured() {
+    let certificate = certified(Fault::None, None);
+    let ragged = certificate.occupancy.iter().find(|picture| picture.scenario == "ragged decode").unwrap();
+    // Prompts of 7, 3 and 5 tokens, padded to 7; then one token each, over the padding.
+    let written = |step: usize| {
+        ragged.steps[step].samples.iter().map(|slots| slots.written.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(written(0), vec![vec![0..7]; 3]);
+    assert_eq!(written(1), [vec![7..8], vec![3..4], vec![5..6]]);
+    assert_eq!(ragged.steps[1].samples[1].valid, vec![0..4]);
+    let last = certificate.occupancy.last().unwrap().steps.last().unwrap();
+    assert_eq!(last.samples[0].written, vec![63..64]);
+}
+
+#[test]
+fn every_fault_is_caught_by_the_claim_that_it_breaks() {
+    for (fault, claim) in [
+        (Fault::IndexOffByOne, "rows-lie-where-named"),
+        (Fault::IndexOffByOne, "only-named-rows-change"),
+        (Fault::IndexOffByOne, "named-rows-are-written"),
+        (Fault::Copied, "present-aliases-past"),
+        (Fault::Copied, "named-rows-are-written"),
+        (Fault::Clobbered, "only-named-rows-change"),
+        (Fault::NanInPadding, "caches-stay-finite"),
+        (Fault::LengthOffByOne, "position-conventions"),
+        (Fault::SharedIndex, "rows-lie-where-named"),
+        (Fault::SeesUnwritten, "initial-values-do-not-matter"),
+        (Fault::WritesPast, "rows-equal-unaliased-run"),
+        (Fault::RefusesLastSlot, "every-step-runs"),
+    ] {
+        let certificate = certified(fault, Some(GROWING));
+        assert_eq!(certificate.verdict, Verdict::Failed, "{fault:?}");
+        assert!(failed(&certificate).contains(claim), "{fault:?}: {:?}", failed(&certificate));
+    }
+}
+
+#[test]
+fn faults_of_the_cache_are_caught_without_an_original_too() {
+    for fault in [
+        Fault::IndexOffByOne,
+        Fault::Copied,
+        Fault::Clobbered,
+        Fault::NanInPadding,
+        Fault::SharedIndex,
+        Fault::SeesUnwritten,
+        Fault::RefusesLastSlot,
+    ] {
+        assert_eq!(certified(fault, None).verdict, Verdict::Failed, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_failure_names_step_cache_sample_and_slot() {
+    let certificate = certified(Fault::Clobbered, None);
+    let check = check(&certificate, "only-named-rows-change");
+    let first = check.failures.first().unwrap();
+    assert_eq!(first.cache.as_deref(), Some("value_cache.1"));
+    assert_eq!((first.sample, first.slot), (Some(0), Some(0)));
+    assert!(first.scenario.is_some() && first.step.is_some_and(|step| step > 0));
+    let pictures =
+        certificate.occupancy.iter().flat_map(|picture| &picture.steps).flat_map(|step| &step.samples);
+    assert!(pictures.clone().any(|slots| slots.clobbered == vec![0..1]));
+
+    let certificate = certified(Fault::IndexOffByOne, None);
+    let says = &self::check(&certificate, "rows-lie-where-named").failures.first().unwrap().says;
+    assert_eq!(says, "rows were written from slot 1 on, the write index is 0");
+}
+
+#[test]
+fn nan_in_unwritten_slots_is_a_property_and_no_failure() {
+    let certificate = certified(Fault::None, None);
+    let nan = check(&certificate, "nan-does-not-spread");
+    assert_eq!(nan.verdict, Verdict::NotApplicable);
+    assert!(nan.evidence.contains("must start with finite values"), "{}", nan.evidence);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_certificate() {
+    let [one, other] = [0, 0].map(|_| certified(Fault::Clobbered, Some(GROWING)));
+    assert_eq!(one, other);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_runs() {
+    let of = |change: &dyn Fn(&mut Request)| {
+        let mut request = request(None);
+        change(&mut request);
+        certify(&Fake(Fault::None), &request, &mut |_| {}).unwrap_err()
+    };
+    let error = of(&|request| request.prompts = Some(vec![100, 7]));
+    assert!(matches!(error, Error::PromptTooLong { longest: 100, capacity: 64, .. }), "{error}");
+    let error = of(&|request| request.steps = Some(60));
+    assert!(matches!(error, Error::PromptTooLong { steps: 60, .. }), "{error}");
+    let error = of(&|request| request.memory = 1 << 10);
+    assert!(matches!(error, Error::MemoryLimit { needed: Some(_), limit: 1024 }), "{error}");
+    let error = of(&|request| request.batch = Some(usize::MAX / 2));
+    assert!(matches!(error, Error::MemoryLimit { .. }), "{error}");
+    let error = of(&|request| request.capacity = Some(65));
+    assert!(matches!(error, Error::SizesDiffer { what: "capacity", got: 64, want: 65, .. }), "{error}");
+    let error = of(&|request| (request.prompts, request.batch) = (Some(vec![1]), Some(2)));
+    assert!(matches!(error, Error::PromptCount { prompts: 1, batch: 2 }), "{error}");
+    for (model, hint) in [(GROWING, "kvscatter convert"), ("genai-llama-gqa/model.onnx", "")] {
+        let error = of(&|request| request.model = testdata(model));
+        assert!(matches!(&error, Error::NotStatic { hint: says, .. } if says.contains(hint)), "{error}");
+    }
+}
