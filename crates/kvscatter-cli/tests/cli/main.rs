@@ -9,6 +9,7 @@ mod help;
 mod hostile;
 mod in_place;
 mod inspect;
+mod lower;
 mod outputs;
 mod plan;
 mod run;

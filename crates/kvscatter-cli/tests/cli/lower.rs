@@ -1,0 +1,45 @@
+//! `kvscatter lower`: what is written, what is said, and what is refused without a trace.
+
+use crate::support::Folder;
+
+const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
+
+#[test]
+fn a_decoder_and_its_weights_in_another_folder() {
+    let folder = Folder::with_testdata();
+    std::fs::create_dir(folder.path("out")).unwrap();
+    insta::assert_snapshot!(folder.run(&format!("lower {STATIC} --to scatter-nd -o out/model.onnx")));
+    assert_eq!(
+        folder.read("out/model.onnx.data"),
+        folder.read("testdata/mobius-llama-static/model.onnx.data")
+    );
+    let error = folder.run("lower out/model.onnx --to scatter-nd -o again.onnx").refused();
+    assert!(error.contains("out/model.onnx: the model has no TensorScatter"), "{error}");
+}
+
+#[test]
+fn json() {
+    let folder = Folder::with_testdata();
+    let beside = "testdata/mobius-llama-static/lowered.onnx";
+    insta::assert_snapshot!(folder.run(&format!("lower {STATIC} --to scatter-elements -o {beside} --json")));
+}
+
+#[test]
+fn refusals() {
+    let folder = Folder::with_testdata();
+    let commands = [
+        format!("lower {STATIC} -o out.onnx"),
+        format!("lower {STATIC} --to gather -o out.onnx"),
+        format!("lower {STATIC} --to scatter-nd -o {STATIC}"),
+        format!("lower {STATIC} --to scatter-nd -o {STATIC}.data"),
+        format!("lower {STATIC} --to scatter-nd -o absent/out.onnx"),
+        "lower testdata/optimum-llama/model.onnx --to scatter-nd -o out.onnx".to_owned(),
+        "lower absent.onnx --to scatter-nd -o out.onnx".to_owned(),
+    ];
+    let lines: Vec<_> = commands.iter().map(|command| folder.run(command).refused()).collect();
+    insta::assert_snapshot!(lines.join("\n"));
+    std::fs::remove_file(folder.path(&format!("{STATIC}.data"))).unwrap();
+    let error = folder.run(&format!("lower {STATIC} --to scatter-nd -o out.onnx")).refused();
+    assert!(error.contains("model.onnx.data: No such file or directory"), "{error}");
+    assert!(!folder.path("out.onnx").exists());
+}
