@@ -7,6 +7,8 @@ use indicatif::ProgressBar;
 use kvscatter::picture::Picture;
 use serde::Serialize;
 
+pub(crate) use kvscatter_certify::report::words::one_line;
+
 /// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
 pub(crate) struct Output {
     /// Passes every line on as it ends, so that long work is seen to go on.
@@ -96,27 +98,6 @@ pub(crate) fn table(
     table.trim_fmt()
 }
 
-/// Text from files and arguments, which may hold line breaks and terminal commands, made safe for one line.
-pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || reorders(c) {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
-/// Unicode's invisible characters for the direction of text and its line ends: with them a name reads as another.
-fn reorders(c: char) -> bool {
-    matches!(
-        c,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
-}
-
 /// A number and its noun.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -140,7 +121,7 @@ mod tests {
     use kvscatter::picture::Picture;
     use kvscatter::spec::onnx::TensorScatter;
 
-    use super::{fitted, one_line};
+    use super::fitted;
 
     #[test]
     fn pictures_fit_the_terminal() {
@@ -155,14 +136,5 @@ mod tests {
         for columns in [60, 80, 100] {
             assert!(widest(columns) <= columns, "{columns}: {}", widest(columns));
         }
-    }
-
-    #[test]
-    fn nothing_in_a_name_can_move_the_cursor_or_the_text() {
-        assert_eq!(
-            one_line("k\u{202e}yp.n\u{2066}\u{200f}\n\x1b[2J"),
-            "k\\u{202e}yp.n\\u{2066}\\u{200f}\\n\\u{1b}[2J"
-        );
-        assert_eq!(one_line("κλειδί 键"), "κλειδί 键");
     }
 }

@@ -221,7 +221,7 @@ pub fn size(bytes: u64) -> String {
     units::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Text from files, which may hold line breaks, terminal commands and Unicode's invisible characters for the
+/// Text from files and arguments, which may hold line breaks, terminal commands and Unicode's invisible characters for the
 /// direction of text, made safe for one line: with those a name reads as another.
 #[must_use]
 pub fn one_line(text: &str) -> String {
@@ -241,4 +241,31 @@ fn reorders(c: char) -> bool {
         c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{one_line, tally};
+    use crate::certificate::{Check, Evidence, Failure};
+
+    #[test]
+    fn nothing_in_a_name_can_move_the_cursor_or_the_text() {
+        assert_eq!(
+            one_line("k\u{202e}yp.n\u{2066}\u{200f}\n\x1b[2J"),
+            "k\\u{202e}yp.n\\u{2066}\\u{200f}\\n\\u{1b}[2J"
+        );
+        assert_eq!(one_line("κλειδί 键"), "κλειδί 键");
+    }
+
+    #[test]
+    fn claims_are_counted_and_failures_come_first() {
+        let passed = || Check::passed("id", "claim", "evidence");
+        let failed = Check::unless("id", "claim", "evidence", [Failure::new("wrong")]);
+        let mut evidence = Evidence { structural: vec![passed()], ..Evidence::default() };
+        assert_eq!(tally(&Evidence::default()), "no claim was examined");
+        assert_eq!(tally(&evidence), "1 claim passed");
+        evidence.observed = vec![passed(), failed];
+        evidence.timed = vec![Check::not_measured("id", "claim", "why")];
+        assert_eq!(tally(&evidence), "1 claim failed, 2 passed, 1 was not measured");
+    }
 }
