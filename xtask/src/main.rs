@@ -4,6 +4,7 @@ mod python;
 mod step;
 mod steps;
 mod steps_c;
+mod steps_models;
 mod steps_ort;
 mod steps_python;
 
@@ -23,8 +24,8 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, ort,
-    /// python and python-torch
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, models,
+    /// ort, python and python-torch
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -51,6 +52,9 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         prefix: PathBuf,
     },
+    /// Decoders of several exporters, converted, lowered and certified, next to what they were, in ONNX Runtime (needs Python,
+    /// downloads once)
+    Models,
     /// The plugin inside ONNX Runtime: the Python suite with the wheels of several versions (needs Python, downloads once)
     Ort,
     /// Times the plugin against the kernel that ONNX Runtime has itself; --quick, --write-docs
@@ -96,6 +100,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Times a generated decoder whose caches grow against what convert makes of it, in ONNX Runtime; --help after it
+    /// shows its options
+    #[command(disable_help_flag = true)]
+    BenchModels {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Generates the checked-in code of the ONNX messages from onnx.proto again
     Codegen,
 }
@@ -112,6 +123,7 @@ fn main() -> ExitCode {
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
+        Task::Models => one(steps_models::models()),
         Task::Ort => one(steps_ort::ort()),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::Python => step::run(steps_python::all(), Missing::Fails),
@@ -125,6 +137,7 @@ fn main() -> ExitCode {
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Bench { options } => one(steps::bench(&options)),
+        Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::Codegen => one(steps::codegen()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

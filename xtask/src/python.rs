@@ -93,7 +93,8 @@ impl Environment {
         matches!((made_from, lock), (Ok(made_from), Ok(lock)) if made_from.starts_with(&lock))
     }
 
-    fn path(&self) -> PathBuf {
+    /// Its folder.
+    pub(crate) fn path(&self) -> PathBuf {
         target_dir().join(&self.folder)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::{steps_c, steps_ort, steps_python};
+use crate::{steps_c, steps_models, steps_ort, steps_python};
 
 pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -50,9 +50,9 @@ pub(crate) fn all() -> Vec<Step> {
         instructions(false),
         bench_check(),
     ];
-    let ort = [steps_ort::ort()];
+    let runtime = [steps_models::models(), steps_ort::ort()];
     let torch = [steps_python::torch()];
-    rust.into_iter().chain(steps_c::all()).chain(ort).chain(steps_python::all()).chain(torch).collect()
+    rust.into_iter().chain(steps_c::all()).chain(runtime).chain(steps_python::all()).chain(torch).collect()
 }
 
 pub(crate) fn fmt() -> Step {
@@ -206,10 +206,20 @@ pub(crate) fn bench_check() -> Step {
 
 /// Optimised, and with every engine. Results and plots go to the build folder, since they are this machine's.
 pub(crate) fn bench(options: &[OsString]) -> Step {
+    Step::new("bench", vec![run_bench(&[], options)])
+}
+
+/// Decoders instead of single writes.
+pub(crate) fn bench_models(options: &[OsString]) -> Step {
+    Step::new("bench-models", vec![run_bench(&["models"], options)])
+}
+
+fn run_bench(words: &[&str], options: &[OsString]) -> Command {
     let folder = target_dir().join("bench");
     let mut run = cargo("run --release --quiet --manifest-path");
-    run.args([BENCH, "--target-dir"]).arg(&folder).args(["--", "--out"]).arg(&folder).args(options);
-    Step::new("bench", vec![run])
+    run.args([BENCH, "--target-dir"]).arg(&folder).arg("--").args(words);
+    run.arg("--out").arg(&folder).args(options);
+    run
 }
 
 pub(crate) fn codegen() -> Step {

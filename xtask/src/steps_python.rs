@@ -18,7 +18,8 @@ const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// What ruff looks at.
-const SOURCES: [&str; 3] = [CRATE, "crates/kvscatter-ort/python-tests", "xtask"];
+const SOURCES: [&str; 4] =
+    [CRATE, "crates/kvscatter-onnx/python-tests", "crates/kvscatter-ort/python-tests", "xtask"];
 
 /// Documents whose examples need NumPy and nothing else.
 const PLAIN: [&str; 4] =

@@ -1,0 +1,1 @@
+"""What the tests share: the command, decoders in ONNX Runtime, runs of them, and faults to plant."""

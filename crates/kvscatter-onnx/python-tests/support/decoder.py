@@ -1,0 +1,98 @@
+"""A decoder in ONNX Runtime: as it was exported, with caches that grow, and converted, with caches in place.
+
+Nothing here knows kvscatter: inputs and outputs are told apart by the names that the exporters of the checked-in
+models gave them.
+"""
+
+import pathlib
+
+import numpy as np
+import onnxruntime as ort
+
+ort.set_default_logger_severity(4)
+
+DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+def session(model: pathlib.Path) -> ort.InferenceSession:
+    """One thread, so that a run gives the same bits twice."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+def present_of(past: str) -> str:
+    """The output that an exporter pairs with an input."""
+    return past.replace("past_key_values.", "present.")
+
+
+class Decoder:
+    """What both kinds of decoder have: a session, its caches and its further inputs."""
+
+    def __init__(self, model: pathlib.Path):
+        self.session = session(model)
+        inputs = {node.name: node for node in self.session.get_inputs()}
+        self.pasts = {name: node for name, node in inputs.items() if name.startswith("past_key_values.")}
+        self.others = set(inputs) - set(self.pasts)
+        assert self.pasts, f"{model} has no input that is called past_key_values"
+        self.dtype = DTYPES[next(iter(self.pasts.values())).type]
+
+    def feeds(self, ids, mask, positions, **more) -> dict[str, np.ndarray]:
+        """Those of the given inputs that the model has."""
+        given = dict(input_ids=ids, attention_mask=mask, position_ids=positions, **more)
+        return {name: value for name, value in given.items() if name in self.others}
+
+
+class Growing(Decoder):
+    """The model as it was exported: every step returns caches that are longer."""
+
+    def start(self, batch: int) -> None:
+        """Forgets everything."""
+        self.caches = {}
+        for name, node in self.pasts.items():
+            _, heads, _, size = node.shape
+            self.caches[name] = np.zeros((batch, heads, 0, size), self.dtype)
+
+    def step(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Logits of [batch, tokens, vocabulary]; `mask` covers the past and the new tokens."""
+        feeds = self.feeds(ids, mask, positions) | self.caches
+        outputs = ["logits", *map(present_of, self.caches)]
+        logits, *presents = self.session.run(outputs, feeds)
+        self.caches = dict(zip(self.caches, presents, strict=True))
+        return logits
+
+
+class Static(Decoder):
+    """A converted model: present is bound to past's memory, which this object owns."""
+
+    def __init__(self, model: pathlib.Path, batch: int, paint):
+        super().__init__(model)
+        self.values = {}
+        for index, (name, node) in enumerate(self.pasts.items()):
+            shape = (batch, *node.shape[1:])
+            painted = np.broadcast_to(paint(index, shape), shape).astype(self.dtype)
+            self.values[name] = ort.OrtValue.ortvalue_from_numpy(painted, "cpu")
+        self.slots = node.shape[2]
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of whole caches, by their pasts' names."""
+        return {name: value.numpy().copy() for name, value in self.values.items()}
+
+    def step(self, ids, mask, positions, write_indices) -> np.ndarray:
+        """Logits of [batch, tokens, vocabulary]; caches change where they lie."""
+        lengths_after = write_indices + ids.shape[1]
+        feeds = self.feeds(ids, mask, positions, write_indices=write_indices, nonpad_kv_seqlen=lengths_after)
+        assert set(feeds) == self.others, f"inputs nobody feeds: {self.others - set(feeds)}"
+        binding = self.session.io_binding()
+        for name, value in feeds.items():
+            binding.bind_cpu_input(name, value)
+        for name, value in self.values.items():
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(present_of(name), value)
+        binding.bind_output("logits", "cpu")
+        self.session.run_with_iobinding(binding)
+        *presents, logits = binding.get_outputs()  # in the order in which they were bound
+        for present, value in zip(presents, self.values.values(), strict=True):
+            assert present.data_ptr() == value.data_ptr()
+        return logits.numpy()

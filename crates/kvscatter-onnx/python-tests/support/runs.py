@@ -1,0 +1,129 @@
+"""Runs of three samples in a static cache, compared at every step with each sample alone in the original.
+
+A *stream* is the tokens of one sample. The original reads every stream by itself, in a batch of one, and grows. The
+converted decoder reads all of them at once, in whatever steps a test makes of them.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from support.decoder import Growing, Static
+
+VOCABULARY = 60  # the smallest of the checked-in decoders has 64 tokens
+SLOTS = 16
+LENGTHS = (2, 5, 9)  # of prompts
+
+# What two ways through the same arithmetic may differ by, relative to the largest logit or cache entry of a run:
+# another order of sums in float32; in float16 a few of its steps of 2^-11, through two layers.
+TOLERANCE = {np.float32: 2e-5, np.float16: 1e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What the original says about one stream."""
+
+    tokens: np.ndarray  # [tokens]
+    logits: np.ndarray  # [tokens, vocabulary]
+    caches: dict[str, np.ndarray]  # [heads, tokens, head size]
+
+
+def reference(original: Growing, tokens: np.ndarray) -> Reference:
+    """A prompt of two tokens, a chunk of three, then one by one."""
+    original.start(1)
+    logits, end = [], 0
+    while end < len(tokens):
+        start, end = end, min(len(tokens), {0: 2, 2: 5}.get(end, end + 1))
+        ids, positions = tokens[None, start:end], np.arange(start, end)[None]
+        logits.append(original.step(ids, np.ones((1, end), np.int64), positions)[0])
+    caches = {name: cache[0] for name, cache in original.caches.items()}
+    return Reference(tokens, np.concatenate(logits), caches)
+
+
+def references(model: pathlib.Path) -> list[Reference]:
+    """Three streams, each as long as the cache."""
+    original = Growing(model)
+    streams = np.random.default_rng(6).integers(1, VOCABULARY, (len(LENGTHS), SLOTS))
+    return [reference(original, stream) for stream in streams]
+
+
+def canaries(index: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Finite, |x| ≤ 1, another in every slot of every cache, and nothing that attention may see."""
+    return ((np.arange(np.prod(shape)).reshape(shape) + 31 * index) % 251 - 125) / 125
+
+
+def close(actual: np.ndarray, expected: np.ndarray, what: str) -> None:
+    tolerance = TOLERANCE[expected.dtype.type] * max(1.0, float(np.abs(expected).max(initial=0)))
+    difference = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0)
+    assert difference <= tolerance, f"{what} off by {difference:.3g}, allowed {tolerance:.3g}"
+
+
+class Batch:
+    """The converted decoder with some samples in it, and how far each has come."""
+
+    def __init__(self, model: pathlib.Path, samples: list[Reference], paint=canaries):
+        self.decoder = Static(model, len(samples), paint)
+        self.samples = samples
+        self.read = np.zeros(len(samples), np.int64)
+        assert self.decoder.slots == SLOTS
+
+    def step(self, counts: tuple[int, ...], unread: int) -> None:
+        """Each sample's next tokens, padded at the right to the most that one has.
+
+        Slots that no token of a sample lies in yet are 0 in the attention mask, or 1, as `unread` says: what
+        is behind a token is invisible to it in either case.
+        """
+        width = max(counts)
+        ids = np.zeros((len(counts), width), np.int64)
+        positions = self.read[:, None] + np.arange(width)
+        for sample, count in enumerate(counts):
+            ids[sample, :count] = self.samples[sample].tokens[self.read[sample] :][:count]
+        after = self.read + counts
+        mask = np.where(np.arange(SLOTS) < after[:, None], 1, unread)
+        before = self.decoder.snapshot()
+        logits = self.decoder.step(ids, mask, positions, self.read.copy())
+        for sample, count in enumerate(counts):
+            expected, start = self.samples[sample], self.read[sample]
+            rows = slice(start, start + count)
+            close(logits[sample, :count], expected.logits[rows], f"logits of sample {sample} from {start}")
+            for name, cache in self.decoder.snapshot().items():
+                assert np.isfinite(cache).all(), name
+                close(cache[sample, :, rows], expected.caches[name][:, rows], f"{name} of sample {sample}")
+                others = np.delete(cache[sample], np.s_[start : start + width], axis=1)
+                untouched = np.delete(before[name][sample], np.s_[start : start + width], axis=1)
+                assert others.tobytes() == untouched.tobytes(), f"{name}: rows beside {start} changed"
+        self.read = after
+
+
+def left_padded(
+    original: pathlib.Path, converted: pathlib.Path, samples: list[Reference], unread: int
+) -> None:
+    """Prompts of different lengths that end in one column, so that one write index is everybody's."""
+    width = max(LENGTHS)
+    pads = width - np.array(LENGTHS)
+    growing, static = Growing(original), Static(converted, len(samples), canaries)
+    growing.start(len(samples))
+    columns = np.arange(SLOTS)
+    visible = (columns >= pads[:, None]).astype(np.int64)
+    positions = np.maximum(columns - pads[:, None], 0)
+    ids = np.zeros((len(samples), SLOTS), np.int64)
+    for sample, pad in enumerate(pads):
+        ids[sample, pad:] = samples[sample].tokens[: SLOTS - pad]
+    for start, end in [(0, width), *((at, at + 1) for at in range(width, SLOTS))]:
+        new = slice(start, end)
+        expected = growing.step(ids[:, new], visible[:, :end], positions[:, new])
+        mask = np.where(columns < end, visible, unread)
+        before = static.snapshot()
+        logits = static.step(ids[:, new], mask, positions[:, new], np.full(len(samples), start, np.int64))
+        for sample, pad in enumerate(pads):
+            real = slice(max(start, pad), end)
+            here = slice(real.start - start, None)
+            close(logits[sample, here], expected[sample, here], f"logits of sample {sample} from {start}")
+            alone = samples[sample].logits[real.start - pad : end - pad]
+            close(logits[sample, here], alone, f"logits of sample {sample}, unpadded, from {start}")
+            for name, cache in static.snapshot().items():
+                assert np.isfinite(cache).all(), name
+                close(cache[sample, :, real], growing.caches[name][sample, :, real], name)
+                others = np.delete(cache[sample], np.s_[start:end], axis=1)
+                assert others.tobytes() == np.delete(before[name][sample], np.s_[start:end], axis=1).tobytes()
