@@ -16,6 +16,8 @@ mod call;
 mod error;
 mod number;
 mod ops;
+#[cfg(test)]
+mod properties;
 mod shapes;
 #[cfg(test)]
 mod tests;
@@ -144,7 +146,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                     let waiting = stack.len();
                     self.push_missing(node, values, &mut stack);
                     if stack.len() == waiting {
-                        self.run(node, values, level)?;
+                        self.run(node, id, values, level)?;
                         stack.pop();
                     }
                 }
@@ -190,19 +192,22 @@ impl<'g, 'm> Fold<'g, 'm> {
         }
     }
 
-    /// Evaluates a node whose inputs are there.
-    fn run(&mut self, node: usize, values: bool, level: Level) -> Result<(), Error> {
+    /// Evaluates a node whose inputs are there, for one of its outputs. Others that nothing is known of matter only
+    /// if they are asked for.
+    fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), Error> {
         let Some((node, wires)) = self.body.node(node) else { return Ok(()) };
         let wires = wires.clone();
         let outputs = self.outputs(&node, &wires, values).map_err(|error| node.error(error))?;
-        let mut outputs = outputs.into_iter();
-        for (output, id) in wires.outputs.iter().enumerate() {
-            let value = outputs.next().flatten();
-            let Some(id) = *id else { continue };
-            if self.body.level(id) < level {
-                let value = value.ok_or_else(|| node.error(FoldError::NoOutput { output }))?;
+        for (id, value) in wires.outputs.iter().zip(outputs) {
+            if let (Some(id), Some(value)) = (*id, value)
+                && self.body.level(id) < level
+            {
                 self.store(id, value, level)?;
             }
+        }
+        if self.body.level(wanted) < level {
+            let output = wires.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
+            return Err(node.error(FoldError::NoOutput { output }));
         }
         Ok(())
     }

@@ -188,7 +188,13 @@ pub(super) fn clip(call: &Call<'_>) -> Outputs {
     let element = input.element;
     let bound = |index: usize, name: &str| -> Result<Option<Option<Values>>, Error> {
         Ok(match (call.optional(index), call.attribute(name)) {
-            (Some(bound), _) => Some(bound.data.clone()),
+            (Some(bound), _) => {
+                same_type(call, index, input)?;
+                if bound.len() != 1 {
+                    return Err(call.bad_shape(index, "one element"));
+                }
+                Some(bound.data.clone())
+            }
             (None, Some(attribute)) => {
                 Some(Some(Values::Floats(vec![f64::from(attribute::float(attribute)?)])))
             }

@@ -2,6 +2,7 @@
 
 use kvscatter::ElementType;
 
+use super::elementwise::same_type;
 use crate::Error;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, Around, elements, signed, strides};
@@ -45,6 +46,7 @@ pub(super) fn gather_elements(call: &Call<'_>) -> Outputs {
 /// A `reduction` is not computed: only the shape is known.
 pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
     let [input, indices, updates] = [call.input(0)?, call.input(1)?, call.input(2)?];
+    same_type(call, 2, input)?;
     let axis = call.axis("axis", 0, input)?;
     if indices.rank() != input.rank() || indices.shape != updates.shape {
         return Err(call.bad_shape(1, "input 0's rank and input 2's shape"));
@@ -104,6 +106,7 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Outputs {
 /// A `reduction` is not computed: only the shape is known.
 pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
     let [input, indices, updates] = [call.input(0)?, call.input(1)?, call.input(2)?];
+    same_type(call, 2, input)?;
     let Some((&depth, rows)) = indices.shape.split_last() else {
         return Err(call.bad_shape(1, "rank 1 at least"));
     };

@@ -6,6 +6,7 @@ use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, Around, signed, strides, walk};
 use crate::fold::{FoldError, Value, Values, number};
 
+use super::elementwise::same_type;
 use super::shape::distinct;
 
 pub(super) fn transpose(call: &Call<'_>) -> Outputs {
@@ -207,7 +208,10 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         other => return Err(FoldError::AttributeValue { name: "mode", value: other.to_owned() }.into()),
     };
     let fill = match call.optional(2) {
-        Some(fill) => fill.data.clone(),
+        Some(fill) => {
+            same_type(call, 2, input)?;
+            fill.data.clone()
+        }
         None => number::cast(&Values::Ints(vec![0]), input.element)?,
     };
     let padded = call.make(input.element, shape, |shape| {

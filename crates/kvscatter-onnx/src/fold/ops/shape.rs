@@ -2,6 +2,7 @@
 
 use kvscatter::ElementType;
 
+use super::elementwise::same_type;
 use crate::Error;
 use crate::attribute;
 use crate::eval::{ConstantValue, MAX_RANK};
@@ -140,6 +141,8 @@ pub(super) fn unsqueeze(call: &Call<'_>) -> Outputs {
 pub(super) fn range(call: &Call<'_>) -> Outputs {
     let [start, limit, delta] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let element = start.element;
+    same_type(call, 1, start)?;
+    same_type(call, 2, start)?;
     let unknown = |input| FoldError::ValuesUnknown { input };
     match Kind::of(element) {
         Some(Kind::Int) => {

@@ -1,0 +1,250 @@
+//! Whatever a graph says, evaluation ends in a value whose parts agree or in an error.
+
+use std::path::PathBuf;
+
+use kvscatter::ElementType;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::number::{Kind, fit, int_to_float};
+use super::{Fold, Value, Values};
+use crate::proto::attribute_proto::AttributeType;
+use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use crate::{Graph, Model};
+
+const OPERATORS: &str = "Shape Size Identity Dropout Constant ConstantOfShape Reshape Flatten Squeeze Unsqueeze \
+    Range EyeLike Transpose Expand Tile Concat Split Slice Pad Trilu Gather GatherElements GatherND \
+    ScatterElements ScatterND NonZero OneHot Cast CastLike Where Clip Not And Or Xor Equal Less Greater IsNaN IsInf \
+    Add Sub Mul Div Mod Pow BitwiseAnd Min Max Sum Mean Neg Abs Sign Sqrt Erf Softplus Swish Relu LeakyRelu Gelu \
+    ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL2 ArgMax CumSum Softmax LogSoftmax \
+    TopK MatMul MatMulInteger Gemm Einsum LayerNormalization RMSNormalization DynamicQuantizeLinear QuantizeLinear \
+    DequantizeLinear RotaryEmbedding TensorScatter Attention FusedMatMul MatMulNBits QuickGelu BiasGelu \
+    SkipLayerNormalization MultiHeadAttention GroupQueryAttention";
+
+const ATTRIBUTES: &str = "axis axes perm keepdims noop_with_empty_axes exclusive reverse start end to dtype k fmod \
+    allowzero batch_dims mode reduction upper value_ints value_int split num_outputs transA transB transBatchA K N \
+    num_heads kv_num_heads q_num_heads equation approximate alpha select_last_index starts ends pads shape";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn no_operator_panics(
+        op_type in select(OPERATORS.split_whitespace().collect::<Vec<_>>()),
+        inputs in vec(prop::option::weighted(0.95, value()), 0..6),
+        attributes in vec(attribute(), 0..4),
+        outputs in 1..4_usize,
+        version in select(vec![11, 24]),
+        microsoft in any::<bool>(),
+    ) {
+        let name = |(index, input): (usize, &Option<Value>)| input.as_ref().map_or(String::new(), |_| format!("x{index}"));
+        let names: Vec<String> = inputs.iter().enumerate().map(name).collect();
+        let domain = if microsoft { "com.microsoft" } else { "" };
+        let node = NodeProto {
+            op_type: Some(op_type.to_owned()),
+            domain: Some(domain.to_owned()),
+            input: names.clone(),
+            output: (0..outputs).map(|index| format!("y{index}")).collect(),
+            attribute: attributes,
+            ..Default::default()
+        };
+        let info = |name: &String| ValueInfoProto { name: Some(name.clone()), ..Default::default() };
+        let graph = GraphProto {
+            input: names.iter().filter(|name| !name.is_empty()).map(info).collect(),
+            node: vec![node],
+            ..Default::default()
+        };
+        let import =
+            OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(version), ..Default::default() };
+        let model = ModelProto { graph: graph.into(), opset_import: vec![import], ..Default::default() };
+        let graph = Graph::new(&model).unwrap();
+        let mut fold = Fold::new(&graph, None);
+        for (name, input) in names.iter().zip(&inputs) {
+            if let Some(input) = input {
+                fold.set(name, input.clone()).unwrap();
+            }
+        }
+        for index in 0..outputs {
+            let name = format!("y{index}");
+            if let Ok(value) = fold.value(&name) {
+                agrees(value);
+                let shape = value.shape.clone();
+                // The shape alone is the same, unless it hangs on values that are not computed for a shape's sake.
+                let mut shapes = Fold::new(&graph, None);
+                for (name, input) in names.iter().zip(&inputs) {
+                    if let Some(input) = input {
+                        shapes.set(name, input.clone()).unwrap();
+                    }
+                }
+                prop_assert_eq!(shapes.shape(&name).unwrap(), shape.as_slice());
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn no_mutated_decoder_panics(mutations in vec((any::<Index>(), mutation()), 1..6)) {
+        let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/decoders"));
+        let mut model = Model::load(&folder.join("optimum-1.18-gpt2/model.onnx")).unwrap();
+        if let Some(graph) = model.proto_mut().graph.as_option_mut() {
+            for (at, mutation) in mutations {
+                let index = at.index(graph.node.len());
+                mutation.apply(graph, index);
+            }
+        }
+        let Ok(graph) = model.graph() else { return Ok(()) };
+        let mut fold = Fold::new(&graph, None);
+        for input in graph.inputs().unwrap() {
+            let shape = match input.name {
+                "input_ids" | "position_ids" => vec![2, 3],
+                "attention_mask" => vec![2, 8],
+                _ => vec![2, 4, 5, 4],
+            };
+            let data = (shape.len() == 2).then(|| Values::Ints(vec![1; shape.iter().product()]));
+            fold.set(input.name, Value::new(input.element, shape, data).unwrap()).unwrap();
+        }
+        for name in graph.nodes().iter().flat_map(|node| &node.proto().output) {
+            if let Ok(value) = fold.value(name) {
+                agrees(value);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Mutation {
+    Operator(&'static str),
+    /// Another node's output, which may come later.
+    Input(Index, Index),
+    NoInputs,
+    Attribute(Box<AttributeProto>),
+    /// The node's tensor says something else.
+    Constant(Vec<u8>, Vec<i64>),
+}
+
+impl Mutation {
+    fn apply(self, graph: &mut GraphProto, index: usize) {
+        let names: Vec<String> = graph.node.iter().flat_map(|node| node.output.clone()).collect();
+        let node = &mut graph.node[index];
+        match self {
+            Self::Operator(op_type) => node.op_type = Some(op_type.to_owned()),
+            Self::Input(slot, from) if !node.input.is_empty() => {
+                let slot = slot.index(node.input.len());
+                // From before the node, so that there is no cycle.
+                node.input[slot] = names[from.index(index.max(1).min(names.len()))].clone();
+            }
+            Self::NoInputs => node.input.clear(),
+            Self::Attribute(attribute) => {
+                node.attribute.retain(|old| old.name != attribute.name);
+                node.attribute.push(*attribute);
+            }
+            Self::Constant(bytes, dims) => {
+                for attribute in &mut node.attribute {
+                    if let Some(tensor) = attribute.t.as_option_mut() {
+                        (tensor.raw_data, tensor.dims) = (Some(bytes.clone()), dims.clone());
+                    }
+                }
+            }
+            Self::Input(..) => {}
+        }
+    }
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    prop_oneof![
+        select(OPERATORS.split_whitespace().collect::<Vec<_>>()).prop_map(Mutation::Operator),
+        (any::<Index>(), any::<Index>()).prop_map(|(slot, from)| Mutation::Input(slot, from)),
+        Just(Mutation::NoInputs),
+        attribute().prop_map(|attribute| Mutation::Attribute(Box::new(attribute))),
+        vec(number(), 0..4).prop_map(|values| {
+            let dims = vec![i64::try_from(values.len()).unwrap()];
+            Mutation::Constant(values.iter().flat_map(|value| value.to_le_bytes()).collect(), dims)
+        }),
+    ]
+}
+
+/// Small numbers, and those beside which arithmetic overflows.
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![8 => -4..5_i64, 1 => select(vec![i64::MIN, i64::MIN + 1, i64::MAX, 1 << 40, i32::MAX.into()])]
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let elements = vec![
+        ElementType::Int64,
+        ElementType::Int64,
+        ElementType::Float32,
+        ElementType::Float16,
+        ElementType::Bool,
+        ElementType::UInt8,
+        ElementType::String,
+    ];
+    let dim = prop_oneof![12 => 0..4_usize, 1 => Just(1 << 20), 1 => Just(1 << 40)];
+    (select(elements), vec(dim, 0..4), vec(number(), 64), prop::bool::weighted(0.8)).prop_filter_map(
+        "larger than any buffer",
+        |(element, shape, numbers, is_known)| {
+            let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim))?;
+            let numbers = numbers.get(..count).filter(|_| is_known);
+            let data = numbers.zip(Kind::of(element)).map(|(numbers, kind)| match kind {
+                Kind::Int => Values::Ints(
+                    numbers.iter().map(|&number| fit(element, Some(number)).unwrap_or(1)).collect(),
+                ),
+                Kind::Float => Values::Floats(
+                    numbers
+                        .iter()
+                        .map(|&number| if number > 99 { f64::NAN } else { int_to_float(element, number) })
+                        .collect(),
+                ),
+                Kind::Bool => Values::Bools(numbers.iter().map(|&number| number > 0).collect()),
+            });
+            Value::new(element, shape, data).ok()
+        },
+    )
+}
+
+fn attribute() -> impl Strategy<Value = AttributeProto> {
+    let text =
+        select(vec!["none", "tanh", "edge", "reflect", "wrap", "constant", "add", "ij,jk->ik", "i,i", ".."]);
+    let kinds = (number(), vec(number(), 0..4), text, 0..4_u8);
+    (select(ATTRIBUTES.split_whitespace().collect::<Vec<_>>()), kinds).prop_map(
+        |(name, (int, ints, text, kind))| {
+            let mut attribute = AttributeProto { name: Some(name.to_owned()), ..Default::default() };
+            let kind = match name {
+                "mode" | "reduction" | "approximate" | "equation" => 2,
+                "axes" | "perm" | "value_ints" | "split" | "starts" | "ends" | "pads" | "shape" => 1,
+                "alpha" => 3,
+                _ if kind > 0 => 0,
+                _ => 1,
+            };
+            attribute.r#type = Some(match kind {
+                0 => AttributeType::INT,
+                1 => AttributeType::INTS,
+                2 => AttributeType::STRING,
+                _ => AttributeType::FLOAT,
+            });
+            (attribute.i, attribute.ints) = (Some(int), ints);
+            (attribute.s, attribute.f) = (Some(text.as_bytes().to_vec()), Some(f32::MIN));
+            attribute
+        },
+    )
+}
+
+/// What [`Value::new`] checks, and that every number is one of its type.
+fn agrees(value: &Value) {
+    let again = Value::new(value.element, value.shape.clone(), value.data.clone()).unwrap();
+    assert_eq!(format!("{again:?}"), format!("{value:?}"));
+    match &value.data {
+        Some(Values::Ints(values)) => {
+            assert!(values.iter().all(|&int| fit(value.element, Some(int)).is_ok()), "{value:?}");
+        }
+        Some(Values::Floats(values)) => {
+            let is_rounded =
+                |&float: &f64| float.is_nan() || super::number::round(value.element, float) == float;
+            assert!(values.iter().all(is_rounded), "{value:?}");
+        }
+        _ => {}
+    }
+}
