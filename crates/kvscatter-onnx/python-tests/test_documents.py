@@ -1,0 +1,55 @@
+"""The example prints what its page says, the page shows its code, and the commands of the pages do what they say."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from support.command import COMMAND, ROOT, TESTDATA, convert
+
+EXAMPLE = ROOT / "examples" / "models" / "generate.py"
+PAGE = (ROOT / "docs" / "models.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("style", ["optimum-llama", "mobius-llama-dynamic"])
+def test_the_example_prints_what_the_page_says(tmp_path, style):
+    """Both exports have the same weights, so they say the same."""
+    model = convert(TESTDATA / style / "model.onnx", tmp_path / "static.onnx", 64)
+    command = [sys.executable, "-W", "error", EXAMPLE, model]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"```text\n{done.stdout}```" in PAGE
+
+
+def test_the_page_shows_the_code_of_the_example():
+    code = EXAMPLE.read_text()
+    assert f"```python\n{code[code.index('import ') :]}```" in PAGE
+
+
+def commands(page: str) -> list[str]:
+    """Lines of shell blocks that call the command on decoders, whether it is installed or built."""
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    lines = [
+        line.replace("cargo run --release -- ", "kvscatter ")
+        for block in blocks
+        for line in block.splitlines()
+    ]
+    ours = re.compile("kvscatter (inspect|convert|certify|lower) (testdata|target)/")
+    return [line for line in lines if ours.match(line)]
+
+
+@pytest.mark.parametrize("page", [README, PAGE], ids=["README", "models"])
+def test_the_commands_of_a_page_succeed_in_their_order(tmp_path, page):
+    """With another folder for what they write, and this environment's ONNX Runtime."""
+    lines = commands(page)
+    assert len(lines) >= 2
+    for line in lines:
+        line = line.replace("target/onnxruntime", os.environ["KVSCATTER_ORT_LIB"]).replace(
+            "target/", f"{tmp_path}/"
+        )
+        done = subprocess.run([COMMAND, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

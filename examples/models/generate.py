@@ -1,0 +1,60 @@
+"""Drives a decoder that `kvscatter convert` made: two prompts of different lengths, then greedy decoding, in place.
+
+    python generate.py target/static.onnx
+"""
+
+import sys
+
+import numpy as np
+import onnxruntime as ort
+
+session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+says = session.get_modelmeta().custom_metadata_map
+slots = int(says["kvscatter.max_seq"])
+inputs = {value.name: value for value in session.get_inputs()}
+
+prompts = [[11, 42, 7, 99, 23, 64], [5, 17]]
+batch = len(prompts)
+
+# One buffer for past and present of each cache. What lies in it at first must be finite; zeros are.
+binding = session.io_binding()
+for pair in says["kvscatter.caches"].split("; "):
+    past, present = pair.split(" -> ")
+    _, heads, _, size = inputs[past].shape
+    dtype = np.float16 if inputs[past].type == "tensor(float16)" else np.float32
+    cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((batch, heads, slots, size), dtype))
+    binding.bind_ortvalue_input(past, cache)
+    binding.bind_ortvalue_output(present, cache)
+
+read = np.zeros(batch, np.int64)  # tokens that each sample has in the cache
+
+
+def step(tokens: list[list[int]]) -> list[int]:
+    """Feeds the next tokens of each sample, padded at the right, and returns the likeliest one after them."""
+    global read
+    counts = np.array([len(each) for each in tokens])
+    width = max(counts)
+    if (read + width > slots).any():
+        raise SystemExit(f"{read.max()} + {width} tokens are more than the {slots} slots of the cache")
+    feeds = {
+        "input_ids": np.array([each + [0] * (width - len(each)) for each in tokens], np.int64),
+        "position_ids": read[:, None] + np.arange(width),
+        "attention_mask": (np.arange(slots) < (read + counts)[:, None]).astype(np.int64),
+        "write_indices": read,
+        "nonpad_kv_seqlen": read + width,
+    }
+    for name in feeds.keys() & inputs.keys():
+        binding.bind_cpu_input(name, feeds[name])
+    binding.bind_output("logits")  # of other sizes than the step before
+    session.run_with_iobinding(binding)
+    logits = binding.get_outputs()[-1].numpy()
+    read = read + counts  # a padded row is overwritten by the sample's next token
+    return [int(logits[sample, count - 1].argmax()) for sample, count in enumerate(counts)]
+
+
+generated = [[token] for token in step(prompts)]
+for _ in range(7):
+    for sample, token in enumerate(step([each[-1:] for each in generated])):
+        generated[sample].append(token)
+for prompt, tokens in zip(prompts, generated, strict=True):
+    print(*prompt, "→", *tokens)
