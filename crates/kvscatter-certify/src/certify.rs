@@ -105,9 +105,9 @@ pub fn certify(
     interface.settle(None)?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
-
     if let Some(Original { interface, .. }) = &original {
-        check_caches(request, interface, interface.batch.unwrap_or(1), setting.capacity)?;
+        let capacity = interface.capacity()?.unwrap_or(setting.capacity);
+        check_caches(request, interface, interface.batch.unwrap_or(1), capacity)?;
     }
 
     let options = Options { threads: Some(request.threads) };
@@ -116,13 +116,13 @@ pub fn certify(
     let mut elements = vec![runner.interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
     let (sequences, against) = match &original {
-        Some(original) => {
-            elements.push(original.interface.logits_element);
-            let mut runner = Runner::new(engine.load(&original.path, options)?, original.interface.clone());
-            (
-                sequences(Reference::new(&mut runner, setting.capacity, false), &setting, request.seed)?,
-                Against::Original,
-            )
+        Some(Original { path, interface, .. }) => {
+            elements.push(interface.logits_element);
+            // It may be static as well, with room of its own.
+            let capacity = interface.capacity()?.unwrap_or(setting.capacity);
+            let mut runner = Runner::new(engine.load(path, options)?, interface.clone());
+            let original = Reference::new(&mut runner, capacity, false);
+            (sequences(original, &setting, request.seed)?, Against::Original)
         }
         None => {
             let alone = Reference::new(&mut runner, setting.capacity, true);

@@ -173,3 +173,77 @@ fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
         None => Check::passed(ID, CLAIM, format!("{} caches", decoder.caches.len())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvscatter_onnx::Model;
+    use kvscatter_onnx::decoder::Decoder;
+    use kvscatter_onnx::proto::{GraphProto, NodeProto};
+
+    use super::examine;
+    use crate::certificate::Verdict;
+
+    /// The claims that fail for a static export whose graph was changed.
+    fn failed(change: impl FnOnce(&mut GraphProto)) -> Vec<String> {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static/model.onnx");
+        let mut model = Model::load(&path).unwrap();
+        change(model.proto_mut().graph.get_or_insert_default());
+        let graph = model.graph().unwrap();
+        let checks = examine(&graph, &Decoder::of(&graph).unwrap());
+        checks.into_iter().filter(|check| check.verdict == Verdict::Failed).map(|check| check.id).collect()
+    }
+
+    fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
+        NodeProto {
+            op_type: Some(op_type.to_owned()),
+            input: inputs.iter().map(|&name| name.to_owned()).collect(),
+            output: vec![output.to_owned()],
+            ..NodeProto::default()
+        }
+    }
+
+    /// The place of the first write.
+    fn writer(graph: &GraphProto) -> usize {
+        graph.node.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap()
+    }
+
+    /// Puts nodes between past and the write; the last makes `changed`.
+    fn before(graph: &mut GraphProto, nodes: Vec<NodeProto>) {
+        let at = writer(graph);
+        graph.node[at].input[0] = "changed".to_owned();
+        graph.node.splice(at..at, nodes);
+    }
+
+    /// Puts a node that reads `written` between the write and present.
+    fn after(graph: &mut GraphProto, op_type: &str) {
+        let at = writer(graph);
+        let present = std::mem::replace(&mut graph.node[at].output[0], "written".to_owned());
+        graph.node.insert(at + 1, node(op_type, &["written"], &present));
+    }
+
+    #[test]
+    fn an_export_passes() {
+        assert!(failed(|_| {}).is_empty());
+    }
+
+    #[test]
+    fn whatever_lies_between_past_and_the_write_or_behind_it_fails() {
+        let twice = || vec![node("Neg", &["key_cache.0"], "negative"), node("Neg", &["negative"], "changed")];
+        assert_eq!(failed(|graph| before(graph, twice())), ["nothing-in-between"]);
+        for op_type in ["Identity", "Neg"] {
+            let one = || vec![node(op_type, &["key_cache.0"], "changed")];
+            assert_eq!(failed(|graph| before(graph, one())), ["nothing-in-between"], "{op_type}");
+            assert_eq!(failed(|graph| after(graph, op_type)), ["nothing-in-between"], "{op_type}");
+        }
+    }
+
+    #[test]
+    fn a_second_reader_of_past_fails_unless_it_asks_for_the_shape_only() {
+        let read_by = |op_type| failed(|graph| graph.node.insert(0, node(op_type, &["key_cache.0"], "read")));
+        assert_eq!(read_by("Abs"), ["past-read-once"]);
+        assert!(read_by("Shape").is_empty());
+    }
+}
