@@ -72,15 +72,6 @@ impl<'p> Editor<'p> {
         self.producers.get(value).copied()
     }
 
-    /// The nodes that read a value, in their subgraphs or themselves.
-    pub(crate) fn readers(&self, value: &str) -> impl Iterator<Item = usize> {
-        let candidates = self.readers.get(value).into_iter().flatten().copied();
-        candidates.filter(move |&index| {
-            !self.removed.contains(&index)
-                && self.nodes().get(index).is_some_and(|node| reads(node).contains(value))
-        })
-    }
-
     /// A name that no value and no node has: the hint itself, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         self.names.fresh(hint)
@@ -130,16 +121,6 @@ impl<'p> Editor<'p> {
         self.index(index);
     }
 
-    /// Makes one input of a node another value; an empty name for an absent one. Nothing happens if the node has
-    /// no such input.
-    pub(crate) fn set_input(&mut self, index: usize, position: usize, value: &str) {
-        let input = self.graph().node.get_mut(index).and_then(|node| node.input.get_mut(position));
-        if let Some(input) = input {
-            value.clone_into(input);
-            self.reads_changed(index, value);
-        }
-    }
-
     /// Makes everything that reads `old` at this moment read `new`, subgraphs included. Nodes that are added later
     /// may read `old`, and so does an output of the graph.
     pub(crate) fn replace_uses(&mut self, old: &str, new: &str) {
@@ -150,27 +131,6 @@ impl<'p> Editor<'p> {
         }
     }
 
-    /// Takes the name of a value away from it, for another value to have: it gets a new one, which is returned, and
-    /// nodes read it under that. An output of the graph keeps its name, and an input cannot lose it.
-    pub(crate) fn release_name(&mut self, value: &str) -> String {
-        let fresh = self.names.fresh(value);
-        if let Some(index) = self.producers.remove(value)
-            && let Some(node) = self.graph().node.get_mut(index)
-        {
-            for output in node.output.iter_mut().filter(|output| *output == value) {
-                fresh.clone_into(output);
-            }
-            self.producers.insert(fresh.clone(), index);
-        }
-        for tensor in &mut self.graph().initializer {
-            if tensor.name.as_deref() == Some(value) {
-                tensor.name = Some(fresh.clone());
-            }
-        }
-        self.replace_uses(value, &fresh);
-        fresh
-    }
-
     /// An int64 constant of rank 1.
     pub(crate) fn ints(&mut self, values: &[i64]) -> Result<String, Error> {
         self.int64(vec![values.len()], values)
@@ -179,11 +139,6 @@ impl<'p> Editor<'p> {
     /// An int64 constant of rank 0.
     pub(crate) fn scalar_i64(&mut self, value: i64) -> Result<String, Error> {
         self.int64(Vec::new(), &[value])
-    }
-
-    /// A bool constant of rank 0.
-    pub(crate) fn bool(&mut self, value: bool) -> Result<String, Error> {
-        self.constant(&Tensor::new(ElementType::Bool, Vec::new(), Data::Bytes(vec![value.into()]))?)
     }
 
     /// A constant of rank 0 of float, double, float16 or bfloat16: the nearest value of that type, an infinity
@@ -301,9 +256,7 @@ impl<'p> Editor<'p> {
 
     /// Notes that a node reads a value it did not read before: what it makes may have another shape.
     fn reads_changed(&mut self, index: usize, value: &str) {
-        if !value.is_empty() {
-            self.readers.entry(value.to_owned()).or_default().insert(index);
-        }
+        self.readers.entry(value.to_owned()).or_default().insert(index);
         if let Some(node) = self.model.graph.node.get(index) {
             self.changed.extend(node.output.iter().cloned());
         }
@@ -405,7 +358,7 @@ mod tests {
         assert_ne!(editor.scalar_i64(1).unwrap(), one);
         let late = editor.add(NewNode::new("Sub", &[&twice, &one]).called("inner"));
         assert_eq!((twice.as_str(), late.as_str()), ("add", "inner_1"));
-        editor.set_input(3, 0, &late);
+        editor.replace_uses("flag", &late);
         editor.finish().unwrap();
         let sub = format!("Sub(add, {one}) -> inner_1");
         assert_eq!(
@@ -421,10 +374,7 @@ mod tests {
     fn uses_are_replaced_in_subgraphs_and_what_depends_on_them_loses_its_shape() {
         let mut model = model();
         let mut editor = Editor::new(&mut model).unwrap();
-        assert_eq!(editor.readers("b").collect::<Vec<_>>(), [2, 3]);
         editor.replace_uses("b", "a");
-        editor.node("Sqrt", &["b"]);
-        assert_eq!(editor.readers("b").collect::<Vec<_>>(), [4], "what is added later reads b again");
         editor.finish().unwrap();
         assert_eq!(lines(&model), ["Abs(a) -> c", "If(flag) -> y"]);
         let choice = model.graph.node.last().unwrap();
@@ -437,10 +387,10 @@ mod tests {
     fn another_node_takes_over_an_output() {
         let mut model = model();
         let mut editor = Editor::new(&mut model).unwrap();
-        let before = editor.release_name("y");
-        editor.node_with_outputs("Relu", &[&before], &["y"]);
+        editor.remove_node(3);
+        editor.node_with_outputs("Relu", &["c"], &["y"]);
         editor.finish().unwrap();
-        assert_eq!(lines(&model)[2..], ["If(flag) -> y_1", "Relu(y_1) -> y"]);
+        assert_eq!(lines(&model), ["Neg(a) -> b", "Abs(b) -> c", "Relu(c) -> y"]);
     }
 
     #[test]
@@ -465,7 +415,7 @@ mod tests {
     fn what_cannot_be_put_in_order_is_told() {
         let mut cyclic = model();
         let mut editor = Editor::new(&mut cyclic).unwrap();
-        editor.set_input(0, 0, "c");
+        editor.replace_uses("a", "c");
         let error = editor.finish().unwrap_err();
         assert!(matches!(error.root(), Error::Cycle), "{error}");
 
@@ -507,9 +457,9 @@ mod tests {
         graph.node.push(node("Neg", &["v19999"], "y"));
         let mut editor = Editor::new(&mut model).unwrap();
         for index in 0..20_000 {
-            let absolute = editor.node("Abs", &[&format!("v{index}")]);
-            // The new node reads it as well, and keeps doing so.
-            editor.set_input(index + 1, 0, &absolute);
+            let (value, absolute) = (format!("v{index}"), editor.fresh("abs"));
+            editor.replace_uses(&value, &absolute);
+            editor.node_with_outputs("Abs", &[&value], &[&absolute]);
         }
         editor.finish().unwrap();
         assert_eq!(model.graph.node.len(), 40_001);

@@ -1,7 +1,7 @@
 //! A node to be added to a graph, built attribute by attribute.
 
 use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, NodeProto, TensorProto};
+use crate::proto::{AttributeProto, NodeProto};
 
 use super::names::Names;
 
@@ -43,16 +43,8 @@ impl NewNode {
         self.set(AttributeType::INTS, name, |attribute| attribute.ints = values.to_vec())
     }
 
-    pub(crate) fn float(self, name: &str, value: f32) -> Self {
-        self.set(AttributeType::FLOAT, name, |attribute| attribute.f = Some(value))
-    }
-
     pub(crate) fn string(self, name: &str, value: &str) -> Self {
         self.set(AttributeType::STRING, name, |attribute| attribute.s = Some(value.as_bytes().to_vec()))
-    }
-
-    pub(crate) fn tensor(self, name: &str, value: TensorProto) -> Self {
-        self.set(AttributeType::TENSOR, name, |attribute| attribute.t = value.into())
     }
 
     /// An attribute, instead of one of the same name.

@@ -133,8 +133,14 @@ fn group_normalization_scales_channels() {
 
 #[test]
 fn the_others() {
+    let ratio = AttributeProto {
+        name: Some("ratio".to_owned()),
+        r#type: Some(AttributeType::FLOAT),
+        f: Some(0.5),
+        ..AttributeProto::default()
+    };
     let cases = [
-        (11, node("Dropout", &["x"]).float("ratio", 0.5), "Dropout(x) -> y"),
+        (11, node("Dropout", &["x"]).attribute(ratio), "Dropout(x) -> y"),
         (
             11,
             node("BatchNormalization", &["x", "s", "b", "m", "v"]).outputs(&["y", ""]),
