@@ -2,6 +2,7 @@
 
 mod capped;
 mod host;
+mod models;
 mod page;
 mod peers;
 mod plots;
@@ -14,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_bench::{Budget, Case, Error, Parameters, Progress, Report, Scene, engines, measure};
 
@@ -31,12 +32,15 @@ use crate::suite::{Row, Suite};
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",
+    args_conflicts_with_subcommands = true,
     after_help = "Examples:
   cargo xtask bench --quick                         nearly everything, in about two minutes
   cargo xtask bench --case decode --case wrap-512   one row of the target table, and one case
   cargo xtask bench --write-docs                    everything, then docs/performance.md and its plots"
 )]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Short measurements, to see that things work
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
@@ -57,8 +61,18 @@ struct Arguments {
     out: PathBuf,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    Models(models::Arguments),
+}
+
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let done = match &arguments.command {
+        Some(Command::Models(arguments)) => models::run(arguments),
+        None => run(&arguments),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -181,7 +195,7 @@ fn budget(case: &Case, quick: bool) -> Budget {
 fn write_docs(results: &Results, figures: &[Figure]) -> Result<(), String> {
     let page = Path::new("docs/performance.md");
     let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-    write(page, &page::replace(&text, &page::generate(results, figures))?)?;
+    write(page, &page::replace(&text, "cargo xtask bench --write-docs", &page::generate(results, figures))?)?;
     let folder = page.with_extension("");
     figures
         .iter()

@@ -13,22 +13,26 @@ use crate::suite::Plot;
 
 /// A plot, ready to be drawn.
 pub(crate) struct Figure {
-    kind: Plot,
+    /// What stands over it.
+    title: &'static str,
+    /// What was measured, in one line.
+    subtitle: String,
+    file_stem: &'static str,
     x: Axis,
     y: Axis,
     lines: Vec<Line>,
 }
 
 /// One engine over all cases of a plot.
-struct Line {
-    name: String,
-    look: Look,
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) look: Look,
     /// From left to right.
-    points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+pub(crate) enum Look {
     /// What nobody passes who copies with libc.
     Limit,
     Ours,
@@ -86,37 +90,30 @@ impl Figure {
             .collect()
     }
 
-    /// What stands over it.
     pub(crate) fn title(&self) -> &'static str {
-        match self.kind {
-            Plot::Batch => "Time per decode step against the batch",
-            Plot::Capacity | Plot::CapacityFunctional => "Time per decode step against the cache's capacity",
-            Plot::Update => "Bandwidth against the size of the update",
-        }
+        self.title
     }
 
     pub(crate) fn file_stem(&self) -> &'static str {
-        match self.kind {
-            Plot::Batch => "batch",
-            Plot::Capacity | Plot::CapacityFunctional => "capacity",
-            Plot::Update => "update",
-        }
-    }
-
-    /// What was measured, in one line.
-    fn subtitle(&self) -> &'static str {
-        match self.kind {
-            Plot::Batch => "8 heads, head size 128, float16, one new row per sample; one cache, hot",
-            Plot::Capacity | Plot::CapacityFunctional => {
-                "batch 4, 1 head, head size 128, float16, one new row per sample; hot"
-            }
-            Plot::Update => "batch 1, 8 heads, head size 128, float16, 1 to 8192 rows into 8192; hot",
-        }
+        self.file_stem
     }
 
     /// The SVG document.
     pub(crate) fn svg(&self) -> Result<String, String> {
-        draw::svg(self).map_err(|error| format!("{}.svg: {error}", self.file_stem()))
+        draw::svg(self).map_err(|error| format!("{}.svg: {error}", self.file_stem))
+    }
+
+    /// A plot of times over context lengths.
+    pub(crate) fn of_models(
+        title: &'static str,
+        subtitle: String,
+        file_stem: &'static str,
+        lines: Vec<Line>,
+    ) -> Option<Self> {
+        let points = || lines.iter().flat_map(|line| &line.points);
+        let x = Axis::over(Unit::Count, "tokens in the caches", points().map(|point| point.0))?;
+        let y = Axis::over(Unit::Time, "time per step", points().map(|point| point.1))?;
+        Some(Self { title, subtitle, file_stem, x, y, lines })
     }
 
     fn new(kind: Plot, results: &Results) -> Option<Self> {
@@ -128,16 +125,32 @@ impl Figure {
         };
         let lines: Vec<_> = drawn(kind).into_iter().filter_map(line).collect();
         let points = || lines.iter().flat_map(|line| &line.points);
-        let (x, y) = match kind {
-            Plot::Batch => ((Unit::Count, "batch"), (Unit::Time, "time per step")),
-            Plot::Capacity | Plot::CapacityFunctional => {
-                ((Unit::Count, "capacity in rows"), (Unit::Time, "time per step"))
-            }
-            Plot::Update => ((Unit::Bytes, "size of the update"), (Unit::Bandwidth, "bandwidth")),
+        let (title, subtitle, file_stem, x, y) = match kind {
+            Plot::Batch => (
+                "Time per decode step against the batch",
+                "8 heads, head size 128, float16, one new row per sample; one cache, hot",
+                "batch",
+                (Unit::Count, "batch"),
+                (Unit::Time, "time per step"),
+            ),
+            Plot::Capacity | Plot::CapacityFunctional => (
+                "Time per decode step against the cache's capacity",
+                "batch 4, 1 head, head size 128, float16, one new row per sample; hot",
+                "capacity",
+                (Unit::Count, "capacity in rows"),
+                (Unit::Time, "time per step"),
+            ),
+            Plot::Update => (
+                "Bandwidth against the size of the update",
+                "batch 1, 8 heads, head size 128, float16, 1 to 8192 rows into 8192; hot",
+                "update",
+                (Unit::Bytes, "size of the update"),
+                (Unit::Bandwidth, "bandwidth"),
+            ),
         };
         let x = Axis::over(x.0, x.1, points().map(|point| point.0))?;
         let y = Axis::over(y.0, y.1, points().map(|point| point.1))?;
-        Some(Self { kind, x, y, lines })
+        Some(Self { title, subtitle: subtitle.to_owned(), file_stem, x, y, lines })
     }
 }
 

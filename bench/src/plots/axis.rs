@@ -39,6 +39,11 @@ impl Axis {
         if span > 0.0 { (value / self.low).ln() / span } else { 0.5 }
     }
 
+    /// Whether more of it is better.
+    pub(super) fn is_better_above(&self) -> bool {
+        self.unit == Unit::Bandwidth
+    }
+
     /// The values that are marked.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let steps: &[&[f64]] = match self.unit {

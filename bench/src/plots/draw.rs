@@ -10,7 +10,6 @@ use plotters::prelude::{
 use plotters::style::text_anchor::HPos;
 
 use super::{Figure, Line, Look};
-use crate::suite::Plot;
 
 const WIDTH: i32 = 760;
 const HEIGHT: i32 = 460;
@@ -35,10 +34,10 @@ pub(super) fn svg(figure: &Figure) -> Result<String, DrawingAreaErrorKind<io::Er
 fn draw(figure: &Figure, document: &mut String) -> Drawn {
     let area = SVGBackend::with_string(document, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
     area.fill(&WHITE)?;
-    write(&area, figure.title(), (16, 18), ink::Look { size: 16, color: INK, bold: true, at: HPos::Left })?;
+    write(&area, figure.title, (16, 18), ink::Look { size: 16, color: INK, bold: true, at: HPos::Left })?;
     write(
         &area,
-        figure.subtitle(),
+        &figure.subtitle,
         (16, 40),
         ink::Look { size: 12, color: GREY, bold: false, at: HPos::Left },
     )?;
@@ -61,7 +60,7 @@ fn draw(figure: &Figure, document: &mut String) -> Drawn {
 /// Faster than the limit: below it where times are drawn, above it where bandwidths are.
 fn shade(area: &Area<'_>, figure: &Figure, limit: &Line) -> Drawn {
     let mut outline = places(figure, limit);
-    let beyond = if figure.kind == Plot::Update { TOP } else { BOTTOM };
+    let beyond = if figure.y.is_better_above() { TOP } else { BOTTOM };
     outline.extend([(RIGHT, beyond), (LEFT, beyond)]);
     area.draw(&Polygon::new(outline, SHADE.filled()))
 }

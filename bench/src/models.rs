@@ -1,0 +1,117 @@
+//! What a static cache saves in a decode step: a generated decoder whose caches grow, and what `kvscatter convert` makes
+//! of it, side by side in ONNX Runtime.
+
+mod decoder;
+mod measure;
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use kvscatter_certify::onnxruntime::OnnxRuntime;
+use kvscatter_onnx::convert::convert;
+use serde::{Deserialize, Serialize};
+
+use self::decoder::Decoder;
+use self::measure::Measured;
+use crate::host::Host;
+
+/// Slots of the static caches.
+const CAPACITY: usize = 4096;
+/// Tokens in the caches before the step that is timed.
+const CONTEXTS: [usize; 6] = [128, 256, 512, 1024, 2048, CAPACITY - 1];
+/// How often the cache handling must be faster, at the longest context.
+const TARGET: f64 = 5.0;
+
+const COMMAND: &str = "cargo xtask bench-models --write-docs";
+
+/// Times a decode step of a generated decoder, its caches growing against static, in ONNX Runtime
+///
+/// 4 layers of 8 heads of 128 float32: at 4096 slots the caches take 128 MiB. The handling of the caches is timed
+/// alone, as a model of the nodes between past and present, and the whole step with it. Before a length is timed, the
+/// logits of both are compared. Takes about two minutes and 2 GiB of memory. Close other programs first.
+#[derive(Args)]
+#[command(bin_name = "cargo xtask bench-models")]
+pub(crate) struct Arguments {
+    /// Few rounds, to see that things work
+    #[arg(long, conflicts_with = "write_docs")]
+    quick: bool,
+    /// Also rewrites docs/models.md, between its markers, and docs/models/*.svg
+    #[arg(long)]
+    write_docs: bool,
+    /// Takes the results of an earlier run instead of measuring
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    from: Option<PathBuf>,
+    /// The library of ONNX Runtime; else that of KVSCATTER_ORT_LIB, ORT_DYLIB_PATH or the active Python
+    #[arg(long, value_name = "PATH")]
+    ort_lib: Option<PathBuf>,
+    /// Where models.json and the plots go
+    #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// What was measured, on what.
+#[derive(Serialize, Deserialize)]
+struct Results {
+    host: Host,
+    /// Name and version of the runtime.
+    runtime: String,
+    quick: bool,
+    decoder: Decoder,
+    capacity: usize,
+    at: Vec<Measured>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let results = match &arguments.from {
+        Some(file) => {
+            let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?
+        }
+        None => {
+            let results = measure_all(arguments)?;
+            let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
+            crate::write(&arguments.out.join("models.json"), &text)?;
+            results
+        }
+    };
+    println!("{}", page::table(&results));
+    let figures = page::figures(&results);
+    for figure in &figures {
+        crate::write(&arguments.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
+    }
+    if arguments.write_docs {
+        let page = Path::new("docs/models.md");
+        let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
+        crate::write(page, &crate::page::replace(&text, COMMAND, &page::generate(&results, &figures))?)?;
+        for figure in &figures {
+            let file = page.with_extension("").join(figure.file_stem()).with_extension("svg");
+            crate::write(&file, &figure.svg()?)?;
+        }
+    }
+    page::check(&results)
+}
+
+fn measure_all(arguments: &Arguments) -> Result<Results, String> {
+    if cfg!(debug_assertions) {
+        println!("this is a debug build: its times mean nothing");
+    }
+    let engine = OnnxRuntime::load(arguments.ort_lib.as_deref()).map_err(|error| error.to_string())?;
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let decoder = Decoder::default();
+    let original = decoder.model(CAPACITY);
+    let converted = convert(&original, CAPACITY).map_err(|error| error.to_string())?;
+    let rounds = if arguments.quick { 3 } else { 21 };
+    let mut pair = measure::Pair::load(&engine, folder.path(), &decoder, &original, &converted, CAPACITY)?;
+    let mut at = Vec::new();
+    for context in CONTEXTS {
+        println!("{context} tokens in the caches");
+        at.push(pair.measure(context, rounds)?);
+    }
+    let runtime = {
+        use kvscatter_certify::Engine as _;
+        format!("{} {}", engine.name(), engine.version())
+    };
+    Ok(Results { host: Host::read(), runtime, quick: arguments.quick, decoder, capacity: CAPACITY, at })
+}
