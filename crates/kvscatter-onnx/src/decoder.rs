@@ -200,6 +200,18 @@ impl<'m> Cache<'m> {
         self.past_shape.get(self.axis).copied().unwrap_or(Dimension::Unknown)
     }
 
+    /// How many tokens there is room for, if past and present are declared with one size.
+    #[must_use]
+    pub fn fixed_capacity(&self) -> Option<usize> {
+        let present = self.present_info.shape.as_ref().and_then(|shape| shape.get(self.axis));
+        match self.capacity() {
+            Dimension::Known(size) if self.is_static() || present == Some(&Dimension::Known(size)) => {
+                Some(size)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether past and present have one capacity, and rows are overwritten.
     #[must_use]
     pub fn is_static(&self) -> bool {

@@ -6,6 +6,7 @@
 //!   structure checked.
 //! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`, writes the cache in
 //!   place where the graph allows it, and reports where it did. [`generate::inputs`] makes inputs for it.
+//! * [`decoder::Decoder`] finds a decoder's caches by following its graph, with their costs and hazards.
 //! * [`test_dir`] finds, reads and writes ONNX test directories.
 //!
 //! ```

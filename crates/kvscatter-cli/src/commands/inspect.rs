@@ -9,8 +9,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kvscatter_onnx::decoder::{At, Decoder, Hazard, Refusal};
-use kvscatter_onnx::{Dimension, Model};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::decoder::{At, Cache, Decoder, Hazard, Refusal};
 
 use crate::Outcome;
 use crate::commands::run::{Dim, unique};
@@ -110,12 +110,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> 
 
 impl Sizes {
     fn of(args: &Inspect, decoder: &Decoder<'_>) -> Result<Self, Error> {
-        let capacities = decoder.caches.iter().filter(|cache| cache.is_static());
-        let room = capacities.filter_map(|cache| match cache.capacity() {
-            Dimension::Known(capacity) => Some(capacity),
-            _ => None,
-        });
-        let room = room.min();
+        let room = decoder.caches.iter().filter_map(Cache::fixed_capacity).min();
         let max_seq = args.max_seq.map(NonZeroUsize::get);
         if let (Some(length), Some(limit)) = (args.length, room.or(max_seq))
             && length > limit

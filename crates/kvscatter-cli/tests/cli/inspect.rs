@@ -40,9 +40,11 @@ fn writer<'g>(graph: &'g mut GraphProto, past: &str) -> &'g mut NodeProto {
 
 fn dims(values: &mut [ValueInfoProto], name: &str, axis: usize, size: DimValue) {
     let value = values.iter_mut().find(|value| value.name.as_deref() == Some(name)).unwrap();
-    let Some(TypeValue::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
-        panic!()
+    let tensor = match value.r#type.get_or_insert_default().value.as_mut() {
+        Some(TypeValue::TensorType(tensor)) => Some(tensor),
+        _ => None,
     };
+    let tensor = tensor.unwrap();
     tensor.shape.get_or_insert_default().dim[axis].value = Some(size);
 }
 
@@ -209,6 +211,43 @@ fn models_that_are_no_decoders() {
         lines.push(folder.run(&line).refused());
     }
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_style_that_is_unknown() {
+    let folder = changed("optimum-llama", |graph| {
+        let join = graph.node.iter_mut().find(|node| node.output[0] == "present.0.key").unwrap();
+        join.input.reverse();
+    });
+    let text = folder.run("inspect model.onnx").passed();
+    assert!(text.starts_with("model.onnx: 4 caches, written by Concat and unknown\n"), "{text}");
+    assert!(text.contains("\npast_key_values.0.key: the new rows come before the old\n"), "{text}");
+}
+
+/// What `lower` makes: nothing says which rows are written, and the capacity is that of the model.
+#[test]
+fn a_cache_that_is_lowered() {
+    let folder = folder();
+    let line = "lower testdata/mobius-llama-static/model.onnx --to scatter-nd -o lowered/model.onnx";
+    std::fs::create_dir(folder.path("lowered")).unwrap();
+    folder.run(line).passed();
+    let text = folder.run("inspect lowered/model.onnx").passed();
+    assert!(text.contains("4 caches, written by ScatterND (unknown)"), "{text}");
+    assert!(text.contains("1 sample, room for 64 tokens, 1 new a step"), "{text}");
+}
+
+/// What `convert` makes of a cache that grows.
+#[test]
+fn a_cache_that_is_converted() {
+    let folder = folder();
+    std::fs::create_dir(folder.path("static")).unwrap();
+    for model in ["optimum-llama", "mobius-llama-dynamic"] {
+        let line = format!("convert testdata/{model}/model.onnx -o static/{model}.onnx --max-seq 64");
+        folder.run(&line).passed();
+        let text = folder.run(&format!("inspect static/{model}.onnx --target tensorrt")).passed();
+        assert!(text.contains("4 caches, written by TensorScatter\n"), "{text}");
+        assert!(text.contains("pass  TensorRT takes 4 TensorScatter nodes"), "{text}");
+    }
 }
 
 /// Names come from strangers.

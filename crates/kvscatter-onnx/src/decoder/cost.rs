@@ -25,7 +25,7 @@ pub struct At<'a> {
 pub struct Cost {
     /// One token of one sample.
     pub per_token: u64,
-    /// The cache as it is: `length` tokens of every sample where it grows, its whole capacity where it is static.
+    /// The cache as it is: `length` tokens of every sample where it grows, its whole capacity where that is fixed.
     pub size: u64,
     /// The cache at the capacity it would have after conversion, or has.
     pub static_size: u64,
@@ -43,15 +43,15 @@ impl<'m> Cache<'m> {
     /// size.
     #[must_use]
     pub fn cost(&self, at: &At<'_>) -> Option<Cost> {
-        let capacity = self.capacity_at(at);
+        let fixed = self.fixed_capacity();
+        let capacity = fixed.unwrap_or(at.capacity);
         let rows = |rows: usize| self.bytes(rows, at);
         let per_token = self.bytes_of(1, 1, at)?;
-        let (size, static_size) = match self.is_static() {
-            true => (rows(capacity)?, rows(capacity)?),
-            false => (rows(at.length)?, rows(capacity)?),
-        };
+        let is_fixed = fixed.is_some() || self.is_static();
+        let size = rows(if is_fixed { capacity } else { at.length })?;
+        let static_size = rows(capacity)?;
         let new = rows(1)?;
-        let whole = rows(if self.is_static() { capacity } else { at.length.checked_add(1)? })?;
+        let whole = rows(if is_fixed { capacity } else { at.length.checked_add(1)? })?;
         let copies = u64::try_from(self.between.len()).ok()?.checked_mul(whole)?;
         let written = match self.style {
             Style::Concat | Style::AttentionPast | Style::GroupQueryAttention => Some(whole),
@@ -77,13 +77,6 @@ impl<'m> Cache<'m> {
             _ => format!("{}[{axis}]", self.past),
         })
         .collect()
-    }
-
-    fn capacity_at(&self, at: &At<'_>) -> usize {
-        match self.capacity() {
-            Dimension::Known(capacity) if self.is_static() => capacity,
-            _ => at.capacity,
-        }
     }
 
     fn bytes(&self, rows: usize, at: &At<'_>) -> Option<u64> {

@@ -16,7 +16,9 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
     let caches = &inspected.decoder.caches;
     let groups = groups(caches);
     writeln!(output, "{}: {}\n", one_line(&inspected.model), summary(caches))?;
-    writeln!(output, "{}\n", what(&groups))?;
+    writeln!(output, "{}", what(&groups))?;
+    unknown(&groups, output)?;
+    writeln!(output)?;
     costs(inspected, &groups, output)?;
     open_sizes(inspected, output)?;
     writeln!(output, "{}", inputs(inspected))?;
@@ -60,7 +62,7 @@ pub(super) fn role(role: Role) -> &'static str {
     }
 }
 
-/// The operator alone: what is unusual about it has a line of its own.
+/// The operator alone: why a style is unknown has a line of its own.
 pub(super) fn style(style: &Style) -> String {
     match style {
         Style::Unknown(Unknown::Operator { op_type, .. }) => format!("{op_type} (unknown)"),
@@ -93,11 +95,23 @@ fn what(groups: &[Group<'_>]) -> String {
     table(&["past", "present", "caches", "holds", "written by", "type and shape", "axis"], &[2, 6], rows)
 }
 
+/// Why a style is unknown, where the table does not say it by the operator.
+fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
+    for group in groups {
+        match group.caches.first().map(|cache| &cache.style) {
+            None | Some(Style::Unknown(Unknown::Operator { .. })) => {}
+            Some(Style::Unknown(why)) => writeln!(output, "{}: {why}", one_line(&group.past))?,
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
 fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     let Sizes { batch, length, capacity, .. } = inspected.sizes;
     let sum = |caches: &[&Cache<'_>]| total(caches.iter().map(|cache| cache.cost(&inspected.sizes.at())));
-    // Where every cache is static, what it would be is what it is.
-    let converts = inspected.decoder.caches.iter().any(|cache| !cache.is_static());
+    // Where every capacity is fixed, what it would be is what it is.
+    let converts = inspected.decoder.caches.iter().any(|cache| cache.fixed_capacity().is_none());
     let row = |name: String, cost: Option<Cost>| {
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), bytes_text);
         let mut cells = vec![
