@@ -20,6 +20,7 @@ fn every_page() {
         "lower",
         "verify",
         "cases",
+        "certify",
         "bench",
         "completions",
     ];
@@ -48,6 +49,7 @@ fn every_example_in_the_help_parses() {
         "lower",
         "verify",
         "cases",
+        "certify",
         "bench",
     ] {
         let help = folder.run(&format!("{page} --help")).passed().replace("\\\n", " ");
@@ -104,6 +106,7 @@ fn usage_errors_are_one_line() {
         "verify d --rtol nan",
         "verify d --atol -1",
         "cases",
+        "certify",
         "cases -o d --count x",
         "completions tcsh",
         "completions bash --json",

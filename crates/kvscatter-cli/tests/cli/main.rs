@@ -4,6 +4,7 @@
 
 mod apply;
 mod bench;
+mod certify;
 mod formats;
 mod help;
 mod hostile;

@@ -1,0 +1,28 @@
+//! What `certify` refuses without a runtime; with one it is tested beside the models of the exporters.
+
+use crate::support::Folder;
+
+/// A library that is none: what is refused before it is looked for does not mention it.
+const NO_LIBRARY: &str = "--ort-lib testdata/files/two.npz";
+
+#[test]
+fn refusals() {
+    let folder = Folder::with_testdata();
+    let lines = [
+        "testdata/absent.onnx",
+        "testdata/files/two.npz",
+        "testdata/mobius-llama-static/model.onnx",
+        "testdata/mobius-llama-static/model.onnx --original testdata/absent.onnx",
+        "testdata/mobius-llama-static/model.onnx --html testdata/mobius-llama-static/model.onnx",
+        "testdata/mobius-llama-static/model.onnx --html testdata/mobius-llama-static/model.onnx.data",
+        "testdata/mobius-llama-static/model.onnx --prompt 0",
+        "testdata/mobius-llama-static/model.onnx --prompt 3,x",
+        "testdata/mobius-llama-static/model.onnx --tolerance -1",
+        "testdata/mobius-llama-static/model.onnx --batch 0",
+    ];
+    let said: Vec<String> = lines
+        .iter()
+        .map(|line| format!("certify {line}\n{}", folder.run(&format!("certify {line} {NO_LIBRARY}")).refused()))
+        .collect();
+    insta::assert_snapshot!(said.join("\n"));
+}
