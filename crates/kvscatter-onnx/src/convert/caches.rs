@@ -75,12 +75,7 @@ fn reading(node: &Node<'_>, decoder: &Decoder<'_>) -> Option<Refusal> {
 }
 
 /// Why a table that is looked up by position ends too early.
-fn looking_up(
-    node: &Node<'_>,
-    graph: &Graph<'_>,
-    decoder: &Decoder<'_>,
-    max_seq: usize,
-) -> Option<Refusal> {
+fn looking_up(node: &Node<'_>, graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Option<Refusal> {
     let positions = decoder.input(Role::PositionIds)?.name;
     let table = node.input(0).filter(|_| node.is("Gather") && node.input(1) == Some(positions))?;
     let rows = graph.initializers().get(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;

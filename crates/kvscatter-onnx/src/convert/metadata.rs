@@ -1,7 +1,7 @@
 //! What a converted model says of itself.
 
-use super::rewrite::Rewritten;
 use super::Exported;
+use super::rewrite::Rewritten;
 use crate::decoder::Role;
 use crate::edit::Editor;
 

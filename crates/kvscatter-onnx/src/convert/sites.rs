@@ -6,9 +6,12 @@ use kvscatter::ElementType;
 
 use super::probe::{Inputs, Probe};
 use super::{Refusal, visibility};
-use crate::decoder::{Cache, Decoder};
+use crate::decoder::Decoder;
 use crate::fold::{Fold, Value};
 use crate::{Dimension, Error, Graph, Node};
+
+/// Slots that tell their axis apart by their number.
+const MANY: usize = 1009;
 
 /// What masks the scores of one attention, in order; never empty.
 #[derive(Clone, Debug)]
@@ -92,8 +95,23 @@ impl<'m> Sites<'m> {
         max_seq: usize,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<Self, Error> {
+        // Where positions and masks come from tables, these may end soon; few slots tell axes apart less surely.
+        match Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, MANY), fold) {
+            Err(Error::Capacity { .. }) => {
+                Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
+            }
+            found => found,
+        }
+    }
+
+    fn find_in(
+        graph: &Graph<'m>,
+        decoder: &Decoder<'m>,
+        inputs: &Inputs<'m>,
+        probe: Probe,
+        fold: &mut Fold<'_, 'm>,
+    ) -> Result<Self, Error> {
         let caches = &decoder.caches;
-        let probe = shape_probe(caches, inputs, max_seq);
         probe.feed(inputs, fold)?;
         let mut walk = Walk { fold, probe: &probe, found: Self::default() };
         for cache in caches {
@@ -116,20 +134,16 @@ impl<'m> Sites<'m> {
     }
 }
 
-/// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and no more than the
-/// model will ever hold.
-fn shape_probe(caches: &[Cache<'_>], inputs: &Inputs<'_>, max_seq: usize) -> Probe {
-    const NEW: usize = 5;
-    const MOST: usize = 1009;
-    let (batch, new) = (inputs.batch().unwrap_or(2), inputs.new_tokens().unwrap_or(NEW.min(max_seq)));
+/// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and at most `most`.
+fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
+    let (batch, new) = (inputs.batch().unwrap_or(2), inputs.new_tokens().unwrap_or(5.min(most)));
     let is_size = |total: &usize| {
-        let mut sizes = caches.iter().flat_map(|cache| &cache.past_shape);
+        let mut sizes = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
         *total == batch || *total == new || sizes.any(|&size| size == Dimension::Known(*total))
     };
-    // Sizes are rarely odd; none that is a multiple of another is mistaken for it either.
-    let odd = (new..=max_seq.min(MOST)).rev().filter(|total| !total.is_multiple_of(2));
-    let total = odd.into_iter().find(|total| !is_size(total)).unwrap_or(max_seq);
-    Probe::new(batch, total.saturating_sub(new), new)
+    // Sizes are rarely odd.
+    let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
+    Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
 }
 
 impl<'m> Walk<'_, '_, 'm> {

@@ -2,6 +2,7 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests may fail as tests do")]
 
 mod cache_path;
+mod convert;
 mod decoder;
 mod eval;
 mod external;

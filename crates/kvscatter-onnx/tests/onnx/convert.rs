@@ -1,0 +1,279 @@
+//! Static caches for decoders that grow theirs: what a converted model is, and what is refused. That it computes the
+//! same is shown in ONNX Runtime, by `python-tests/test_convert.py`.
+
+use kvscatter::ElementType;
+use kvscatter_onnx::convert::{Converted, Refusal, convert};
+use kvscatter_onnx::decoder::{Decoder, Role, Style};
+use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto};
+use kvscatter_onnx::{Dimension, Error, Model};
+
+use crate::support::{int, node, testdata, value};
+
+/// Decoders whose caches `Concat` appends to, and those that leave it to `Attention`.
+const CONCAT: [&str; 5] = [
+    "optimum-llama",
+    "decoders/optimum-1.18-gpt2",
+    "decoders/optimum-0.1-qwen3-float16",
+    "decoders/optimum-1.18-opt",
+    "decoders/torch-2.15-llama",
+];
+const ATTENTION: [&str; 3] =
+    ["mobius-llama-dynamic", "decoders/mobius-0.1-gpt2", "decoders/mobius-0.1-qwen3-float16"];
+
+const MAX_SEQ: usize = 24;
+
+fn load(decoder: &str) -> Model {
+    Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap()
+}
+
+fn converted(decoder: &str) -> Converted {
+    convert(&load(decoder), MAX_SEQ).unwrap_or_else(|error| panic!("{decoder}: {error}"))
+}
+
+fn graph(model: &ModelProto) -> &GraphProto {
+    model.graph.as_option().unwrap()
+}
+
+fn refused(model: &Model, max_seq: usize) -> Refusal {
+    let error = convert(model, max_seq).expect_err("it was converted");
+    match error.root() {
+        Error::Convert(refusal) => refusal.clone(),
+        other => panic!("{other}"),
+    }
+}
+
+/// A decoder with one node, found by its operator, changed.
+fn changed(decoder: &str, op_type: &str, change: impl FnOnce(&mut NodeProto)) -> Model {
+    let mut model = load(decoder);
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    change(graph.node.iter_mut().find(|node| node.op_type.as_deref() == Some(op_type)).unwrap());
+    model
+}
+
+#[test]
+fn every_cache_is_written_by_one_node_at_one_place() {
+    for decoder in CONCAT.into_iter().chain(ATTENTION) {
+        let converted = converted(decoder);
+        let proto = converted.model.proto();
+        assert_eq!(
+            proto
+                .opset_import
+                .iter()
+                .find(|it| it.domain.as_deref().unwrap_or("").is_empty())
+                .unwrap()
+                .version,
+            Some(24)
+        );
+        let graph = converted.model.graph().unwrap();
+        let found = Decoder::of(&graph).unwrap();
+        assert_eq!((found.caches.len(), converted.caches, converted.attentions), (4, 4, 2), "{decoder}");
+        for cache in &found.caches {
+            assert!(matches!(cache.style, Style::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
+            let writer = cache.writer.unwrap();
+            let names = (writer.input(0), writer.input(2), writer.output(0));
+            let want = (cache.past, converted.write_indices.as_str(), cache.present);
+            assert_eq!(names, (Some(want.0), Some(want.1), Some(want.2)), "{decoder}");
+            assert_eq!((cache.axis, cache.capacity()), (2, Dimension::Known(MAX_SEQ)), "{decoder}");
+            assert_eq!(Some(&cache.past_shape), cache.present_info.shape.as_ref(), "{decoder}");
+            assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
+        }
+        let mask = found.input(Role::AttentionMask).unwrap();
+        assert_eq!(mask.shape.as_ref().unwrap()[1], Dimension::Known(MAX_SEQ), "{decoder}");
+        assert_eq!(converted.nonpad_kv_seqlen.is_some(), ATTENTION.contains(&decoder), "{decoder}");
+        let hazards = found.hazards();
+        let expected = hazards.iter().all(|hazard| format!("{hazard:?}").starts_with("Runtime"));
+        assert!(expected, "{decoder}: {hazards:?}");
+    }
+}
+
+#[test]
+fn the_contract_is_in_the_metadata() {
+    let converted = converted("mobius-llama-dynamic");
+    let metadata = &converted.model.proto().metadata_props;
+    let value = |key: &str| {
+        let key = format!("kvscatter.{key}");
+        metadata
+            .iter()
+            .find(|entry| entry.key.as_deref() == Some(&key))
+            .and_then(|entry| entry.value.clone())
+            .unwrap()
+    };
+    assert_eq!(value("max_seq"), "24");
+    assert_eq!(value("caches").split("; ").count(), 4);
+    assert!(value("cache_layout").starts_with("[batch, heads, 24, head size]"));
+    assert!(value("write_indices").starts_with("write_indices: int64 [batch]"));
+    assert!(value("attention_mask").starts_with("attention_mask: [batch, 24]"));
+    assert!(value("nonpad_kv_seqlen").starts_with("nonpad_kv_seqlen: int64 [batch]"));
+    assert_eq!(
+        value("visibility"),
+        "slot j is visible to new token i of sample b if and only if j <= write_indices[b] + i and \
+         attention_mask[b, j] is not 0"
+    );
+}
+
+#[test]
+fn weights_are_not_touched() {
+    for decoder in CONCAT.into_iter().chain(ATTENTION) {
+        let (model, converted) = (load(decoder), converted(decoder));
+        let before = &graph(model.proto()).initializer;
+        let after = &graph(converted.model.proto()).initializer;
+        let is_weight = |dims: &[i64]| dims.len() >= 2 && !dims.contains(&1);
+        for weight in before.iter().filter(|tensor| is_weight(&tensor.dims)) {
+            let kept = after.iter().find(|tensor| tensor.name == weight.name);
+            assert_eq!(kept, Some(weight), "{decoder}");
+        }
+        assert_eq!(converted.model.external_files(), model.external_files(), "{decoder}");
+    }
+}
+
+#[test]
+fn names_that_are_taken_are_avoided_and_names_mean_nothing() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    // Every name becomes another; one value gets the name that the new input would have.
+    let rename = |name: &mut String| {
+        if !name.is_empty() {
+            *name = format!("x{name}").replace("xinput_ids", "write_indices").replace("past_key_values", "p");
+        }
+    };
+    for node in &mut graph.node {
+        node.input.iter_mut().chain(&mut node.output).for_each(rename);
+    }
+    let values = graph.input.iter_mut().chain(&mut graph.output);
+    values.filter_map(|value| value.name.as_mut()).for_each(rename);
+    graph.initializer.iter_mut().filter_map(|tensor| tensor.name.as_mut()).for_each(rename);
+    let converted = convert(&model, MAX_SEQ).unwrap();
+    assert_eq!((converted.caches, converted.write_indices.as_str()), (4, "write_indices_1"));
+    assert_eq!(converted.attention_mask.as_deref(), Some("xattention_mask"));
+}
+
+#[test]
+fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
+    // A token does not see itself.
+    let model = changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("Less".to_owned()));
+    assert_eq!(refused(&model, MAX_SEQ), Refusal::Visibility { position: 0, slot: 0, hidden: true });
+    // Later tokens are seen.
+    let model =
+        changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("GreaterOrEqual".to_owned()));
+    assert_eq!(refused(&model, MAX_SEQ), Refusal::Visibility { position: 0, slot: 1, hidden: false });
+    // Padding is seen.
+    let model = changed("mobius-llama-dynamic", "Cast", |node| node.op_type = Some("IsNaN".to_owned()));
+    assert!(convert(&model, MAX_SEQ).is_err());
+    let model = changed("mobius-llama-dynamic", "Attention", |node| {
+        node.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
+    });
+    assert_eq!(refused(&model, MAX_SEQ), Refusal::Visibility { position: 0, slot: 1, hidden: false });
+    // Nothing is masked at all: the mask is there and not used.
+    let model = changed("mobius-llama-dynamic", "Attention", |node| node.input[3].clear());
+    assert!(matches!(refused(&model, MAX_SEQ), Refusal::Visibility { hidden: false, .. }));
+}
+
+#[test]
+fn windows_and_biases() {
+    let window = load("decoders/optimum-0.1-mistral-window");
+    assert!(matches!(refused(&window, MAX_SEQ), Refusal::Visibility { hidden: true, .. }));
+    // A window of 4 tokens never shows in a cache of 4.
+    assert_eq!(convert(&window, 4).unwrap().caches, 4);
+    assert!(matches!(refused(&load("decoders/optimum-1.18-falcon"), MAX_SEQ), Refusal::Bias { .. }));
+}
+
+#[test]
+fn caches_that_have_no_static_form() {
+    assert!(matches!(refused(&load("genai-llama-gqa"), MAX_SEQ), Refusal::GroupQueryAttention { .. }));
+    assert!(matches!(refused(&load("mobius-llama-static"), MAX_SEQ), Refusal::AlreadyStatic { .. }));
+    let again = converted("optimum-llama").model;
+    assert!(matches!(refused(&again, MAX_SEQ), Refusal::AlreadyStatic { .. }));
+    for max_seq in [0, 1 << 31] {
+        assert_eq!(refused(&load("optimum-llama"), max_seq), Refusal::MaxSeq { max_seq });
+    }
+    let table = refused(&load("mobius-llama-dynamic"), 4096);
+    assert!(matches!(table, Refusal::Table { rows: 128, max_seq: 4096, .. }), "{table}");
+    // The triangle of its causal mask ends: its rows are positions as well.
+    let mut model = load("decoders/optimum-1.18-gpt2");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let table = graph.initializer.iter_mut().find(|it| it.name.as_deref() == Some("transformer.wpe.weight"));
+    table.unwrap().dims[0] = 4096;
+    let error = convert(&model, 4096).unwrap_err();
+    assert!(matches!(error, Error::Capacity { .. }), "{error}");
+}
+
+#[test]
+fn what_else_reads_the_cache_is_refused() {
+    let with = |nodes: Vec<NodeProto>, output: Option<(&str, &[&str])>| {
+        let mut model = load("optimum-llama");
+        let graph = model.proto_mut().graph.as_option_mut().unwrap();
+        graph.node.extend(nodes);
+        graph.output.extend(output.map(|(name, dims)| value(name, ElementType::Float32, dims)));
+        refused(&model, MAX_SEQ)
+    };
+    let dims = ["batch_size", "2", "all", "16"];
+    let refusal = with(vec![node("Neg", &["past_key_values.0.key"], "old")], Some(("old", &dims)));
+    assert!(matches!(refusal, Refusal::PastRead { .. }), "{refusal}");
+    let refusal = with(vec![node("Neg", &["present.0.key"], "new")], Some(("new", &dims)));
+    assert!(matches!(refusal, Refusal::Output { .. }), "{refusal}");
+    let refusal = with(vec![node("Identity", &["present.0.key"], "copy")], Some(("copy", &dims)));
+    assert!(matches!(refusal, Refusal::Output { .. }), "{refusal}");
+    let refusal = with(vec![node("Relu", &["present.0.key"], "new")], Some(("new", &dims)));
+    assert!(matches!(refusal, Refusal::Reader { .. }), "{refusal}");
+    let softmax = ["batch_size", "4", "new", "all"];
+    let refusal = with(
+        vec![node("Identity", &["/model/layers.0/self_attn/Softmax_output_0"], "weights")],
+        Some(("weights", &softmax)),
+    );
+    assert!(matches!(refusal, Refusal::Output { .. }), "{refusal}");
+}
+
+#[test]
+fn positions_that_are_counted_inside_are_counted_for_each_sample() {
+    let ops =
+        |model: &ModelProto| graph(model).node.iter().filter_map(|it| it.op_type.clone()).collect::<Vec<_>>();
+    // OPT slices the running sum of its mask where the past ends: there is such a place for each sample.
+    let converted = converted("decoders/optimum-1.18-opt");
+    assert!(ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
+    // Llama is told them.
+    let converted = self::converted("optimum-llama");
+    assert!(!ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
+}
+
+#[test]
+fn a_length_that_leads_into_arithmetic_is_refused() {
+    // The length of the past scales the embeddings.
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let at =
+        graph.node.iter().position(|it| it.name.as_deref() == Some("/model/embed_tokens/Gather")).unwrap();
+    let embedded = std::mem::replace(&mut graph.node[at].output[0], "embedded".to_owned());
+    let mut shape = node("Shape", &["past_key_values.0.key"], "size");
+    shape.attribute = vec![int("start", 2), int("end", 3)];
+    let mut cast = node("Cast", &["size"], "factor");
+    cast.attribute = vec![int("to", 1)];
+    let mul = node("Mul", &["embedded", "factor"], &embedded);
+    graph.node.splice(at + 1..at + 1, [shape, cast, mul]);
+    let refusal = refused(&model, MAX_SEQ);
+    assert_eq!(refusal, Refusal::LengthDependence { value: "factor".to_owned() });
+}
+
+#[test]
+fn broken_decoders_are_refused_and_nothing_panics() {
+    for decoder in ["optimum-llama", "mobius-llama-dynamic", "decoders/torch-2.15-llama"] {
+        let model = load(decoder);
+        let nodes = graph(model.proto()).node.len();
+        for at in (0..nodes).step_by(23) {
+            for harm in 0..4 {
+                let mut broken = model.clone();
+                let graph = broken.proto_mut().graph.as_option_mut().unwrap();
+                let node = &mut graph.node[at];
+                match harm {
+                    0 => node.attribute.clear(),
+                    1 => node.input.reverse(),
+                    2 => node.input.truncate(1),
+                    _ => node.op_type = Some("Relu".to_owned()),
+                }
+                // Whatever comes of it is a model that can be written, or an error.
+                if let Ok(converted) = convert(&broken, MAX_SEQ) {
+                    converted.model.to_bytes().unwrap();
+                }
+            }
+        }
+    }
+}
