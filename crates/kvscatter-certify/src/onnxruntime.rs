@@ -49,7 +49,15 @@ impl OnnxRuntime {
     /// As [`locate`]; [`Error::RuntimeUnusable`] if the file is no such library, [`Error::RuntimeTooOld`] if it is
     /// older than [`OLDEST`], [`Error::RuntimeLoaded`] if this process has loaded another one before.
     pub fn load(named: Option<&Path>) -> Result<Self, Error> {
-        Self::load_library(locate(named)?)
+        Self::load_library(locate(named)?).map_err(|error| {
+            match (error, named.filter(|path| path.is_file())) {
+                // As it was named, not where that leads.
+                (Error::RuntimeUnusable { why, .. }, Some(named)) => {
+                    Error::RuntimeUnusable { path: named.to_owned(), why }
+                }
+                (error, _) => error,
+            }
+        })
     }
 
     /// The file that was loaded.
