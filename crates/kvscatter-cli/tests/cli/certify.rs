@@ -22,7 +22,9 @@ fn refusals() {
     ];
     let said: Vec<String> = lines
         .iter()
-        .map(|line| format!("certify {line}\n{}", folder.run(&format!("certify {line} {NO_LIBRARY}")).refused()))
+        .map(|line| {
+            format!("certify {line}\n{}", folder.run(&format!("certify {line} {NO_LIBRARY}")).refused())
+        })
         .collect();
     insta::assert_snapshot!(said.join("\n"));
 }
