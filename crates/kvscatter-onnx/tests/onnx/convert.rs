@@ -35,7 +35,7 @@ fn graph(model: &ModelProto) -> &GraphProto {
 }
 
 fn refused(model: &Model, max_seq: usize) -> Refusal {
-    let error = convert(model, max_seq).expect_err("it was converted");
+    let Err(error) = convert(model, max_seq) else { panic!("it was converted") };
     match error.root() {
         Error::Convert(refusal) => refusal.clone(),
         other => panic!("{other}"),
