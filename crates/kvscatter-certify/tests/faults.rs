@@ -1,5 +1,7 @@
 //! Every fault is planted and seen caught, by an engine of a few lines: no runtime is needed.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+
 mod fake;
 
 use std::collections::BTreeSet;
@@ -70,7 +72,7 @@ fn what_was_written_is_pictured() {
         ragged.steps[step].samples.iter().map(|slots| slots.written.clone()).collect::<Vec<_>>()
     };
     assert_eq!(written(0), vec![vec![0..7]; 3]);
-    assert_eq!(written(1), [vec![7..8], vec![3..4], vec![5..6]]);
+    assert_eq!(written(1), [7..8, 3..4, 5..6].map(|slots| vec![slots]));
     assert_eq!(ragged.steps[1].samples[1].valid, vec![0..4]);
     let last = certificate.occupancy.last().unwrap().steps.last().unwrap();
     assert_eq!(last.samples[0].written, vec![63..64]);
@@ -123,7 +125,7 @@ fn a_failure_names_step_cache_sample_and_slot() {
     assert!(first.scenario.is_some() && first.step.is_some_and(|step| step > 0));
     let pictures =
         certificate.occupancy.iter().flat_map(|picture| &picture.steps).flat_map(|step| &step.samples);
-    assert!(pictures.clone().any(|slots| slots.clobbered == vec![0..1]));
+    assert!(pictures.clone().any(|slots| slots.clobbered.first() == Some(&(0..1))));
 
     let certificate = certified(Fault::IndexOffByOne, None);
     let says = &self::check(&certificate, "rows-lie-where-named").failures.first().unwrap().says;

@@ -242,7 +242,7 @@ impl Cache {
     }
 
     fn grow(&mut self, width: usize) {
-        let batch = if self.slots == 0 { 1 } else { self.rows.len() / self.slots };
+        let batch = self.rows.len().checked_div(self.slots).unwrap_or(1);
         let mut rows = Vec::new();
         for sample in 0..batch {
             rows.extend(&self.rows[sample * self.slots..(sample + 1) * self.slots]);

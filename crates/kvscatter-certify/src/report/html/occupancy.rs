@@ -290,13 +290,17 @@ mod tests {
 
     #[test]
     fn padding_stays_until_a_token_is_written_over_it() {
-        let steps = vec![step(0..5, 0..3, vec![]), step(3..4, 0..4, vec![]), step(4..5, 0..5, vec![6..7])];
+        let steps = vec![
+            step(0..5, 0..3, vec![]),
+            step(3..4, 0..4, vec![]),
+            step(4..5, 0..5, std::iter::once(6..7).collect()),
+        ];
         assert_eq!(drawn(steps), ["OOO==...", "oooO-...", "ooooO.!."]);
     }
 
     #[test]
     fn left_padding_and_what_lies_beyond_the_cache() {
-        let steps = vec![step(0..4, 2..4, vec![]), step(4..99, 2..99, vec![50..60])];
+        let steps = vec![step(0..4, 2..4, vec![]), step(4..99, 2..99, std::iter::once(50..60).collect())];
         assert_eq!(drawn(steps), ["==OO....", "--ooOOOO"]);
     }
 }
