@@ -14,21 +14,21 @@ use super::Location;
 #[error("{place}: {problem}")]
 pub(crate) struct Error {
     /// The file as the user named it.
-    place: String,
+    place: Box<str>,
     problem: Problem,
 }
 
 impl Error {
     pub(crate) fn new(location: &Location, problem: Problem) -> Self {
-        Self { place: location.to_string(), problem }
+        Self { place: location.to_string().into(), problem }
     }
 
     pub(crate) fn at_name(name: String, problem: impl Into<Problem>) -> Self {
-        Self { place: name, problem: problem.into() }
+        Self { place: name.into(), problem: problem.into() }
     }
 
     pub(crate) fn at_path(path: &Path, problem: impl Into<Problem>) -> Self {
-        Self { place: path.display().to_string(), problem: problem.into() }
+        Self { place: path.display().to_string().into(), problem: problem.into() }
     }
 }
 
