@@ -99,7 +99,7 @@ def test_nothing_of_what_lies_in_the_cache_is_seen(converted):
     assert logits[0].tobytes() == logits[1].tobytes()
 
 
-def test_weights_beside_the_model_are_linked_and_not_changed(tmp_path):
+def test_weights_beside_the_model_are_copied_and_not_changed(tmp_path):
     original = TESTDATA / "mobius-llama-dynamic" / "model.onnx"
     before = original.with_name("model.onnx.data").read_bytes()
     convert(original, tmp_path / "model.onnx", SLOTS)
