@@ -1,4 +1,4 @@
-//! ONNX files for kvscatter: tensors, models, test directories, and the evaluation of `TensorScatter` graphs.
+//! ONNX files for kvscatter: tensors, models, test directories, the evaluation of `TensorScatter` graphs, and decoders.
 //!
 //! * [`Tensor`] is a tensor in memory; [`tensor_proto`] reads and writes it as a `.pb` file, for all 24 types and every
 //!   place ONNX stores values in, [`ExternalData`] included.
@@ -6,7 +6,10 @@
 //!   structure checked.
 //! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`, writes the cache in
 //!   place where the graph allows it, and reports where it did. [`generate::inputs`] makes inputs for it.
-//! * [`decoder::Decoder`] finds a decoder's caches by following its graph, with their costs and hazards.
+//! * [`decoder::Decoder`] finds a decoder's caches by following its graph, with their costs and hazards;
+//!   [`convert::convert()`] makes caches that grow static, [`lower()`] replaces `TensorScatter`, and
+//!   [`Model::save_with_weights`] writes the result with the files of its weights. [`CachePath`] is what lies between one
+//!   cache's past and its present, alone.
 //! * [`test_dir`] finds, reads and writes ONNX test directories.
 //!
 //! ```

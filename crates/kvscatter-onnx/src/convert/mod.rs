@@ -63,11 +63,17 @@ pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
     // Before the operator set is raised, which many a decoder that is refused anyway would not survive.
     let graph = model.graph()?;
     caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
-    let mut model = model.clone();
-    opset::upgrade(model.proto_mut(), OPSET)?;
-    let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
-    let exported = Exported::new(&model, &graph, &decoder, max_seq)?;
+    let mut raised = model.clone();
+    opset::upgrade(raised.proto_mut(), OPSET)?;
+    let raised_graph = raised.graph()?;
+    convert_raised(&raised, &raised_graph, max_seq)
+        .map_err(|error| refusal::about(&graph, &raised_graph, error))
+}
+
+/// Converts a decoder of operator set 24.
+fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, Error> {
+    let decoder = Decoder::of(graph)?;
+    let exported = Exported::new(model, graph, &decoder, max_seq)?;
     exported.check_masks()?;
     let (converted, rewritten) = exported.rewrite()?;
     Ok(Converted {
@@ -155,7 +161,7 @@ impl<'a, 'm> Exported<'a, 'm> {
             let mut after = Fold::new(&graph, self.external.as_ref());
             probe.feed_static(&decoder, &self.inputs, capacity, &mut after)?;
             equivalence::check(&mut before, (&mut after, &graph), &names, &self.sites)
-                .map_err(|cause| probe.capacity(cause))?;
+                .map_err(|error| probe.capacity(refusal::about(self.graph, &graph, error)))?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use crate::NodeLabel;
+use crate::{Error, Graph, NodeLabel};
 
 /// Why a decoder was left as it is. The node it is about comes around it, as [`Error::InNode`](crate::Error::InNode).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -95,4 +95,23 @@ pub enum Refusal {
     /// An input or output of Attention that has no static form.
     #[error("{what} of Attention has no form for a static cache")]
     AttentionForm { what: &'static str },
+}
+
+/// An error about a node of `changed`, said about the node of `original` that makes the same value: the place of the
+/// other one is nothing that the user has.
+pub(super) fn about(original: &Graph<'_>, changed: &Graph<'_>, error: Error) -> Error {
+    match error {
+        Error::InNode { node, cause } => {
+            let there = changed.nodes().iter().find(|it| it.label() == *node).and_then(|it| it.output(0));
+            let makes = |output: &&str| {
+                original.nodes().iter().find(|it| it.proto().output.iter().any(|name| name == output))
+            };
+            let node = there.as_ref().and_then(makes).map_or(node, |node| Box::new(node.label()));
+            Error::InNode { node, cause }
+        }
+        Error::Capacity { tokens, cause } => {
+            Error::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
+        }
+        other => other,
+    }
 }

@@ -177,6 +177,17 @@ fn windows_and_biases() {
     assert!(matches!(refused(&load("decoders/optimum-1.18-falcon"), MAX_SEQ), Refusal::Bias { .. }));
 }
 
+/// Raising the operator set puts nodes in front of others.
+#[test]
+fn a_refusal_names_the_node_as_the_file_has_it() {
+    let model = load("decoders/optimum-1.18-falcon");
+    let error = convert(&model, MAX_SEQ).unwrap_err();
+    let Error::InNode { node, .. } = &error else { panic!("{error}") };
+    let there = &graph(model.proto()).node[node.index];
+    assert_eq!((there.name.as_deref(), node.version), (Some(node.name.as_str()), Some(14)), "{error}");
+    assert_eq!(there.op_type.as_deref(), Some(node.op_type.as_str()));
+}
+
 #[test]
 fn caches_that_have_no_static_form() {
     assert!(matches!(refused(&load("genai-llama-gqa"), MAX_SEQ), Refusal::GroupQueryAttention { .. }));
