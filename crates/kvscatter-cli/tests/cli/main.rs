@@ -5,6 +5,7 @@
 mod apply;
 mod bench;
 mod certify;
+mod convert;
 mod formats;
 mod help;
 mod hostile;
