@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use super::flow::Flow;
-use super::trace::Path;
+use super::trace::{MOST_STEPS, Path};
 use super::{Cache, Input, Role};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
@@ -20,6 +20,8 @@ struct Evidence {
     role: Option<Role>,
     /// Rows of the tables that it picks rows of.
     tables: Vec<usize>,
+    /// It picks elements of a table.
+    picks_elements: bool,
     /// It becomes an angle.
     is_angle: bool,
 }
@@ -47,7 +49,7 @@ pub(super) fn assign<'m>(
     let picks = |rows: Option<usize>| {
         move |seen: &Evidence| rows.map_or(!seen.tables.is_empty(), |rows| seen.tables.contains(&rows))
     };
-    let others = |seen: &Evidence| seen.is_angle || !seen.tables.is_empty();
+    let others = |seen: &Evidence| seen.is_angle || seen.picks_elements || !seen.tables.is_empty();
     let indices = |input: &Input<'_>| is_integer(input.value.element);
     let largest = |seen: &Evidence| seen.tables.iter().copied().max();
     give(&mut inputs, Role::TokenIds, "input_ids", largest, |input, seen| {
@@ -116,6 +118,9 @@ fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
         if let Some((rows, picked)) = table(flow, node) {
             evidence.entry(picked).or_default().tables.push(rows);
         }
+        if let Some(picked) = picked_by_element(flow, node) {
+            evidence.entry(picked).or_default().picks_elements = true;
+        }
     }
     for input in flow.inputs() {
         if becomes_an_angle(flow, input) {
@@ -178,6 +183,26 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     let axis = path.axis_at_source(0)?;
     let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;
     Some((usize::try_from(*dims.get(axis)?).ok()?, picked))
+}
+
+/// The graph input that says which elements are picked, as positions do in GPT-J's table of sines.
+fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
+    if !node.is("GatherElements") {
+        return None;
+    }
+    let mut index = node.input(1)?;
+    for _ in 0..MOST_STEPS {
+        if flow.is_input(index) {
+            return Some(index);
+        }
+        let (maker, _) = flow.maker(index)?;
+        let is_handed_on = matches!(
+            maker.op_type(),
+            "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand" | "Tile"
+        );
+        index = maker.input(0).filter(|_| is_handed_on)?;
+    }
+    None
 }
 
 /// Whether a sine or cosine is taken of it, as rotary embeddings do where they are computed.
