@@ -98,11 +98,11 @@ pub fn certify(
 ) -> Result<Certificate, Error> {
     progress(Progress { doing: "reading the graph", done: 0, total: 0 });
     let model = Model::load(&request.model)?;
-    let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
-    check_static(&decoder)?;
-    let mut interface = Interface::of(&graph, &decoder)?;
-    interface.settle(None)?;
+    let graph = about(&request.model, model.graph())?;
+    let decoder = about(&request.model, Decoder::of(&graph))?;
+    about(&request.model, check_static(&decoder))?;
+    let mut interface = about(&request.model, Interface::of(&graph, &decoder))?;
+    about(&request.model, interface.settle(None))?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
     if let Some(Original { interface, .. }) = &original {
@@ -207,9 +207,10 @@ impl Original {
     /// Reads it; sizes that it leaves open are taken from the model.
     fn read(path: &Path, of_model: &Interface) -> Result<Self, Error> {
         let model = Model::load(path)?;
-        let graph = model.graph()?;
-        let mut interface = Interface::of(&graph, &Decoder::of(&graph)?)?;
-        interface.settle(Some(of_model))?;
+        let graph = about(path, model.graph())?;
+        let decoder = about(path, Decoder::of(&graph))?;
+        let mut interface = about(path, Interface::of(&graph, &decoder))?;
+        about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(want)) if got != want => {
                 Err(Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want })
@@ -217,6 +218,11 @@ impl Original {
             _ => Ok(Self { path: path.to_owned(), model, interface }),
         }
     }
+}
+
+/// Says which of the two models an error is about.
+fn about<T>(path: &Path, result: Result<T, impl Into<Error>>) -> Result<T, Error> {
+    result.map_err(|cause| Error::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
 
 /// That every cache keeps its size.

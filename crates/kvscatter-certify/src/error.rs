@@ -12,6 +12,9 @@ pub enum Error {
     /// The model's file or graph.
     #[error(transparent)]
     Onnx(#[from] kvscatter_onnx::Error),
+    /// Which of the two models it is about.
+    #[error("{}: {cause}", path.display())]
+    InModel { path: PathBuf, cause: Box<Error> },
     /// A file or folder of the model cannot be read.
     #[error("{}: {cause}", path.display())]
     Io { path: PathBuf, cause: std::io::Error },
@@ -70,7 +73,7 @@ pub enum Error {
     PromptCount { prompts: usize, batch: usize },
     /// The scenarios need room.
     #[error(
-        "a prompt of {longest} tokens and {steps} steps do not fit a cache of {capacity} slots; a prompt has at least 1 token"
+        "a prompt of {longest} tokens (--prompt, at least 1) and {steps} steps (--steps) do not fit a cache of {capacity} slots"
     )]
     PromptTooLong { longest: usize, steps: usize, capacity: usize },
     /// Nothing can be seen in so little.

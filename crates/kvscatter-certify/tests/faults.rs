@@ -167,6 +167,7 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(matches!(error, Error::PromptCount { prompts: 1, batch: 2 }), "{error}");
     for (model, hint) in [(GROWING, "kvscatter convert"), ("genai-llama-gqa/model.onnx", "")] {
         let error = of(&|request| request.model = testdata(model));
-        assert!(matches!(&error, Error::NotStatic { hint: says, .. } if says.contains(hint)), "{error}");
+        let Error::InModel { cause, .. } = &error else { panic!("{error}") };
+        assert!(matches!(&**cause, Error::NotStatic { hint: says, .. } if says.contains(hint)), "{error}");
     }
 }

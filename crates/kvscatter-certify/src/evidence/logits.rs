@@ -4,6 +4,7 @@ use kvscatter::ElementType;
 
 use crate::certificate::{Against, Failure, Fill, LogitPlace, LogitsComparison};
 use crate::drive::reference::{Sequence, most_likely};
+use crate::report::words;
 
 use super::tally::{Place, Tally};
 
@@ -107,6 +108,7 @@ impl Comparison {
         if let Some(says) = difference.beyond(document.tolerance) {
             *if token.is_mid_cache { &mut self.wrong_mid_cache } else { &mut self.wrong_at_start } += 1;
             let place = Place { scenario: &document.scenario, step: token.step };
+            let says = format!("{says} (caches of {})", words::fill(document.fill));
             tally.fail(Failure { sample: Some(token.sample), ..place.failure(says) });
         }
     }

@@ -13,6 +13,7 @@ use crate::drive::values::{self, Numbers};
 use super::logits::{Comparison, Difference, Token};
 use super::memory::{Memory, Moment};
 use super::tally::{Place, Tally};
+use crate::report::words;
 
 /// What is run and what it is compared with.
 pub(crate) struct Plan<'a> {
@@ -78,7 +79,7 @@ struct Observer<'a> {
     occupancy: Vec<Occupancy>,
     wrong_at_start: u64,
     /// What is wrong in steps at mid-cache, by scenario.
-    wrong_mid_cache: Vec<(String, u64)>,
+    wrong_mid_cache: Vec<(String, Fill, u64)>,
 }
 
 impl<'a> Observer<'a> {
@@ -177,7 +178,7 @@ impl<'a> Observer<'a> {
         }
         self.wrong_at_start += comparison.wrong_at_start;
         self.positions.looked += comparison.mid_cache;
-        self.wrong_mid_cache.push((scenario.name.clone(), comparison.wrong_mid_cache));
+        self.wrong_mid_cache.push((scenario.name.clone(), fill, comparison.wrong_mid_cache));
         self.comparisons.push(comparison.into_document());
         if is_painted {
             self.occupancy.push(Occupancy {
@@ -290,10 +291,12 @@ impl<'a> Observer<'a> {
     fn conclude(mut self, nan: Check) -> Observed {
         // Where steps from slot 0 are wrong as well, the fault is not in what is said about positions.
         if self.wrong_at_start == 0 {
-            for (scenario, wrong) in &self.wrong_mid_cache {
+            for (scenario, fill, wrong) in &self.wrong_mid_cache {
                 if *wrong > 0 {
-                    let says =
-                        format!("{wrong} tokens behind slot 0 are wrong while all from slot 0 on are right");
+                    let says = format!(
+                        "{wrong} tokens behind slot 0 are wrong while all from slot 0 on are right (caches of {})",
+                        words::fill(*fill)
+                    );
                     self.positions.fail(Failure { scenario: Some(scenario.clone()), ..Failure::new(says) });
                 }
             }

@@ -174,7 +174,7 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
         figures.push([
             "largest difference of a logit".to_owned(),
             difference(worst.worst),
-            format!("at most {} from {}", difference(worst.tolerance), against(worst.against)),
+            format!("the tolerance is {}, from {}", difference(worst.tolerance), against(worst.against)),
         ]);
     }
     let Some(Timings { cache_path, bytes_moved, decode, .. }) = &certificate.timings else { return figures };
@@ -189,9 +189,9 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
     }
     if let Some(bytes) = bytes_moved {
         figures.push([
-            "moved in the caches per step".to_owned(),
+            "read and written in the caches per step".to_owned(),
             size(bytes.in_place),
-            format!("{} if copied at {} slots", size(bytes.copied), bytes.capacity),
+            format!("batch {}; {} if copied at {} slots", bytes.batch, size(bytes.copied), bytes.capacity),
         ]);
     }
     if let Some(Some(crossover)) = decode.as_ref().map(|decode| decode.crossover) {
