@@ -7,13 +7,17 @@ use crate::steps::{cargo, target_dir};
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
 const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
 
-/// The suite in NumPy and ONNX Runtime. The certificates' library is the environment's own.
+/// The suite in NumPy and ONNX Runtime, and what else needs that runtime. The certificates' library is the
+/// environment's own.
 pub(crate) fn models() -> Step {
     let environment = Environment::new("models", LOCK);
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", TESTS]);
     tests.env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"));
-    tests.env("KVSCATTER_ORT_LIB", environment.path());
+    let mut engine = cargo("test -p kvscatter-certify -- --ignored");
+    for command in [&mut tests, &mut engine] {
+        command.env("KVSCATTER_ORT_LIB", environment.path());
+    }
     let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
-    Step::new("models", vec![environment.make(), cargo("build -p kvscatter-cli"), tests]).needs(needs)
+    Step::new("models", vec![environment.make(), cargo("build -p kvscatter-cli"), tests, engine]).needs(needs)
 }
