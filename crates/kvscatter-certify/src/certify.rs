@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::decoder::{Cache, Decoder, Style};
 use kvscatter_onnx::{Dimension, Model};
 
 use crate::certificate::{
@@ -101,10 +101,19 @@ pub fn certify(
     let graph = about(&request.model, model.graph())?;
     let decoder = about(&request.model, Decoder::of(&graph))?;
     about(&request.model, check_static(&decoder))?;
-    let mut interface = about(&request.model, Interface::of(&graph, &decoder))?;
+    let interface = Interface::of(&graph, &decoder).map_err(|error| not_scattered(error, &decoder));
+    let mut interface = about(&request.model, interface)?;
     about(&request.model, interface.settle(None))?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
+    let files = subject::identify(&request.model, &model)?;
+    let of_original =
+        original.as_ref().map(|original| subject::identify(&original.path, &original.model)).transpose()?;
+    if let (Some(original), Some(same)) = (&original, &of_original)
+        && subject::is_same(&files, same)
+    {
+        return Err(Error::OriginalIsModel { path: original.path.clone() });
+    }
     if let Some(Original { interface, .. }) = &original {
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
         check_caches(request, interface, interface.batch.unwrap_or(1), capacity)?;
@@ -171,8 +180,8 @@ pub fn certify(
         made_at: request.made_at.clone(),
         command: request.command.clone(),
         verdict: evidence.verdict(),
-        model: subject::identify(&request.model, &model)?,
-        original: original.map(|original| subject::identify(&original.path, &original.model)).transpose()?,
+        model: files,
+        original: of_original,
         runtime: Runtime {
             name: engine.name().to_owned(),
             version: engine.version().to_owned(),
@@ -227,9 +236,7 @@ fn about<T>(path: &Path, result: Result<T, impl Into<Error>>) -> Result<T, Error
 
 /// That every cache keeps its size.
 fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
-    let grows = |cache: &&Cache<'_>| {
-        cache.style.grows() || cache.style == kvscatter_onnx::decoder::Style::GroupQueryAttention
-    };
+    let grows = |cache: &&Cache<'_>| cache.style.grows() || cache.style == Style::GroupQueryAttention;
     match decoder.caches.iter().find(grows) {
         None => Ok(()),
         Some(cache) => Err(Error::NotStatic {
@@ -237,6 +244,20 @@ fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
             style: cache.style.to_string(),
             hint: if cache.style.grows() { "; kvscatter convert makes it static" } else { "" },
         }),
+    }
+}
+
+/// An input that cannot be fed is what another operator writes a cache by, where `TensorScatter` does not.
+fn not_scattered(error: Error, decoder: &Decoder<'_>) -> Error {
+    let unknown = decoder.caches.iter().find_map(|cache| match &cache.style {
+        Style::Unknown(why) => Some((cache, why)),
+        _ => None,
+    });
+    match (error, unknown) {
+        (Error::InputUnknown { .. }, Some((cache, why))) => {
+            Error::NotScattered { input: cache.past.to_owned(), why: why.to_string() }
+        }
+        (error, _) => error,
     }
 }
 

@@ -34,6 +34,12 @@ pub enum Error {
     /// There is nothing to certify: a present is longer than its past.
     #[error("cache {input:?} is not static: its style is {style}{hint}")]
     NotStatic { input: String, style: String, hint: &'static str },
+    /// Something else writes them, from inputs that only it has.
+    #[error("cache {input:?} is not written by TensorScatter, which is what is certified: {why}")]
+    NotScattered { input: String, why: String },
+    /// Equal logits would show nothing.
+    #[error("{}: the original is the model itself, byte for byte: give the one it was made from", path.display())]
+    OriginalIsModel { path: PathBuf },
     /// No output looks like scores of the next token.
     #[error("the model has no output of logits: of rank 3 and a floating-point type, beside its caches")]
     NoLogits,

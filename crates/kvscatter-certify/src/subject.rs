@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::ModelProto;
 use sha2::{Digest, Sha256};
 
 use crate::Error;
@@ -23,7 +24,7 @@ pub(crate) fn identify(path: &Path, model: &Model) -> Result<Subject, Error> {
         external_data.push(FileIdentity { name, ..hash(&file)? });
     }
     let said = [proto.producer_name.as_deref(), proto.producer_version.as_deref()];
-    let producer: Vec<&str> = said.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    let said: Vec<&str> = said.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     Ok(Subject {
         file: hash(path)?,
         external_data,
@@ -40,8 +41,30 @@ pub(crate) fn identify(path: &Path, model: &Model) -> Result<Subject, Error> {
                 version: import.version.unwrap_or_default(),
             })
             .collect(),
-        producer: producer.join(" "),
+        producer: producer(&said.join(" "), proto),
     })
+}
+
+/// Who wrote the model, and what converted it: `pytorch 2.15.0, converted by kvscatter 0.1.0`. Converting leaves the
+/// producer as it was, and puts its own version into the metadata.
+fn producer(said: &str, proto: &ModelProto) -> String {
+    let mut properties = proto.metadata_props.iter();
+    let version = properties.find(|property| property.key.as_deref() == Some("kvscatter.version"));
+    match version.and_then(|property| property.value.as_deref()) {
+        None => said.to_owned(),
+        Some(version) if said.is_empty() => format!("converted by kvscatter {version}"),
+        Some(version) => format!("{said}, converted by kvscatter {version}"),
+    }
+}
+
+/// Whether two models are the same files, whatever their names.
+pub(crate) fn is_same(one: &Subject, other: &Subject) -> bool {
+    let hashes = |subject: &Subject| {
+        let mut data: Vec<_> = subject.external_data.iter().map(|data| data.sha256.clone()).collect();
+        data.sort();
+        (subject.file.sha256.clone(), data)
+    };
+    hashes(one) == hashes(other)
 }
 
 fn hash(path: &Path) -> Result<FileIdentity, Error> {
@@ -68,6 +91,21 @@ fn hash(path: &Path) -> Result<FileIdentity, Error> {
 
 #[cfg(test)]
 mod tests {
+    use kvscatter_onnx::proto::{ModelProto, StringStringEntryProto};
+
+    #[test]
+    fn a_converted_model_names_both_who_wrote_it_and_what_converted_it() {
+        let mut proto = ModelProto::default();
+        assert_eq!(super::producer("pytorch 2.15.0", &proto), "pytorch 2.15.0");
+        proto.metadata_props.push(StringStringEntryProto {
+            key: Some("kvscatter.version".to_owned()),
+            value: Some("0.1.0".to_owned()),
+            ..StringStringEntryProto::default()
+        });
+        assert_eq!(super::producer("pytorch 2.15.0", &proto), "pytorch 2.15.0, converted by kvscatter 0.1.0");
+        assert_eq!(super::producer("", &proto), "converted by kvscatter 0.1.0");
+    }
+
     #[test]
     fn the_hash_is_the_one_that_everybody_computes() {
         let folder = tempfile::tempdir().unwrap();

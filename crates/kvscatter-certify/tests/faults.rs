@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Machine, Verdict};
 use kvscatter_certify::{Error, Request, certify};
+use kvscatter_onnx::{Model, Target, Weights, lower};
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
 const GROWING: &str = "optimum-llama/model.onnx";
@@ -165,9 +166,27 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(matches!(error, Error::SizesDiffer { what: "capacity", got: 64, want: 65, .. }), "{error}");
     let error = of(&|request| (request.prompts, request.batch) = (Some(vec![1]), Some(2)));
     assert!(matches!(error, Error::PromptCount { prompts: 1, batch: 2 }), "{error}");
+    let error = certify(&Fake(Fault::None), &request(Some(STATIC)), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, Error::OriginalIsModel { .. }), "{error}");
     for (model, hint) in [(GROWING, "kvscatter convert"), ("genai-llama-gqa/model.onnx", "")] {
         let error = of(&|request| request.model = testdata(model));
         let Error::InModel { cause, .. } = &error else { panic!("{error}") };
         assert!(matches!(&**cause, Error::NotStatic { hint: says, .. } if says.contains(hint)), "{error}");
     }
+}
+
+/// What `lower` makes of a static export takes the same inputs, and TensorScatter is gone.
+#[test]
+fn a_lowered_model_is_refused_for_what_writes_its_caches() {
+    let folder = tempfile::tempdir().unwrap();
+    let lowered = folder.path().join("lowered.onnx");
+    let model = Model::load(&testdata(STATIC)).unwrap();
+    lower(&model, Target::ScatterNd).unwrap().model.save_with_weights(&lowered, Weights::Copy).unwrap();
+    let error = certify(&Fake(Fault::None), &Request { model: lowered, ..request(None) }, &mut |_| {});
+    let says = error.unwrap_err().to_string();
+    let says = says.split_once("lowered.onnx: ").unwrap().1;
+    assert_eq!(
+        says,
+        "cache \"key_cache.0\" is not written by TensorScatter, which is what is certified: ScatterND writes it"
+    );
 }

@@ -15,7 +15,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use self::plain::Plain;
 use super::words;
-use crate::certificate::{Certificate, LogitsComparison, Verdict};
+use crate::certificate::{Certificate, Evidence, LogitsComparison, Verdict};
 
 /// The page.
 #[must_use]
@@ -57,6 +57,7 @@ fn head(certificate: &Certificate) -> Markup {
             div.verdict.(class(certificate.verdict)) role="status" {
                 p.word { (mark(certificate.verdict)) " " (words::verdict(certificate.verdict)) }
                 p { strong { (words::headline(certificate)) } " " (words::tally(&certificate.evidence)) "." }
+                (failed(&certificate.evidence))
             }
             p.note {
                 "kvscatter " (Plain(&certificate.tool_version)) ", "
@@ -69,6 +70,17 @@ fn head(certificate: &Certificate) -> Markup {
                     div { dt { (name) } dd { b { (figure) } span { (compared) } } }
                 }
             }
+        }
+    }
+}
+
+/// What does not hold, each with a link to its evidence.
+fn failed(evidence: &Evidence) -> Markup {
+    html! {
+        @if words::failed(evidence).next().is_some() {
+            ul { @for check in words::failed(evidence) {
+                li { a href={ "#" (Plain(&check.id)) } { (Plain(&check.claim)) } }
+            } }
         }
     }
 }
@@ -174,7 +186,7 @@ mod tests {
 
     use super::html;
     use crate::certificate::Certificate;
-    use crate::report::sample;
+    use crate::report::{sample, words};
 
     /// Markup, an attribute's end, a reversed text, a line and a terminal's command.
     const HOSTILE: &str =
@@ -238,8 +250,9 @@ mod tests {
         elements(&parse(&html(&sample::failed())).document, &mut found);
         for (name, attributes) in found {
             assert!(!["script", "link", "img", "iframe", "object", "image", "use"].contains(&name.as_str()));
-            for (attribute, _) in attributes {
-                assert!(!attribute.starts_with("on") && attribute != "src" && attribute != "href", "{name}");
+            for (attribute, value) in attributes {
+                assert!(!attribute.starts_with("on") && attribute != "src", "{name}");
+                assert!(attribute != "href" || (name == "a" && value.starts_with('#')), "{name} {value}");
             }
         }
         assert!(!include_str!("html/style.css").contains("@import"));
@@ -277,6 +290,14 @@ mod tests {
                 assert!(page.contains(&maud::html! { (check.claim) }.into_string()), "{}", check.id);
             }
         }
+        let failed = html(&sample::failed());
+        for check in words::failed(&sample::failed().evidence) {
+            let link = format!("<li><a href=\"#{}\">", check.id);
+            let at = failed.find(&link).unwrap();
+            assert!(at < failed.find("</header>").unwrap());
+            assert!(failed.contains(&format!("id=\"{}\"", check.id)), "{}", check.id);
+        }
+        assert!(!html(&sample::passed()).contains("<a "));
         assert!(html(&sample::passed()).contains("The KV cache is written in place."));
         assert!(html(&sample::failed()).contains("and 22 more"));
     }

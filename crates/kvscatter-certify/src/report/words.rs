@@ -97,6 +97,11 @@ pub fn tally(evidence: &Evidence) -> String {
     if parts.is_empty() { "no claim was examined".to_owned() } else { parts.join(", ") }
 }
 
+/// The claims that do not hold, in the order in which they are given.
+pub fn failed(evidence: &Evidence) -> impl Iterator<Item = &Check> {
+    evidence.checks().filter(|check| check.verdict == Verdict::Failed)
+}
+
 /// Where a failure is: `ragged decode, step 3, cache "past.0.key", sample 1, slot 17`; empty for the whole model.
 #[must_use]
 pub fn place(failure: &crate::certificate::Failure) -> String {
@@ -189,7 +194,7 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
     }
     if let Some(bytes) = bytes_moved {
         figures.push([
-            "read and written in the caches per step".to_owned(),
+            "read plus written in the caches per step".to_owned(),
             size(bytes.in_place),
             format!("batch {}; {} if copied at {} slots", bytes.batch, size(bytes.copied), bytes.capacity),
         ]);

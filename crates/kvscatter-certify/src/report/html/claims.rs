@@ -23,7 +23,7 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
 
 fn claim(check: &Check) -> Markup {
     html! {
-        li.(class(check.verdict)) {
+        li.(class(check.verdict)) id=(Plain(&check.id)) {
             p.claim {
                 span.word { (mark(check.verdict)) " " (words::verdict(check.verdict)) }
                 strong { (Plain(&check.claim)) }
