@@ -108,6 +108,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         max_seq: usize,
     ) -> Result<Self, Error> {
         let inputs = Inputs::of(decoder)?;
+        inputs.check_size(max_seq)?;
         let external = model.external_data()?;
         let mut fold = Fold::new(graph, external.as_ref());
         let sites = Sites::find(graph, decoder, &inputs, max_seq, &mut fold)?;
@@ -154,12 +155,9 @@ impl<'a, 'm> Exported<'a, 'm> {
         let names: BTreeSet<_> = self.graph.nodes().iter().flat_map(|node| &node.proto().output).collect();
         let names = names.into_iter().map(String::as_str).chain(self.graph.input_names()).collect();
         for probe in &self.probes {
-            // As many slots as the capacity only where the situation fills them: they cost time.
-            let capacity =
-                if probe.total() == self.max_seq { self.max_seq } else { probe.total().saturating_add(7) };
             let mut before = self.fold(probe)?;
             let mut after = Fold::new(&graph, self.external.as_ref());
-            probe.feed_static(&decoder, &self.inputs, capacity, &mut after)?;
+            probe.feed_static(&decoder, &self.inputs, self.max_seq, &mut after)?;
             equivalence::check(&mut before, (&mut after, &graph), &names, &self.sites)
                 .map_err(|error| probe.capacity(refusal::about(self.graph, &graph, error)))?;
         }

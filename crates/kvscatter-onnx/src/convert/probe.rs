@@ -6,8 +6,11 @@ use kvscatter::ElementType;
 
 use super::Refusal;
 use crate::decoder::{Decoder, Input, Role};
-use crate::fold::{Fold, FoldError, Value, Values};
+use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, Error, ValueInfo};
+
+/// Samples in a situation where the decoder leaves their number open.
+pub(super) const SAMPLES: usize = 2;
 
 /// `past` tokens of every sample are cached, `new` ones come, and `mask` says which of both are real.
 #[derive(Clone, Debug)]
@@ -197,6 +200,24 @@ impl<'m> Inputs<'m> {
             Ok((input.value.clone(), input.role, lengths))
         };
         Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()? })
+    }
+
+    /// That situations of this many slots are small enough to be computed, before anything of a size that a file
+    /// claims is made.
+    ///
+    /// # Errors
+    /// [`Refusal::NewTokens`] and [`Refusal::MaskSize`].
+    pub(super) fn check_size(&self, max_seq: usize) -> Result<(), Error> {
+        let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(1));
+        if new > max_seq {
+            return Err(Refusal::NewTokens { new, max_seq }.into());
+        }
+        let limit = fold::MAX_VALUES;
+        let slots = max_seq.max(super::sites::MANY);
+        match batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots)) {
+            Some(size) if size <= limit => Ok(()),
+            _ => Err(Refusal::MaskSize { batch, new, max_seq, limit }.into()),
+        }
     }
 
     /// The batch, where it is a number.

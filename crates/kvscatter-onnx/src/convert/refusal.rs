@@ -16,6 +16,15 @@ pub enum Refusal {
     /// The model's past already has a length.
     #[error("past {past:?} has a fixed length of {length}, max_seq = {max_seq} is another")]
     PastFixed { past: String, length: usize, max_seq: usize },
+    /// More new tokens in every step than there are slots.
+    #[error("every step has {new} new tokens, which do not fit into max_seq = {max_seq}")]
+    NewTokens { new: usize, max_seq: usize },
+    /// Masks of another size than is computed.
+    #[error(
+        "{batch} samples with {new} new tokens and max_seq = {max_seq}: masks of more than {limit} elements are not \
+         computed"
+    )]
+    MaskSize { batch: usize, new: usize, max_seq: usize, limit: usize },
     /// Positions end before the cache does.
     #[error("{table:?} has a row for {rows} positions: max_seq = {max_seq} must not be more")]
     Table { table: String, rows: usize, max_seq: usize },

@@ -11,7 +11,10 @@ use crate::fold::{Fold, Value};
 use crate::{Dimension, Error, Graph, Node};
 
 /// Slots that tell their axis apart by their number.
-const MANY: usize = 1009;
+pub(super) const MANY: usize = 1009;
+
+/// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
+const LEAST_FACTOR: f64 = 1.0 / 32.0;
 
 /// What masks the scores of one attention, in order; never empty.
 #[derive(Clone, Debug)]
@@ -136,7 +139,8 @@ impl<'m> Sites<'m> {
 
 /// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and at most `most`.
 fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
-    let (batch, new) = (inputs.batch().unwrap_or(2), inputs.new_tokens().unwrap_or(5.min(most)));
+    // Neither is a usual number of heads: it tells axes apart.
+    let (batch, new) = (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most)));
     let is_size = |total: &usize| {
         let mut sizes = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
         *total == batch || *total == new || sizes.any(|&size| size == Dimension::Known(*total))
@@ -175,19 +179,26 @@ impl<'m> Walk<'_, '_, 'm> {
         use State::{Cache, Flags, Scores, Weights};
         let Some(output) = node.output(0).filter(|_| node.is(node.op_type())) else { return Ok(None) };
         Ok(match (node.op_type(), states) {
+            ("Cast", [Some(Scores { masks })]) if !self.keeps_hidden(masks, output)? => None,
+            (
+                "Reshape" | "Flatten",
+                [Some(state @ Cache { axis }), None, ..] | [Some(state @ Cache { axis })],
+            ) => {
+                if self.is_regrouped((a, *axis), output)? {
+                    None
+                } else {
+                    self.moved(state, output)?
+                }
+            }
             (
                 "Identity" | "Cast" | "Dropout" | "Transpose" | "Unsqueeze" | "Squeeze" | "Expand"
                 | "Reshape" | "Flatten" | "Tile",
                 [Some(state), rest @ ..],
             ) if rest.iter().all(Option::is_none) => self.moved(state, output)?,
-            ("Mul" | "Div", [Some(state), None]) if !self.has_slots(b)? => self.scaled(
-                state,
-                |it| if node.is("Div") { it.abs() >= 1.0 } else { it.abs() <= 1.0 },
-                b,
-                output,
-            )?,
-            ("Mul", [None, Some(state)]) if !self.has_slots(a)? => {
-                self.scaled(state, |it| it.abs() <= 1.0, a, output)?
+            ("Mul", [Some(state), None]) if !self.has_slots(b)? => self.scaled(state, |it| it, b, output)?,
+            ("Mul", [None, Some(state)]) if !self.has_slots(a)? => self.scaled(state, |it| it, a, output)?,
+            ("Div", [Some(state), None]) if !self.has_slots(b)? => {
+                self.scaled(state, f64::recip, b, output)?
             }
             ("Tanh", [Some(state @ Scores { masks })]) if masks.is_empty() => self.moved(state, output)?,
             ("MatMul", [None, Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(1) => {
@@ -212,7 +223,7 @@ impl<'m> Walk<'_, '_, 'm> {
             ("Max", [None, Some(Scores { masks })]) if !masks.is_empty() => {
                 self.masked(node, masks, Kind::Floor { floor: a }, (b, output))?
             }
-            ("Softmax", [Some(Scores { masks })]) => {
+            ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node, output)? => {
                 if masks.is_empty() {
                     return Err(Refusal::Unmasked.into());
                 }
@@ -240,18 +251,46 @@ impl<'m> Walk<'_, '_, 'm> {
         })
     }
 
-    /// The same elements, multiplied. What hides a score stays finite only under a factor that makes it no larger.
+    /// Whether slots that lie along an axis before a reshape do not keep their order behind it: something else than
+    /// the elements of one slot lies behind them then.
+    fn is_regrouped(&mut self, (input, axis): (&str, usize), output: &str) -> Result<bool, Error> {
+        let total = self.probe.total();
+        let behind = |shape: &[usize], axis: usize| shape.iter().skip(axis).skip(1).product::<usize>();
+        let before = behind(self.fold.shape(input)?, axis);
+        let shape = self.fold.shape(output)?;
+        let moved = shape.iter().position(|&size| size == total);
+        Ok(moved.is_none_or(|axis| behind(shape, axis) != before))
+    }
+
+    /// Whether what hides a score in the type of the masked ones is finite in the type that they are cast to.
+    fn keeps_hidden(&mut self, masks: &[Mask<'m>], output: &str) -> Result<bool, Error> {
+        let to = self.fold.value(output)?.element;
+        let hidden = visibility::filler(to);
+        let is_finite = |mask: &Mask<'_>| {
+            hidden.zip(visibility::filler(mask.element)).is_some_and(|(to, from)| to <= from)
+        };
+        Ok(masks.iter().all(is_finite))
+    }
+
+    fn is_over_last(&mut self, softmax: &Node<'m>, output: &str) -> Result<bool, Error> {
+        let axis = softmax.attribute("axis").and_then(|axis| axis.i).unwrap_or(-1);
+        let last = self.rank(output)?.saturating_sub(1);
+        Ok(axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis == last))
+    }
+
+    /// The same elements, multiplied. What hides a score stays finite only under a factor that makes it no larger, and
+    /// hides it only under one that does not make it small.
     fn scaled(
         &mut self,
         state: &State<'m>,
-        keeps_finite: impl Fn(f64) -> bool,
+        times: impl Fn(f64) -> f64,
         factor: &'m str,
         output: &'m str,
     ) -> Result<Option<Option<State<'m>>>, Error> {
         let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
         if is_masked {
             let factor = self.fold.value(factor)?.as_floats().unwrap_or(&[f64::NAN]);
-            if !factor.iter().all(|&factor| keeps_finite(factor)) {
+            if !factor.iter().all(|&factor| (LEAST_FACTOR..=1.0).contains(&times(factor))) {
                 return Ok(None);
             }
         }

@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 
 use super::Refusal;
-use super::probe::{Inputs, Probe};
+use super::probe::{Inputs, Probe, SAMPLES};
 use super::sites::{Kind, Site, Sites};
 use crate::fold::{Fold, Value, Values};
 use crate::{Error, Node};
@@ -11,11 +11,15 @@ use crate::{Error, Node};
 /// A mask that adds at most this hides a slot: its weight is below what float32 holds, whatever the scores are.
 const HIDDEN: f64 = -1e4;
 
+/// The longest prefill that is computed: as many masks as its square.
+const LONG: usize = 256;
+
 /// Situations that tell the rule from others: prefill, chunks, padding on either side and in between, and, for
-/// windows and tables that end, one token when all but one slot of the capacity are in use.
+/// windows, thresholds and tables that end, a long prefill, the middle of the capacity, and its end in chunks and by
+/// one token.
 pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
     let batch = inputs.batch();
-    let samples = batch.unwrap_or(2);
+    let samples = batch.unwrap_or(SAMPLES);
     let new = |wanted: usize| inputs.new_tokens().unwrap_or(wanted);
     let last = new(1);
     let probe = |past: usize, wanted: usize| Probe::new(samples, past, new(wanted));
@@ -26,6 +30,9 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
         probe(6, 3).padded(&[(0, 0), (3, 2)]),
         probe(0, 5).padded(&[(0, 3), (0, 1)]),
         probe(1, 1),
+        probe(0, max_seq.min(LONG)),
+        probe(max_seq / 2, 2),
+        probe(max_seq.saturating_sub(3), 3),
     ];
     // What would not fit into the cache says nothing about it.
     probes.retain(|probe| probe.total() <= max_seq);

@@ -4,7 +4,7 @@
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{Converted, Refusal, convert};
 use kvscatter_onnx::decoder::{Decoder, Role, Style};
-use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto};
+use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Error, Model};
 
 use crate::support::{int, node, testdata, value};
@@ -262,6 +262,64 @@ fn a_length_that_leads_into_arithmetic_is_refused() {
     graph.node.splice(at + 1..at + 1, [shape, cast, mul]);
     let refusal = refused(&model, MAX_SEQ);
     assert_eq!(refusal, Refusal::LengthDependence { value: "factor".to_owned() });
+}
+
+/// A decoder in which a node makes something of the masked scores before the first softmax reads them.
+fn before_softmax(mut first: NodeProto) -> Model {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("Softmax")).unwrap();
+    first.input[0] = std::mem::replace(&mut graph.node[at].input[0], first.output[0].clone());
+    graph.initializer.push(TensorProto {
+        name: Some("factor".to_owned()),
+        data_type: Some(1),
+        float_data: vec![1e-4],
+        ..TensorProto::default()
+    });
+    graph.node.insert(at, first);
+    model
+}
+
+#[test]
+fn what_hides_a_slot_hides_it_where_softmax_reads_it() {
+    // In a type in which the most negative float is minus infinity.
+    let mut cast = node("Cast", &[""], "narrow");
+    cast.attribute = vec![int("to", 10)];
+    assert!(matches!(refused(&before_softmax(cast), MAX_SEQ), Refusal::Reader { .. }));
+    // Multiplied with so little that a mask of -10000 hides nothing.
+    let mul = node("Mul", &["", "factor"], "small");
+    assert!(matches!(refused(&before_softmax(mul), MAX_SEQ), Refusal::Reader { .. }));
+    // Over the tokens, not the slots.
+    let over = |axis| changed("optimum-llama", "Softmax", |node| node.attribute = vec![int("axis", axis)]);
+    assert!(matches!(refused(&over(2), MAX_SEQ), Refusal::Reader { .. }));
+    assert_eq!(convert(&over(3), MAX_SEQ).unwrap().attentions, 2);
+}
+
+#[test]
+fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    graph.input[0] = value("input_ids", ElementType::Int64, &["batch_size", "1000000"]);
+    assert_eq!(refused(&model, MAX_SEQ), Refusal::NewTokens { new: 1_000_000, max_seq: MAX_SEQ });
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    for past in &mut graph.input[3..7] {
+        let dims = ["4611686018427387904", "2", "past_sequence_length", "16"];
+        *past = value(past.name.as_deref().unwrap(), ElementType::Float32, &dims);
+    }
+    let refusal = refused(&model, MAX_SEQ);
+    assert!(matches!(refusal, Refusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
+}
+
+#[test]
+fn an_output_that_says_how_long_the_past_is_is_refused() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let mut shape = node("Shape", &["present.0.key"], "length");
+    shape.attribute = vec![int("start", 2), int("end", 3)];
+    graph.node.push(shape);
+    graph.output.push(value("length", ElementType::Int64, &["1"]));
+    assert_eq!(refused(&model, MAX_SEQ), Refusal::LengthDependence { value: "length".to_owned() });
 }
 
 #[test]
