@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::generate::OpenDim;
 
 use crate::files;
-use crate::output::count;
+use crate::output::{count, one_line};
 
 /// Bad input. Each variant but the last prints as one lower-case line that names the argument, the value and
 /// the limit.
@@ -61,6 +61,8 @@ pub(crate) enum Error {
     SeveralDataSets { dir: PathBuf, sets: usize },
     #[error("--length = {length}: the caches have room for {limit} tokens")]
     LengthBeyond { length: usize, limit: usize },
+    #[error("--dim {name}: {}", costs_need(.open))]
+    DimUnknown { name: String, open: Vec<String> },
     /// Standard output could not be written.
     #[error("standard output: {}", files::plain(.0))]
     Output(#[from] io::Error),
@@ -70,6 +72,17 @@ pub(crate) enum Error {
 fn dim_options(open: &[OpenDim]) -> String {
     let options: Vec<_> = open.iter().map(|open| format!("--dim {}=N", open.dim)).collect();
     options.join(" ")
+}
+
+fn costs_need(open: &[String]) -> String {
+    match open {
+        [] => {
+            "the model leaves no size of a cache open but samples (--batch) and tokens (--length)".to_owned()
+        }
+        open => {
+            format!("the costs need {} (samples are --batch, tokens --length)", one_line(&open.join(", ")))
+        }
+    }
 }
 
 /// clap's message as one line: what is wrong, what is possible, where to read on.

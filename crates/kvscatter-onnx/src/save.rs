@@ -53,7 +53,7 @@ impl Model {
     /// # Errors
     /// Within [`Error::InFile`], and nothing was written: [`Error::OverInput`] if `path` leads to the model's own file or
     /// to one of its values; [`Error::DataFileDiffers`] if another file has the place of one of those; and those of
-    /// the file system. [`Error::Encode`]; those on external data, within [`Error::InTensor`].
+    /// the file system. [`Error::Encode`]; those on external data, within [`Error::InTensor`] in the model that was read.
     pub fn save_with_weights(&self, path: &Path, weights: Weights) -> Result<Vec<DataFile>, Error> {
         let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
         let identity = Identity::of(path).map_err(|error| Error::Io(error).in_file(path))?;
@@ -62,7 +62,11 @@ impl Model {
             return Err(Error::OverInput.in_file(path));
         }
         let mut made = Made::default();
-        let files = match (self.external_data()?, self.path()) {
+        let in_model = |error: Error| match self.path() {
+            Some(from) => error.in_file(from),
+            None => error,
+        };
+        let files = match (self.external_data().map_err(in_model)?, self.path()) {
             (Some(source), Some(from)) => {
                 let transfer = Transfer {
                     source,
@@ -71,7 +75,7 @@ impl Model {
                     output: &identity,
                     weights,
                 };
-                transfer.place_all(&self.locations(Some(&transfer.source))?, &mut made)?
+                transfer.place_all(&self.locations(Some(&transfer.source)).map_err(in_model)?, &mut made)?
             }
             _ => self.locations(None).map(|_| Vec::new())?,
         };

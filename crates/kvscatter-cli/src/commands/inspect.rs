@@ -108,6 +108,18 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> 
     Ok(if is_refused { Outcome::Failed } else { Outcome::Passed })
 }
 
+/// The given sizes, each of a dimension that the costs need.
+fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>, Error> {
+    let mut open: Vec<_> =
+        decoder.caches.iter().flat_map(|cache| cache.open_dims(&BTreeMap::new())).collect();
+    open.sort();
+    open.dedup();
+    match given.iter().find(|dim| !open.contains(&dim.name)) {
+        Some(dim) => Err(Error::DimUnknown { name: dim.name.clone(), open }),
+        None => Ok(given.iter().map(|dim| (dim.name.clone(), dim.size)).collect()),
+    }
+}
+
 impl Sizes {
     fn of(args: &Inspect, decoder: &Decoder<'_>) -> Result<Self, Error> {
         let room = decoder.caches.iter().filter_map(Cache::fixed_capacity).min();
@@ -122,7 +134,7 @@ impl Sizes {
             batch: args.batch.get(),
             length,
             capacity: max_seq.or(room).unwrap_or(length),
-            dims: args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect(),
+            dims: dims(&args.dims, decoder)?,
         })
     }
 

@@ -159,6 +159,11 @@ fn sizes_that_the_model_leaves_open() {
     let folder = changed("optimum-llama", open);
     let text = folder.run("inspect model.onnx").passed();
     assert!(text.contains("the model leaves sizes open: give --dim head=N for the costs\n"), "{text}");
+    let error = folder.run("inspect model.onnx --dim heads=16").refused();
+    assert!(
+        error.contains("--dim heads: the costs need head (samples are --batch, tokens --length)"),
+        "{error}"
+    );
     let closed = folder.run("inspect model.onnx --dim head=16 --json").passed();
     let closed: serde_json::Value = serde_json::from_str(&closed).unwrap();
     assert_eq!(closed["total"]["bytes_per_token"], 512);
@@ -206,6 +211,7 @@ fn models_that_are_no_decoders() {
         format!("inspect {model} --length 65"),
         format!("inspect {model} --target onnxruntime"),
         format!("inspect {model} --dim a=1 --dim a=2"),
+        format!("inspect {model} --dim a=1"),
         "inspect testdata/optimum-llama/model.onnx --max-seq 10 --length 11".to_owned(),
     ] {
         lines.push(folder.run(&line).refused());

@@ -40,6 +40,7 @@ fn refusals() {
     insta::assert_snapshot!(lines.join("\n"));
     std::fs::remove_file(folder.path(&format!("{STATIC}.data"))).unwrap();
     let error = folder.run(&format!("lower {STATIC} --to scatter-nd -o out.onnx")).refused();
+    assert!(error.contains(&format!("{STATIC}: tensor ")), "{error}");
     assert!(error.contains("model.onnx.data: No such file or directory"), "{error}");
     assert!(!folder.path("out.onnx").exists());
 }

@@ -38,6 +38,15 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
         styled(words::headline(certificate), color),
         words::tally(&certificate.evidence)
     )?;
+    for check in words::failed(&certificate.evidence) {
+        writeln!(
+            output,
+            "{}  {}: {}",
+            styled("FAIL", AnsiColor::Red),
+            one_line(&check.id),
+            one_line(&check.claim)
+        )?;
+    }
     if let Some(html) = html {
         writeln!(output, "The certificate as a page: {}", one_line(&html.to_string_lossy()))?;
     }

@@ -131,9 +131,9 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
         let all: Vec<_> = groups.iter().flat_map(|group| group.caches.iter().copied()).collect();
         rows.push(row("all".to_owned(), sum(&all)));
     }
-    let mut headers = vec!["bytes", "a token", "size", "copied a step"];
+    let mut headers = vec!["bytes", "a token", "size", "written a step"];
     if converts {
-        headers.extend(["size, static", "copied a step, static"]);
+        headers.extend(["size, static", "written a step, static"]);
     }
     let numbers: Vec<_> = (1..headers.len()).collect();
     let samples = count(batch, "sample");
@@ -274,8 +274,10 @@ fn next_steps(caches: &[Cache<'_>]) -> Vec<&'static str> {
     }
     if any(|cache| cache.style == Style::GroupQueryAttention) {
         steps.push(
-            "GroupQueryAttention needs no conversion: bind past and present of a cache to one buffer as long \
-             as the longest text,\nand ONNX Runtime writes the new rows into it.",
+            "GroupQueryAttention needs no conversion, its buffers can already be shared: bind past and present of \
+             a cache to one\nbuffer as long as the longest text (IO binding), and ONNX Runtime writes the new rows \
+             alone. With two buffers it\nwrites the whole cache in every step, which is what the table says under \
+             \"written a step\".",
         );
     }
     steps
