@@ -134,7 +134,9 @@ fn nothing_new_is_left_when_a_file_is_refused() {
         matches!(error.root(), Error::Io(cause) if cause.kind() == std::io::ErrorKind::NotFound),
         "{error}"
     );
-    assert!(error.to_string().starts_with("tensor \"at sub/b.bin\": sub/b.bin: "), "{error}");
+    let model = source.path().join("model.onnx").display().to_string();
+    let says = format!("{model}: tensor \"at sub/b.bin\": sub/b.bin: ");
+    assert!(error.to_string().starts_with(&says), "{error}");
 
     for location in ["/etc/passwd", "../a.bin"] {
         let error = refused(&folder(&["a.bin", location]));
