@@ -114,25 +114,17 @@ impl<'m> Attention<'m> {
             let update = self.by_head(rewriter, input(slot), of_keys)?;
             rewriter.scatter(input(past), &update, node.output(present).unwrap_or_default());
         }
-        let visible = node.input(MASK).map(|_| rewriter.visible(4)).transpose()?;
+        let visible = rewriter.visible(4)?;
         let nonpad = rewriter.nonpad_kv_seqlen();
         let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
-        let inputs = [
-            queries.as_str(),
-            presents[0],
-            presents[1],
-            visible.as_deref().unwrap_or_default(),
-            "",
-            "",
-            &nonpad,
-        ];
+        let inputs = [queries.as_str(), presents[0], presents[1], &visible, "", "", &nonpad];
         let output = node.output(0).unwrap_or_default();
-        // The mask, where there is one, says which slots each token sees; runtimes disagree on where a causal one
-        // begins when the keys are more than the queries.
+        // The mask says which slots each token sees; runtimes disagree on where a causal one begins when the keys are
+        // more than the queries.
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
-        let new = NewNode::new("Attention", &inputs).int("is_causal", i64::from(visible.is_none()));
+        let new = NewNode::new("Attention", &inputs);
         let new = kept.cloned().fold(new, NewNode::attribute);
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));

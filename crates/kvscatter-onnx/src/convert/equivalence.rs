@@ -8,77 +8,86 @@ use super::sites::Sites;
 use crate::fold::{Fold, Value, Values};
 use crate::{Error, Graph, Node};
 
-/// Compares, in one situation, all values that both graphs have and the converted one still uses.
-///
-/// A value whose elements are known must have the same ones wherever it leads into arithmetic; of all others the
-/// shapes must agree, unless they hold one entry for each slot: there are more slots now.
-///
-/// # Errors
-/// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
-pub(super) fn check<'a, 'b>(
-    exported: &mut Fold<'_, 'a>,
-    (converted, graph): (&mut Fold<'_, 'b>, &Graph<'b>),
-    names: &BTreeSet<&str>,
-    sites: &Sites<'_>,
-) -> Result<(), Error> {
-    for node in graph.nodes() {
-        let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
-        let mut is_arithmetic = false;
-        let mut has_slots = false;
-        for name in outputs {
-            let after = converted.value(name)?;
-            is_arithmetic |= known(after).is_none();
-            has_slots |= sites.has_slots(name);
-            if known(after).is_some() || sites.has_slots(name) || !names.contains(name.as_str()) {
+/// Both decoders in one situation.
+pub(super) struct Comparison<'c, 'a, 'b> {
+    pub(super) exported: Fold<'c, 'a>,
+    pub(super) converted: Fold<'c, 'b>,
+    /// The values of the exported graph.
+    pub(super) names: &'c BTreeSet<&'c str>,
+    pub(super) sites: &'c Sites<'a>,
+}
+
+impl<'b> Comparison<'_, '_, 'b> {
+    /// Compares all values that both graphs have and the converted one still uses.
+    ///
+    /// A value whose elements are known must have the same ones wherever it leads into arithmetic; of all others the
+    /// shapes must agree, unless they hold one entry for each slot: there are more slots now.
+    ///
+    /// # Errors
+    /// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
+    pub(super) fn check(&mut self, converted: &Graph<'b>) -> Result<(), Error> {
+        for node in converted.nodes() {
+            let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
+            let mut is_arithmetic = false;
+            let mut has_slots = false;
+            for name in outputs {
+                has_slots |= self.sites.has_slots(name);
+                let is_new = self.is_new(name);
+                let after = self.converted.value(name)?;
+                is_arithmetic |= known(after).is_none();
+                if known(after).is_some() || is_new {
+                    continue;
+                }
+                let before = self.exported.value(name)?;
+                if !reaches(&before.shape, &after.shape) {
+                    return Err(node.error(dependence(name)));
+                }
+            }
+            if is_arithmetic {
+                self.check_inputs(node, has_slots)?;
+            }
+        }
+        for name in converted.output_names() {
+            if self.is_new(name) {
                 continue;
             }
-            let before = exported.value(name)?;
-            if !reaches(&before.shape, &after.shape) {
+            let (before, after) = (self.exported.value(name)?, self.converted.value(name)?);
+            let is_same = match (known(before), known(after)) {
+                (None, None) => true,
+                _ => same(before, after),
+            };
+            if before.shape != after.shape || !is_same {
+                return Err(dependence(name).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the known values that a node with an unknown result reads.
+    fn check_inputs(&mut self, node: &Node<'_>, has_slots: bool) -> Result<(), Error> {
+        for (slot, name) in node.proto().input.iter().enumerate() {
+            let is_shape = has_slots && slot == 1 && (node.is("Reshape") || node.is("Expand"));
+            if name.is_empty() || is_shape || !self.names.contains(name.as_str()) {
+                continue;
+            }
+            let after = self.converted.value(name)?;
+            let before = self.exported.value(name)?;
+            let agrees = match (known(before), known(after)) {
+                (None, None) => true,
+                (Some(_), Some(_)) => same(before, after),
+                _ => false,
+            };
+            if !agrees {
                 return Err(node.error(dependence(name)));
             }
         }
-        if is_arithmetic {
-            inputs(node, has_slots, exported, converted, names)?;
-        }
+        Ok(())
     }
-    for name in graph.output_names().filter(|name| names.contains(name) && !sites.has_slots(name)) {
-        let (before, after) = (exported.value(name)?, converted.value(name)?);
-        let is_same = match (known(before), known(after)) {
-            (None, None) => true,
-            _ => same(before, after),
-        };
-        if before.shape != after.shape || !is_same {
-            return Err(dependence(name).into());
-        }
-    }
-    Ok(())
-}
 
-/// The known values that a node with an unknown result reads.
-fn inputs(
-    node: &Node<'_>,
-    has_slots: bool,
-    exported: &mut Fold<'_, '_>,
-    converted: &mut Fold<'_, '_>,
-    names: &BTreeSet<&str>,
-) -> Result<(), Error> {
-    for (slot, name) in node.proto().input.iter().enumerate() {
-        let is_shape = has_slots && slot == 1 && (node.is("Reshape") || node.is("Expand"));
-        if name.is_empty() || is_shape || !names.contains(name.as_str()) {
-            continue;
-        }
-        let after = converted.value(name)?;
-        let before = exported.value(name)?;
-        let agrees = match (known(before), known(after)) {
-            (None, None) => true,
-            (Some(_), Some(_)) => same(before, after),
-            _ => false,
-        };
-        if !agrees {
-            return Err(node.error(dependence(name)));
-        }
+    /// Whether the exported graph has no such value, or one with fewer slots.
+    fn is_new(&self, name: &str) -> bool {
+        self.sites.has_slots(name) || !self.names.contains(name)
     }
-    Ok(())
 }
 
 fn dependence(name: &str) -> Refusal {

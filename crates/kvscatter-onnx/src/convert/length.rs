@@ -28,17 +28,13 @@ pub(super) fn replacements<'f, 'm: 'f>(
     probes: &[Probe],
     fold: impl Fn(&Probe) -> Result<Fold<'f, 'm>, Error>,
 ) -> Result<Vec<Replacement<'m>>, Error> {
-    let mut candidates: Option<Vec<Replacement<'m>>> = None;
-    for probe in probes {
+    let Some((first, others)) = probes.split_first() else { return Ok(Vec::new()) };
+    let mut found = all(graph, first, &mut fold(first)?);
+    for probe in others {
         let mut fold = fold(probe)?;
-        candidates = Some(match candidates {
-            None => all(graph, probe, &mut fold),
-            Some(candidates) => {
-                candidates.into_iter().filter(|candidate| candidate.holds(probe, &mut fold)).collect()
-            }
-        });
+        found.retain(|replacement| replacement.holds(probe, &mut fold));
     }
-    Ok(candidates.unwrap_or_default())
+    Ok(found)
 }
 
 /// Everything that each value may be, in one situation.

@@ -21,13 +21,12 @@ mod rewrite;
 mod sites;
 mod visibility;
 
-use std::collections::BTreeSet;
-
 use crate::decoder::{Decoder, Role};
 use crate::fold::Fold;
 use crate::graph::Graph;
 use crate::{Error, ExternalData, Model, opset};
 use attention::Attentions;
+use equivalence::Comparison;
 use length::Replacement;
 use probe::{Inputs, Probe};
 pub use refusal::Refusal;
@@ -152,13 +151,15 @@ impl<'a, 'm> Exported<'a, 'm> {
     fn compare(&self, converted: &Model) -> Result<(), Error> {
         let graph = converted.graph()?;
         let decoder = Decoder::of(&graph)?;
-        let names: BTreeSet<_> = self.graph.nodes().iter().flat_map(|node| &node.proto().output).collect();
-        let names = names.into_iter().map(String::as_str).chain(self.graph.input_names()).collect();
+        let outputs = self.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
+        let names = outputs.chain(self.graph.input_names()).collect();
         for probe in &self.probes {
-            let mut before = self.fold(probe)?;
-            let mut after = Fold::new(&graph, self.external.as_ref());
-            probe.feed_static(&decoder, &self.inputs, self.max_seq, &mut after)?;
-            equivalence::check(&mut before, (&mut after, &graph), &names, &self.sites)
+            let mut converted = Fold::new(&graph, self.external.as_ref());
+            probe.feed_static(&decoder, &self.inputs, self.max_seq, &mut converted)?;
+            let exported = self.fold(probe)?;
+            let mut comparison = Comparison { exported, converted, names: &names, sites: &self.sites };
+            comparison
+                .check(&graph)
                 .map_err(|error| probe.capacity(refusal::about(self.graph, &graph, error)))?;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Situations a decoder can be in, small enough to be computed beforehand.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kvscatter::ElementType;
 
@@ -35,7 +36,16 @@ enum Length {
 /// The inputs of a decoder whose cache grows, each dimension understood.
 #[derive(Debug)]
 pub(super) struct Inputs<'m> {
-    inputs: Vec<(ValueInfo<'m>, Role, Vec<Length>)>,
+    inputs: Vec<Growing<'m>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Growing<'m> {
+    value: ValueInfo<'m>,
+    role: Role,
+    /// Of each dimension.
+    lengths: Vec<Length>,
 }
 
 impl Probe {
@@ -44,11 +54,11 @@ impl Probe {
         Self { batch, past, new, mask: vec![true; batch.saturating_mul(past.saturating_add(new))] }
     }
 
-    /// Sample `b` has `padding[b]` slots that hold nothing, from slot `from[b]` on.
-    pub(super) fn padded(mut self, padding: &[(usize, usize)]) -> Self {
+    /// The slots `padding[b]` of sample `b` hold nothing.
+    pub(super) fn padded(mut self, padding: &[Range<usize>]) -> Self {
         let total = self.total();
-        for (row, &(from, padding)) in self.mask.chunks_mut(total.max(1)).zip(padding) {
-            row.iter_mut().skip(from).take(padding).for_each(|slot| *slot = false);
+        for (row, padding) in self.mask.chunks_mut(total.max(1)).zip(padding) {
+            row.iter_mut().take(padding.end).skip(padding.start).for_each(|slot| *slot = false);
         }
         self
     }
@@ -71,7 +81,7 @@ impl Probe {
 
     /// Gives a fold of the decoder as it was exported its inputs.
     pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
-        for (value, role, lengths) in &inputs.inputs {
+        for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = match role {
                 Role::AttentionMask => Some(self.mask_values(value.element, self.total())),
@@ -101,8 +111,8 @@ impl Probe {
                     (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity)))
                 }
                 _ => {
-                    let known = growing.inputs.iter().find(|(info, ..)| info.name == value.name);
-                    let lengths = known.map(|(.., lengths)| lengths.as_slice()).unwrap_or_default();
+                    let known = growing.inputs.iter().find(|input| input.value.name == value.name);
+                    let lengths = known.map(|input| input.lengths.as_slice()).unwrap_or_default();
                     let is_past = matches!(role, Role::Past(_));
                     let size = |&length| match length {
                         Length::Past if is_past => capacity,
@@ -196,8 +206,7 @@ impl<'m> Inputs<'m> {
             (0..dims).map(length).collect::<Result<Vec<_>, Error>>()
         };
         let input = |input: &Input<'m>| {
-            let lengths = lengths(input)?;
-            Ok((input.value.clone(), input.role, lengths))
+            Ok(Growing { value: input.value.clone(), role: input.role, lengths: lengths(input)? })
         };
         Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()? })
     }
@@ -232,16 +241,16 @@ impl<'m> Inputs<'m> {
 
     /// The input and the axis whose size is the number of new tokens.
     pub(super) fn counts_new_tokens(&self) -> Option<(&'m str, usize)> {
-        let axis = |lengths: &[Length]| lengths.iter().position(|&length| length == Length::New);
-        self.inputs.iter().find_map(|(value, _, lengths)| Some((value.name, axis(lengths)?)))
+        let axis = |input: &Growing<'_>| input.lengths.iter().position(|&length| length == Length::New);
+        self.inputs.iter().find_map(|input| Some((input.value.name, axis(input)?)))
     }
 
     fn known(&self, is: impl Fn(&Role) -> bool, axis: usize) -> Option<usize> {
-        let of = |lengths: &[Length]| match lengths.get(axis) {
+        let of = |input: &Growing<'_>| match input.lengths.get(axis) {
             Some(&Length::Known(size)) => Some(size),
             _ => None,
         };
-        self.inputs.iter().filter(|(_, role, _)| is(role)).find_map(|(.., lengths)| of(lengths))
+        self.inputs.iter().filter(|input| is(&input.role)).find_map(of)
     }
 }
 

@@ -78,6 +78,16 @@ enum State<'m> {
     Flags,
 }
 
+/// What a node makes of values that hold one entry for each slot.
+enum Next<'m> {
+    /// Another one.
+    State(State<'m>),
+    /// A value in which the slots are summed up.
+    End,
+    /// This is no part of an attention that is known.
+    Unknown,
+}
+
 /// The walk from all presents at once, in the graph's order.
 struct Walk<'w, 'g, 'm> {
     fold: &'w mut Fold<'g, 'm>,
@@ -159,112 +169,111 @@ impl<'m> Walk<'_, '_, 'm> {
         }
         let states: Vec<_> = states.into_iter().map(Option::<&State<'m>>::cloned).collect();
         let names = [0, 1, 2].map(|slot| node.input(slot).unwrap_or_default());
-        if let Some(end) = self.next(node, names, &states)? {
-            if let (Some(state), Some(output)) = (end, node.output(0)) {
-                self.found.states.insert(output, state);
+        match self.next(node, names, &states)? {
+            Next::State(state) => {
+                self.found.states.extend(node.output(0).map(|output| (output, state)));
+                Ok(())
             }
-            return Ok(());
+            Next::End => Ok(()),
+            Next::Unknown => {
+                let value = names.into_iter().find(|name| self.found.states.contains_key(name));
+                Err(Refusal::Reader { value: value.unwrap_or_default().to_owned() }.into())
+            }
         }
-        let value = names.into_iter().find(|name| self.found.states.contains_key(name));
-        Err(Refusal::Reader { value: value.unwrap_or_default().to_owned() }.into())
     }
 
-    /// What the node makes of what it reads: `Some(None)` where the slots end, `None` if it is not understood.
+    /// What the node makes of its first inputs, which are in these states.
     fn next(
         &mut self,
         node: &Node<'m>,
         [a, b, c]: [&'m str; 3],
         states: &[Option<State<'m>>],
-    ) -> Result<Option<Option<State<'m>>>, Error> {
+    ) -> Result<Next<'m>, Error> {
         use State::{Cache, Flags, Scores, Weights};
-        let Some(output) = node.output(0).filter(|_| node.is(node.op_type())) else { return Ok(None) };
+        // `is` holds for operators of the default domain only.
+        if node.output(0).is_none() || !node.is(node.op_type()) {
+            return Ok(Next::Unknown);
+        }
         Ok(match (node.op_type(), states) {
-            ("Cast", [Some(Scores { masks })]) if !self.keeps_hidden(masks, output)? => None,
-            (
-                "Reshape" | "Flatten",
-                [Some(state @ Cache { axis }), None, ..] | [Some(state @ Cache { axis })],
-            ) => {
-                if self.is_regrouped((a, *axis), output)? {
-                    None
-                } else {
-                    self.moved(state, output)?
-                }
+            ("Cast", [Some(Scores { masks })]) if !self.keeps_hidden(node, masks)? => Next::Unknown,
+            ("Reshape" | "Flatten", [Some(Cache { axis }), ..]) if self.is_regrouped(node, *axis)? => {
+                Next::Unknown
             }
             (
                 "Identity" | "Cast" | "Dropout" | "Transpose" | "Unsqueeze" | "Squeeze" | "Expand"
                 | "Reshape" | "Flatten" | "Tile",
                 [Some(state), rest @ ..],
-            ) if rest.iter().all(Option::is_none) => self.moved(state, output)?,
-            ("Mul", [Some(state), None]) if !self.has_slots(b)? => self.scaled(state, |it| it, b, output)?,
-            ("Mul", [None, Some(state)]) if !self.has_slots(a)? => self.scaled(state, |it| it, a, output)?,
-            ("Div", [Some(state), None]) if !self.has_slots(b)? => {
-                self.scaled(state, f64::recip, b, output)?
-            }
-            ("Tanh", [Some(state @ Scores { masks })]) if masks.is_empty() => self.moved(state, output)?,
+            ) if rest.iter().all(Option::is_none) => self.moved(node, state)?,
+            ("Mul" | "Div", [Some(state), None]) if !self.spans_slots(b)? => self.scaled(node, state, b)?,
+            ("Mul", [None, Some(state)]) if !self.spans_slots(a)? => self.scaled(node, state, a)?,
+            ("Tanh", [Some(state @ Scores { masks })]) if masks.is_empty() => self.moved(node, state)?,
             ("MatMul", [None, Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(1) => {
-                Some(Some(Scores { masks: Vec::new() }))
+                Next::State(Scores { masks: Vec::new() })
             }
             ("MatMul", [Some(Weights), Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(2) => {
-                Some(None)
+                Next::End
             }
-            ("Add", [Some(Scores { masks }), None]) => self.added(node, masks, (a, b), output)?,
-            ("Add", [None, Some(Scores { masks })]) => self.added(node, masks, (b, a), output)?,
+            ("Add", [Some(Scores { masks }), None]) => self.added(node, masks, a, b)?,
+            ("Add", [None, Some(Scores { masks })]) => self.added(node, masks, b, a)?,
             ("Where", [None, Some(Scores { masks }), None]) => {
                 let kind = Kind::Where { condition: a, filler: c, visible_where: true };
-                self.masked(node, masks, kind, (b, output))?
+                self.masked(node, masks, b, kind)?
             }
             ("Where", [None, None, Some(Scores { masks })]) => {
                 let kind = Kind::Where { condition: a, filler: b, visible_where: false };
-                self.masked(node, masks, kind, (c, output))?
+                self.masked(node, masks, c, kind)?
             }
             ("Max", [Some(Scores { masks }), None]) if !masks.is_empty() => {
-                self.masked(node, masks, Kind::Floor { floor: b }, (a, output))?
+                self.masked(node, masks, a, Kind::Floor { floor: b })?
             }
             ("Max", [None, Some(Scores { masks })]) if !masks.is_empty() => {
-                self.masked(node, masks, Kind::Floor { floor: a }, (b, output))?
+                self.masked(node, masks, b, Kind::Floor { floor: a })?
             }
-            ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node, output)? => {
+            ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node)? => {
                 if masks.is_empty() {
                     return Err(Refusal::Unmasked.into());
                 }
                 self.found.sites.push(Site { masks: masks.clone() });
-                self.is_last(output)?.then_some(Some(Weights))
+                let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
+                let is_over_slots = shape.last() == Some(&self.probe.total());
+                if is_over_slots { Next::State(Weights) } else { Next::Unknown }
             }
-            ("IsNaN", [Some(Weights)]) | ("Not", [Some(Flags)]) => Some(Some(Flags)),
+            ("IsNaN", [Some(Weights)]) | ("Not", [Some(Flags)]) => Next::State(Flags),
             ("Where", [Some(Flags), None, Some(Weights)] | [Some(Flags), Some(Weights), None]) => {
-                Some(Some(Weights))
+                Next::State(Weights)
             }
-            _ => None,
+            _ => Next::Unknown,
         })
     }
 
     /// The same elements, elsewhere.
-    fn moved(&mut self, state: &State<'m>, output: &'m str) -> Result<Option<Option<State<'m>>>, Error> {
+    fn moved(&mut self, node: &Node<'m>, state: &State<'m>) -> Result<Next<'m>, Error> {
         let total = self.probe.total();
-        let shape = self.fold.shape(output)?;
+        let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);
-        let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(None) };
+        let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(Next::Unknown) };
         let is_last = axis.saturating_add(1) == shape.len();
         Ok(match state {
-            State::Cache { .. } => Some(Some(State::Cache { axis })),
-            _ => is_last.then(|| Some(state.clone())),
+            State::Cache { .. } => Next::State(State::Cache { axis }),
+            _ if is_last => Next::State(state.clone()),
+            _ => Next::Unknown,
         })
     }
 
     /// Whether slots that lie along an axis before a reshape do not keep their order behind it: something else than
     /// the elements of one slot lies behind them then.
-    fn is_regrouped(&mut self, (input, axis): (&str, usize), output: &str) -> Result<bool, Error> {
+    fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, Error> {
         let total = self.probe.total();
         let behind = |shape: &[usize], axis: usize| shape.iter().skip(axis).skip(1).product::<usize>();
-        let before = behind(self.fold.shape(input)?, axis);
-        let shape = self.fold.shape(output)?;
+        let before = behind(self.fold.shape(node.input(0).unwrap_or_default())?, axis);
+        let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let moved = shape.iter().position(|&size| size == total);
         Ok(moved.is_none_or(|axis| behind(shape, axis) != before))
     }
 
     /// Whether what hides a score in the type of the masked ones is finite in the type that they are cast to.
-    fn keeps_hidden(&mut self, masks: &[Mask<'m>], output: &str) -> Result<bool, Error> {
-        let to = self.fold.value(output)?.element;
+    fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, Error> {
+        let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
         let hidden = visibility::filler(to);
         let is_finite = |mask: &Mask<'_>| {
             hidden.zip(visibility::filler(mask.element)).is_some_and(|(to, from)| to <= from)
@@ -272,29 +281,24 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(masks.iter().all(is_finite))
     }
 
-    fn is_over_last(&mut self, softmax: &Node<'m>, output: &str) -> Result<bool, Error> {
+    fn is_over_last(&mut self, softmax: &Node<'m>) -> Result<bool, Error> {
         let axis = softmax.attribute("axis").and_then(|axis| axis.i).unwrap_or(-1);
-        let last = self.rank(output)?.saturating_sub(1);
+        let last = self.rank(softmax.output(0).unwrap_or_default())?.saturating_sub(1);
         Ok(axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis == last))
     }
 
-    /// The same elements, multiplied. What hides a score stays finite only under a factor that makes it no larger, and
-    /// hides it only under one that does not make it small.
-    fn scaled(
-        &mut self,
-        state: &State<'m>,
-        times: impl Fn(f64) -> f64,
-        factor: &'m str,
-        output: &'m str,
-    ) -> Result<Option<Option<State<'m>>>, Error> {
+    /// The same elements, multiplied or divided. What hides a score stays finite only if that makes it no larger, and
+    /// hides it only if that does not make it small.
+    fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, Error> {
         let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
         if is_masked {
-            let factor = self.fold.value(factor)?.as_floats().unwrap_or(&[f64::NAN]);
-            if !factor.iter().all(|&factor| (LEAST_FACTOR..=1.0).contains(&times(factor))) {
-                return Ok(None);
+            let factor = |by: f64| if node.is("Div") { by.recip() } else { by };
+            let by = self.fold.value(by)?.as_floats().unwrap_or(&[f64::NAN]);
+            if !by.iter().all(|&by| (LEAST_FACTOR..=1.0).contains(&factor(by))) {
+                return Ok(Next::Unknown);
             }
         }
-        if matches!(state, State::Flags) { Ok(None) } else { self.moved(state, output) }
+        if matches!(state, State::Flags) { Ok(Next::Unknown) } else { self.moved(node, state) }
     }
 
     /// Scores to which something is added.
@@ -302,12 +306,12 @@ impl<'m> Walk<'_, '_, 'm> {
         &mut self,
         node: &Node<'m>,
         masks: &[Mask<'m>],
-        (scores, operand): (&'m str, &'m str),
-        output: &'m str,
-    ) -> Result<Option<Option<State<'m>>>, Error> {
+        scores: &'m str,
+        operand: &'m str,
+    ) -> Result<Next<'m>, Error> {
         let state = State::Scores { masks: masks.to_vec() };
-        if !self.has_slots(operand)? {
-            return if masks.is_empty() { self.moved(&state, output) } else { Ok(None) };
+        if !self.spans_slots(operand)? {
+            return if masks.is_empty() { self.moved(node, &state) } else { Ok(Next::Unknown) };
         }
         let is_zero = self
             .fold
@@ -316,9 +320,9 @@ impl<'m> Walk<'_, '_, 'm> {
             .is_some_and(|added| added.iter().all(|&added| added == 0.0));
         if is_zero && self.check_scores(scores).is_err() {
             self.found.neutral.push(Neutral { node: *node, scores, operand });
-            return Ok(Some(Some(state)));
+            return Ok(Next::State(state));
         }
-        self.masked(node, masks, Kind::Add { operand }, (scores, output))
+        self.masked(node, masks, scores, Kind::Add { operand })
     }
 
     /// Scores behind one more mask.
@@ -326,13 +330,14 @@ impl<'m> Walk<'_, '_, 'm> {
         &mut self,
         node: &Node<'m>,
         masks: &[Mask<'m>],
+        scores: &'m str,
         kind: Kind<'m>,
-        (scores, output): (&'m str, &'m str),
-    ) -> Result<Option<Option<State<'m>>>, Error> {
+    ) -> Result<Next<'m>, Error> {
         self.check_scores(scores)?;
         let Value { element, ref shape, .. } = *self.fold.value(scores)?;
+        let output = node.output(0).unwrap_or_default();
         let mask = Mask { node: *node, kind, scores, output, rank: shape.len(), element };
-        Ok(Some(Some(State::Scores { masks: masks.iter().copied().chain([mask]).collect() })))
+        Ok(Next::State(State::Scores { masks: masks.iter().copied().chain([mask]).collect() }))
     }
 
     /// Scores are `[batch, .., new tokens, slots]`.
@@ -345,12 +350,9 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    fn has_slots(&mut self, value: &str) -> Result<bool, Error> {
+    /// Whether a value that the caches do not lead to has a dimension of the slots.
+    fn spans_slots(&mut self, value: &str) -> Result<bool, Error> {
         Ok(self.fold.shape(value)?.contains(&self.probe.total()))
-    }
-
-    fn is_last(&mut self, value: &str) -> Result<bool, Error> {
-        Ok(self.fold.shape(value)?.last() == Some(&self.probe.total()))
     }
 
     fn rank(&mut self, value: &str) -> Result<usize, Error> {

@@ -26,9 +26,9 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
     let mut probes = vec![
         probe(0, 4),
         probe(6, 3),
-        probe(6, 3).padded(&[(0, 2), (0, 0)]),
-        probe(6, 3).padded(&[(0, 0), (3, 2)]),
-        probe(0, 5).padded(&[(0, 3), (0, 1)]),
+        probe(6, 3).padded(&[0..2, 0..0]),
+        probe(6, 3).padded(&[0..0, 3..5]),
+        probe(0, 5).padded(&[0..3, 0..1]),
         probe(1, 1),
         probe(0, max_seq.min(LONG)),
         probe(max_seq / 2, 2),
