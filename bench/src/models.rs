@@ -30,7 +30,7 @@ const COMMAND: &str = "cargo xtask bench-models --write-docs";
 ///
 /// 4 layers of 8 heads of 128 float32: at 4096 slots the caches take 128 MiB. The handling of the caches is timed
 /// alone, as a model of the nodes between past and present, and the whole step with it. Before a length is timed, the
-/// logits of both are compared. Takes about two minutes and 2 GiB of memory. Close other programs first.
+/// logits of both are compared. Takes some ten seconds and 2 GiB of memory. Close other programs first.
 #[derive(Args)]
 #[command(bin_name = "cargo xtask bench-models")]
 pub(crate) struct Arguments {

@@ -83,7 +83,7 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
         "A generated decoder of {} layers, {} heads of {} float32: at {} tokens its caches take {}. Its caches grow, as \
          exporters write them; `kvscatter convert --max-seq {}` made the static one, whose past and present are bound to \
          one buffer. Both ran in {} with one thread, batch 1, and their logits are compared before each length is timed: \
-         they differ by at most {:.1e}. Times are medians of interleaved rounds, ratios those of the same rounds.\n\n\
+         {}. Times are medians of interleaved rounds, ratios those of the same rounds.\n\n\
          | context | caches growing | caches in place | ratio | whole step growing | whole step static | ratio |\n\
          |--:|--:|--:|--:|--:|--:|--:|\n",
         decoder.layers,
@@ -93,7 +93,7 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
         units::bytes(decoder.cache_bytes(results.capacity)),
         results.capacity,
         results.runtime,
-        results.at.iter().map(|at| at.difference).fold(0.0, f32::max),
+        agreement(results),
     );
     for at in &results.at {
         text += &format!("| {} |\n", cells(at).join(" | "));
@@ -108,6 +108,13 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
         text += &format!("| {name} | {fact} |\n");
     }
     text.trim_end().to_owned()
+}
+
+fn agreement(results: &Results) -> String {
+    match results.at.iter().map(|at| at.difference).fold(0.0, f32::max) {
+        0.0 => "they are equal".to_owned(),
+        largest => format!("they differ by at most {largest:.1e}"),
+    }
 }
 
 /// Whether the caches are as fast and as flat as they must be; a short run decides nothing.
