@@ -3,7 +3,7 @@
 use kvscatter_bench::units;
 
 use crate::certificate::{
-    Against, Certificate, Check, Crossover, Evidence, Fill, Phase, Side, Timings, Verdict,
+    Against, Certificate, Check, Crossover, Evidence, Fill, PeakMemory, Phase, Side, Timings, Verdict,
 };
 
 /// One kind of evidence: its claims, and what it can and cannot show.
@@ -182,7 +182,9 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
             format!("the tolerance is {}, from {}", difference(worst.tolerance), against(worst.against)),
         ]);
     }
-    let Some(Timings { cache_path, bytes_moved, decode, .. }) = &certificate.timings else { return figures };
+    let Some(Timings { cache_path, bytes_moved, peak_memory, decode }) = &certificate.timings else {
+        return figures;
+    };
     if let Some(times) = cache_path
         && let (Some(small), Some(large)) = (times.at.first(), times.at.last())
     {
@@ -197,6 +199,16 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
             "read plus written in the caches per step".to_owned(),
             size(bytes.in_place),
             format!("batch {}; {} if copied at {} slots", bytes.batch, size(bytes.copied), bytes.capacity),
+        ]);
+    }
+    let peak = |of| peak_memory.iter().find(|peak| peak.of == of && peak.bytes.is_some());
+    if let Some(PeakMemory { batch, context, bytes: Some(bytes), .. }) = peak(Side::Model) {
+        let original = peak(Side::Original).and_then(|peak| peak.bytes);
+        let original = original.map(|bytes| format!("{} with the original, ", size(bytes)));
+        figures.push([
+            "peak memory of decoding".to_owned(),
+            size(*bytes),
+            format!("{}batch {batch}, {context} tokens", original.unwrap_or_default()),
         ]);
     }
     if let Some(Some(crossover)) = decode.as_ref().map(|decode| decode.crossover) {

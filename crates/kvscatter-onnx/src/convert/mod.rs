@@ -56,7 +56,7 @@ pub struct Converted {
 /// Gives a decoder a static cache of `max_seq` slots for each sample.
 ///
 /// # Errors
-/// Those of [`Model::graph`] and [`opset::upgrade`]; [`Error::Convert`], often within [`Error::InNode`], if this decoder
+/// Those of [`Model::graph`] and [`Error::OpsetTooOld`] and the like for an operator set that cannot be raised; [`Error::Convert`], often within [`Error::InNode`], if this decoder
 /// cannot be converted.
 pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
     // Before the operator set is raised, which many a decoder that is refused anyway would not survive.

@@ -150,7 +150,8 @@ impl<'m> Sites<'m> {
 /// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and at most `most`.
 fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
     // Neither is a usual number of heads: it tells axes apart.
-    let (batch, new) = (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most)));
+    let (batch, new) =
+        (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
     let is_size = |total: &usize| {
         let mut sizes = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
         *total == batch || *total == new || sizes.any(|&size| size == Dimension::Known(*total))
