@@ -71,16 +71,6 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A copy in memory of its own.
-    ///
-    /// # Errors
-    /// [`Error::TensorTooLarge`] if the system has no memory for it.
-    pub fn try_clone(&self) -> Result<Self, Error> {
-        let mut copy = Self::zeros(self.element, &self.shape)?;
-        copy.bytes_mut().copy_from_slice(self.bytes());
-        Ok(copy)
-    }
-
     /// The element type.
     #[must_use]
     pub fn element(&self) -> ElementType {

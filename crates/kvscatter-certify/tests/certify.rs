@@ -1,35 +1,12 @@
 //! Certificates of real exports in a real ONNX Runtime. Ignored by default, since no checkout brings one:
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-certify -- --ignored`.
 
-use std::path::{Path, PathBuf};
+mod support;
 
-use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
+use kvscatter_certify::certificate::{Certificate, Verdict};
+use kvscatter_certify::certify;
 use kvscatter_certify::onnxruntime::OnnxRuntime;
-use kvscatter_certify::{Request, certify};
-
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
-}
-
-fn request(model: &str, original: Option<&str>) -> Request {
-    Request {
-        model: testdata(model),
-        original: original.map(testdata),
-        batch: None,
-        prompts: None,
-        steps: None,
-        chunk: None,
-        capacity: None,
-        seed: 1,
-        tolerance: None,
-        threads: 1,
-        memory: 1 << 30,
-        is_timed: false,
-        command: String::new(),
-        machine: Machine { cpu: String::new(), cores: 1, os: String::new() },
-        made_at: None,
-    }
-}
+use support::request;
 
 fn say(certificate: &Certificate) -> String {
     let lines = certificate.evidence.checks().map(|check| {

@@ -3,40 +3,21 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
 mod fake;
+mod support;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
-use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Machine, Verdict};
+use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Verdict};
 use kvscatter_certify::{Error, Request, certify};
 use kvscatter_onnx::{Model, Target, Weights, lower};
+use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
 const GROWING: &str = "optimum-llama/model.onnx";
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
-}
-
 fn request(original: Option<&str>) -> Request {
-    Request {
-        model: testdata(STATIC),
-        original: original.map(testdata),
-        batch: None,
-        prompts: None,
-        steps: Some(6),
-        chunk: None,
-        capacity: None,
-        seed: 7,
-        tolerance: None,
-        threads: 1,
-        memory: 1 << 30,
-        is_timed: false,
-        command: String::new(),
-        machine: Machine { cpu: String::new(), cores: 1, os: String::new() },
-        made_at: None,
-    }
+    Request { steps: Some(6), seed: 7, ..support::request(STATIC, original) }
 }
 
 fn certified(fault: Fault, original: Option<&str>) -> Certificate {

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use crate::convert::Refusal;
 use crate::eval::NotInPlace;
 use crate::generate::OpenDim;
-use crate::{FoldError, Node, NodeLabel, TensorError};
+use crate::{FoldError, NodeLabel, TensorError};
 
 /// Why a file, a model or its evaluation was refused.
 ///
@@ -337,10 +337,6 @@ impl Error {
             error = cause;
         }
         error
-    }
-
-    pub(crate) fn at(self, node: &Node<'_>) -> Self {
-        node.error(self)
     }
 
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {

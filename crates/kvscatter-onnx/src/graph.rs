@@ -211,6 +211,11 @@ impl<'m> Node<'m> {
     pub(crate) fn error(&self, error: impl Into<Error>) -> Error {
         in_node(self.label(), error.into())
     }
+
+    /// As [`error`](Self::error), unless the error is known to be about a node already.
+    pub(crate) fn error_within(&self, error: Error) -> Error {
+        if matches!(error, Error::InNode { .. }) { error } else { self.error(error) }
+    }
 }
 
 impl<'m> ValueInfo<'m> {

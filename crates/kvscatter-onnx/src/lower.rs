@@ -92,7 +92,7 @@ struct Scatter<'m> {
 fn scatters<'m>(model: &'m Model, graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, Error> {
     let declared = declared(&model.proto().graph);
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
-    found.map(|node| scatter(node, Op::parse(node)?, &declared).map_err(|error| error.at(node))).collect()
+    found.map(|node| scatter(node, Op::parse(node)?, &declared).map_err(|error| node.error(error))).collect()
 }
 
 fn scatter<'m>(

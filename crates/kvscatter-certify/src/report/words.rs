@@ -43,7 +43,7 @@ pub fn kinds(evidence: &Evidence) -> [Kind<'_>; 3] {
 }
 
 /// What no certificate shows, whatever its verdict.
-pub const LIMITS: [&str; 4] = [
+pub(crate) const LIMITS: [&str; 4] = [
     "The tokens are drawn at random from the model's vocabulary. That its answers are good is not examined, only that \
      they are the same.",
     "It holds for the files with these hashes and for this version of the runtime. Another version, another device \
@@ -56,7 +56,7 @@ pub const LIMITS: [&str; 4] = [
 
 /// The verdict as a word.
 #[must_use]
-pub fn verdict(verdict: Verdict) -> &'static str {
+pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
         Verdict::Failed => "failed",
@@ -136,7 +136,7 @@ pub fn against(against: Against) -> &'static str {
 
 /// What kind of step it is.
 #[must_use]
-pub fn phase(phase: Phase) -> &'static str {
+pub(crate) fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Prefill => "prefill",
         Phase::Chunk => "chunk",
@@ -146,7 +146,7 @@ pub fn phase(phase: Phase) -> &'static str {
 
 /// Which model of the two.
 #[must_use]
-pub fn side(side: Side) -> &'static str {
+pub(crate) fn side(side: Side) -> &'static str {
     match side {
         Side::Model => "this model",
         Side::Original => "the original",
@@ -155,7 +155,7 @@ pub fn side(side: Side) -> &'static str {
 
 /// From which context length on the static cache pays, one sentence.
 #[must_use]
-pub fn crossover(crossover: Crossover) -> String {
+pub(crate) fn crossover(crossover: Crossover) -> String {
     match crossover {
         Crossover::Always => "This model was faster at every context length that was timed.".to_owned(),
         Crossover::Never => {

@@ -76,7 +76,7 @@ impl<'m> Attentions<'m> {
     /// As [`visibility::check_sites`].
     pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
         for attention in &self.0 {
-            attention.check(probe, fold).map_err(|error| visibility::in_node(Some(attention.node), error))?;
+            attention.check(probe, fold).map_err(|error| attention.node.error_within(error))?;
         }
         Ok(())
     }

@@ -52,11 +52,7 @@ impl<'b> Comparison<'_, '_, 'b> {
                 continue;
             }
             let (before, after) = (self.exported.value(name)?, self.converted.value(name)?);
-            let is_same = match (known(before), known(after)) {
-                (None, None) => true,
-                _ => same(before, after),
-            };
-            if before.shape != after.shape || !is_same {
+            if before.shape != after.shape || !agree(before, after) {
                 return Err(dependence(name).into());
             }
         }
@@ -72,12 +68,7 @@ impl<'b> Comparison<'_, '_, 'b> {
             }
             let after = self.converted.value(name)?;
             let before = self.exported.value(name)?;
-            let agrees = match (known(before), known(after)) {
-                (None, None) => true,
-                (Some(_), Some(_)) => same(before, after),
-                _ => false,
-            };
-            if !agrees {
+            if !agree(before, after) {
                 return Err(node.error(dependence(name)));
             }
         }
@@ -99,9 +90,13 @@ fn known(value: &Value) -> Option<&Values> {
     value.data.as_ref().filter(|_| !value.shape.contains(&0))
 }
 
-/// Whether both are the same elements, the first perhaps once for all samples.
-fn same(before: &Value, after: &Value) -> bool {
-    let (Some(first), Some(second)) = (&before.data, &after.data) else { return false };
+/// Whether both are the same elements, the first perhaps once for all samples, or neither's are known.
+fn agree(before: &Value, after: &Value) -> bool {
+    let (first, second) = match (known(before), known(after)) {
+        (None, None) => return true,
+        (Some(first), Some(second)) => (first, second),
+        _ => return false,
+    };
     reaches(&before.shape, &after.shape)
         && match (first, second) {
             (Values::Ints(first), Values::Ints(second)) => repeats(first, second, |a, b| a == b),
@@ -119,9 +114,6 @@ fn reaches(before: &[usize], after: &[usize]) -> bool {
 }
 
 fn repeats<T>(first: &[T], second: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
-    if first.is_empty() {
-        return second.is_empty();
-    }
     second.len().is_multiple_of(first.len())
         && second.chunks(first.len()).all(|chunk| chunk.iter().zip(first).all(|(a, b)| equal(a, b)))
 }

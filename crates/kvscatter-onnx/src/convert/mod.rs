@@ -56,8 +56,9 @@ pub struct Converted {
 /// Gives a decoder a static cache of `max_seq` slots for each sample.
 ///
 /// # Errors
-/// Those of [`Model::graph`] and [`Error::OpsetTooOld`] and the like for an operator set that cannot be raised; [`Error::Convert`], often within [`Error::InNode`], if this decoder
-/// cannot be converted.
+/// Those of [`Model::graph`]; [`Error::OpsetTooOld`], [`Error::OpsetTooNew`] and, within [`Error::InNode`],
+/// [`Error::OperatorUnknown`] and [`Error::OperatorChanged`] if the operator set cannot be raised; [`Error::Capacity`]
+/// and [`Error::Convert`], often within [`Error::InNode`], if this decoder cannot be converted.
 pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
     // Before the operator set is raised, which many a decoder that is refused anyway would not survive.
     let graph = model.graph()?;

@@ -24,6 +24,8 @@ pub(super) struct Rewritten {
 pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) editor: &'e mut Editor<'p>,
     exported: &'e Exported<'e, 'm>,
+    /// The batch, as the first cache declares it.
+    batch: Dimension<'m>,
     write_indices: String,
     nonpad_kv_seqlen: Option<String>,
     capacity: Option<String>,
@@ -48,6 +50,7 @@ pub(super) fn rewrite<'m>(
     let mut rewriter = Rewriter {
         editor: &mut editor,
         exported,
+        batch,
         write_indices,
         nonpad_kv_seqlen: None,
         capacity: None,
@@ -237,12 +240,7 @@ impl<'m> Rewriter<'_, '_, 'm> {
         if let Some(name) = &self.nonpad_kv_seqlen {
             return name.clone();
         }
-        let batch = self.exported.decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
-        let name = self.editor.add_input(
-            "nonpad_kv_seqlen",
-            ElementType::Int64,
-            &[batch.unwrap_or(Dimension::Unknown)],
-        );
+        let name = self.editor.add_input("nonpad_kv_seqlen", ElementType::Int64, &[self.batch]);
         self.nonpad_kv_seqlen.insert(name).clone()
     }
 

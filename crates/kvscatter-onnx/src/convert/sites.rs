@@ -131,7 +131,7 @@ impl<'m> Sites<'m> {
             walk.found.states.insert(cache.written, State::Cache { axis: cache.axis });
         }
         for node in graph.nodes() {
-            walk.visit(node).map_err(|error| probe.capacity(visibility::in_node(Some(*node), error)))?;
+            walk.visit(node).map_err(|error| probe.capacity(node.error_within(error)))?;
         }
         let is_present = |name| caches.iter().any(|cache| cache.present == name);
         let mut outputs = graph.output_names();

@@ -5,8 +5,8 @@ use kvscatter::ElementType;
 use super::Refusal;
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::sites::{Kind, Site, Sites};
+use crate::Error;
 use crate::fold::{Fold, Value, Values};
-use crate::{Error, Node};
 
 /// A mask that adds at most this hides a slot: its weight is below what float32 holds, whatever the scores are.
 const HIDDEN: f64 = -1e4;
@@ -57,8 +57,8 @@ pub(super) fn check_sites<'m>(
         }
     }
     for site in &sites.sites {
-        let node = site.masks.last().map(|mask| mask.node);
-        check_site(site, probe, fold).map_err(|error| in_node(node, error))?;
+        let Some(last) = site.masks.last() else { continue };
+        check_site(site, probe, fold).map_err(|error| last.node.error_within(error))?;
     }
     Ok(())
 }
@@ -69,11 +69,11 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
         let (name, kind) = match mask.kind {
             Kind::Add { operand } => (operand, Effect::Added),
             Kind::Where { condition, filler, visible_where } => {
-                hidden(fold.value(filler)?).map_err(|error| in_node(Some(mask.node), error))?;
+                hidden(fold.value(filler)?).map_err(|error| mask.node.error_within(error))?;
                 (condition, Effect::Chosen { visible_where })
             }
             Kind::Floor { floor } => {
-                hidden(fold.value(floor)?).map_err(|error| in_node(Some(mask.node), error))?;
+                hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
                 continue;
             }
         };
@@ -144,11 +144,11 @@ pub(super) fn compare(
     visible: impl Fn(&[usize]) -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let mut at = vec![0; heads.len().saturating_add(3)];
+    let count = heads.iter().copied().fold(1, usize::saturating_mul);
     for sample in 0..probe.batch {
         for token in (0..probe.new).filter(|token| probe.is_real(sample, probe.past.saturating_add(*token))) {
             for slot in 0..probe.total() {
                 let want = probe.is_visible(sample, token, slot);
-                let count = heads.iter().copied().fold(1, usize::saturating_mul);
                 for head in 0..count {
                     place(&mut at, heads, (sample, head, token, slot));
                     if visible(&at)? != want {
@@ -211,12 +211,5 @@ pub(super) fn filler(element: ElementType) -> Option<f64> {
         ElementType::BFloat16 => Some(-3.389_531_389_251_535_5e38),
         ElementType::Float64 => Some(f64::MIN),
         _ => None,
-    }
-}
-
-pub(super) fn in_node(node: Option<Node<'_>>, error: Error) -> Error {
-    match node {
-        Some(node) if !matches!(error, Error::InNode { .. }) => node.error(error),
-        _ => error,
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn find<'m>(
         let way = write.past.and_then(|past| Way::back(flow, past));
         let Some((way, past)) = way.and_then(|way| Some((by_name.get(way.past)?, way))).map(|(p, w)| (w, p))
         else {
-            unfed.get_or_insert_with(|| Error::CacheNotFed { present: output.name.to_owned() }.at(&node));
+            unfed.get_or_insert_with(|| node.error(Error::CacheNotFed { present: output.name.to_owned() }));
             continue;
         };
         let Some(cache) = cache(past, output, &node, write, &way, &tail)? else { continue };
@@ -271,7 +271,7 @@ fn not_fed_back<'m>(
             if (node.is("Concat") && !like_a_cache(past)) || !looked_at.insert(past.name) {
                 continue;
             }
-            return Err(Error::CacheNotFedBack { past: past.name.to_owned() }.at(node));
+            return Err(node.error(Error::CacheNotFedBack { past: past.name.to_owned() }));
         }
     }
     Ok(())
@@ -282,7 +282,7 @@ fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usi
     let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
     if rank < 2 || (has_rank_4 && rank != 4) {
         let want = if has_rank_4 { "4" } else { "2 or more" };
-        return Err(Error::CacheRank { name: name.to_owned(), rank, want }.at(node));
+        return Err(node.error(Error::CacheRank { name: name.to_owned(), rank, want }));
     }
     match (style, *axis) {
         (Style::TensorScatter(_), Axis::At(axis)) => {

@@ -14,6 +14,15 @@ const STEPS: usize = 8;
 const CACHE_BYTES: usize = 16 << 20;
 const MOST_BATCH: usize = 512;
 
+/// The steps that are run.
+#[derive(Clone, Copy)]
+struct Load {
+    batch: usize,
+    /// Slots of the static caches, and tokens in growing ones after the last step.
+    capacity: usize,
+    steps: usize,
+}
+
 /// Weighs both models, one after the other.
 pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, Error> {
     let interface = subject.model.interface;
@@ -23,44 +32,32 @@ pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, Error> {
     };
     let batch =
         interface.batch.unwrap_or_else(|| CACHE_BYTES.div_ceil(storage(1).max(1)).clamp(1, MOST_BATCH));
-    let steps = STEPS.min(subject.capacity);
+    let load = Load { batch, capacity: subject.capacity, steps: STEPS.min(subject.capacity) };
     let mut peaks = Vec::new();
     let sides = [(Side::Model, Some(subject.model)), (Side::Original, subject.original)];
     for (of, timed) in sides {
         let Some(timed) = timed else { continue };
-        let bytes = peak(subject.engine, timed, subject.options, batch, subject.capacity, steps)?;
-        peaks.push(PeakMemory { of, batch, steps, context: subject.capacity, bytes });
+        let bytes = peak(subject.engine, timed, subject.options, load)?;
+        peaks.push(PeakMemory { of, batch, steps: load.steps, context: load.capacity, bytes });
     }
     Ok(peaks)
 }
 
-/// The peak of the last `steps` steps before the caches are full, beyond what was held with the model loaded.
-fn peak(
-    engine: &dyn Engine,
-    timed: Timed<'_>,
-    options: Options,
-    batch: usize,
-    capacity: usize,
-    steps: usize,
-) -> Result<Option<u64>, Error> {
+/// The peak of the last steps before the caches are full, beyond what was held with the model loaded.
+fn peak(engine: &dyn Engine, timed: Timed<'_>, options: Options, load: Load) -> Result<Option<u64>, Error> {
     let mut session = engine.load(timed.path, options)?;
     give_back_free_memory();
     let Some(before) = counted("VmRSS:") else { return Ok(None) };
     if fs::write("/proc/self/clear_refs", "5").is_err() {
         return Ok(None);
     }
-    decode(session.as_mut(), timed, batch, capacity, steps)?;
+    decode(session.as_mut(), timed, load)?;
     Ok(counted("VmHWM:").map(|peak| peak.saturating_sub(before)))
 }
 
 /// Decodes as a caller would: static caches are written over, of growing ones each present is the next step's past.
-fn decode(
-    session: &mut dyn Session,
-    timed: Timed<'_>,
-    batch: usize,
-    capacity: usize,
-    steps: usize,
-) -> Result<(), Error> {
+fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), Error> {
+    let Load { batch, capacity, steps } = load;
     let ports = &timed.interface.caches;
     let grows = ports.iter().any(|port| port.grows);
     let length = if grows { capacity - steps } else { capacity };

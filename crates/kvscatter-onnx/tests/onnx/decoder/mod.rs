@@ -43,18 +43,20 @@ fn four(past: &str, present: &str, style: &Style, axis: usize) -> Vec<(String, S
     (0..2).flat_map(|layer| [pair(layer, "key", Part::Key), pair(layer, "value", Part::Value)]).collect()
 }
 
+/// The inputs of a decoder whose cache grows, besides its pasts.
+const GROWING: [(&str, Role); 3] = [
+    ("input_ids", Role::TokenIds),
+    ("attention_mask", Role::AttentionMask),
+    ("position_ids", Role::PositionIds),
+];
+
 #[test]
 fn optimum_joins_past_and_new() {
     let model = load("optimum-llama");
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::Concat, 2);
     assert_eq!(caches(&decoder), want);
-    let want = [
-        ("input_ids", Role::TokenIds),
-        ("attention_mask", Role::AttentionMask),
-        ("position_ids", Role::PositionIds),
-    ];
-    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[0].update, Some("/model/layers.0/self_attn/Add_1_output_0"));
     assert_eq!(decoder.caches[0].capacity(), Dimension::Symbolic("past_sequence_length"));
     assert_eq!(decoder.logits.unwrap().name, "logits");
@@ -66,12 +68,7 @@ fn mobius_gives_attention_its_past() {
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::AttentionPast, 2);
     assert_eq!(caches(&decoder), want);
-    let want = [
-        ("input_ids", Role::TokenIds),
-        ("attention_mask", Role::AttentionMask),
-        ("position_ids", Role::PositionIds),
-    ];
-    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[3].update, Some("v_model.layers.1.self_attn.v_proj.MatMul_41"));
 }
 

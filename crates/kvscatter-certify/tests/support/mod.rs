@@ -1,0 +1,32 @@
+//! What both kinds of tests ask for.
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_certify::Request;
+use kvscatter_certify::certificate::Machine;
+
+/// A file of the repository's testdata.
+pub(crate) fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+/// To certify a model of the testdata, untimed, with what `certify` chooses itself.
+pub(crate) fn request(model: &str, original: Option<&str>) -> Request {
+    Request {
+        model: testdata(model),
+        original: original.map(testdata),
+        batch: None,
+        prompts: None,
+        steps: None,
+        chunk: None,
+        capacity: None,
+        seed: 1,
+        tolerance: None,
+        threads: 1,
+        memory: 1 << 30,
+        is_timed: false,
+        command: String::new(),
+        machine: Machine { cpu: String::new(), cores: 1, os: String::new() },
+        made_at: None,
+    }
+}
