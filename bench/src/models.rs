@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvscatter_certify::onnxruntime::OnnxRuntime;
+use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_onnx::convert::convert;
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,7 @@ fn measure_all(arguments: &Arguments) -> Result<Results, String> {
         at.push(pair.measure(context, rounds)?);
     }
     let runtime = {
-        use kvscatter_certify::Engine as _;
+        use kvscatter_session::Engine as _;
         format!("{} {}", engine.name(), engine.version())
     };
     Ok(Results { host: Host::read(), runtime, quick: arguments.quick, decoder, capacity: CAPACITY, at })

@@ -14,7 +14,7 @@ pub(crate) fn models() -> Step {
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", TESTS]);
     tests.env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"));
-    let mut engine = cargo("test -p kvscatter-certify -- --ignored");
+    let mut engine = cargo("test -p kvscatter-certify -p kvscatter-onnxruntime -- --ignored");
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());
     }

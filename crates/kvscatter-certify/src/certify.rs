@@ -1,5 +1,6 @@
 //! From a model's file to its certificate.
 
+use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Runner};
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Style};
@@ -8,13 +9,10 @@ use kvscatter_onnx::{Dimension, Model};
 use crate::certificate::{
     Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,
 };
-use crate::drive::interface::{Interface, Purpose};
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::rows::Rows;
-use crate::drive::runner::Runner;
 use crate::drive::scenarios::Setting;
-use crate::drive::values::Numbers;
-use crate::engine::{Engine, Options};
+use crate::drive::values::{Numbers, can_paint};
 use crate::evidence::logits::Tolerance;
 use crate::evidence::observed::{self, Plan};
 use crate::evidence::structural;
@@ -103,6 +101,7 @@ pub fn certify(
     about(&request.model, check_static(&decoder))?;
     let interface = Interface::of(&graph, &decoder).map_err(|error| not_scattered(error, &decoder));
     let mut interface = about(&request.model, interface)?;
+    about(&request.model, check_elements(&interface))?;
     about(&request.model, interface.settle(None))?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
@@ -167,7 +166,7 @@ pub fn certify(
         match timed::gather(&subject) {
             Ok((taken, checks)) => (timings, evidence.timed) = (Some(taken), checks),
             // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
-            Err(error @ (Error::Run { .. } | Error::Load { .. })) => {
+            Err(Error::Session(error @ (session::Error::Run { .. } | session::Error::Load { .. }))) => {
                 const CLAIM: &str = "The time of a step can be taken.";
                 evidence.timed.push(Check::not_measured("timed", CLAIM, error.to_string()));
             }
@@ -219,10 +218,12 @@ impl Original {
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
         let mut interface = about(path, Interface::of(&graph, &decoder))?;
+        about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(want)) if got != want => {
-                Err(Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want })
+                Err(session::Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want }
+                    .into())
             }
             _ => Ok(Self { path: path.to_owned(), model, interface }),
         }
@@ -248,16 +249,24 @@ fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
 }
 
 /// An input that cannot be fed is what another operator writes a cache by, where `TensorScatter` does not.
-fn not_scattered(error: Error, decoder: &Decoder<'_>) -> Error {
+fn not_scattered(error: session::Error, decoder: &Decoder<'_>) -> Error {
     let unknown = decoder.caches.iter().find_map(|cache| match &cache.style {
         Style::Unknown(why) => Some((cache, why)),
         _ => None,
     });
     match (error, unknown) {
-        (Error::InputUnknown { .. }, Some((cache, why))) => {
+        (session::Error::InputUnknown { .. }, Some((cache, why))) => {
             Error::NotScattered { input: cache.past.to_owned(), why: why.to_string() }
         }
-        (error, _) => error,
+        (error, _) => error.into(),
+    }
+}
+
+/// That canaries can be painted in every cache.
+fn check_elements(interface: &Interface) -> Result<(), Error> {
+    match interface.caches.iter().find(|cache| !can_paint(cache.element)) {
+        None => Ok(()),
+        Some(cache) => Err(Error::CacheElement { input: cache.past.clone(), element: cache.element }),
     }
 }
 
@@ -270,7 +279,7 @@ fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
         (asked, also, fixed) => match (asked.or(also), fixed) {
             (Some(got), Some(want)) if got != want => {
                 let input = interface.caches.first().map(|cache| cache.past.clone()).unwrap_or_default();
-                return Err(Error::SizesDiffer { what: "batch", input, got: want, want: got });
+                return Err(session::Error::SizesDiffer { what: "batch", input, got: want, want: got }.into());
             }
             (asked, fixed) => asked.or(fixed).unwrap_or(PROMPTS.len()),
         },
@@ -278,9 +287,9 @@ fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
     let capacity = match (interface.capacity()?, request.capacity) {
         (Some(got), Some(want)) if got != want => {
             let input = interface.caches.first().map(|cache| cache.past.clone()).unwrap_or_default();
-            return Err(Error::SizesDiffer { what: "capacity", input, got, want });
+            return Err(session::Error::SizesDiffer { what: "capacity", input, got, want }.into());
         }
-        (known, asked) => known.or(asked).ok_or(Error::CapacityOpen)?,
+        (known, asked) => known.or(asked).ok_or(session::Error::CapacityOpen)?,
     };
     if batch == 0 || capacity < 2 {
         return Err(Error::TooSmall { batch, capacity });
@@ -325,7 +334,7 @@ impl Memory {
         let needed = self.needed.and_then(|needed| u64::try_from(needed).ok());
         match needed.filter(|needed| *needed <= self.limit) {
             Some(_) => Ok(()),
-            None => Err(Error::MemoryLimit { needed, limit: self.limit }),
+            None => Err(session::Error::MemoryLimit { needed, limit: self.limit }.into()),
         }
     }
 }

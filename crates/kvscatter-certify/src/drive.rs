@@ -1,9 +1,6 @@
 //! Runs a decoder through the ways in which a static cache is used.
 
-pub(crate) mod feed;
-pub(crate) mod interface;
 pub(crate) mod reference;
 pub(crate) mod rows;
-pub(crate) mod runner;
 pub(crate) mod scenarios;
 pub(crate) mod values;

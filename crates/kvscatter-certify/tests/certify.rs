@@ -5,7 +5,7 @@ mod support;
 
 use kvscatter_certify::certificate::{Certificate, Verdict};
 use kvscatter_certify::certify;
-use kvscatter_certify::onnxruntime::OnnxRuntime;
+use kvscatter_onnxruntime::OnnxRuntime;
 use support::request;
 
 fn say(certificate: &Certificate) -> String {

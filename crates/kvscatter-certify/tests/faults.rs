@@ -11,6 +11,7 @@ use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Verdict};
 use kvscatter_certify::{Error, Request, certify};
 use kvscatter_onnx::{Model, Target, Weights, lower};
+use kvscatter_session as session;
 use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
@@ -140,11 +141,20 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     let error = of(&|request| request.steps = Some(60));
     assert!(matches!(error, Error::PromptTooLong { steps: 60, .. }), "{error}");
     let error = of(&|request| request.memory = 1 << 10);
-    assert!(matches!(error, Error::MemoryLimit { needed: Some(_), limit: 1024 }), "{error}");
+    assert!(
+        matches!(error, Error::Session(session::Error::MemoryLimit { needed: Some(_), limit: 1024 })),
+        "{error}"
+    );
     let error = of(&|request| request.batch = Some(usize::MAX / 2));
-    assert!(matches!(error, Error::MemoryLimit { .. }), "{error}");
+    assert!(matches!(error, Error::Session(session::Error::MemoryLimit { .. })), "{error}");
     let error = of(&|request| request.capacity = Some(65));
-    assert!(matches!(error, Error::SizesDiffer { what: "capacity", got: 64, want: 65, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Session(session::Error::SizesDiffer { what: "capacity", got: 64, want: 65, .. })
+        ),
+        "{error}"
+    );
     let error = of(&|request| (request.prompts, request.batch) = (Some(vec![1]), Some(2)));
     assert!(matches!(error, Error::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &request(Some(STATIC)), &mut |_| {}).unwrap_err();

@@ -23,6 +23,8 @@ pub(crate) enum Error {
     Bench(#[from] kvscatter_bench::Error),
     #[error("{}", files::plain(.0))]
     Certify(#[from] kvscatter_certify::Error),
+    #[error(transparent)]
+    OnnxRuntime(#[from] kvscatter_onnxruntime::Error),
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {want} of rank 1")]
     NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, want: &'static str },

@@ -1,8 +1,6 @@
 //! What the logits should be: each sequence alone, unpadded, on the original or on the model itself run apart.
 
-use super::feed::Feed;
-use super::runner::{Logits, Runner};
-use crate::{Error, Tensor};
+use kvscatter_session::{Error, Feed, Logits, Runner, Tensor, most_likely};
 
 /// A sequence of tokens and the scores that it should give.
 #[derive(Clone, Debug, Default)]
@@ -144,15 +142,4 @@ impl<'r> Reference<'r> {
         self.written = after;
         Ok(logits)
     }
-}
-
-/// The entry with the highest score, the first of equal ones; 0 if none is a number.
-pub(crate) fn most_likely(scores: &[f32]) -> usize {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (entry, &score) in scores.iter().enumerate() {
-        if score > best.1 {
-            best = (entry, score);
-        }
-    }
-    best.0
 }

@@ -1,8 +1,7 @@
 //! The rows of a cache in memory: a row is what one slot of one sample holds.
 
+use kvscatter_session::CachePort;
 use std::ops::Range;
-
-use super::interface::CachePort;
 
 /// Where the rows of a dense cache lie: `batch × outer × capacity` runs of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +71,8 @@ pub(crate) fn ranges(slots: impl IntoIterator<Item = usize>) -> Vec<Range<usize>
 mod tests {
     use kvscatter::ElementType;
 
-    use super::super::interface::CachePort;
     use super::{Rows, ranges};
+    use kvscatter_session::CachePort;
 
     #[test]
     fn a_row_of_four_dimensions_is_a_run_in_every_head() {

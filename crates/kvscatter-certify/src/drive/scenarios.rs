@@ -1,8 +1,7 @@
 //! The ways in which a static cache is used, as steps to be run.
 
 use crate::certificate::Phase;
-
-use super::feed::{Feed, SampleFeed};
+use kvscatter_session::{Feed, SampleFeed};
 
 /// A way to use a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

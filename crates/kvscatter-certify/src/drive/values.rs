@@ -132,29 +132,13 @@ pub(crate) fn are_finite(element: ElementType, bytes: &[u8]) -> bool {
     }
 }
 
-/// Logits as numbers; `None` for a type that has none.
-pub(crate) fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Vec<f32>> {
-    Some(match element {
-        ElementType::Float32 => bytes.as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect(),
-        ElementType::Float16 => {
-            bytes.as_chunks().0.iter().map(|&chunk| f16::from_le_bytes(chunk).to_f32()).collect()
-        }
-        ElementType::BFloat16 => {
-            bytes.as_chunks().0.iter().map(|&chunk| bf16::from_le_bytes(chunk).to_f32()).collect()
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "compared at the precision of the others")]
-        ElementType::Float64 => {
-            bytes.as_chunks().0.iter().map(|&chunk| f64::from_le_bytes(chunk) as f32).collect()
-        }
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Numbers, are_finite, can_paint, fill_nan, paint, to_f32};
+    use kvscatter_session::to_f32;
+
+    use super::{Numbers, are_finite, can_paint, fill_nan, paint};
 
     #[test]
     fn canaries_are_finite_at_most_one_and_differ_from_row_to_row() {

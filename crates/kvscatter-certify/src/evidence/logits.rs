@@ -1,9 +1,10 @@
 //! Logits next to those that they should be.
 
 use kvscatter::ElementType;
+use kvscatter_session::most_likely;
 
 use crate::certificate::{Against, Failure, Fill, LogitPlace, LogitsComparison};
-use crate::drive::reference::{Sequence, most_likely};
+use crate::drive::reference::Sequence;
 use crate::report::words;
 
 use super::tally::{Place, Tally};

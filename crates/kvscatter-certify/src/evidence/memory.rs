@@ -1,11 +1,9 @@
 //! Every byte of every cache after a step, against a copy of what was there before and against a run apart.
 
+use kvscatter_session::{CachePort, Feed, SampleFeed, Tensor};
 use std::ops::Range;
 
-use crate::Tensor;
 use crate::certificate::{Failure, SampleSlots};
-use crate::drive::feed::{Feed, SampleFeed};
-use crate::drive::interface::CachePort;
 use crate::drive::rows::{Rows, ranges};
 use crate::drive::values;
 

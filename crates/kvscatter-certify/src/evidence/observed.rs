@@ -1,12 +1,11 @@
 //! What is seen when the model runs: every scenario in place, beside a run apart, with zeros and with canaries.
 
+use kvscatter_session::{self as session, Feed, Logits, Runner};
 use std::collections::BTreeMap;
 
 use crate::Error;
 use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
-use crate::drive::feed::Feed;
 use crate::drive::reference::Sequence;
-use crate::drive::runner::{Logits, Runner};
 use crate::drive::scenarios::Scenario;
 use crate::drive::values::{self, Numbers};
 
@@ -155,11 +154,11 @@ impl<'a> Observer<'a> {
             });
             let (apart, in_place, present_at) = match ran {
                 Ok(ran) => ran,
-                Err(error @ Error::Run { .. }) => {
+                Err(error @ session::Error::Run { .. }) => {
                     self.runs.fail(place.failure(error.to_string()));
                     break;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             };
             let samples = self.memory.look(&mut Moment {
                 place,

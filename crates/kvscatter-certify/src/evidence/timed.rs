@@ -8,14 +8,13 @@ mod cache_path;
 mod decode;
 mod memory;
 
+use kvscatter_session::{CachePort, Engine, Interface, Options};
 use std::path::Path;
 
 use kvscatter_onnx::Model;
 
+use crate::Error;
 use crate::certificate::{BytesMoved, Check, Timings};
-use crate::drive::interface::{CachePort, Interface};
-use crate::engine::Options;
-use crate::{Engine, Error};
 
 /// What is timed.
 pub(crate) struct Subject<'a> {

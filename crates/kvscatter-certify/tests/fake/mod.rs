@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_certify::{Engine, Error, Options, Ran, Session, Step, Tensor};
+use kvscatter_session::{Engine, Error, Options, Ran, Session, Step, Tensor};
 
 const HEADS: usize = 2;
 const HEAD: usize = 16;

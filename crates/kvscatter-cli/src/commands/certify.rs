@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
-use kvscatter_certify::onnxruntime::OnnxRuntime;
 use kvscatter_certify::{Progress, Request, certify, report};
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
+use kvscatter_onnxruntime::OnnxRuntime;
 
 use crate::Outcome;
 use crate::error::Error;

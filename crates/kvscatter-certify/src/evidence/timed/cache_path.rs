@@ -2,12 +2,11 @@
 
 use kvscatter_bench::{Samples, units};
 use kvscatter_onnx::{CachePath, Inseparable};
+use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
 
 use super::Timed;
+use crate::Error;
 use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
-use crate::drive::interface::CachePort;
-use crate::engine::{Options, Session, Shared, Step};
-use crate::{Engine, Error, Tensor};
 
 const ID: &str = "cache-path-flat";
 const CLAIM: &str = "The time of each cache's own nodes does not grow with the capacity.";
@@ -179,7 +178,7 @@ impl Alone<'_> {
         let rows = self.path.updates.len();
         let grown = || Tensor::zeros(self.path.past.1, &shape(capacity + rows));
         Ok(Bound {
-            cache: Tensor::zeros(self.path.past.1, &shape(capacity))?,
+            cache: self.session.zeros(self.path.past.1, &shape(capacity))?,
             present: self.path.grows.then(grown).transpose()?,
             inputs,
         })
@@ -213,9 +212,9 @@ mod tests {
 
     use super::{FACTOR, FLAT_UP_TO, time};
     use crate::certificate::{CachePathTimes, Check, Verdict};
-    use crate::drive::interface::Interface;
     use crate::evidence::timed::Timed;
-    use crate::onnxruntime::OnnxRuntime;
+    use kvscatter_onnxruntime::OnnxRuntime;
+    use kvscatter_session::Interface;
 
     fn testdata(name: &str) -> Model {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");

@@ -1,15 +1,13 @@
 //! The time of whole decode steps over the context length, of the model and of the original.
 
+use kvscatter_session::{Engine, Feed, Interface, Options, Session, Shared, Step, Tensor};
 use std::time::{Duration, Instant};
 
 use kvscatter_bench::Samples;
 
 use super::{Subject, Timed};
+use crate::Error;
 use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
-use crate::drive::feed::Feed;
-use crate::drive::interface::Interface;
-use crate::engine::{Options, Session, Shared, Step};
-use crate::{Engine, Error, Tensor};
 
 const MOST_ROUNDS: usize = 21;
 const LEAST_ROUNDS: usize = 5;
@@ -112,7 +110,7 @@ impl<'a> Decoding<'a> {
         let slots = if grows { context + 1 } else { capacity };
         self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, &[], slots)?;
         for port in &self.interface.caches {
-            let zeros = |length| Tensor::zeros(port.element, &port.shape(batch, length));
+            let zeros = |length| self.session.zeros(port.element, &port.shape(batch, length));
             self.pasts.push(zeros(if port.grows { context } else { capacity })?);
             self.presents.push(if port.grows { Some(zeros(context + 1)?) } else { None });
         }

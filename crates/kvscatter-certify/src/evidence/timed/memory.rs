@@ -1,12 +1,11 @@
 //! The most memory that the process holds while it decodes: Linux counts it, and lets the count be begun anew.
 
+use kvscatter_session::{Engine, Feed, Options, Session, Shared, Step};
 use std::fs;
 
 use super::{Subject, Timed};
+use crate::Error;
 use crate::certificate::{PeakMemory, Side};
-use crate::drive::feed::Feed;
-use crate::engine::{Options, Session, Shared, Step};
-use crate::{Engine, Error, Tensor};
 
 /// Decode steps that are run at the end of the capacity.
 const STEPS: usize = 8;
@@ -61,9 +60,11 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
     let ports = &timed.interface.caches;
     let grows = ports.iter().any(|port| port.grows);
     let length = if grows { capacity - steps } else { capacity };
-    let zeros =
-        |length| ports.iter().map(move |port| Tensor::zeros(port.element, &port.shape(batch, length)));
-    let mut caches = zeros(length).collect::<Result<Vec<_>, _>>()?;
+    let zeros = |session: &dyn Session, length| {
+        let zeros = ports.iter().map(|port| session.zeros(port.element, &port.shape(batch, length)));
+        zeros.collect::<Result<Vec<_>, _>>()
+    };
+    let mut caches = zeros(session, length)?;
     for context in capacity - steps..capacity {
         let slots = if grows { context + 1 } else { capacity };
         let inputs = Feed::next(&vec![context; batch], 1).tensors(timed.interface, &[], slots)?;
@@ -80,7 +81,7 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
             session.run(step)?;
             continue;
         }
-        let mut presents = zeros(context + 1).collect::<Result<Vec<_>, _>>()?;
+        let mut presents = zeros(session, context + 1)?;
         step.inputs.extend(ports.iter().zip(&caches).map(|(port, cache)| (port.past.as_str(), cache)));
         let outputs = ports.iter().zip(&mut presents);
         step.outputs = outputs.map(|(port, present)| (port.present.as_str(), present)).collect();

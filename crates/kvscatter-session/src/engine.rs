@@ -1,10 +1,12 @@
 //! What runs a model: an engine loads it, a session runs it on memory of ours.
 //!
-//! Everything that is claimed about memory is seen from here: the caller owns every byte, hands a cache over either
-//! as one tensor that past and present share or as two, and looks at it after the run.
+//! Everything that is claimed about memory is seen from here: the caller holds every tensor, hands a cache over either
+//! as one that past and present share or as two, and looks at it after the run.
 
 use std::path::Path;
 use std::time::Duration;
+
+use kvscatter::ElementType;
 
 use crate::{Error, Tensor};
 
@@ -35,10 +37,19 @@ pub struct Options {
 
 /// A loaded model.
 pub trait Session {
+    /// A tensor of zeros in memory that this engine can write a present to in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+        Tensor::zeros(element, shape)
+    }
+
     /// Runs the model once.
     ///
     /// # Errors
-    /// [`Error::Run`] with the engine's own words.
+    /// [`Error::Run`] with the engine's own words. The caches are there as before, but rows of theirs may have been
+    /// written; [`Error::CacheLost`] where that cannot be.
     fn run(&mut self, step: Step<'_>) -> Result<Ran, Error>;
 }
 
@@ -72,7 +83,7 @@ pub struct Shared<'a> {
 pub struct Ran {
     /// The outputs asked for in [`Step::returned`], in that order, copied after the time was taken.
     pub returned: Vec<Tensor>,
-    /// Where the engine says each present of [`Step::shared`] lies, in that order.
+    /// Where each present of [`Step::shared`] lies by what the engine says, in that order.
     pub present_at: Vec<usize>,
     /// The time of the run alone, without preparing it and copying what is returned.
     pub elapsed: Duration,

@@ -1,4 +1,6 @@
-//! Tensors in memory of ours: an engine reads and writes them where they lie.
+//! Tensors that an engine reads and writes where they lie.
+
+use std::any::Any;
 
 use bytemuck::{Pod, Zeroable};
 use kvscatter::ElementType;
@@ -14,14 +16,29 @@ impl Line {
     const BYTES: usize = 64;
 }
 
-/// A dense tensor that stays where it is for as long as it lives, aligned to 64 bytes.
+/// A dense tensor, in memory of ours or of an engine's.
 ///
-/// Elements are little-endian and 4-bit types packed, as ONNX stores them.
+/// Ours stays where it is for as long as it lives and is aligned to 64 bytes. Elements are little-endian and 4-bit
+/// types packed, as ONNX stores them.
 pub struct Tensor {
     element: ElementType,
     shape: Vec<usize>,
-    lines: Vec<Line>,
+    bytes: Bytes,
     len: usize,
+}
+
+enum Bytes {
+    Ours(Vec<Line>),
+    Theirs(Box<dyn Memory>),
+}
+
+/// Memory that an engine allocates itself, and takes into a run and back.
+pub trait Memory: Any {
+    /// The values' bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// The values' bytes, to be changed.
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 impl Tensor {
@@ -39,7 +56,33 @@ impl Tensor {
         let mut lines = Vec::new();
         lines.try_reserve_exact(len.div_ceil(Line::BYTES)).map_err(|_| too_large())?;
         lines.resize(len.div_ceil(Line::BYTES), Line::zeroed());
-        Ok(Self { element, shape: shape.to_vec(), lines, len })
+        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Ours(lines), len })
+    }
+
+    /// A tensor in an engine's own memory.
+    ///
+    /// # Errors
+    /// [`Error::TensorTooLarge`] for strings and for a shape larger than any buffer, [`Error::ByteCount`] if the memory
+    /// is not exactly what the shape takes.
+    pub fn of_memory(element: ElementType, shape: &[usize], memory: Box<dyn Memory>) -> Result<Self, Error> {
+        let want = (element != ElementType::String).then(|| element.storage_len(shape)).flatten();
+        let want = want.ok_or_else(|| Error::TensorTooLarge { element, shape: shape.to_vec() })?;
+        let got = memory.bytes().len();
+        if got != want {
+            return Err(Error::ByteCount { element, shape: shape.to_vec(), want, got });
+        }
+        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Theirs(memory), len: want })
+    }
+
+    /// The engine's own memory, if this is what it is.
+    pub fn memory_mut<M: Memory>(&mut self) -> Option<&mut M> {
+        match &mut self.bytes {
+            Bytes::Ours(_) => None,
+            Bytes::Theirs(memory) => {
+                let memory: &mut dyn Any = memory.as_mut();
+                memory.downcast_mut()
+            }
+        }
     }
 
     /// An int64 tensor of these values.
@@ -86,28 +129,50 @@ impl Tensor {
     /// The values' bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        bytemuck::must_cast_slice::<Line, u8>(&self.lines).get(..self.len).unwrap_or_default()
+        let bytes = match &self.bytes {
+            Bytes::Ours(lines) => bytemuck::must_cast_slice::<Line, u8>(lines),
+            Bytes::Theirs(memory) => memory.bytes(),
+        };
+        bytes.get(..self.len).unwrap_or_default()
     }
 
     /// The values' bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::must_cast_slice_mut::<Line, u8>(&mut self.lines).get_mut(..self.len).unwrap_or_default()
+        let bytes = match &mut self.bytes {
+            Bytes::Ours(lines) => bytemuck::must_cast_slice_mut::<Line, u8>(lines),
+            Bytes::Theirs(memory) => memory.bytes_mut(),
+        };
+        bytes.get_mut(..self.len).unwrap_or_default()
+    }
+
+    /// How many bytes the values take.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "of bytes: a tensor is no collection of them")]
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     /// Where the first byte lies.
     #[must_use]
     pub fn address(&self) -> usize {
-        self.lines.as_ptr().addr()
+        self.as_ptr().addr()
     }
 
     /// The bytes, through a pointer that may be read but not written through.
-    pub(crate) fn as_ptr(&self) -> *const u8 {
-        self.lines.as_ptr().cast()
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        match &self.bytes {
+            Bytes::Ours(lines) => lines.as_ptr().cast(),
+            Bytes::Theirs(memory) => memory.bytes().as_ptr(),
+        }
     }
 
-    /// The bytes, through a pointer that may be written through.
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.lines.as_mut_ptr().cast()
+    /// The bytes, through a pointer that may be written through for as long as nothing else touches them.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        match &mut self.bytes {
+            Bytes::Ours(lines) => lines.as_mut_ptr().cast(),
+            Bytes::Theirs(memory) => memory.bytes_mut().as_mut_ptr(),
+        }
     }
 }
 

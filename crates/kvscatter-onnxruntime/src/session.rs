@@ -12,8 +12,7 @@ use ort::session::{IoBinding, Session as Loaded};
 use ort::sys::OrtValue;
 use ort::value::{DynTensor, DynTensorValueType, TensorElementType};
 
-use crate::engine::{Options, Ran, Session, Step};
-use crate::{Error, Tensor};
+use kvscatter_session::{Error, Options, Ran, Session, Step, Tensor};
 
 /// A loaded model.
 pub(super) struct OrtSession {
@@ -109,7 +108,7 @@ fn view(session: &Loaded, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, o
         (ort::api().CreateTensorWithDataAsOrtValue)(
             memory.ptr(),
             data.cast::<c_void>(),
-            tensor.bytes().len(),
+            tensor.len(),
             shape.as_ptr(),
             shape.len(),
             element.into(),

@@ -1,11 +1,11 @@
 //! The engine on a real ONNX Runtime. Ignored by default, since no checkout brings one:
-//! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-certify -- --ignored`.
+//! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
 
 use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
-use kvscatter_certify::onnxruntime::OnnxRuntime;
-use kvscatter_certify::{Engine, Error, Options, Shared, Step, Tensor};
+use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_session::{Engine, Error, Options, Shared, Step, Tensor};
 
 const CACHES: [(&str, &str); 4] = [
     ("key_cache.0", "updated_key_cache.0"),

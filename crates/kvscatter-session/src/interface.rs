@@ -10,44 +10,56 @@ use crate::Error;
 
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
-pub(crate) struct Interface {
-    pub(crate) caches: Vec<CachePort>,
-    pub(crate) feeds: Vec<FeedPort>,
-    pub(crate) logits: String,
-    pub(crate) logits_element: ElementType,
+pub struct Interface {
+    /// Every cache, in the order of the model's inputs.
+    pub caches: Vec<CachePort>,
+    /// Every other input, in the order of the model's.
+    pub feeds: Vec<FeedPort>,
+    /// The output with the scores, `[batch, tokens or 1, vocabulary]`.
+    pub logits: String,
+    /// Their type.
+    pub logits_element: ElementType,
     /// The last dimension of the logits, if it is declared.
-    pub(crate) vocabulary: Option<usize>,
+    pub vocabulary: Option<usize>,
     /// How many samples a batch has, if the model leaves no choice.
-    pub(crate) batch: Option<usize>,
+    pub batch: Option<usize>,
     /// Whether the model takes one token of each sample at a time and no more.
-    pub(crate) is_decode_only: bool,
+    pub is_decode_only: bool,
 }
 
 /// A cache.
 #[derive(Clone, Debug)]
-pub(crate) struct CachePort {
-    pub(crate) past: String,
-    pub(crate) present: String,
-    pub(crate) element: ElementType,
-    pub(crate) axis: usize,
+pub struct CachePort {
+    /// The input.
+    pub past: String,
+    /// The output.
+    pub present: String,
+    /// The type of both.
+    pub element: ElementType,
+    /// The axis of the sequence.
+    pub axis: usize,
     /// Past's dimensions; `None` for what is open.
-    pub(crate) dims: Vec<Option<usize>>,
+    pub dims: Vec<Option<usize>>,
     /// Whether present is longer than past: by the new rows.
-    pub(crate) grows: bool,
+    pub grows: bool,
 }
 
 /// Any other input.
 #[derive(Clone, Debug)]
-pub(crate) struct FeedPort {
-    pub(crate) name: String,
-    pub(crate) element: ElementType,
-    pub(crate) rank: usize,
-    pub(crate) purpose: Purpose,
+pub struct FeedPort {
+    /// The input.
+    pub name: String,
+    /// Its type.
+    pub element: ElementType,
+    /// How many dimensions it has.
+    pub rank: usize,
+    /// What it is for.
+    pub purpose: Purpose,
 }
 
 /// What an input is fed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// `[batch, tokens]`.
     Tokens,
     /// `[batch, tokens]`.
@@ -68,11 +80,11 @@ impl Interface {
     /// What a decoder takes and gives.
     ///
     /// # Errors
-    /// [`Error::NoLogits`]; [`Error::InputUnknown`] for an input that nothing here can feed; [`Error::CacheElement`]
-    /// for caches of a type that no canary can be painted in; [`Error::SizesDiffer`] if inputs fix different batches.
-    pub(crate) fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, Error> {
+    /// [`Error::NoLogits`]; [`Error::InputUnknown`] for an input that nothing here can feed; [`Error::TokensFixed`]
+    /// if it takes a fixed number of tokens other than 1; [`Error::SizesDiffer`] if inputs fix different batches.
+    pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, Error> {
         let logits = decoder.logits.as_ref().ok_or(Error::NoLogits)?;
-        let caches = decoder.caches.iter().map(CachePort::of).collect::<Result<Vec<_>, _>>()?;
+        let caches = decoder.caches.iter().map(CachePort::of).collect::<Vec<_>>();
         let others = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
         let computed = computed(graph, decoder);
         let feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
@@ -115,7 +127,7 @@ impl Interface {
     }
 
     /// Whether some input is fed with this.
-    pub(crate) fn takes(&self, purpose: Purpose) -> bool {
+    pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
     }
 
@@ -123,7 +135,7 @@ impl Interface {
     ///
     /// # Errors
     /// [`Error::SizesDiffer`] if they declare different ones.
-    pub(crate) fn capacity(&self) -> Result<Option<usize>, Error> {
+    pub fn capacity(&self) -> Result<Option<usize>, Error> {
         let mut capacity = None;
         for cache in &self.caches {
             let Some(got) = cache.dims.get(cache.axis).copied().flatten() else { continue };
@@ -139,7 +151,7 @@ impl Interface {
     ///
     /// # Errors
     /// [`Error::SizeOpen`] for what stays open.
-    pub(crate) fn settle(&mut self, other: Option<&Self>) -> Result<(), Error> {
+    pub fn settle(&mut self, other: Option<&Self>) -> Result<(), Error> {
         for (index, cache) in self.caches.iter_mut().enumerate() {
             let row = other.and_then(|other| other.caches.get(index)).and_then(CachePort::row);
             cache.settle(row)?;
@@ -149,23 +161,19 @@ impl Interface {
 }
 
 impl CachePort {
-    fn of(cache: &Cache<'_>) -> Result<Self, Error> {
-        let element = cache.element;
-        if !super::values::can_paint(element) {
-            return Err(Error::CacheElement { input: cache.past.to_owned(), element });
-        }
-        Ok(Self {
+    fn of(cache: &Cache<'_>) -> Self {
+        Self {
             past: cache.past.to_owned(),
             present: cache.present.to_owned(),
-            element,
+            element: cache.element,
             axis: cache.axis,
             dims: cache.past_shape.iter().map(|dim| size(*dim)).collect(),
             grows: cache.style.grows() || cache.style == Style::GroupQueryAttention,
-        })
+        }
     }
 
     /// The shape at a batch and a length. Every other dimension is known after [`Interface::settle`].
-    pub(crate) fn shape(&self, batch: usize, length: usize) -> Vec<usize> {
+    pub fn shape(&self, batch: usize, length: usize) -> Vec<usize> {
         let dim = |(index, dim): (usize, &Option<usize>)| match index {
             0 => batch,
             index if index == self.axis => length,

@@ -23,7 +23,7 @@ const ASK_PYTHON: &str = "import sys; \
 /// `python3` of the path).
 ///
 /// # Errors
-/// [`Error::RuntimeUnusable`] if what is named has no library; [`Error::RuntimeMissing`], with the places looked at,
+/// [`Error::Unusable`] if what is named has no library; [`Error::Missing`], with the places looked at,
 /// if nothing is named and Python has none.
 pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(path) = named {
@@ -45,12 +45,12 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
             Err(why) => tried.push(format!("{} ({why})", python.display())),
         }
     }
-    Err(Error::RuntimeMissing { tried })
+    Err(Error::Missing { tried })
 }
 
 /// The library that a path names: itself, or one below it where it is a folder.
 fn library_at(path: &Path) -> Result<PathBuf, Error> {
-    let unusable = |why: String| Error::RuntimeUnusable { path: path.to_owned(), why };
+    let unusable = |why: String| Error::Unusable { path: path.to_owned(), why };
     // Absolute, since the loader looks for relative names elsewhere.
     let path = path.canonicalize().map_err(|error| unusable(without_code(&error)))?;
     if !path.is_dir() {
@@ -165,9 +165,7 @@ mod tests {
             (folder.path().to_owned(), "no libonnxruntime in it"),
             (folder.path().join("absent"), "no such file"),
         ] {
-            let Err(Error::RuntimeUnusable { why, .. }) = library_at(&path) else {
-                panic!("{}", path.display())
-            };
+            let Err(Error::Unusable { why, .. }) = library_at(&path) else { panic!("{}", path.display()) };
             assert!(why.starts_with(says), "{why}");
         }
     }

@@ -1,22 +1,24 @@
 //! A loaded decoder that is run step by step: in place, apart, or growing.
 
-use super::interface::Interface;
-use super::values;
 use crate::engine::{Session, Shared, Step};
+use crate::interface::Interface;
+use crate::numbers;
 use crate::{Error, Tensor};
 
 /// A loaded decoder.
-pub(crate) struct Runner {
+pub struct Runner {
     session: Box<dyn Session>,
-    pub(crate) interface: Interface,
+    /// What it takes and gives.
+    pub interface: Interface,
 }
 
 /// The scores that a step gave.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Logits {
+pub struct Logits {
     /// Tokens of each sample that have some: all of the step's, or the last one.
     tokens: usize,
-    pub(crate) vocabulary: usize,
+    /// Scores of each token.
+    pub vocabulary: usize,
     /// Tokens of each sample in the step.
     width: usize,
     values: Vec<f32>,
@@ -24,7 +26,7 @@ pub(crate) struct Logits {
 
 impl Logits {
     /// The scores after a token of a sample; `None` where the model gives none.
-    pub(crate) fn after(&self, sample: usize, token: usize) -> Option<&[f32]> {
+    pub fn after(&self, sample: usize, token: usize) -> Option<&[f32]> {
         let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;
         let first = (sample * self.tokens + token) * self.vocabulary;
         self.values.get(first..first + self.vocabulary)
@@ -32,21 +34,23 @@ impl Logits {
 }
 
 impl Runner {
-    pub(crate) fn new(session: Box<dyn Session>, interface: Interface) -> Self {
+    /// A model that an engine has loaded, and what it takes.
+    #[must_use]
+    pub fn new(session: Box<dyn Session>, interface: Interface) -> Self {
         Self { session, interface }
     }
 
     /// Caches of zeros.
-    pub(crate) fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, Error> {
+    pub fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, Error> {
         self.interface
             .caches
             .iter()
-            .map(|port| Tensor::zeros(port.element, &port.shape(batch, length)))
+            .map(|port| self.session.zeros(port.element, &port.shape(batch, length)))
             .collect()
     }
 
     /// One step that writes over the caches; and where the engine says each present lies.
-    pub(crate) fn in_place(
+    pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],
         caches: &mut [Tensor],
@@ -68,7 +72,7 @@ impl Runner {
     }
 
     /// One step that leaves the pasts as they are and writes the presents elsewhere.
-    pub(crate) fn apart(
+    pub fn apart(
         &mut self,
         inputs: &[(String, Tensor)],
         pasts: &[Tensor],
@@ -108,7 +112,7 @@ fn logits(interface: &Interface, returned: Vec<Tensor>, batch: usize, width: usi
     if got != batch || (tokens != width && tokens != 1) || vocabulary == 0 {
         return Err(Error::LogitsShape { output: name(), shape, batch, width });
     }
-    let values = values::to_f32(tensor.element(), tensor.bytes())
+    let values = numbers::to_f32(tensor.element(), tensor.bytes())
         .ok_or_else(|| Error::LogitsElement { output: name(), element: tensor.element() })?;
     Ok(Logits { tokens, vocabulary, width, values })
 }

@@ -2,32 +2,34 @@
 
 use std::ops::Range;
 
-use super::interface::{Interface, Purpose};
+use crate::interface::{Interface, Purpose};
 use crate::{Error, Tensor};
 
 /// One step: every sample gets `width` tokens, padding included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Feed {
-    pub(crate) width: usize,
-    pub(crate) samples: Vec<SampleFeed>,
+pub struct Feed {
+    /// Tokens of each sample, padding included.
+    pub width: usize,
+    /// One for each place of the batch.
+    pub samples: Vec<SampleFeed>,
 }
 
 /// What one sample gets: `padding` tokens, then those of its sequence, then padding up to the width.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SampleFeed {
+pub struct SampleFeed {
     /// The first slot that is written.
-    pub(crate) start: usize,
+    pub start: usize,
     /// Tokens of padding before the sequence's.
-    pub(crate) padding: usize,
+    pub padding: usize,
     /// Which tokens of the sequence.
-    pub(crate) tokens: Range<usize>,
+    pub tokens: Range<usize>,
     /// The slot of the sequence's first token: beyond 0 where the sample is padded on the left.
-    pub(crate) first_slot: usize,
+    pub first_slot: usize,
 }
 
 impl Feed {
     /// The next `width` tokens of sequences that begin in slot 0, of which this many are written.
-    pub(crate) fn next(written: &[usize], width: usize) -> Self {
+    pub fn next(written: &[usize], width: usize) -> Self {
         let samples = written.iter().map(|&start| SampleFeed {
             start,
             padding: 0,
@@ -39,7 +41,7 @@ impl Feed {
 
     /// The tensors of every input but the caches. `sequences` are the tokens of each sample; `slots` is what a mask
     /// covers: the capacity, or for a growing cache its length after the step.
-    pub(crate) fn tensors(
+    pub fn tensors(
         &self,
         interface: &Interface,
         sequences: &[&[i64]],
@@ -104,13 +106,13 @@ impl Feed {
 
 impl SampleFeed {
     /// The place in the sequence of the token in a column; `None` for padding.
-    pub(crate) fn position(&self, column: usize) -> Option<usize> {
+    pub fn position(&self, column: usize) -> Option<usize> {
         let position = self.tokens.start.checked_add(column.checked_sub(self.padding)?)?;
         self.tokens.contains(&position).then_some(position)
     }
 
     /// The slots that hold tokens after the step.
-    pub(crate) fn valid(&self) -> Range<usize> {
+    pub fn valid(&self) -> Range<usize> {
         self.first_slot..self.first_slot + self.tokens.end
     }
 }

@@ -3,6 +3,9 @@
 //! The library parses the model's file by itself, so it must be one that is trusted with files from strangers; a
 //! model brings no code to run unless the library was given custom operators, which this engine never does.
 
+#![deny(unsafe_code, reason = "only what calls the library needs any")]
+
+mod error;
 mod locate;
 #[expect(unsafe_code, reason = "the library's interface is C: it is given pointers to our tensors")]
 mod session;
@@ -15,9 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ort::environment::Environment;
 
-use crate::Error;
-use crate::engine::{Engine, Options, Session};
+use kvscatter_session::{Engine, Options, Session};
 
+pub use error::Error;
 pub use locate::locate;
 
 /// The oldest version with `TensorScatter`.
@@ -46,15 +49,13 @@ impl OnnxRuntime {
     /// Loading a library runs its code: name only files that are trusted.
     ///
     /// # Errors
-    /// As [`locate`]; [`Error::RuntimeUnusable`] if the file is no such library, [`Error::RuntimeTooOld`] if it is
-    /// older than [`OLDEST`], [`Error::RuntimeLoaded`] if this process has loaded another one before.
+    /// As [`locate`]; [`Error::Unusable`] if the file is no such library, [`Error::TooOld`] if it is
+    /// older than [`OLDEST`], [`Error::Loaded`] if this process has loaded another one before.
     pub fn load(named: Option<&Path>) -> Result<Self, Error> {
         Self::load_library(locate(named)?).map_err(|error| {
             match (error, named.filter(|path| path.is_file())) {
                 // As it was named, not where that leads.
-                (Error::RuntimeUnusable { why, .. }, Some(named)) => {
-                    Error::RuntimeUnusable { path: named.to_owned(), why }
-                }
+                (Error::Unusable { why, .. }, Some(named)) => Error::Unusable { path: named.to_owned(), why },
                 (error, _) => error,
             }
         })
@@ -69,16 +70,16 @@ impl OnnxRuntime {
     fn load_library(library: PathBuf) -> Result<Self, Error> {
         let version = version_of(&library)?;
         if Version::parse(&version).is_none_or(|version| version < OLDEST) {
-            return Err(Error::RuntimeTooOld { path: library, version });
+            return Err(Error::TooOld { path: library, version });
         }
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let environment = match &*loaded {
             Some((path, environment)) if *path == library => environment.clone(),
             Some((path, _)) => {
-                return Err(Error::RuntimeLoaded { path: library, loaded: path.clone() });
+                return Err(Error::Loaded { path: library, loaded: path.clone() });
             }
             None => {
-                let unusable = |why: String| Error::RuntimeUnusable { path: library.clone(), why };
+                let unusable = |why: String| Error::Unusable { path: library.clone(), why };
                 let environment = ort::init_from(&library)
                     .map_err(|error| unusable(error.to_string()))?
                     .with_telemetry(false)
@@ -107,7 +108,7 @@ impl Engine for OnnxRuntime {
         "CPU"
     }
 
-    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, Error> {
+    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, kvscatter_session::Error> {
         Ok(Box::new(session::OrtSession::load(&self.environment, model, options, self.label())?))
     }
 }
@@ -138,7 +139,7 @@ impl fmt::Display for Version {
 #[expect(unsafe_code, reason = "a library's function is called by its name")]
 fn version_of(library: &Path) -> Result<String, Error> {
     type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
-    let unusable = |why: &str| Error::RuntimeUnusable { path: library.to_owned(), why: why.to_owned() };
+    let unusable = |why: &str| Error::Unusable { path: library.to_owned(), why: why.to_owned() };
     let no_library = |error: libloading::Error| {
         // The loader's own words, which begin with the path that the error names already.
         let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -182,7 +183,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("libonnxruntime.so");
         std::fs::write(&file, "not a library").unwrap();
-        let Err(Error::RuntimeUnusable { why, .. }) = OnnxRuntime::load(Some(&file)) else { panic!() };
+        let Err(Error::Unusable { why, .. }) = OnnxRuntime::load(Some(&file)) else { panic!() };
         assert!(why.starts_with("cannot be loaded: "), "{why}");
     }
 
@@ -195,9 +196,7 @@ mod tests {
             .filter_map(|line| line.split_whitespace().last())
             .find(|p| p.contains("libc.so"))
             .unwrap();
-        let Err(Error::RuntimeUnusable { why, .. }) = OnnxRuntime::load(Some(libc.as_ref())) else {
-            panic!()
-        };
+        let Err(Error::Unusable { why, .. }) = OnnxRuntime::load(Some(libc.as_ref())) else { panic!() };
         assert!(why.contains("OrtGetApiBase"), "{why}");
     }
 }

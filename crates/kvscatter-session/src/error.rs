@@ -1,0 +1,139 @@
+//! Why a decoder cannot be run, or not so.
+
+use std::path::PathBuf;
+
+use kvscatter::ElementType;
+
+use crate::Sample;
+
+/// Why a decoder cannot be run, or not so. Nothing has been written then, unless it is [`Run`](Self::Run).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum Error {
+    /// The model's file or graph.
+    #[error(transparent)]
+    Onnx(#[from] kvscatter_onnx::Error),
+
+    // Memory.
+    /// No buffer holds such a tensor, or the system has no memory for it.
+    #[error("no memory for a tensor of {element} of shape {shape:?}")]
+    TensorTooLarge { element: ElementType, shape: Vec<usize> },
+    /// The values do not fill the shape.
+    #[error("shape {shape:?} takes {want} values, got {got}")]
+    ValueCount { shape: Vec<usize>, want: usize, got: usize },
+    /// An engine's own memory is not what the tensor should be.
+    #[error("a tensor of {element} of shape {shape:?} takes {want} bytes, got {got}")]
+    ByteCount { element: ElementType, shape: Vec<usize>, want: usize, got: usize },
+    /// An integer has to be fed in a type that does not hold it.
+    #[error("{value} does not fit an input of {element}")]
+    InputType { element: ElementType, value: i64 },
+    /// The files claim more than is allowed.
+    #[error("caches and logits take {}, the limit is {limit} bytes (--memory)", needed.map_or("more bytes than can be counted".to_owned(), |needed| format!("{needed} bytes")))]
+    MemoryLimit { needed: Option<u64>, limit: u64 },
+
+    // What the model is.
+    /// A model without caches is no decoder that is run step by step.
+    #[error("the model has no caches: no output that continues an input")]
+    NoCaches,
+    /// Its presents are longer than its pasts.
+    #[error("cache {input:?} is not static: its style is {style}{hint}")]
+    NotStatic { input: String, style: String, hint: &'static str },
+    /// Nothing says where a step writes.
+    #[error("the model takes no write_indices: where each sample is written cannot be said")]
+    NoWriteIndices,
+    /// No output looks like scores of the next token.
+    #[error("the model has no output of logits: of rank 3 and a floating-point type, beside its caches")]
+    NoLogits,
+    /// Nothing is known that feeds it.
+    #[error("input {input:?} is neither a cache nor tokens, positions, mask or lengths: it cannot be fed")]
+    InputUnknown { input: String },
+    /// It is fed with another rank.
+    #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(want))]
+    InputRank { input: String, rank: usize, want: Vec<usize> },
+    /// The model takes a fixed number of tokens.
+    #[error("the model takes exactly {size} tokens a step; one, or an open number of them, can be run")]
+    TokensFixed { size: usize },
+    /// A dimension that nothing tells.
+    #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be")]
+    SizeOpen { input: String, axis: usize },
+    /// Two places say different things.
+    #[error("{what} is {want}, but {input:?} has {got}")]
+    SizesDiffer { what: &'static str, input: String, got: usize, want: usize },
+    /// The capacity is neither declared nor given.
+    #[error("the caches have an open capacity: give one (--capacity)")]
+    CapacityOpen,
+    /// Another one is asked for than the model has.
+    #[error("the model's {what} is fixed to {fixed}, got {got}")]
+    SizeFixed { what: &'static str, fixed: usize, got: usize },
+    /// A size that no session can have.
+    #[error("a batch of {batch} and a capacity of {capacity}: both must be at least 1")]
+    Empty { batch: usize, capacity: usize },
+    /// The logits are not what a decoder gives.
+    #[error(
+        "output {output:?} is of shape {shape:?}, for {batch} samples of {width} tokens it must be [{batch}, {width} or 1, vocabulary]"
+    )]
+    LogitsShape { output: String, shape: Vec<usize>, batch: usize, width: usize },
+    /// They are no numbers that can be compared.
+    #[error("output {output:?} is of {element}, which is not compared")]
+    LogitsElement { output: String, element: ElementType },
+
+    // What is asked of a running batch.
+    /// Every place is taken.
+    #[error("the batch has {batch} places, and all are taken")]
+    BatchFull { batch: usize },
+    /// It was removed, or is another session's.
+    #[error("{sample} is not in this batch: it was removed, or never added here")]
+    NoSuchSample { sample: Sample },
+    /// It is named more than once in one step.
+    #[error("{sample} is given tokens twice in one step")]
+    SampleTwice { sample: Sample },
+    /// There is nothing to run.
+    #[error("{sample} is given no tokens: at least 1 is needed")]
+    NoTokens { sample: Sample },
+    /// No sample is named.
+    #[error("no sample is given tokens")]
+    NoSamples,
+    /// A chunk of nothing never ends.
+    #[error("a chunk of 0 tokens: at least 1 is needed")]
+    NoChunk,
+    /// It would outgrow its capacity.
+    #[error("{sample}: {length} + {tokens} tokens exceed the cache's capacity of {capacity}")]
+    CapacityExceeded { sample: Sample, length: usize, tokens: usize, capacity: usize },
+    /// The model has no such token.
+    #[error("{sample}: token {index} is {token}, the vocabulary has 0 to {}", vocabulary.saturating_sub(1))]
+    TokenUnknown { sample: Sample, index: usize, token: i64, vocabulary: usize },
+    /// There is less to keep.
+    #[error("{sample} cannot be truncated to {to}: its length is {length}")]
+    TruncateBeyond { sample: Sample, to: usize, length: usize },
+    /// A growing cache has one length for all samples.
+    #[error(
+        "prompts of {first} and {other} tokens: caches that grow take one length; kvscatter convert makes them static"
+    )]
+    Ragged { first: usize, other: usize },
+    /// There is nothing to continue.
+    #[error("prompt {prompt} is empty: at least one token is needed")]
+    PromptEmpty { prompt: usize },
+    /// There is nothing to generate from.
+    #[error("no prompt is given")]
+    NoPrompts,
+    /// Logits that no number is the largest of.
+    #[error("{sample}: the scores after its last token are not numbers")]
+    NotANumber { sample: Sample },
+
+    // An engine's verdicts on models.
+    /// It does not take the model.
+    #[error("{}: {engine} cannot load it: {says}", path.display())]
+    Load { path: PathBuf, engine: String, says: String },
+    /// It does not run the model. Rows beyond the samples' lengths may have been written; their lengths are as before.
+    #[error("{engine} cannot run the model: {says}")]
+    Run { engine: String, says: String },
+    /// It lost a cache in a failed run.
+    #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
+    CacheLost { engine: String, cache: String },
+}
+
+/// `1 or 2`.
+fn ranks(ranks: &[usize]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+}
