@@ -1,13 +1,14 @@
 //! Inputs for a model that nobody gave values for: reproducible from a seed, and valid by construction.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use kvscatter::ElementType;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use crate::eval::{Evaluator, Op, TensorType, Types, bytes};
-use crate::{Data, Dimension, Error, Model, Tensor, storage_len};
+use crate::{Data, Dimension, Error, Model, Tensor, ValueInfo, storage_len};
 
 mod indices;
 mod values;
@@ -65,34 +66,75 @@ pub fn missing_inputs(
     let fed = missing.iter().map(|(&name, ty)| (name, ty.clone())).chain(given_types).collect();
     let types = evaluator.infer(&fed)?;
     let ranges = indices::ranges(evaluator, &types, given)?;
-    check_memory(evaluator, &missing)?;
+    check_memory(missing.values().map(|ty| (ty.element, &*ty.shape)), evaluator.limit())?;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut inputs = BTreeMap::new();
     for (name, ty) in missing {
-        let len = storage_len(ty.element, &ty.shape)?;
-        let data = match ranges.get(name) {
-            Some(range) => Data::Bytes(values::int64s_within(range, len, &mut random)),
-            None => values::any(ty.element, len, &mut random),
+        let tensor = match ranges.get(name) {
+            Some(range) => {
+                let len = storage_len(ty.element, &ty.shape)?;
+                let data = Data::Bytes(values::int64s_within(range, len, &mut random));
+                Tensor::new(ty.element, ty.shape.to_vec(), data)?
+            }
+            None => any(ty.element, &ty.shape, &mut random)?,
         };
-        inputs.insert(name.to_owned(), Tensor::new(ty.element, ty.shape.to_vec(), data)?);
+        inputs.insert(name.to_owned(), tensor);
     }
     Ok(inputs)
 }
 
-/// The type of every input that must be fed and is not given.
-fn missing_types<'m>(
-    evaluator: &Evaluator<'m>,
+/// Tensors of any values, as [`inputs`] makes them, by the name of each and in the order of the names.
+///
+/// # Errors
+/// [`Error::MemoryLimit`] if they take more than `memory_limit` bytes; [`Error::Tensor`] for an impossible shape.
+pub fn tensors(
+    types: &BTreeMap<&str, (ElementType, Vec<usize>)>,
+    seed: u64,
+    memory_limit: u64,
+) -> Result<BTreeMap<String, Tensor>, Error> {
+    check_memory(types.values().map(|(element, shape)| (*element, shape.as_slice())), memory_limit)?;
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let made = types
+        .iter()
+        .map(|(&name, (element, shape))| Ok((name.to_owned(), any(*element, shape, &mut random)?)));
+    made.collect()
+}
+
+/// Integers of a range that is not empty.
+#[must_use]
+pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> {
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let bytes = values::int64s_within(range, count.saturating_mul(8), &mut random);
+    bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+}
+
+/// The shapes of those of a graph's inputs that are to be made and are not given.
+///
+/// Open dimensions have the sizes that `dims` gives under their [keys](crate::ValueInfo::dim_key), or those they have
+/// in the tensors given.
+///
+/// # Errors
+/// [`Error::ShapeUnknown`], [`Error::DimsMissing`], [`Error::DimUnused`] for a size that none of the inputs has,
+/// [`Error::InputUnknown`] and [`Error::SymbolConflict`].
+pub fn missing_shapes<'m>(
+    inputs: &[ValueInfo<'m>],
+    is_made: impl Fn(&ValueInfo<'m>) -> bool,
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
-) -> Result<BTreeMap<&'m str, TensorType>, Error> {
+) -> Result<BTreeMap<&'m str, Vec<usize>>, Error> {
+    let sizes = sizes(inputs, given, dims)?;
     let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
-    let sizes = sizes(evaluator, given, dims, &mut unused)?;
     let mut open: Vec<OpenDim> = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut types = BTreeMap::new();
-    for input in evaluator.required_inputs().filter(|input| !given.contains_key(input.name)) {
-        let shape =
-            input.shape.as_ref().ok_or_else(|| Error::ShapeUnknown { name: input.name.to_owned() })?;
+    let mut shapes = BTreeMap::new();
+    for input in inputs {
+        let is_made = is_made(input) && !given.contains_key(input.name);
+        let Some(shape) = &input.shape else {
+            match is_made {
+                true => return Err(Error::ShapeUnknown { name: input.name.to_owned() }),
+                false => continue,
+            }
+        };
         let mut known = Vec::with_capacity(shape.len());
         for (axis, dim) in shape.iter().enumerate() {
             match (*dim, input.dim_key(axis)) {
@@ -101,7 +143,7 @@ fn missing_types<'m>(
                     unused.remove(dim.as_str());
                     match sizes.get(&dim) {
                         Some(&size) => known.push(size),
-                        None if seen.insert(dim.clone()) => {
+                        None if is_made && seen.insert(dim.clone()) => {
                             open.push(OpenDim { dim, input: input.name.to_owned() });
                         }
                         None => {}
@@ -110,31 +152,48 @@ fn missing_types<'m>(
                 (_, None) => {}
             }
         }
-        types.insert(input.name, TensorType { element: input.element, shape: known.into() });
+        if is_made {
+            shapes.insert(input.name, known);
+        }
     }
     if !open.is_empty() {
         return Err(Error::DimsMissing { open });
     }
     match unused.first() {
         Some(&dim) => Err(Error::DimUnused { dim: dim.to_owned() }),
-        None => Ok(types),
+        None => Ok(shapes),
     }
+}
+
+/// The type of every input that must be fed and is not given.
+fn missing_types<'m>(
+    evaluator: &Evaluator<'m>,
+    given: &BTreeMap<&str, &Tensor>,
+    dims: &BTreeMap<String, usize>,
+) -> Result<BTreeMap<&'m str, TensorType>, Error> {
+    let required: BTreeSet<&str> = evaluator.required_inputs().map(|input| input.name).collect();
+    let mut inputs = evaluator.inputs().to_vec();
+    inputs.retain(|input| required.contains(input.name) || given.contains_key(input.name));
+    let mut shapes = missing_shapes(&inputs, |_| true, given, dims)?;
+    let typed = inputs.iter().filter_map(|input| {
+        let shape = shapes.remove(input.name)?.into();
+        Some((input.name, TensorType { element: input.element, shape }))
+    });
+    Ok(typed.collect())
 }
 
 /// The sizes of open dimensions: those asked for, and those of the tensors given.
 fn sizes(
-    evaluator: &Evaluator<'_>,
+    inputs: &[ValueInfo<'_>],
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
-    unused: &mut BTreeSet<&str>,
 ) -> Result<BTreeMap<String, usize>, Error> {
     let mut sizes = dims.clone();
     for (&name, tensor) in given {
-        let input = evaluator.inputs().iter().find(|input| input.name == name);
+        let input = inputs.iter().find(|input| input.name == name);
         let input = input.ok_or_else(|| Error::InputUnknown { name: name.to_owned() })?;
         for (axis, &got) in tensor.shape().iter().enumerate() {
             let Some(key) = input.dim_key(axis) else { continue };
-            unused.remove(key.as_str());
             let want = *sizes.entry(key.clone()).or_insert(got);
             if want != got {
                 return Err(Error::SymbolConflict { name: name.to_owned(), axis, symbol: key, want, got });
@@ -144,13 +203,20 @@ fn sizes(
     Ok(sizes)
 }
 
-fn check_memory(evaluator: &Evaluator<'_>, types: &BTreeMap<&str, TensorType>) -> Result<(), Error> {
+fn check_memory<'a>(
+    types: impl Iterator<Item = (ElementType, &'a [usize])>,
+    limit: u64,
+) -> Result<(), Error> {
     let mut needed = 0_u64;
-    for ty in types.values() {
-        let len = bytes(storage_len(ty.element, &ty.shape)?);
-        let footprint = if ty.element == ElementType::String { values::STRING_FOOTPRINT } else { 1 };
+    for (element, shape) in types {
+        let len = bytes(storage_len(element, shape)?);
+        let footprint = if element == ElementType::String { values::STRING_FOOTPRINT } else { 1 };
         needed = needed.saturating_add(len.saturating_mul(footprint));
     }
-    let limit = evaluator.limit();
     if needed > limit { Err(Error::MemoryLimit { needed, limit }) } else { Ok(()) }
+}
+
+fn any(element: ElementType, shape: &[usize], random: &mut Pcg64Mcg) -> Result<Tensor, Error> {
+    let data = values::any(element, storage_len(element, shape)?, random);
+    Ok(Tensor::new(element, shape.to_vec(), data)?)
 }

@@ -188,3 +188,32 @@ fn given_tensors_that_do_not_fit() {
     let error = refused("i", &i, &[("u[1]", 3)]);
     assert!(matches!(&error, Error::MemoryLimit { needed: 38, limit: 31 }), "{error}");
 }
+
+/// What only a part of the inputs is made for: the others need no sizes, but theirs are known names.
+#[test]
+fn shapes_of_some_inputs() {
+    let one = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let inputs = one.graph().unwrap().inputs().unwrap();
+    let shapes = |sizes: &[(&str, usize)]| {
+        generate::missing_shapes(&inputs, |input| input.name == "x", &BTreeMap::new(), &dims(sizes))
+    };
+    let made = shapes(&[("batch", 2), ("u[1]", 3)]).unwrap();
+    assert_eq!(made, BTreeMap::from([("x", vec![2, 8])]));
+    assert_eq!(shapes(&[("batch", 2)]).unwrap(), made);
+    assert!(matches!(shapes(&[]), Err(Error::DimsMissing { open }) if open.len() == 1));
+    assert!(matches!(shapes(&[("batch", 2), ("rows", 3)]), Err(Error::DimUnused { .. })));
+}
+
+#[test]
+fn tensors_without_a_graph() {
+    let types = BTreeMap::from([("k", (ElementType::Float32, vec![2, 3])), ("s", (Int8, vec![4]))]);
+    let made = generate::tensors(&types, 7, 28).unwrap();
+    assert_eq!(made["k"].shape(), [2, 3]);
+    assert_eq!(made, generate::tensors(&types, 7, 28).unwrap());
+    assert_ne!(made, generate::tensors(&types, 8, 28).unwrap());
+    let refused = generate::tensors(&types, 7, 27);
+    assert!(matches!(refused, Err(Error::MemoryLimit { needed: 28, limit: 27 })));
+
+    let drawn = generate::int64s(&(-2..=2), 200, 7);
+    assert_eq!((drawn.len(), drawn.iter().min(), drawn.iter().max()), (200, Some(&-2), Some(&2)));
+}
