@@ -116,8 +116,17 @@ pub(crate) fn docs() -> Step {
     Step::new("docs", vec![doc])
 }
 
+/// The core alone, as [`kernels()`] builds it: with others its dependencies have more features, and what is built with
+/// those is built again without them.
 pub(crate) fn unit() -> Step {
-    Step::new("unit", vec![cargo("test --workspace")])
+    let core = cargo("test -p kvscatter --features=picture");
+    Step::new("unit", vec![core, cargo("test --workspace --exclude kvscatter")])
+}
+
+/// The command as [`unit()`] builds it, next to the tests of it. (`cargo build -p kvscatter-cli` gives its dependencies
+/// fewer features, and so builds all of them again.)
+pub(crate) fn command() -> Command {
+    cargo("test --workspace --exclude kvscatter --test cli --no-run")
 }
 
 /// The core's suite on every instruction set that it has kernels for: with limits so small that the suite's tensors

@@ -2,7 +2,7 @@
 
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::Step;
-use crate::steps::{cargo, target_dir};
+use crate::steps::{cargo, command, target_dir};
 
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
 const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
@@ -14,10 +14,10 @@ pub(crate) fn models() -> Step {
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", TESTS]);
     tests.env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"));
-    let mut engine = cargo("test -p kvscatter-certify -p kvscatter-onnxruntime -- --ignored");
+    let mut engine = cargo("test --workspace --exclude kvscatter --tests -- --ignored");
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());
     }
     let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
-    Step::new("models", vec![environment.make(), cargo("build -p kvscatter-cli"), tests, engine]).needs(needs)
+    Step::new("models", vec![environment.make(), command(), tests, engine]).needs(needs)
 }

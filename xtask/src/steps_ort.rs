@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
-use crate::steps::{cargo, target_dir};
+use crate::steps::{cargo, command, target_dir};
 
 /// The first that plugins of this kind work with, the first that has a `TensorScatter` of its own, and the newest.
 const VERSIONS: [&str; 3] = ["1.24.4", "1.25.1", "1.31.1"];
@@ -25,14 +25,14 @@ const GLIBC: Tool = Tool {
 /// The Python suite, in one virtual environment for each version.
 pub(crate) fn ort() -> Step {
     let mut commands = prepare();
-    commands.push(cargo("build -p kvscatter-cli"));
+    commands.push(command());
     let mut too_old = python(TOO_OLD);
     too_old.arg(format!("{TESTS}/too_old.py"));
     commands.push(too_old);
-    let command = target_dir().join("debug/kvscatter");
+    let built = target_dir().join("debug/kvscatter");
     commands.extend(VERSIONS.map(|version| {
         let mut tests = python(version);
-        tests.args(["-m", "pytest", "--quiet", TESTS]).env("KVSCATTER_COMMAND", &command);
+        tests.args(["-m", "pytest", "--quiet", TESTS]).env("KVSCATTER_COMMAND", &built);
         tests
     }));
     Step::new("ort", commands).needs(needs())

@@ -152,6 +152,8 @@ fn sdist() -> Step {
     // To cargo its crates are those of the workspace, by their paths within it: in one build folder it would take the
     // one for the other.
     install.env("CARGO_TARGET_DIR", target_dir().join("python/sdist-build"));
+    // The second build of the package: as fast as it can be, since the wheel's tests have seen the optimised one.
+    install.env("MATURIN_PEP517_ARGS", "--profile=dev");
     let commands = vec![tools.make(), pack, unpack, uninstall(&tools), install, documents(&tools, &PLAIN)];
     Step::new("python-sdist", commands).needs(needs(&[tools]))
 }
