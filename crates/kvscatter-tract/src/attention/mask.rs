@@ -1,0 +1,65 @@
+//! What a mask adds to the scores of one query.
+
+use std::ops::Range;
+
+use super::kernel::Float;
+
+/// A mask over `[batch, query heads, queries, keys]`, any of whose first three axes may be missing or 1. Keys that it is
+/// too short for are not seen.
+#[derive(Clone, Copy)]
+pub(super) struct Mask<'a, T> {
+    values: Values<'a, T>,
+    keys: usize,
+    /// Elements from one index to the next; 0 along an axis that is missing or 1.
+    strides: [usize; 3],
+}
+
+/// Whether a key is seen, or what is added to its score.
+#[derive(Clone, Copy)]
+pub(super) enum Values<'a, T> {
+    Seen(&'a [bool]),
+    Added(&'a [T]),
+}
+
+impl<'a, T: Float> Mask<'a, T> {
+    /// # Errors
+    /// In words, a shape that does not broadcast to `[batch, query heads, queries, total]`.
+    pub(super) fn new(values: Values<'a, T>, shape: &[usize], want: [usize; 4]) -> Result<Self, String> {
+        let refused = || format!("attn_mask of shape {shape:?} does not broadcast to {want:?}");
+        let [outer @ .., keys] = shape else { return Err(refused()) };
+        if outer.len() > 3 || *keys > want[3] {
+            return Err(refused());
+        }
+        let mut strides = [0; 3];
+        let mut step = *keys;
+        for (axis, &dim) in (0..3).rev().zip(outer.iter().rev()) {
+            if dim != 1 && dim != want[axis] {
+                return Err(refused());
+            }
+            strides[axis] = if dim == 1 { 0 } else { step };
+            step *= dim;
+        }
+        Ok(Self { values, keys: *keys, strides })
+    }
+
+    /// Writes what is added to the scores of these keys: negative infinity for those that are not seen.
+    pub(super) fn fill(&self, at: [usize; 3], keys: Range<usize>, bias: &mut [f32]) {
+        let first: usize = at.iter().zip(self.strides).map(|(index, stride)| index * stride).sum();
+        let there = keys.end.min(self.keys).saturating_sub(keys.start);
+        let (known, beyond) = bias.split_at_mut(there);
+        beyond.fill(f32::NEG_INFINITY);
+        let range = first + keys.start..first + keys.start + there;
+        match self.values {
+            Values::Seen(seen) => {
+                for (bias, seen) in known.iter_mut().zip(&seen[range]) {
+                    *bias = if *seen { 0.0 } else { f32::NEG_INFINITY };
+                }
+            }
+            Values::Added(added) => {
+                for (bias, added) in known.iter_mut().zip(&added[range]) {
+                    *bias = added.to_f32();
+                }
+            }
+        }
+    }
+}

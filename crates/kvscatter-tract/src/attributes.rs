@@ -1,0 +1,60 @@
+//! A node as its file has it: which attributes, inputs and outputs there are.
+
+use tract_onnx::pb::NodeProto;
+use tract_onnx::pb::attribute_proto::AttributeType;
+
+use crate::NodeError;
+use crate::error::is_onnx;
+
+/// A node of ONNX's own domain whose attributes are all known.
+pub(crate) struct Attributes<'a> {
+    node: &'a NodeProto,
+}
+
+impl<'a> Attributes<'a> {
+    /// # Errors
+    /// An operator of another domain, and attributes whose names are not among these.
+    pub(crate) fn of(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
+        if !is_onnx(node) {
+            return Err(NodeError::of(node, "only the operator of ONNX's own domain is known"));
+        }
+        let unknown = node.attribute.iter().find(|attribute| !known.contains(&attribute.name.as_str()));
+        match unknown {
+            Some(unknown) => Err(NodeError::of(node, format!("unknown attribute {:?}", unknown.name))),
+            None => Ok(Self { node }),
+        }
+    }
+
+    pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, NodeError> {
+        self.value(name, AttributeType::Int, "an integer").map(|found| found.map(|attribute| attribute.i))
+    }
+
+    pub(crate) fn float(&self, name: &str) -> Result<Option<f32>, NodeError> {
+        self.value(name, AttributeType::Float, "a number").map(|found| found.map(|attribute| attribute.f))
+    }
+
+    pub(crate) fn string(&self, name: &str) -> Result<Option<String>, NodeError> {
+        let found = self.value(name, AttributeType::String, "a string")?;
+        Ok(found.map(|attribute| String::from_utf8_lossy(&attribute.s).into_owned()))
+    }
+
+    fn value(
+        &self,
+        name: &str,
+        want: AttributeType,
+        words: &str,
+    ) -> Result<Option<&'a tract_onnx::pb::AttributeProto>, NodeError> {
+        match self.node.attribute.iter().find(|attribute| attribute.name == name) {
+            Some(attribute) if attribute.r#type != i32::from(want) => {
+                Err(NodeError::of(self.node, format!("attribute {name:?} must be {words}")))
+            }
+            found => Ok(found),
+        }
+    }
+}
+
+/// Where an optional input or output lies among those that are there; `None` if it is absent.
+pub(crate) fn place(names: &[String], index: usize) -> Option<usize> {
+    names.get(index).filter(|name| !name.is_empty())?;
+    Some(names.iter().take(index).filter(|name| !name.is_empty()).count())
+}

@@ -1,0 +1,52 @@
+//! A file as a plan.
+
+use std::path::Path;
+
+use kvscatter_session::Options;
+use tract_onnx::pb::{GraphProto, ModelProto};
+use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::infer::Factoid;
+use tract_onnx::tract_hir::internal::*;
+
+use super::prune;
+use super::session::TractSession;
+
+/// Loads a model, with the weights beside it.
+pub(super) fn load(path: &Path, options: Options) -> TractResult<TractSession> {
+    let mut onnx = tract_onnx::onnx();
+    crate::register(&mut onnx);
+    let mut proto = onnx.proto_model_for_path(path)?;
+    let graph = proto.graph.as_mut().context("the file has no graph")?;
+    prune::prune(graph);
+    prune::check(graph, &onnx)?;
+    let outputs = graph.output.iter().map(|output| output.name.clone()).collect();
+    let model = parse(&onnx, &proto, path)?;
+    let inputs = model.inputs.iter().map(|outlet| model.node(outlet.node).name.clone()).collect();
+    let executor = options.threads.filter(|threads| *threads > 1).map(multithread::Executor::multithread);
+    let run = RunOptions { executor, ..RunOptions::default() };
+    let plan = model.into_optimized()?.into_runnable_with_options(&run)?;
+    TractSession::new(&plan, inputs, outputs)
+}
+
+/// The model, with a name for each dimension that has none.
+fn parse(onnx: &tract_onnx::Onnx, proto: &ModelProto, path: &Path) -> TractResult<InferenceModel> {
+    let folder = path.parent().and_then(Path::to_str).context("the folder's name is not UTF-8")?;
+    let parsed = onnx.parse(proto, Some(folder))?;
+    if let Some(input) = parsed.unresolved_inputs.first() {
+        bail!("no node, input or initializer is named {input:?}");
+    }
+    let mut model = parsed.model;
+    for index in 0..model.inputs.len() {
+        let mut fact = model.input_fact(index)?.clone();
+        if fact.shape.is_open() {
+            let name = proto.graph.as_ref().and_then(|graph: &GraphProto| graph.input.get(index));
+            bail!("input {:?} does not declare its rank", name.map_or("", |input| &input.name));
+        }
+        let known = fact.shape.dims().map(|dim| dim.concretize());
+        let dims = known.map(|dim| dim.unwrap_or_else(|| model.symbols.new_with_prefix("dim").into()));
+        let dims: TVec<TDim> = dims.collect();
+        fact.shape = ShapeFactoid::from(dims);
+        model.set_input_fact(index, fact)?;
+    }
+    Ok(model)
+}

@@ -1,0 +1,71 @@
+//! tract's tensors as tensors of a session, and back.
+
+use std::mem;
+
+use kvscatter::ElementType;
+use kvscatter_session::{Error, Memory, Tensor};
+use tract_onnx::prelude::{DatumType, Tensor as Theirs, TractResult};
+use tract_onnx::tract_hir::internal::bail;
+
+use crate::element;
+
+/// A tract tensor that a session's tensor holds: it moves into a plan, and back.
+pub(super) struct Held(Theirs);
+
+impl Held {
+    /// A tensor of tract's, as a session's.
+    pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, Error> {
+        // Types that only tract has, and strings, are no bytes: a session refuses them.
+        let element = element::ours(theirs.datum_type()).unwrap_or(ElementType::String);
+        let shape = theirs.shape().to_vec();
+        Tensor::of_memory(element, &shape, Box::new(Self(theirs)))
+    }
+
+    /// Takes the tensor out. Until [`put`](Self::put) its place holds nothing of use.
+    pub(super) fn take(&mut self) -> Theirs {
+        mem::take(&mut self.0)
+    }
+
+    /// Puts a tensor of the same type and shape back.
+    pub(super) fn put(&mut self, theirs: Theirs) {
+        self.0 = theirs;
+    }
+}
+
+impl Memory for Held {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.as_bytes_mut()
+    }
+}
+
+/// A tensor of zeros in tract's memory.
+pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+    let too_large = || Error::TensorTooLarge { element, shape: shape.to_vec() };
+    let datum = element::theirs(element).filter(|datum| datum.is_number() || *datum == DatumType::Bool);
+    let datum = datum.ok_or_else(too_large)?;
+    let len = element.storage_len(shape).ok_or_else(too_large)?;
+    // tract panics where there is no memory: what is asked for here first is free again when tract asks.
+    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_large())?;
+    Held::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
+}
+
+/// A copy in tract's memory.
+pub(super) fn copy(ours: &Tensor) -> TractResult<Theirs> {
+    let element = ours.element();
+    let Some(datum) = element::theirs(element) else { bail!("it has no tensors of {element}") };
+    if element == ElementType::Bool && ours.bytes().iter().any(|byte| *byte > 1) {
+        bail!("a bool is neither 0 nor 1");
+    }
+    let mut theirs = Theirs::zero_dt(datum, ours.shape())?;
+    theirs.as_bytes_mut().copy_from_slice(ours.bytes());
+    Ok(theirs)
+}
+
+/// Whether a tensor of tract's has the type and shape of ours.
+pub(super) fn fits(theirs: &Theirs, ours: &Tensor) -> bool {
+    element::ours(theirs.datum_type()) == Some(ours.element()) && theirs.shape() == ours.shape()
+}

@@ -1,0 +1,82 @@
+//! What tract says, in one line for people; and the fence that no panic of its passes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tract_onnx::prelude::{TractError, TractResult};
+
+use crate::NodeError;
+
+/// As many characters of a message as anyone reads.
+const LONGEST: usize = 400;
+
+/// Calls tract.
+///
+/// It returns errors for what it was written to expect of a model. Models come from strangers, and where one is not as
+/// expected it may panic instead: that ends here, as an error. What the closure borrows is looked at afterwards only
+/// in ways that hold for a run which stopped half-way.
+///
+/// # Errors
+/// What tract says, in one line that begins with the node that stands in the way, where it names one.
+pub(super) fn fenced<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| of(&error)),
+        Err(panic) => {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(line(&format!("it stopped in the middle: {}", words.unwrap_or("no reason given"))))
+        }
+    }
+}
+
+fn of(error: &TractError) -> String {
+    if let Some(node) = error.chain().find_map(|cause| cause.downcast_ref::<NodeError>()) {
+        return line(&node.to_string());
+    }
+    let why = error.root_cause().to_string();
+    let named = error.chain().map(ToString::to_string).filter_map(|cause| node(&cause)).last();
+    line(&named.map_or(why.clone(), |node| format!("node {node}: {why}")))
+}
+
+/// `"name" (operator)` of a message about a node: `Translating node #12 "name" Operator …`.
+fn node(message: &str) -> Option<String> {
+    let (_, behind) = message.split_once('#')?;
+    let (number, behind) = behind.split_once(" \"")?;
+    number.parse::<usize>().ok()?;
+    let (name, behind) = behind.split_once('"')?;
+    let operator = behind.split_whitespace().next().unwrap_or_default().trim_end_matches(',');
+    Some(if operator.is_empty() { format!("{name:?}") } else { format!("{name:?} ({operator})") })
+}
+
+fn line(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{} …", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::TractError;
+
+    use super::{fenced, node};
+
+    #[test]
+    fn the_node_is_named_and_the_way_to_it_is_not() {
+        assert_eq!(
+            node("Translating node #12 \"/model/Add\" Add ToTyped"),
+            Some("\"/model/Add\" (Add)".to_owned())
+        );
+        assert_eq!(node("a file of #1"), None);
+        let error =
+            TractError::msg("rank 2,\n  not 3").context("Evaluating #3 \"sum\" Add").context("a plan");
+        let Err(says) = fenced(|| Err::<(), _>(error)) else { panic!("an error") };
+        assert_eq!(says, "node \"sum\" (Add): rank 2, not 3");
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let Err(says) = fenced::<()>(|| panic!("index {} out of range", 7)) else { panic!("an error") };
+        assert_eq!(says, "it stopped in the middle: index 7 out of range");
+    }
+}

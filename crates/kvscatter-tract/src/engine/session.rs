@@ -1,0 +1,232 @@
+//! A plan that runs on a session's tensors: caches are moved in and back, the rest is copied.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvscatter::ElementType;
+use kvscatter_session::{Error, Ran, Session, Step, Tensor};
+use tract_onnx::tract_hir::internal::*;
+
+use super::memory::{self, Held};
+use super::{label, says};
+use crate::scatter::ScatterState;
+
+/// A loaded model.
+pub(super) struct TractSession {
+    state: TypedSimpleState,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+}
+
+/// A cache on its way through a run.
+struct Cache {
+    input: usize,
+    output: usize,
+    /// Where its first byte lay.
+    address: usize,
+    /// Holds on to it where the present may be of another shape, so that it can be given back. It is not written in
+    /// place then.
+    kept: Option<TValue>,
+}
+
+impl TractSession {
+    pub(super) fn new(
+        plan: &Arc<TypedSimplePlan>,
+        inputs: Vec<String>,
+        outputs: Vec<String>,
+    ) -> TractResult<Self> {
+        Ok(Self { state: plan.spawn()?, inputs, outputs })
+    }
+
+    fn input(&self, name: &str) -> Result<usize, Error> {
+        self.inputs
+            .iter()
+            .position(|input| input == name)
+            .ok_or_else(|| refused(format!("it has no input {name:?}")))
+    }
+
+    fn output(&self, name: &str) -> Result<usize, Error> {
+        self.outputs
+            .iter()
+            .position(|output| output == name)
+            .ok_or_else(|| refused(format!("it has no output {name:?}")))
+    }
+
+    /// Checks every name, before any cache is moved.
+    fn check_names(&self, step: &Step<'_>) -> Result<(), Error> {
+        let mut given = vec![0_usize; self.inputs.len()];
+        let pasts = step.shared.iter().map(|shared| shared.past);
+        for name in step.inputs.iter().map(|(name, _)| *name).chain(pasts) {
+            let input = self.input(name)?;
+            given.iter_mut().skip(input).take(1).for_each(|count| *count += 1);
+        }
+        if let Some((name, count)) = self.inputs.iter().zip(given).find(|(_, count)| *count != 1) {
+            return Err(refused(format!("input {name:?} is given {count} times")));
+        }
+        let presents = step.shared.iter().map(|shared| shared.present);
+        let others = step.outputs.iter().map(|(name, _)| *name).chain(step.returned.iter().copied());
+        let mut asked = BTreeSet::new();
+        for name in presents.chain(others) {
+            if !asked.insert(self.output(name)?) {
+                return Err(refused(format!("output {name:?} is asked for twice")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the plan its inputs, caches last. An error leaves the caches where they are found again.
+    fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), Error> {
+        for (name, tensor) in &step.inputs {
+            let input = self.input(name)?;
+            let fed = says::fenced(|| self.state.set_input(input, memory::copy(tensor)?.into()));
+            fed.map_err(|says| refused(format!("input {name:?}: {says}")))?;
+        }
+        for shared in &mut step.shared {
+            let (input, output) = (self.input(shared.past)?, self.output(shared.present)?);
+            let theirs = match shared.cache.memory_mut::<Held>() {
+                Some(held) => held.take(),
+                None => says::fenced(|| memory::copy(shared.cache)).map_err(refused)?,
+            };
+            let address = theirs.as_bytes().as_ptr().addr();
+            let value = TValue::from(theirs);
+            caches.push(Cache { input, output, address, kept: Some(value.clone()) });
+            let fed = says::fenced(|| self.state.set_input(input, value));
+            fed.map_err(|says| refused(format!("cache {:?}: {says}", shared.past)))?;
+        }
+        for cache in caches {
+            if self.keeps_shape(cache) {
+                cache.kept = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a present has its past's type and shape in every run.
+    fn keeps_shape(&self, cache: &Cache) -> bool {
+        let model = self.state.model();
+        match (model.input_fact(cache.input), model.output_fact(cache.output)) {
+            (Ok(past), Ok(present)) => past.datum_type == present.datum_type && past.shape == present.shape,
+            _ => false,
+        }
+    }
+
+    /// Finds a cache that a failed run left somewhere: in the plan, or with the node that refused to write it.
+    fn recover(&mut self, cache: &mut Cache) -> Option<TValue> {
+        let is_it =
+            |value: &TValue| value.is_plain_ram() && value.as_bytes().as_ptr().addr() == cache.address;
+        if let Some(kept) = cache.kept.take() {
+            return Some(kept);
+        }
+        let mut values = self.state.turn_state.values.iter().flatten().flatten();
+        if let Some(value) = values.find(|value| is_it(value)) {
+            return Some(value.clone());
+        }
+        let states = self.state.op_states.iter_mut().flatten();
+        let refused = states.filter_map(|state| state.downcast_mut::<ScatterState>()?.take_refused());
+        let found = refused.map(TValue::from).find(is_it);
+        // Where tract made a copy, that is all there is.
+        let outlet = self.state.model().outputs.get(cache.output).copied();
+        found.or_else(|| {
+            let outlet = outlet?;
+            self.state.turn_state.values.get(outlet.node)?.as_ref()?.get(outlet.slot).cloned()
+        })
+    }
+
+    /// Brings the caches back after a run that failed.
+    fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: Error) -> Error {
+        let found: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache)).collect();
+        self.clear();
+        let mut error = error;
+        for (shared, found) in step.shared.into_iter().zip(found) {
+            let theirs =
+                found.map(IntoTensor::into_tensor).filter(|theirs| memory::fits(theirs, shared.cache));
+            match (theirs, shared.cache.memory_mut::<Held>()) {
+                (Some(theirs), Some(held)) => held.put(theirs),
+                (None, Some(_)) => {
+                    error = Error::CacheLost { engine: label(), cache: shared.past.to_owned() };
+                }
+                // It was copied in, and is as it was.
+                (_, None) => {}
+            }
+        }
+        error
+    }
+
+    /// Drops what a run left in the plan.
+    fn clear(&mut self) {
+        // Nothing of it can fail; a plan that was cleared in part is cleared by the next call.
+        let _ = self.state.reset_turn();
+    }
+
+    /// Hands over what a run gave.
+    fn deliver(
+        &self,
+        step: Step<'_>,
+        mut results: Vec<Option<TValue>>,
+    ) -> Result<(Vec<Tensor>, Vec<usize>), Error> {
+        let mut take = |output: usize| {
+            results.get_mut(output).and_then(Option::take).ok_or_else(|| refused("an output is missing"))
+        };
+        let mut present_at = Vec::with_capacity(step.shared.len());
+        for shared in step.shared {
+            let theirs = take(self.output(shared.present)?)?.into_tensor();
+            present_at.push(theirs.as_bytes().as_ptr().addr());
+            match shared.cache.memory_mut::<Held>() {
+                Some(held) => held.put(theirs),
+                None => shared.cache.bytes_mut().copy_from_slice(theirs.as_bytes()),
+            }
+        }
+        for (name, tensor) in step.outputs {
+            let theirs = take(self.output(name)?)?;
+            if !memory::fits(&theirs, tensor) {
+                return Err(refused(format!(
+                    "output {name:?} is of shape {:?}, not {:?}",
+                    theirs.shape(),
+                    tensor.shape()
+                )));
+            }
+            tensor.bytes_mut().copy_from_slice(theirs.as_bytes());
+        }
+        let returned = step.returned.iter().map(|name| Held::wrap(take(self.output(name)?)?.into_tensor()));
+        Ok((returned.collect::<Result<_, _>>()?, present_at))
+    }
+}
+
+impl Session for TractSession {
+    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+        memory::zeros(element, shape)
+    }
+
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+        self.check_names(&step)?;
+        let mut caches = Vec::with_capacity(step.shared.len());
+        if let Err(error) = self.feed(&mut step, &mut caches) {
+            return Err(self.restore(step, caches, error));
+        }
+        let start = Instant::now();
+        let ran = says::fenced(|| self.state.exec());
+        let elapsed = start.elapsed();
+        let results = match ran.and_then(|()| says::fenced(|| self.state.outputs())) {
+            Ok(results) => results,
+            Err(says) => return Err(self.restore(step, caches, refused(says))),
+        };
+        let fits = |(shared, cache): (&kvscatter_session::Shared<'_>, &Cache)| {
+            results.get(cache.output).is_some_and(|value| memory::fits(value, shared.cache))
+        };
+        if let Some(index) = step.shared.iter().zip(&caches).position(|pair| !fits(pair)) {
+            let present = step.shared.get(index).map_or("", |shared| shared.present).to_owned();
+            drop(results);
+            let error = refused(format!("present {present:?} is not of its past's type and shape"));
+            return Err(self.restore(step, caches, error));
+        }
+        self.clear();
+        drop(caches);
+        let (returned, present_at) = self.deliver(step, results.into_iter().map(Some).collect())?;
+        Ok(Ran { returned, present_at, elapsed })
+    }
+}
+
+fn refused(says: impl Into<String>) -> Error {
+    Error::Run { engine: label(), says: says.into() }
+}

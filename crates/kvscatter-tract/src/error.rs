@@ -1,0 +1,38 @@
+//! A node that cannot be built or run.
+
+use std::fmt::Display;
+
+use tract_onnx::pb::NodeProto;
+
+/// Which node stands in the way, and why. It is the source of the error that tract returns.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node:?} ({op}): {why}")]
+pub struct NodeError {
+    /// The node's name, or its first output's where it has none.
+    pub node: String,
+    /// The operator, with its domain where that is not ONNX's own.
+    pub op: String,
+    /// What is wrong, in one line.
+    pub why: String,
+}
+
+impl NodeError {
+    pub(crate) fn of(node: &NodeProto, why: impl Display) -> Self {
+        Self { node: label(node), op: operator(node), why: why.to_string() }
+    }
+}
+
+/// What people find a node by.
+pub(crate) fn label(node: &NodeProto) -> String {
+    let names = [&node.name].into_iter().chain(&node.output);
+    names.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_default()
+}
+
+/// Whether an operator is ONNX's own.
+pub(crate) fn is_onnx(node: &NodeProto) -> bool {
+    matches!(node.domain.as_str(), "" | "ai.onnx")
+}
+
+fn operator(node: &NodeProto) -> String {
+    if is_onnx(node) { node.op_type.clone() } else { format!("{}.{}", node.domain, node.op_type) }
+}

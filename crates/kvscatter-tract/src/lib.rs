@@ -1,0 +1,48 @@
+//! The pure-Rust engine [tract](https://github.com/sonos/tract) with a KV cache that is written where it lies.
+//!
+//! * [`register`] gives tract's ONNX reader `TensorScatter-24`, run by [`kvscatter`] and in place wherever the plan hands
+//!   the cache over exclusively ([`copies`] counts where it did not), and an `Attention` of its own (operator sets 23 to
+//!   25) that knows `nonpad_kv_seqlen` and reads no more of a cache than is valid.
+//! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine): caches are moved into a run and come back, after one
+//!   that failed as well.
+//!
+//! ```
+//! use tract_onnx::prelude::*;
+//!
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-node/test_tensorscatter/model.onnx");
+//! let mut onnx = tract_onnx::onnx();
+//! kvscatter_tract::register(&mut onnx);
+//! let plan = onnx.model_for_path(model)?.into_optimized()?.into_runnable()?;
+//! let mut state = plan.spawn()?;
+//! let cache = Tensor::zero::<f32>(&[2, 1, 4, 5])?;
+//! let update = Tensor::zero::<f32>(&[2, 1, 2, 5])?;
+//! let at = cache.as_bytes().as_ptr();
+//! let present = state.run(tvec!(cache.into(), update.into(), tensor1(&[1_i64, 2]).into()))?;
+//! assert_eq!(present[0].as_bytes().as_ptr(), at); // not copied
+//! assert_eq!(kvscatter_tract::copies(&state), []);
+//! # TractResult::Ok(())
+//! ```
+//!
+//! Limits. tract knows 13 of the 24 element types: no bfloat16, complex, 8-bit or 4-bit floats, nor 4-bit integers.
+//! `Attention` takes float32 and float16. tract folds constants when it loads a model, with no limit on their size:
+//! run models of strangers in a process whose memory is limited.
+#![forbid(unsafe_code)]
+
+mod attention;
+mod attributes;
+mod element;
+mod engine;
+mod error;
+mod scatter;
+
+use tract_onnx::Onnx;
+
+pub use engine::Tract;
+pub use error::NodeError;
+pub use scatter::copies;
+
+/// Adds `TensorScatter` to what tract reads, and replaces its `Attention`.
+pub fn register(onnx: &mut Onnx) {
+    onnx.op_register.insert("TensorScatter", scatter::build);
+    onnx.op_register.insert("Attention", attention::build);
+}

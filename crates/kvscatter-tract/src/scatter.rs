@@ -1,0 +1,266 @@
+//! `TensorScatter-24`: the cache that tract hands over exclusively is written where it lies.
+
+use kvscatter::spec::onnx::{Dimension, Inferred, TensorScatter};
+use kvscatter::{ElementType, Mode, Prepared, Starts, WritePlan};
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_core::ops::cast::cast;
+use tract_onnx::tract_hir::internal::*;
+
+use crate::attributes::{Attributes, place};
+use crate::element;
+use crate::error::{NodeError, label};
+
+/// Makes the operator of a node.
+pub(crate) fn build(
+    _: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    let attributes = Attributes::of(node, &["axis", "mode"])?;
+    let mut write = TensorScatter::new();
+    if let Some(axis) = attributes.integer("axis")? {
+        write = write.axis(axis);
+    }
+    if let Some(mode) = attributes.string("mode")? {
+        let mode: Mode =
+            mode.parse().map_err(|error| NodeError::of(node, format!("{error}, got {mode:?}")))?;
+        write = write.mode(mode);
+    }
+    let inputs = node.input.len();
+    if place(&node.input, 0).is_none() || place(&node.input, 1).is_none() || inputs > 3 {
+        return Err(NodeError::of(node, format!("takes 2 or 3 inputs, got {inputs}")).into());
+    }
+    if place(&node.output, 0).is_none() || node.output.len() != 1 {
+        return Err(NodeError::of(node, format!("has 1 output, got {}", node.output.len())).into());
+    }
+    let takes_indices = place(&node.input, 2).is_some();
+    Ok((expand(Scatter { node: label(node), write, takes_indices }), vec![]))
+}
+
+/// How often each node of this state has copied its cache, because somebody else still held it: by the nodes' names,
+/// those that never did left out.
+///
+/// A state counts for as long as it lives; a plan that is run without one makes and drops a state with every call.
+#[must_use]
+pub fn copies(state: &TypedSimpleState) -> Vec<(String, u64)> {
+    let nodes = state.model().nodes().iter().zip(&state.op_states);
+    nodes
+        .filter_map(|(node, op_state)| {
+            let scatter = op_state.as_ref()?.downcast_ref::<ScatterState>()?;
+            (scatter.copies > 0).then(|| (node.name.clone(), scatter.copies))
+        })
+        .collect()
+}
+
+/// The operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scatter {
+    node: String,
+    write: TensorScatter,
+    takes_indices: bool,
+}
+
+impl Scatter {
+    fn error(&self, why: impl std::fmt::Display) -> NodeError {
+        NodeError { node: self.node.clone(), op: "TensorScatter".to_owned(), why: why.to_string() }
+    }
+
+    fn element(&self, datum: DatumType) -> Result<ElementType, NodeError> {
+        element::ours(datum).ok_or_else(|| self.error(format!("no ONNX tensor is of type {datum:?}")))
+    }
+
+    /// What can be said of the output before shapes are known, and what is wrong already.
+    fn check(&self, inputs: &[&TypedFact]) -> TractResult<()> {
+        let (Some(cache), Some(update)) = (inputs.first(), inputs.get(1)) else {
+            return Err(self.error("takes 2 or 3 inputs").into());
+        };
+        let (cache_shape, update_shape) = (dimensions(cache), dimensions(update));
+        let indices_shape = inputs.get(2).map(|fact| dimensions(fact));
+        let inferred = |fact: &TypedFact, shape| -> Result<Inferred<'_>, NodeError> {
+            Ok(Inferred { element: Some(self.element(fact.datum_type)?), shape: Some(shape) })
+        };
+        let indices = match (inputs.get(2), &indices_shape) {
+            (Some(fact), Some(shape)) => Some(inferred(fact, shape)?),
+            _ => None,
+        };
+        self.write
+            .infer(inferred(cache, &cache_shape)?, inferred(update, &update_shape)?, indices)
+            .map_err(|error| self.error(error))?;
+        Ok(())
+    }
+}
+
+/// A shape that is known in part.
+fn dimensions(fact: &TypedFact) -> Vec<Dimension<'static>> {
+    let known = |dim: &TDim| dim.to_usize().map_or(Dimension::Unknown, Dimension::Known);
+    fact.shape.iter().map(known).collect()
+}
+
+impl Expansion for Scatter {
+    fn name(&self) -> StaticName {
+        "TensorScatter".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_input_arity(inputs, 2 + usize::from(self.takes_indices))?;
+        check_output_arity(outputs, 1)?;
+        let [cache, update, ..] = inputs else { bail!("takes 2 or 3 inputs") };
+        let [present] = outputs else { bail!("has 1 output") };
+        solver.equals(&cache.datum_type, &present.datum_type)?;
+        solver.equals(&cache.shape, &present.shape)?;
+        solver.equals(&cache.datum_type, &update.datum_type)?;
+        solver.equals(&cache.rank, &update.rank)?;
+        if let Some(indices) = inputs.get(2) {
+            solver.equals(&indices.rank, 1)?;
+        }
+        Ok(())
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let mut inputs: TVec<OutletId> = inputs.into();
+        if let Some(indices) = inputs.get_mut(2) {
+            *indices = as_int64(&format!("{prefix}.write_indices"), model, *indices)?;
+        }
+        model.wire_node(prefix, self.clone(), &inputs)
+    }
+}
+
+/// Numbers that tract computes from shapes are of a type of its own, which was int64 in the file.
+pub(crate) fn as_int64(name: &str, model: &mut TypedModel, value: OutletId) -> TractResult<OutletId> {
+    if model.outlet_fact(value)?.datum_type != TDim::datum_type() {
+        return Ok(value);
+    }
+    let wired = model.wire_node(name, cast(i64::datum_type()), &[value])?;
+    wired.first().copied().context("a cast has one output")
+}
+
+impl Op for Scatter {
+    fn name(&self) -> StaticName {
+        "TensorScatter".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl TypedOp for Scatter {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        self.check(inputs)?;
+        Ok(inputs.first().map(|cache| cache.without_value()).into_iter().collect())
+    }
+
+    as_op!();
+}
+
+impl EvalOp for Scatter {
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        Ok(Some(ScatterState::default().run(self, inputs)?))
+    }
+
+    fn state(&self, _: &EvalContext<'_>) -> TractResult<Option<Box<dyn OpState>>> {
+        Ok(Some(Box::new(ScatterState::default())))
+    }
+}
+
+/// What a node keeps from one run to the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ScatterState {
+    last: Option<Shapes>,
+    copies: u64,
+    refused: Option<Tensor>,
+}
+
+/// Shapes, and the write that was prepared for them.
+#[derive(Clone, Debug)]
+struct Shapes {
+    datum: DatumType,
+    cache: TVec<usize>,
+    update: TVec<usize>,
+    prepared: Prepared,
+}
+
+impl ScatterState {
+    /// The cache that the last run was given and refused to write.
+    pub(crate) fn take_refused(&mut self) -> Option<Tensor> {
+        self.refused.take()
+    }
+
+    fn run(&mut self, op: &Scatter, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let mut inputs = inputs.into_iter();
+        let (Some(cache), Some(update)) = (inputs.next(), inputs.next()) else {
+            return Err(op.error("takes 2 or 3 inputs").into());
+        };
+        let indices = inputs.next();
+        let is_shared = !cache.is_exclusive();
+        match plan(&mut self.last, op, &cache, &update, indices.as_deref()) {
+            Ok(plan) => {
+                // Copies if, and only if, it is shared.
+                let mut present = cache.into_tensor();
+                self.copies += u64::from(is_shared);
+                write(&plan, &mut present, &update).map_err(|error| op.error(error))?;
+                Ok(tvec!(present.into()))
+            }
+            Err(error) => {
+                self.refused = (!is_shared).then(|| cache.into_tensor());
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Checks everything about one call: what follows cannot fail.
+fn plan<'a>(
+    last: &'a mut Option<Shapes>,
+    op: &Scatter,
+    cache: &Tensor,
+    update: &Tensor,
+    indices: Option<&'a Tensor>,
+) -> Result<WritePlan<'a>, NodeError> {
+    let (datum, shape, rows) = (cache.datum_type(), cache.shape(), update.shape());
+    if update.datum_type() != datum {
+        return Err(op.error(format!("past_cache is {datum:?}, update {:?}", update.datum_type())));
+    }
+    let is_same = |last: &Shapes| last.datum == datum && *last.cache == *shape && *last.update == *rows;
+    if !last.as_ref().is_some_and(is_same) {
+        let prepared = op.write.prepare(op.element(datum)?, shape, rows).map_err(|error| op.error(error))?;
+        *last = Some(Shapes { datum, cache: shape.into(), update: rows.into(), prepared });
+    }
+    let Some(Shapes { prepared, .. }) = last else { return Err(op.error("nothing was prepared")) };
+    let starts = match indices {
+        None => Starts::Zero,
+        Some(indices) => {
+            let view = indices.try_as_plain_ram().map_err(|error| op.error(error))?;
+            Starts::I64(view.as_slice::<i64>().map_err(|error| op.error(error))?)
+        }
+    };
+    prepared.plan(starts).map_err(|error| op.error(error))
+}
+
+fn write(plan: &WritePlan<'_>, present: &mut Tensor, update: &Tensor) -> TractResult<()> {
+    if update.datum_type() == String::datum_type() {
+        let rows = update.try_as_plain_ram()?;
+        let mut present = present.try_as_plain_ram_mut()?;
+        plan.write_cloned(present.as_slice_mut::<String>()?, rows.as_slice()?)?;
+    } else {
+        plan.write_bytes(
+            present.try_as_plain_ram_mut()?.as_bytes_mut(),
+            update.try_as_plain_ram()?.as_bytes(),
+        )?;
+    }
+    Ok(())
+}
+
+impl OpState for ScatterState {
+    fn eval(&mut self, _: &EvalContext<'_>, op: &dyn Op, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let op = op.downcast_ref::<Scatter>().context("the state of a TensorScatter")?;
+        self.run(op, inputs)
+    }
+
+    fn reset_lanes(&mut self, _: &[LaneId]) -> TractResult<()> {
+        Ok(())
+    }
+}
