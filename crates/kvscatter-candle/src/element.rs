@@ -1,0 +1,71 @@
+//! candle's element types as the core's, and candle's storage as the slices that the core moves.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType};
+use kvscatter::{Argument, ElementType, WritePlan, Written};
+
+use crate::Error;
+
+/// The core's name of an element type; the 6-bit floats have none.
+pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType, Error> {
+    match dtype {
+        DType::U8 => Ok(ElementType::UInt8),
+        DType::U32 => Ok(ElementType::UInt32),
+        DType::I16 => Ok(ElementType::Int16),
+        DType::I32 => Ok(ElementType::Int32),
+        DType::I64 => Ok(ElementType::Int64),
+        DType::BF16 => Ok(ElementType::BFloat16),
+        DType::F16 => Ok(ElementType::Float16),
+        DType::F32 => Ok(ElementType::Float32),
+        DType::F64 => Ok(ElementType::Float64),
+        DType::F8E4M3 => Ok(ElementType::Float8E4M3Fn),
+        DType::F8E8M0 => Ok(ElementType::Float8E8M0),
+        DType::F4 => Ok(ElementType::Float4E2M1),
+        dtype => Err(Error::DType { argument, dtype }),
+    }
+}
+
+/// The one element type of a cache and its update.
+pub(crate) fn element_of_both(cache: DType, update: DType) -> Result<ElementType, Error> {
+    let cache = element_of(Argument::PastCache, cache)?;
+    let update = element_of(Argument::Update, update)?;
+    if cache == update {
+        Ok(cache)
+    } else {
+        let argument = Argument::Update;
+        Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element: update }.into())
+    }
+}
+
+pub(crate) fn element_of_storage(cache: &CpuStorage, update: &CpuStorage) -> Result<ElementType, Error> {
+    element_of_both(cache.dtype(), update.dtype())
+}
+
+/// Writes one storage into another. 4-bit floats lie packed, two to a byte.
+#[inline]
+pub(crate) fn write(
+    plan: &WritePlan<'_>,
+    cache: &mut CpuStorage,
+    update: &CpuStorage,
+) -> Result<Written, Error> {
+    use CpuStorage as S;
+    let written = match (cache, update) {
+        (S::U8(cache), S::U8(update)) | (S::F8E8M0(cache), S::F8E8M0(update)) => plan.write(cache, update),
+        (S::U32(cache), S::U32(update)) => plan.write(cache, update),
+        (S::I16(cache), S::I16(update)) => plan.write(cache, update),
+        (S::I32(cache), S::I32(update)) => plan.write(cache, update),
+        (S::I64(cache), S::I64(update)) => plan.write(cache, update),
+        (S::BF16(cache), S::BF16(update)) => plan.write(cache, update),
+        (S::F16(cache), S::F16(update)) => plan.write(cache, update),
+        (S::F32(cache), S::F32(update)) => plan.write(cache, update),
+        (S::F64(cache), S::F64(update)) => plan.write(cache, update),
+        (S::F8E4M3(cache), S::F8E4M3(update)) => plan.write(cache, update),
+        (S::F4(cache), S::F4(update)) => plan.write_bytes(cache, update),
+        (cache, update) => {
+            // Of two types, or of one that the operator lacks: this says which.
+            element_of_storage(cache, update)?;
+            return Err(Error::DType { argument: Argument::Update, dtype: update.dtype() });
+        }
+    };
+    Ok(written?)
+}

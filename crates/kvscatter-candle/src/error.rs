@@ -1,0 +1,122 @@
+//! Why a write was refused.
+
+use candle_core::{DType, DeviceLocation};
+use kvscatter::Argument;
+
+/// Why a write was refused. Nothing has been written when one is returned.
+///
+/// The drop-in caches return candle's own error, whose text is this one's.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A rule of `TensorScatter`: shapes, strides, positions, an update that shares memory with the cache.
+    #[error(transparent)]
+    Write(#[from] kvscatter::Error),
+    /// `TensorScatter` has no such element type.
+    #[error("{argument} is {}, which TensorScatter does not take", .dtype.as_str())]
+    DType {
+        /// Which tensor.
+        argument: Argument,
+        /// Its type.
+        dtype: DType,
+    },
+    /// write_indices of a type that is no position.
+    #[error("write_indices is {}, must be i64, i32 or u32", .dtype.as_str())]
+    IndexType {
+        /// The type.
+        dtype: DType,
+    },
+    /// write_indices is not a list.
+    #[error("write_indices has {rank} dimensions, must have 1")]
+    IndexRank {
+        /// Its dimensions.
+        rank: usize,
+    },
+    /// A tensor on a device that this crate does not write on yet.
+    #[error("{argument} is on {device:?}: kvscatter-candle writes on the CPU only, not on other devices yet")]
+    Device {
+        /// Which tensor.
+        argument: Argument,
+        /// Where it is.
+        device: DeviceLocation,
+    },
+    /// The sequence dimension lies outside the tensor.
+    #[error("dim = {dim} is not a dimension of a tensor of rank {rank}")]
+    Dim {
+        /// The dimension given.
+        dim: usize,
+        /// The tensor's rank.
+        rank: usize,
+    },
+    /// Rows outside the update.
+    #[error("rows {first}..{end} of an update of {rows} rows")]
+    Rows {
+        /// The first row asked for.
+        first: usize,
+        /// The row behind the last.
+        end: usize,
+        /// Rows there are.
+        rows: usize,
+    },
+    /// A cache without room for a single token.
+    #[error("max_seq_len = 0: a cache must have room for at least 1 token")]
+    NoRoom,
+    /// The length of a cache cannot be computed or is more than it can hold.
+    #[error("{tokens} tokens behind {length}: more than a cache can count")]
+    TooLong {
+        /// Tokens appended.
+        tokens: usize,
+        /// Tokens before them.
+        length: usize,
+    },
+    /// A cache can only become shorter.
+    #[error("truncate to {length} tokens: the cache has {current}")]
+    Longer {
+        /// The length asked for.
+        length: usize,
+        /// The length it has.
+        current: usize,
+    },
+    /// A ring that has gone round has lost what a shorter sequence would need.
+    #[error(
+        "truncate to {length} tokens: the ring of {capacity} has gone round at {current} and has lost what came before"
+    )]
+    GoneRound {
+        /// The length asked for.
+        length: usize,
+        /// The length it has.
+        current: usize,
+        /// Slots of the ring.
+        capacity: usize,
+    },
+    /// A list with the wrong number of entries.
+    #[error("{list} has {got} entries, must have {want}, one per sample")]
+    Entries {
+        /// Which list.
+        list: &'static str,
+        /// Entries given.
+        got: usize,
+        /// Entries expected.
+        want: usize,
+    },
+    /// The update is not as long as the positions that were computed for it.
+    #[error("update has {got} rows, indices_and_mask was asked for {want}")]
+    SequenceLength {
+        /// Rows of the update.
+        got: usize,
+        /// Rows that the positions are for.
+        want: usize,
+    },
+    /// What candle says.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            error => Self::wrap(error),
+        }
+    }
+}

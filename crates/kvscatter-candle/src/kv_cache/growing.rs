@@ -1,0 +1,225 @@
+//! Caches that become longer when they are full.
+
+use candle_core::{Result, Tensor};
+
+use super::store::{Needs, Store};
+use crate::{At, Error, TensorScatter, Write, write_many};
+
+/// Keys, or values, of one layer: `candle_nn::kv_cache::Cache`.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// Made by the first append, which tells the shape.
+    store: Option<Store>,
+    dim: usize,
+    current_seq_len: usize,
+    grow_by: usize,
+    max_seq_len: usize,
+}
+
+impl Cache {
+    /// A cache along dimension `dim`, which grows by `max_seq_len` whenever it is full.
+    #[must_use]
+    pub fn new(dim: usize, max_seq_len: usize) -> Self {
+        Self { store: None, dim, current_seq_len: 0, grow_by: max_seq_len, max_seq_len }
+    }
+
+    /// The sequence dimension.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Tokens in the cache.
+    #[must_use]
+    pub fn current_seq_len(&self) -> usize {
+        self.current_seq_len
+    }
+
+    /// Tokens there is room for.
+    #[must_use]
+    pub fn max_seq_len(&self) -> usize {
+        self.max_seq_len
+    }
+
+    /// All slots, those that hold no token yet as well; `None` before the first append.
+    #[must_use]
+    pub fn all_data(&self) -> &Option<Tensor> {
+        Store::lent(self.store.as_ref())
+    }
+
+    /// The tokens in the cache; `None` before the first append.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn current_data(&self) -> Result<Option<Tensor>> {
+        self.store.as_ref().map(|store| store.tensor().narrow(self.dim, 0, self.current_seq_len)).transpose()
+    }
+
+    /// Forgets everything, the memory too.
+    pub fn reset(&mut self) {
+        self.current_seq_len = 0;
+        self.store = None;
+    }
+
+    /// Keeps the first `length` tokens: what speculative decoding needs.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn truncate(&mut self, length: usize) -> Result<()> {
+        self.current_seq_len = shorter(length, self.current_seq_len)?;
+        Ok(())
+    }
+
+    /// Appends tokens.
+    ///
+    /// # Errors
+    /// A shape, type or device that does not fit; the cache is as it was.
+    pub fn append(&mut self, src: &Tensor) -> Result<()> {
+        let appended = self.after(src)?;
+        write_many(&mut [self.ready(src, &appended)?])?;
+        self.commit(&appended);
+        Ok(())
+    }
+
+    /// What the cache will be.
+    fn after(&self, src: &Tensor) -> std::result::Result<Appended, Error> {
+        let tokens = tokens(src, self.dim)?;
+        if self.grow_by == 0 {
+            return Err(Error::NoRoom);
+        }
+        let too_long = Error::TooLong { tokens, length: self.current_seq_len };
+        let Some(length) = self.current_seq_len.checked_add(tokens) else { return Err(too_long) };
+        let missing = length.saturating_sub(self.max_seq_len).div_ceil(self.grow_by);
+        let more = missing.checked_mul(self.grow_by).and_then(|more| more.checked_add(self.max_seq_len));
+        let Some(capacity) = more else { return Err(too_long) };
+        let start = i64::try_from(self.current_seq_len).unwrap_or(i64::MAX);
+        Ok(Appended { start: [start], length, capacity })
+    }
+
+    fn ready<'w>(
+        &'w mut self,
+        src: &'w Tensor,
+        after: &'w Appended,
+    ) -> std::result::Result<Write<'w>, Error> {
+        let scatter = TensorScatter::new().one_start().axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
+        let needs = Needs { scatter, dim: self.dim, capacity: after.capacity, kept: self.current_seq_len };
+        let store = Store::ready(&mut self.store, &needs, src)?;
+        Ok(store.write(src, At::new(&after.start)))
+    }
+
+    fn commit(&mut self, after: &Appended) {
+        self.current_seq_len = after.length;
+        self.max_seq_len = after.capacity;
+    }
+}
+
+/// A cache after an append.
+#[derive(Debug)]
+struct Appended {
+    /// Where the new tokens go.
+    start: [i64; 1],
+    length: usize,
+    capacity: usize,
+}
+
+/// Keys and values of one layer: `candle_nn::kv_cache::KvCache`.
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    k: Cache,
+    v: Cache,
+}
+
+impl KvCache {
+    /// Caches along dimension `dim`, which grow by `max_seq_len` whenever they are full.
+    #[must_use]
+    pub fn new(dim: usize, max_seq_len: usize) -> Self {
+        Self { k: Cache::new(dim, max_seq_len), v: Cache::new(dim, max_seq_len) }
+    }
+
+    /// The keys' cache.
+    #[must_use]
+    pub fn k_cache(&self) -> &Cache {
+        &self.k
+    }
+
+    /// The values' cache.
+    #[must_use]
+    pub fn v_cache(&self) -> &Cache {
+        &self.v
+    }
+
+    /// The keys' cache.
+    pub fn k_cache_mut(&mut self) -> &mut Cache {
+        &mut self.k
+    }
+
+    /// The values' cache.
+    pub fn v_cache_mut(&mut self) -> &mut Cache {
+        &mut self.v
+    }
+
+    /// The keys; `None` before the first append.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn k(&self) -> Result<Option<Tensor>> {
+        self.k.current_data()
+    }
+
+    /// The values; `None` before the first append.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn v(&self) -> Result<Option<Tensor>> {
+        self.v.current_data()
+    }
+
+    /// Appends tokens and returns all there are: views of the cache, which a later append does not change unless the
+    /// sequence was truncated or reset before.
+    ///
+    /// # Errors
+    /// Shapes, types or devices that do not fit; both caches are as they were.
+    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (after_k, after_v) = (self.k.after(k)?, self.v.after(v)?);
+        write_many(&mut [self.k.ready(k, &after_k)?, self.v.ready(v, &after_v)?])?;
+        self.k.commit(&after_k);
+        self.v.commit(&after_v);
+        let of = |cache: &Cache, like: &Tensor| match cache.current_data()? {
+            Some(data) => Ok(data),
+            None => like.narrow(cache.dim, 0, 0),
+        };
+        Ok((of(&self.k, k)?, of(&self.v, v)?))
+    }
+
+    /// Tokens in the cache.
+    #[must_use]
+    pub fn current_seq_len(&self) -> usize {
+        self.k.current_seq_len()
+    }
+
+    /// Keeps the first `length` tokens: what speculative decoding needs.
+    ///
+    /// # Errors
+    /// If there are fewer; both caches are as they were.
+    pub fn truncate(&mut self, length: usize) -> Result<()> {
+        shorter(length, self.v.current_seq_len)?;
+        self.k.truncate(length)?;
+        self.v.truncate(length)
+    }
+
+    /// Forgets everything, the memory too.
+    pub fn reset(&mut self) {
+        self.k.reset();
+        self.v.reset();
+    }
+}
+
+/// Tokens of an update.
+pub(super) fn tokens(update: &Tensor, dim: usize) -> std::result::Result<usize, Error> {
+    update.dims().get(dim).copied().ok_or(Error::Dim { dim, rank: update.rank() })
+}
+
+/// A length that a sequence can be cut to.
+pub(super) fn shorter(length: usize, current: usize) -> std::result::Result<usize, Error> {
+    if length <= current { Ok(length) } else { Err(Error::Longer { length, current }) }
+}

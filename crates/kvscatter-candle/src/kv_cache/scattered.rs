@@ -1,0 +1,260 @@
+//! Rings of many sequences, each at a position of its own.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+use kvscatter::Mode;
+
+use super::growing::{shorter, tokens};
+use super::store::Store;
+use crate::{At, Error, TensorScatter, write_many};
+
+/// Slots of `[batch, heads, context, head size]`.
+const DIM: usize = 2;
+const RING: TensorScatter = TensorScatter::new().mode(Mode::Circular);
+
+/// Where the tokens of one step go, and what they attend to: `candle_nn::kv_cache::IndicesAndMask`. It serves every
+/// layer of the step.
+#[derive(Clone, Debug)]
+pub struct IndicesAndMask {
+    /// Tokens of each sample.
+    seq_len: usize,
+    /// Those that are written: the last ones, as many as there are slots.
+    rows: Range<usize>,
+    starts: Vec<i64>,
+    lengths: Vec<i64>,
+    mask: Tensor,
+}
+
+impl IndicesAndMask {
+    /// 0 where a token looks and negative infinity where it does not: `[batch, 1, seq_len, context]` for the slots, or
+    /// `[seq_len, seq_len]` where the step is as long as the context and attends to itself. Samples that are not active
+    /// see everything, so that no row is without a key.
+    #[must_use]
+    pub fn mask(&self) -> &Tensor {
+        &self.mask
+    }
+
+    /// The slot of each sample's first token that is written.
+    #[must_use]
+    pub fn write_indices(&self) -> &[i64] {
+        &self.starts
+    }
+
+    /// How many tokens of each sample are written: 0 where it is not active.
+    #[must_use]
+    pub fn lengths(&self) -> &[i64] {
+        &self.lengths
+    }
+}
+
+/// Keys and values of one layer: `candle_nn::kv_cache::ScatteredKvCache`, made by
+/// [`ScatteredCacheBuilder::make_cache`].
+#[derive(Clone, Debug)]
+pub struct ScatteredKvCache {
+    k: Store,
+    v: Store,
+    context: usize,
+}
+
+impl ScatteredKvCache {
+    /// Appends the tokens of one step, and returns what they attend to: the rings, which later steps write, or the
+    /// update itself where that is as long as the context.
+    ///
+    /// # Errors
+    /// Shapes, types or devices that do not fit, or another number of tokens than `iam` is for; both rings are as they
+    /// were.
+    pub fn append(&mut self, k: &Tensor, v: &Tensor, iam: &IndicesAndMask) -> Result<(Tensor, Tensor)> {
+        for update in [k, v] {
+            let got = tokens(update, DIM)?;
+            if got != iam.seq_len {
+                return Err(Error::SequenceLength { got, want: iam.seq_len }.into());
+            }
+        }
+        let at = At::new(&iam.starts).lengths(&iam.lengths).rows(iam.rows.clone());
+        self.k.make_sole()?;
+        self.v.make_sole()?;
+        write_many(&mut [self.k.write(k, at.clone()), self.v.write(v, at)])?;
+        if iam.seq_len >= self.context {
+            return Ok((k.clone(), v.clone()));
+        }
+        Ok((self.k().clone(), self.v().clone()))
+    }
+
+    /// All slots of the keys.
+    #[must_use]
+    pub fn k(&self) -> &Tensor {
+        self.k.tensor()
+    }
+
+    /// All slots of the values.
+    #[must_use]
+    pub fn v(&self) -> &Tensor {
+        self.v.tensor()
+    }
+}
+
+/// Positions of a batch of sequences: `candle_nn::kv_cache::ScatteredCacheBuilder`.
+#[derive(Clone, Debug)]
+pub struct ScatteredCacheBuilder {
+    context: usize,
+    /// Tokens each sequence has seen, which may be more than there are slots.
+    positions: Vec<usize>,
+    /// The slot each sequence writes next.
+    indices: Vec<usize>,
+    dtype: DType,
+    device: Device,
+}
+
+impl ScatteredCacheBuilder {
+    /// Sequences without tokens, in rings of `context` slots.
+    ///
+    /// # Errors
+    /// If `context` is 0.
+    pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
+        if context == 0 {
+            return Err(Error::NoRoom.into());
+        }
+        let (positions, indices) = (vec![0; batch_size], vec![0; batch_size]);
+        Ok(Self { context, positions, indices, dtype, device: device.clone() })
+    }
+
+    /// Rings of zeros for one layer.
+    ///
+    /// # Errors
+    /// candle's; a device that cannot be written.
+    pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
+        let shape = (self.batch_size(), num_heads, self.context, head_dim);
+        let zeros = || Store::of(Tensor::zeros(shape, self.dtype, &self.device)?, RING);
+        Ok(ScatteredKvCache { k: zeros()?, v: zeros()?, context: self.context })
+    }
+
+    /// Tokens each sequence has seen.
+    #[must_use]
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
+    }
+
+    /// Begins all sequences anew.
+    pub fn reset(&mut self) {
+        self.positions.fill(0);
+        self.indices.fill(0);
+    }
+
+    /// Sequences.
+    #[must_use]
+    pub fn batch_size(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Begins one sequence anew.
+    ///
+    /// # Panics
+    /// If there is no such sequence, as in candle-nn.
+    pub fn reset_batch_index(&mut self, batch_index: usize) {
+        self.positions[batch_index] = 0;
+        self.indices[batch_index] = 0;
+    }
+
+    /// Keeps the first `length` tokens of one sequence: what speculative decoding needs.
+    ///
+    /// # Errors
+    /// If there are fewer, or its ring has gone round: what it has forgotten does not come back.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn truncate_batch_index(&mut self, batch_index: usize, length: usize) -> Result<()> {
+        let (current, capacity) = (self.positions[batch_index], self.context);
+        shorter(length, current)?;
+        if length < current && current > capacity {
+            return Err(Error::GoneRound { length, current, capacity }.into());
+        }
+        if length < current {
+            self.positions[batch_index] = length;
+            self.indices[batch_index] = length;
+        }
+        Ok(())
+    }
+
+    /// The device of caches and masks.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Moves every active sequence on by `seq_len` tokens, and returns where these go and what they attend to.
+    ///
+    /// # Errors
+    /// If `batch_mask` does not have one entry per sequence; no position has moved then.
+    pub fn indices_and_mask(&mut self, seq_len: usize, batch_mask: &[bool]) -> Result<IndicesAndMask> {
+        let (got, want) = (batch_mask.len(), self.batch_size());
+        if got != want {
+            return Err(Error::Entries { list: "batch_mask", got, want }.into());
+        }
+        let ends = self.ends(seq_len, batch_mask)?;
+        let mask = if seq_len >= self.context {
+            self.mask_of_itself(seq_len)?
+        } else {
+            self.mask_of_slots(seq_len, batch_mask)?
+        };
+        let written = seq_len.min(self.context);
+        let left_out = seq_len.saturating_sub(written);
+        let (mut starts, mut lengths) = (Vec::with_capacity(want), Vec::with_capacity(want));
+        for (sample, end) in ends.into_iter().enumerate() {
+            let first = self.indices[sample];
+            let (start, length) = end.map_or((first, 0), |_| ((first + left_out) % self.context, written));
+            starts.push(start as i64);
+            lengths.push(length as i64);
+            if let Some(end) = end {
+                self.indices[sample] = (first + seq_len) % self.context;
+                self.positions[sample] = end;
+            }
+        }
+        Ok(IndicesAndMask { seq_len, rows: left_out..seq_len, starts, lengths, mask })
+    }
+
+    /// The lengths of the active sequences after a step.
+    fn ends(&self, tokens: usize, batch_mask: &[bool]) -> std::result::Result<Vec<Option<usize>>, Error> {
+        let end = |(&length, &active): (&usize, &bool)| match length.checked_add(tokens) {
+            // Slots are computed from sums of this size.
+            Some(end) if i64::try_from(end).is_ok() => Ok(active.then_some(end)),
+            _ => Err(Error::TooLong { tokens, length }),
+        };
+        self.positions.iter().zip(batch_mask).map(end).collect()
+    }
+
+    /// A step shorter than the context attends to the slots, as they will be after it.
+    fn mask_of_slots(&self, seq_len: usize, batch_mask: &[bool]) -> Result<Tensor> {
+        let mut mask = Vec::with_capacity(self.batch_size() * seq_len * self.context);
+        for (sample, &active) in batch_mask.iter().enumerate() {
+            let (length, first) = (self.positions[sample], self.indices[sample]);
+            let after: Vec<_> =
+                (0..self.context).map(|slot| self.held_after(slot, first, length, seq_len)).collect();
+            for query in length..length + seq_len {
+                let sees = |held: &Option<usize>| !active || held.is_some_and(|position| position <= query);
+                mask.extend(after.iter().map(|held| if sees(held) { 0.0 } else { f32::NEG_INFINITY }));
+            }
+        }
+        let shape = (self.batch_size(), 1, seq_len, self.context);
+        Tensor::from_vec(mask, shape, &self.device)?.to_dtype(self.dtype)
+    }
+
+    /// The position of the token that a slot holds after a step, if it holds one.
+    fn held_after(&self, slot: usize, first: usize, length: usize, seq_len: usize) -> Option<usize> {
+        // Slots from the one that is written first, round the ring: the new tokens, then the oldest.
+        let place = (slot + self.context - first) % self.context;
+        if place < seq_len { Some(length + place) } else { (length + place).checked_sub(self.context) }
+    }
+
+    /// A longer one attends to itself alone, each token to the last `context`.
+    fn mask_of_itself(&self, seq_len: usize) -> Result<Tensor> {
+        let context = self.context;
+        let cell = move |query: usize, key: usize| {
+            let sees = key <= query && query - key < context;
+            if sees { 0.0 } else { f32::NEG_INFINITY }
+        };
+        let row = |query| (0..seq_len).map(move |key| cell(query, key));
+        let mask: Vec<f32> = (0..seq_len).flat_map(row).collect();
+        Tensor::from_vec(mask, (seq_len, seq_len), &self.device)?.to_dtype(self.dtype)
+    }
+}

@@ -1,0 +1,130 @@
+//! The tensor of a cache, shared with clones until one of them writes.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Layout, Shape, Tensor};
+
+use crate::element::element_of_both;
+use crate::scatter::Sides;
+use crate::{At, Error, TensorScatter, Write, Writer};
+
+/// The slots of a cache.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    /// Never `None`: caches lend it in this form.
+    lent: Option<Tensor>,
+    writer: Writer,
+    /// Held by every clone: whoever holds it alone may write.
+    sole: Arc<()>,
+}
+
+/// What an append needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    pub(super) scatter: TensorScatter,
+    /// The sequence dimension.
+    pub(super) dim: usize,
+    /// Slots.
+    pub(super) capacity: usize,
+    /// Slots, from the first, whose contents must survive.
+    pub(super) kept: usize,
+}
+
+/// What a cache without slots lends.
+pub(super) static NOTHING: Option<Tensor> = None;
+
+impl Store {
+    /// Slots of zeros.
+    pub(super) fn zeros(
+        shape: impl Into<Shape>,
+        dtype: DType,
+        needs: &Needs,
+        like: &Tensor,
+    ) -> Result<Self, Error> {
+        Self::of(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
+    }
+
+    /// Takes over a tensor that nobody else writes.
+    pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, Error> {
+        let writer = Writer::new(scatter, &tensor)?;
+        Ok(Self { lent: Some(tensor), writer, sole: Arc::new(()) })
+    }
+
+    pub(super) fn tensor(&self) -> &Tensor {
+        self.writer.cache()
+    }
+
+    /// A clone needs this store to be made, which whoever writes holds exclusively.
+    fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.sole) == 1
+    }
+
+    /// Copies the slots if a clone shares them.
+    pub(super) fn make_sole(&mut self) -> Result<(), Error> {
+        if !self.is_sole() {
+            *self = Self::of(self.tensor().copy()?, self.writer.scatter())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn lent(store: Option<&Self>) -> &Option<Tensor> {
+        store.map_or(&NOTHING, |store| &store.lent)
+    }
+
+    pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: At<'w>) -> Write<'w> {
+        Write { writer: &mut self.writer, update, at }
+    }
+
+    /// A store that no clone shares and that has the slots; if another one is needed, what is kept is copied there.
+    /// What the cache holds is the same before and after, also on an error.
+    pub(super) fn ready<'s>(
+        store: &'s mut Option<Self>,
+        needs: &Needs,
+        update: &Tensor,
+    ) -> Result<&'s mut Self, Error> {
+        let fits = |store: &Self| {
+            let tensor = store.tensor();
+            let has_room = tensor.dims().get(needs.dim) == Some(&needs.capacity);
+            let alike =
+                needs.kept > 0 || (tensor.dtype() == update.dtype() && differs_in(needs.dim, tensor, update));
+            has_room && alike && store.is_sole()
+        };
+        let ready = match store.take() {
+            Some(store) if fits(&store) => store,
+            last => {
+                let other = Self::other(last.as_ref(), needs, update);
+                *store = last;
+                other?
+            }
+        };
+        Ok(store.insert(ready))
+    }
+
+    /// Other slots with the same contents.
+    fn other(last: Option<&Self>, needs: &Needs, update: &Tensor) -> Result<Self, Error> {
+        let model = last.filter(|_| needs.kept > 0).map_or(update, Self::tensor);
+        let mut shape = model.dims().to_vec();
+        match shape.get_mut(needs.dim) {
+            Some(slots) => *slots = needs.capacity,
+            None => return Err(Error::Dim { dim: needs.dim, rank: model.rank() }),
+        }
+        // Nothing is allocated for an update that is refused anyway.
+        let element = element_of_both(model.dtype(), update.dtype())?;
+        let cache = Layout::contiguous(shape.as_slice());
+        let one_row = (update.dims().get(needs.dim) > Some(&0)).then_some(0..1);
+        needs.scatter.prepare(&Sides { element, cache: &cache, update: update.layout(), rows: one_row })?;
+
+        let mut other = Self::zeros(shape, model.dtype(), needs, model)?;
+        if let Some(last) = last.filter(|_| needs.kept > 0) {
+            let at = At::new(&[0_i64]).rows(0..needs.kept);
+            other.writer.write(last.tensor(), at)?;
+        }
+        Ok(other)
+    }
+}
+
+/// Whether two shapes differ in this dimension alone, or not at all.
+fn differs_in(dim: usize, one: &Tensor, other: &Tensor) -> bool {
+    let pairs = one.dims().iter().zip(other.dims()).enumerate();
+    one.rank() == other.rank() && pairs.into_iter().all(|(place, (one, other))| place == dim || one == other)
+}

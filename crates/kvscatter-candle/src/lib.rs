@@ -1,0 +1,44 @@
+//! kvscatter's cache write for [candle](https://docs.rs/candle-core): new keys and values go to each sample's own
+//! position, in place, and no other byte moves.
+//!
+//! | what | is |
+//! |---|---|
+//! | [`TensorScatter`] | ONNX's operator as candle's `InplaceOp3`, on `(cache, update, write_indices)` |
+//! | [`Writer`], [`write_many`] | the same, prepared once and run every step, for one cache or for keys and values, all or none |
+//! | [`kv_cache`] | `KvCache`, `RotatingKvCache` and `ScatteredKvCache` of candle-nn, with its methods and without its faults |
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use kvscatter_candle::kv_cache::KvCache;
+//!
+//! let mut cache = KvCache::new(2, 512);
+//! let prompt = Tensor::ones((1, 8, 5, 64), DType::F16, &Device::Cpu)?;
+//! cache.append(&prompt, &prompt)?;
+//! let token = Tensor::ones((1, 8, 1, 64), DType::F16, &Device::Cpu)?;
+//! let (keys, _values) = cache.append(&token, &token)?;
+//! assert_eq!(keys.dims(), [1, 8, 6, 64]);
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+//!
+//! Updates may be strided, as a projection leaves them after a `transpose`; caches too. Every element type of candle
+//! that ONNX's operator has is moved bit for bit: all but the 6-bit floats. What is checked, and in which order, is
+//! the [core's](kvscatter). Writes run on the calling thread.
+//!
+//! # Limits
+//!
+//! Tensors lie in the CPU's memory: other devices are refused. Writing in place has no gradient, as in candle itself.
+//! Whoever holds a tensor that shares a cache's storage, such as one that an `append` has returned, sees what is
+//! written there later.
+#![forbid(unsafe_code)]
+
+mod element;
+mod error;
+mod indices;
+pub mod kv_cache;
+mod scatter;
+mod writer;
+
+pub use error::Error;
+pub use indices::positions;
+pub use scatter::TensorScatter;
+pub use writer::{At, Write, Writer, write_many};

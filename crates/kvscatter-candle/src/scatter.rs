@@ -1,0 +1,189 @@
+//! The operator, and one call of it on three tensors.
+
+use std::ops::Range;
+
+use candle_core::{CpuStorage, InplaceOp3, Layout};
+use kvscatter::spec::onnx;
+use kvscatter::{ElementType, Mode, NegativeIndex, OutOfRange, Prepared};
+
+use crate::Error;
+use crate::element::{self, element_of_storage};
+use crate::indices::Indices;
+
+/// ONNX `TensorScatter` as an in-place operation of candle: `(cache, update, write_indices)`.
+///
+/// `cache` is `[batch, …, capacity, …]` and `update` `[batch, …, rows, …]`, of any rank and any strides that keep the
+/// cache's positions apart; they differ in the sequence dimension alone. `write_indices` is `[batch]`, of `i64`, `i32`
+/// or `u32`: the first slot of each sample. Everything is checked before the first byte moves.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use kvscatter_candle::TensorScatter;
+///
+/// let cache = Tensor::zeros((2, 4, 1), candle_core::DType::F32, &Device::Cpu)?;
+/// let update = Tensor::new(&[[[1f32], [2.]], [[3.], [4.]]], &Device::Cpu)?;
+/// let write_indices = Tensor::new(&[0i64, 2], &Device::Cpu)?;
+/// cache.inplace_op3(&update, &write_indices, &TensorScatter::new())?;
+/// assert_eq!(cache.flatten_all()?.to_vec1::<f32>()?, [1., 2., 0., 0., 0., 0., 3., 4.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// In this form the shapes are prepared in every call, which takes longer than a decode step's write: a loop keeps a
+/// [`Writer`](crate::Writer) instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorScatter {
+    axis: i64,
+    operator: onnx::TensorScatter,
+    one_start: bool,
+}
+
+/// What a write is prepared for: the layouts of both sides, and which rows of the update are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Sides<'a> {
+    pub(crate) element: ElementType,
+    pub(crate) cache: &'a Layout,
+    pub(crate) update: &'a Layout,
+    /// All of them, if it does not say.
+    pub(crate) rows: Option<Range<usize>>,
+}
+
+impl TensorScatter {
+    /// Axis -2, linear, a position per sample.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { axis: -2, operator: onnx::TensorScatter::new(), one_start: false }
+    }
+
+    /// The sequence dimension: `1..rank`, or counted from the end. With [`one_start`](Self::one_start) it may be 0.
+    #[must_use]
+    pub const fn axis(mut self, axis: i64) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// Whether the cache is a ring.
+    #[must_use]
+    pub const fn mode(mut self, mode: Mode) -> Self {
+        self.operator = self.operator.mode(mode);
+        self
+    }
+
+    /// What happens to a sample whose position does not fit: an error, or it is left as it is.
+    #[must_use]
+    pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
+        self.operator = self.operator.out_of_range(policy);
+        self
+    }
+
+    /// What a negative position means in a ring.
+    #[must_use]
+    pub const fn negative_index(mut self, policy: NegativeIndex) -> Self {
+        self.operator = self.operator.negative_index(policy);
+        self
+    }
+
+    /// One position for the whole tensor, an extension of ours: `write_indices` is `[1]`, and no dimension is the batch.
+    #[must_use]
+    pub const fn one_start(mut self) -> Self {
+        self.one_start = true;
+        self
+    }
+
+    /// Checks the shapes.
+    pub(crate) fn prepare(&self, sides: &Sides<'_>) -> Result<Prepared, Error> {
+        // A dimension of 1 in front is the batch of a tensor that has one position.
+        let axis = if self.one_start && self.axis >= 0 { self.axis.saturating_add(1) } else { self.axis };
+        let operator = self.operator.axis(axis);
+        let mut update = View::of(sides.update, self.one_start);
+        if let Some(rows) = &sides.rows {
+            update.keep_rows(operator.resolve_axis(update.dims.len())?, rows)?;
+        }
+        let cache = View::of(sides.cache, self.one_start);
+        let prepared = operator.prepare(sides.element, cache.layout(), update.layout());
+        prepared.map_err(|error| Error::Write(if self.one_start { without_batch(error) } else { error }))
+    }
+}
+
+impl Default for TensorScatter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl InplaceOp3 for TensorScatter {
+    fn name(&self) -> &'static str {
+        "tensor-scatter"
+    }
+
+    fn cpu_fwd(
+        &self,
+        cache: &mut CpuStorage,
+        cache_layout: &Layout,
+        update: &CpuStorage,
+        update_layout: &Layout,
+        write_indices: &CpuStorage,
+        indices_layout: &Layout,
+    ) -> candle_core::Result<()> {
+        let element = element_of_storage(cache, update)?;
+        let prepared =
+            self.prepare(&Sides { element, cache: cache_layout, update: update_layout, rows: None })?;
+        let indices = Indices::of(write_indices, indices_layout)?;
+        let plan = prepared.plan(indices.starts()).map_err(Error::from)?;
+        element::write(&plan, cache, update)?;
+        Ok(())
+    }
+}
+
+/// One side as the core describes it.
+struct View {
+    dims: Vec<usize>,
+    strides: Vec<isize>,
+    offset: usize,
+}
+
+impl View {
+    fn of(layout: &Layout, in_a_batch: bool) -> Self {
+        let batch = in_a_batch.then_some(1);
+        // A stride beyond `isize` reaches beyond any buffer, and the core says so.
+        let stride = |&stride: &usize| isize::try_from(stride).unwrap_or(isize::MAX);
+        Self {
+            dims: batch.into_iter().chain(layout.dims().iter().copied()).collect(),
+            strides: in_a_batch.then_some(0).into_iter().chain(layout.stride().iter().map(stride)).collect(),
+            offset: layout.start_offset(),
+        }
+    }
+
+    fn keep_rows(&mut self, axis: usize, rows: &Range<usize>) -> Result<(), Error> {
+        let (Some(dim), Some(stride)) = (self.dims.get_mut(axis), self.strides.get(axis)) else {
+            return Ok(()); // an update of another rank than the cache, which the core refuses
+        };
+        if rows.start > rows.end || rows.end > *dim {
+            return Err(Error::Rows { first: rows.start, end: rows.end, rows: *dim });
+        }
+        *dim = rows.len();
+        self.offset = self.offset.saturating_add(rows.start.saturating_mul(stride.unsigned_abs()));
+        Ok(())
+    }
+
+    fn layout(&self) -> kvscatter::Layout<'_> {
+        kvscatter::Layout::strided(&self.dims, &self.strides).offset(self.offset)
+    }
+}
+
+/// The error in the words of whoever gave no batch.
+fn without_batch(error: kvscatter::Error) -> kvscatter::Error {
+    use kvscatter::Error as E;
+    match error {
+        E::DimensionMismatch { argument, dimension, expected, got } => {
+            E::DimensionMismatch { argument, dimension: dimension.saturating_sub(1), expected, got }
+        }
+        E::RankMismatch { cache, update } => {
+            E::RankMismatch { cache: cache.saturating_sub(1), update: update.saturating_sub(1) }
+        }
+        E::AxisOutOfRange { axis, rank } => E::AxisOutOfRange {
+            axis: if axis > 0 { axis.saturating_sub(1) } else { axis },
+            rank: rank.saturating_sub(1),
+        },
+        error => error,
+    }
+}

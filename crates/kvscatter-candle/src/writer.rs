@@ -1,0 +1,285 @@
+//! A cache that is written step after step.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::ptr;
+
+use candle_core::layout::LayoutRelation;
+use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
+use kvscatter::{Argument, Lengths, Prepared, Starts, Written};
+
+use crate::element::{element_of, element_of_both};
+use crate::scatter::Sides;
+use crate::{Error, TensorScatter, element};
+
+/// A cache, and what is needed to write it again and again: shapes are prepared when an update's layout changes, not
+/// when its values do.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use kvscatter_candle::{TensorScatter, Writer};
+///
+/// let cache = Tensor::zeros((2, 1, 4, 1), DType::F32, &Device::Cpu)?;
+/// let mut writer = Writer::new(TensorScatter::new(), &cache)?;
+/// let mut lengths = [2_i64, 0];
+/// for step in 1..=2 {
+///     let update = Tensor::full(step as f32, (2, 1, 1, 1), &Device::Cpu)?;
+///     writer.write(&update, &lengths)?;
+///     lengths.iter_mut().for_each(|length| *length += 1);
+/// }
+/// assert_eq!(cache.flatten_all()?.to_vec1::<f32>()?, [0., 0., 1., 2., 1., 2., 0., 0.]);
+/// # Ok::<(), kvscatter_candle::Error>(())
+/// ```
+///
+/// The tensor that it was made of keeps its memory and is what is written. Clones write the same cache.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    scatter: TensorScatter,
+    cache: Tensor,
+    /// One element of the cache, which stands for all of it when candle locks the storage: candle looks for repeated
+    /// elements in the layout of what is written, on every call. The core has looked for them once.
+    door: Tensor,
+    /// Where the storage lies, which is the same as long as a tensor of it lives.
+    storage: usize,
+    ready: Option<Ready>,
+}
+
+/// A prepared write, and the update it fits.
+#[derive(Clone, Debug)]
+struct Ready {
+    dtype: DType,
+    layout: Layout,
+    rows: Option<Range<usize>>,
+    prepared: Prepared,
+}
+
+/// Where an update goes: a position per sample, or more than that.
+///
+/// Whatever is a list of `i64` or `i32` converts into it.
+#[derive(Clone, Debug)]
+pub struct At<'a> {
+    starts: Starts<'a>,
+    lengths: Lengths<'a>,
+    rows: Option<Range<usize>>,
+}
+
+impl<'a> At<'a> {
+    /// The first slot of every sample.
+    pub fn new(write_indices: impl Into<Starts<'a>>) -> Self {
+        Self { starts: write_indices.into(), lengths: Lengths::Full, rows: None }
+    }
+
+    /// Only the first so many rows of each sample are written, an extension of ours: padding, and samples that are not
+    /// active, stay out of the cache.
+    #[must_use]
+    pub fn lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {
+        Self { lengths: lengths.into(), ..self }
+    }
+
+    /// Takes these rows of the update instead of all, without making a tensor of them.
+    #[must_use]
+    pub fn rows(self, rows: Range<usize>) -> Self {
+        Self { rows: Some(rows), ..self }
+    }
+}
+
+impl<'a, S: Into<Starts<'a>>> From<S> for At<'a> {
+    fn from(write_indices: S) -> Self {
+        Self::new(write_indices)
+    }
+}
+
+/// One write of several: see [`write_many`].
+#[derive(Debug)]
+pub struct Write<'w> {
+    /// The cache.
+    pub writer: &'w mut Writer,
+    /// What goes into it.
+    pub update: &'w Tensor,
+    /// Where it goes.
+    pub at: At<'w>,
+}
+
+impl Writer {
+    /// Keeps a cache to be written.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::DType`].
+    pub fn new(scatter: TensorScatter, cache: &Tensor) -> Result<Self, Error> {
+        check_device(Argument::PastCache, cache)?;
+        element_of(Argument::PastCache, cache.dtype())?;
+        let mut door = cache.clone();
+        for dim in 0..if cache.elem_count() > 0 { cache.rank() } else { 0 } {
+            door = door.narrow(dim, 0, 1)?;
+        }
+        Ok(Self { scatter, cache: cache.clone(), door, storage: storage_of(cache), ready: None })
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn cache(&self) -> &Tensor {
+        &self.cache
+    }
+
+    /// What it does.
+    #[must_use]
+    pub fn scatter(&self) -> TensorScatter {
+        self.scatter
+    }
+
+    /// Writes an update.
+    ///
+    /// # Errors
+    /// Whatever is wrong with shapes, types, devices or positions; [`kvscatter::Error::Overlap`] if the update shares
+    /// the cache's storage.
+    pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<At<'a>>) -> Result<Written, Error> {
+        let at = at.into();
+        check_device(Argument::Update, update)?;
+        let Self { cache, scatter, door, storage, ready } = self;
+        let prepared = Ready::prepared(ready, scatter, cache, update, &at)?;
+        let operation = Operation { prepared, at: &at, outcome: Cell::new(None) };
+        let done = door.inplace_op2(update, &operation);
+        match (operation.outcome.into_inner(), done) {
+            (Some(outcome), _) => outcome,
+            // candle did not get as far as the operation.
+            (None, _) if storage_of(update) == *storage => Err(overlap(Argument::Update, 0, 0)),
+            (None, Err(error)) => Err(error.into()),
+            (None, Ok(())) => Err(candle_core::Error::msg("candle left out the operation").into()),
+        }
+    }
+
+    /// Everything but the memory: nothing is written.
+    fn check(&mut self, update: &Tensor, at: &At<'_>) -> Result<(), Error> {
+        let prepared = Ready::prepared(&mut self.ready, &self.scatter, &self.cache, update, at)?;
+        prepared.plan_lengths(at.starts, at.lengths)?;
+        Ok(())
+    }
+}
+
+impl Ready {
+    /// Checks everything about an update but its positions and its memory, unless it is as the last one was.
+    #[inline]
+    fn prepared<'r>(
+        ready: &'r mut Option<Self>,
+        scatter: &TensorScatter,
+        cache: &Tensor,
+        update: &Tensor,
+        at: &At<'_>,
+    ) -> Result<&'r Prepared, Error> {
+        let (dtype, layout) = (update.dtype(), update.layout());
+        let fits = |ready: &Self| ready.dtype == dtype && ready.layout == *layout && ready.rows == at.rows;
+        let prepared = match ready.take() {
+            Some(last) if fits(&last) => last,
+            _ => {
+                let element = element_of_both(cache.dtype(), dtype)?;
+                let sides = Sides { element, cache: cache.layout(), update: layout, rows: at.rows.clone() };
+                let prepared = scatter.prepare(&sides)?;
+                Self { dtype, layout: layout.clone(), rows: at.rows.clone(), prepared }
+            }
+        };
+        Ok(&ready.insert(prepared).prepared)
+    }
+}
+
+/// Writes many caches, all or none: the keys and the values of a layer, or of all layers.
+///
+/// Caches may be views of one storage if they keep apart.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use kvscatter_candle::{At, TensorScatter, Write, Writer, write_many};
+///
+/// let zeros = || Tensor::zeros((1, 2, 8, 4), DType::F16, &Device::Cpu);
+/// let (keys, values) = (zeros()?, zeros()?);
+/// let mut k = Writer::new(TensorScatter::new(), &keys)?;
+/// let mut v = Writer::new(TensorScatter::new(), &values)?;
+/// let (new_k, new_v) = (keys.narrow(2, 0, 3)?.ones_like()?, values.narrow(2, 0, 3)?.ones_like()?);
+/// let at = At::new(&[5_i64]);
+/// write_many(&mut [
+///     Write { writer: &mut k, update: &new_k, at: at.clone() },
+///     Write { writer: &mut v, update: &new_v, at },
+/// ])?;
+/// # Ok::<(), kvscatter_candle::Error>(())
+/// ```
+///
+/// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) left as they were, over all caches.
+///
+/// # Errors
+/// As [`Writer::write`]; [`kvscatter::Error::Overlap`] also if an update shares the storage of another pair's cache, or
+/// two caches share memory. Nothing has been written then.
+pub fn write_many(writes: &mut [Write<'_>]) -> Result<usize, Error> {
+    for index in 1..writes.len() {
+        check_apart(writes, index)?;
+    }
+    // The first is checked by its own write, before that writes.
+    for write in writes.iter_mut().skip(1) {
+        write.writer.check(write.update, &write.at)?;
+    }
+    let mut skipped = 0_usize;
+    for write in writes {
+        skipped = skipped.saturating_add(write.writer.write(write.update, write.at.clone())?.skipped);
+    }
+    Ok(skipped)
+}
+
+/// What the writes before this one, and this one itself, must not share. (An update may lie in a cache that is written
+/// after it has been read.)
+fn check_apart(writes: &[Write<'_>], index: usize) -> Result<(), Error> {
+    let (before, rest) = writes.split_at(index);
+    let Some(this) = rest.first() else { return Ok(()) };
+    check_device(Argument::Update, this.update)?;
+    let update = storage_of(this.update);
+    for (other, Write { writer, .. }) in before.iter().chain([this]).enumerate() {
+        if writer.storage == update {
+            return Err(overlap(Argument::Update, other, index));
+        }
+        let meet = || Layout::relation(writer.cache.layout(), this.writer.cache.layout());
+        if other < index && writer.storage == this.writer.storage && meet() != LayoutRelation::Disjoint {
+            return Err(overlap(Argument::PastCache, other, index));
+        }
+    }
+    Ok(())
+}
+
+/// One write, as candle runs it. The outcome goes past candle, whose errors hold text.
+struct Operation<'a> {
+    prepared: &'a Prepared,
+    at: &'a At<'a>,
+    outcome: Cell<Option<Result<Written, Error>>>,
+}
+
+impl InplaceOp2 for Operation<'_> {
+    fn name(&self) -> &'static str {
+        "tensor-scatter"
+    }
+
+    fn cpu_fwd(
+        &self,
+        cache: &mut CpuStorage,
+        _: &Layout,
+        update: &CpuStorage,
+        _: &Layout,
+    ) -> candle_core::Result<()> {
+        let plan = self.prepared.plan_lengths(self.at.starts, self.at.lengths);
+        let outcome = plan.map_err(Error::from).and_then(|plan| element::write(&plan, cache, update));
+        self.outcome.set(Some(outcome));
+        Ok(())
+    }
+}
+
+fn check_device(argument: Argument, tensor: &Tensor) -> Result<(), Error> {
+    match tensor.device() {
+        Device::Cpu => Ok(()),
+        device => Err(Error::Device { argument, device: device.location() }),
+    }
+}
+
+/// The address of a tensor's storage: views of one tensor have the same.
+fn storage_of(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    ptr::from_ref(&*storage).addr()
+}
+
+fn overlap(with: Argument, buffer: usize, with_buffer: usize) -> Error {
+    kvscatter::Error::Overlap { argument: Argument::PastCache, with, buffer, with_buffer }.into()
+}

@@ -1,0 +1,328 @@
+//! The operator and the writer, against the oracle, on whole storages.
+
+use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
+use kvscatter::{Argument, Mode, OutOfRange};
+use kvscatter_candle::{At, Error, TensorScatter, Write, Writer, positions, write_many};
+use kvscatter_oracle::cases::Random;
+use kvscatter_oracle::{onnx, size};
+
+const CPU: Device = Device::Cpu;
+
+/// Every element different.
+fn numbered(shape: &[usize], first: u32) -> Tensor {
+    let end = first + size(shape) as u32;
+    Tensor::arange(first, end, &CPU).unwrap().reshape(shape).unwrap()
+}
+
+/// A view of this shape, somewhere in a larger storage, its dimensions in any order; and the storage.
+fn view(random: &mut Random, shape: &[usize], first: u32) -> (Tensor, Tensor) {
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    for place in (1..order.len()).rev() {
+        order.swap(place, random.below(place + 1));
+    }
+    let margins = random.many(shape.len(), |random| [random.below(2), random.below(2)]);
+    let stored: Vec<_> = order.iter().map(|&dim| shape[dim] + margins[dim][0] + margins[dim][1]).collect();
+    let whole = numbered(&stored, first);
+    let mut part = whole.clone();
+    for (place, &dim) in order.iter().enumerate() {
+        part = part.narrow(place, margins[dim][0], shape[dim]).unwrap();
+    }
+    let back: Vec<_> =
+        (0..shape.len()).map(|dim| order.iter().position(|&other| other == dim).unwrap()).collect();
+    (part.permute(back).unwrap(), whole)
+}
+
+fn values(tensor: &Tensor) -> Vec<u32> {
+    if tensor.elem_count() == 0 {
+        return Vec::new(); // where candle panics
+    }
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+struct Case {
+    operator: onnx::TensorScatter,
+    scatter: TensorScatter,
+    cache: [usize; 4],
+    update: [usize; 4],
+    starts: Vec<i64>,
+    lengths: Option<Vec<i64>>,
+}
+
+impl Case {
+    fn random(random: &mut Random) -> Self {
+        let circular = random.below(2) == 0;
+        let axis = random.between(1, 3);
+        let mut cache = [(); 4].map(|()| random.between(1, 3));
+        cache[axis] = random.between(1, 5);
+        let mut update = cache;
+        update[axis] = random.below(cache[axis] + 1);
+        let room = cache[axis] - update[axis];
+        // One in eight lies outside, in a line.
+        let outside = usize::from(random.below(8) == 0);
+        let starts = random.many(cache[0], |random| match circular {
+            true => random.below(40) as i64 - 20,
+            false => random.below(room + 1 + outside) as i64,
+        });
+        let lengths = (random.below(3) == 0)
+            .then(|| random.many(cache[0], |random| random.below(update[axis] + 1) as i64));
+        let (mode, name) = if circular { (Mode::Circular, "circular") } else { (Mode::Linear, "linear") };
+        Self {
+            operator: onnx::TensorScatter { axis: axis as i64, mode: name.to_owned(), ..Default::default() },
+            scatter: TensorScatter::new().axis(axis as i64).mode(mode),
+            cache,
+            update,
+            starts,
+            lengths,
+        }
+    }
+
+    fn expected(&self, cache: &Tensor, update: &Tensor) -> Option<Vec<u32>> {
+        let (cache, update) = (values(cache), values(update));
+        let cache = kvscatter_oracle::Tensor::new(&cache, &self.cache);
+        let update = kvscatter_oracle::Tensor::new(&update, &self.update);
+        let outcome = self.operator.run(cache, update, Some(&self.starts), self.lengths.as_deref());
+        outcome.ok().map(|outcome| outcome.present)
+    }
+}
+
+/// The storage with other values in the view.
+fn with(whole: &Tensor, part: &Tensor, values: &[u32]) -> Vec<u32> {
+    let mut all = self::values(whole);
+    let (dims, layout) = (part.dims(), part.layout());
+    for (flat, &value) in values.iter().enumerate() {
+        let (mut rest, mut at) = (flat, layout.start_offset());
+        for (dim, stride) in dims.iter().zip(layout.stride()).rev() {
+            at += rest % dim * stride;
+            rest /= dim;
+        }
+        all[at] = value;
+    }
+    all
+}
+
+#[test]
+fn ragged_circular_and_strided_writes_are_the_oracles() {
+    let (mut random, mut refused) = (Random::new(7, 0), 0);
+    for _ in 0..4000 {
+        let case = Case::random(&mut random);
+        let (cache, whole) = view(&mut random, &case.cache, 0);
+        let (update, _) = view(&mut random, &case.update, 100_000);
+        let before = values(&whole);
+        let expected = case.expected(&cache, &update).map(|present| with(&whole, &cache, &present));
+        let done = match &case.lengths {
+            Some(lengths) => {
+                let mut writer = Writer::new(case.scatter, &cache).unwrap();
+                writer.write(&update, At::new(&case.starts).lengths(lengths)).map(drop).map_err(Into::into)
+            }
+            None => {
+                let indices = Tensor::new(&case.starts[..], &CPU).unwrap();
+                cache.inplace_op3(&update, &indices, &case.scatter)
+            }
+        };
+        refused += usize::from(expected.is_none());
+        assert_eq!(done.is_ok(), expected.is_some(), "{done:?}");
+        assert_eq!(values(&whole), expected.unwrap_or(before), "{:?} {:?}", case.cache, case.starts);
+    }
+    assert!((50..1000).contains(&refused), "{refused} refused");
+}
+
+/// A writer sees other layouts, other rows and other lengths than the ones it is ready for.
+#[test]
+fn one_writer_takes_updates_of_any_layout() {
+    let mut random = Random::new(8, 0);
+    let cache = numbered(&[2, 3, 6, 2], 0);
+    let mut writer = Writer::new(TensorScatter::new(), &cache).unwrap();
+    for round in 0..400 {
+        let rows = random.between(1, 6);
+        let (update, _) = view(&mut random, &[2, 3, rows, 2], 1000 + round * 1000);
+        let taken = random.below(rows)..rows;
+        let case = Case {
+            operator: onnx::TensorScatter::default(),
+            scatter: TensorScatter::new(),
+            cache: [2, 3, 6, 2],
+            update: [2, 3, taken.len(), 2],
+            starts: random.many(2, |random| random.below(7 - taken.len()) as i64),
+            lengths: None,
+        };
+        let part = update.narrow(2, taken.start, taken.len()).unwrap();
+        let expected = case.expected(&cache, &part).unwrap();
+        writer.write(&update, At::new(&case.starts).rows(taken)).unwrap();
+        assert_eq!(values(&cache), expected);
+    }
+}
+
+#[test]
+fn every_element_type_moves_bit_for_bit() {
+    let dtypes =
+        [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64, DType::BF16, DType::F16, DType::F32];
+    for dtype in dtypes.into_iter().chain([DType::F64, DType::F8E4M3]) {
+        let cast = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap().to_dtype(dtype).unwrap();
+        let (cache, update) = (cast(numbered(&[2, 4, 3], 0)), cast(numbered(&[2, 1, 3], 100)));
+        let expected = |tensor: &Tensor| -> Vec<f32> {
+            tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        };
+        let (mut present, new) = (expected(&cache), expected(&update));
+        present[9..12].copy_from_slice(&new[..3]);
+        present[12..15].copy_from_slice(&new[3..]);
+        Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[3_i64, 0]).unwrap();
+        assert_eq!(expected(&cache), present, "{dtype:?}");
+    }
+}
+
+/// candle has no arithmetic on these; what it can do is load them.
+#[test]
+fn elements_without_arithmetic_are_bytes_or_half_bytes() {
+    let loaded = |name: &str, shape: &str, bytes: &[u8]| -> Tensor {
+        let header =
+            format!(r#"{{"t":{{"dtype":"{name}","shape":{shape},"data_offsets":[0,{}]}}}}"#, bytes.len());
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length, header.as_bytes(), bytes].concat();
+        candle_core::safetensors::load_buffer(&file, &CPU).unwrap().remove("t").unwrap()
+    };
+    let (cache, update) =
+        (loaded("F4", "[1,4,2]", &[0x11, 0x22, 0x33, 0x44]), loaded("F4", "[1,1,2]", &[0xab]));
+    Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[2_i64]).unwrap();
+    assert!(
+        matches!(&*cache.storage_and_layout().0, Storage::Cpu(CpuStorage::F4(bytes)) if bytes == &[0x11, 0x22, 0xab, 0x44])
+    );
+
+    let (cache, update) = (loaded("F8_E8M0", "[1,3,1]", &[1, 2, 3]), loaded("F8_E8M0", "[1,1,1]", &[9]));
+    cache.inplace_op3(&update, &Tensor::new(&[1i64], &CPU).unwrap(), &TensorScatter::new()).unwrap();
+    assert!(
+        matches!(&*cache.storage_and_layout().0, Storage::Cpu(CpuStorage::F8E8M0(bytes)) if bytes == &[1, 9, 3])
+    );
+
+    let six = loaded("F6_E2M3", "[1,4,1]", &[0; 3]);
+    let refused = Writer::new(TensorScatter::new(), &six).unwrap_err();
+    assert!(
+        matches!(refused, Error::DType { argument: Argument::PastCache, dtype: DType::F6E2M3 }),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn positions_may_be_a_tensor_of_three_types() -> Result<()> {
+    let update = numbered(&[2, 1, 1], 50);
+    let strided = Tensor::new(&[[3i64, 9], [1, 9]], &CPU)?.narrow(1, 0, 1)?.squeeze(1)?;
+    let plain = Tensor::new(&[3i64, 1], &CPU)?;
+    let others = [plain.to_dtype(DType::U32)?, plain.to_dtype(DType::I32)?, strided, plain];
+    for indices in others {
+        let cache = numbered(&[2, 4, 1], 0);
+        cache.inplace_op3(&update, &indices, &TensorScatter::new())?;
+        assert_eq!(values(&cache), [0, 1, 2, 50, 4, 51, 6, 7]);
+        assert_eq!(positions(&indices)?, [3, 1]);
+    }
+    let wrong = positions(&Tensor::new(&[1f32], &CPU)?).unwrap_err();
+    assert!(matches!(wrong, Error::IndexType { dtype: DType::F32 }), "{wrong}");
+    let wrong = positions(&Tensor::new(&[[1i64]], &CPU)?).unwrap_err();
+    assert!(matches!(wrong, Error::IndexRank { rank: 2 }), "{wrong}");
+    Ok(())
+}
+
+#[test]
+fn one_position_may_serve_all_and_any_dimension_be_the_sequence() -> Result<()> {
+    let scatter = TensorScatter::new().one_start();
+    let cache = numbered(&[3, 2], 0);
+    let mut writer = Writer::new(scatter.axis(0), &cache).unwrap();
+    writer.write(&numbered(&[1, 2], 70), &[1_i64]).unwrap();
+    assert_eq!(values(&cache), [0, 1, 70, 71, 4, 5]);
+    let refused = writer.write(&numbered(&[1, 3], 0), &[1_i64]).unwrap_err();
+    assert_eq!(refused.to_string(), "dimension 1 of update is 3, must be 2 as in the cache");
+    let last = Writer::new(scatter.axis(-1), &cache).unwrap().write(&numbered(&[3, 1], 80), &[1_i64]);
+    assert!(last.is_ok());
+    assert_eq!(values(&cache), [0, 80, 70, 81, 4, 82]);
+    Ok(())
+}
+
+/// The first error's cache, and all others', are as they were.
+#[test]
+fn many_caches_are_written_all_or_none() {
+    let (k, v) = (numbered(&[1, 4, 1], 0), numbered(&[1, 4, 1], 10));
+    let [mut write_k, mut write_v] = [&k, &v].map(|cache| Writer::new(TensorScatter::new(), cache).unwrap());
+    let (new, long) = (numbered(&[1, 1, 1], 90), numbered(&[1, 5, 1], 90));
+    let starts = [2_i64];
+    let mut both = |update: &Tensor, at: At<'_>| {
+        let first = Write { writer: &mut write_k, update: &new, at: At::new(&starts) };
+        write_many(&mut [first, Write { writer: &mut write_v, update, at }])
+    };
+    let refused = [
+        both(&long, At::new(&starts)),
+        both(&new, At::new(&[4_i64])),
+        both(&new.to_dtype(DType::F32).unwrap(), At::new(&starts)),
+        both(&v.narrow(1, 0, 1).unwrap(), At::new(&starts)),
+        both(&k.narrow(1, 0, 1).unwrap(), At::new(&starts)),
+    ];
+    for refused in refused {
+        assert!(matches!(refused, Err(Error::Write(_))), "{refused:?}");
+    }
+    assert_eq!((values(&k), values(&v)), (vec![0, 1, 2, 3], vec![10, 11, 12, 13]));
+    assert_eq!(both(&new, At::new(&[3_i64])).unwrap(), 0);
+    assert_eq!((values(&k), values(&v)), (vec![0, 1, 90, 3], vec![10, 11, 12, 90]));
+}
+
+#[test]
+fn caches_may_share_a_storage_if_they_keep_apart() {
+    let whole = numbered(&[2, 4, 1], 0);
+    let [mut k, mut v] = [0, 1].map(|index| {
+        let cache = whole.narrow(0, index, 1).unwrap();
+        Writer::new(TensorScatter::new(), &cache).unwrap()
+    });
+    let mut again = k.clone();
+    let new = numbered(&[1, 1, 1], 90);
+    fn at_1<'w>(writer: &'w mut Writer, update: &'w Tensor) -> Write<'w> {
+        Write { writer, update, at: At::new(&[1_i64]) }
+    }
+    write_many(&mut [at_1(&mut k, &new), at_1(&mut v, &new)]).unwrap();
+    assert_eq!(values(&whole), [0, 90, 2, 3, 4, 90, 6, 7]);
+    let refused = write_many(&mut [at_1(&mut k, &new), at_1(&mut again, &new)]).unwrap_err();
+    let words = kvscatter::Error::Overlap {
+        argument: Argument::PastCache,
+        with: Argument::PastCache,
+        buffer: 0,
+        with_buffer: 1,
+    };
+    assert!(matches!(refused, Error::Write(error) if error == words), "{refused:?}");
+}
+
+#[test]
+fn an_update_that_lies_in_the_cache_is_refused() {
+    let cache = numbered(&[1, 4, 1], 0);
+    let update = cache.narrow(1, 0, 1).unwrap();
+    let refused = Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[3_i64]).unwrap_err();
+    let words = kvscatter::Error::Overlap {
+        argument: Argument::PastCache,
+        with: Argument::Update,
+        buffer: 0,
+        with_buffer: 0,
+    };
+    assert!(matches!(refused, Error::Write(error) if error == words), "{refused:?}");
+    let indices = Tensor::new(&[3i64], &CPU).unwrap();
+    assert!(cache.inplace_op3(&update, &indices, &TensorScatter::new()).is_err());
+    assert_eq!(values(&cache), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_cache_whose_elements_repeat_is_refused() {
+    let cache = numbered(&[1, 1, 1], 0).broadcast_as((1, 4, 1)).unwrap();
+    let refused =
+        Writer::new(TensorScatter::new(), &cache).unwrap().write(&numbered(&[1, 1, 1], 9), &[0_i64]);
+    assert!(matches!(refused, Err(Error::Write(kvscatter::Error::CacheOverlapsItself))), "{refused:?}");
+    assert_eq!(values(&cache), [0; 4]);
+}
+
+#[test]
+fn rows_that_are_not_there_are_refused() {
+    let cache = numbered(&[1, 4, 1], 0);
+    let mut writer = Writer::new(TensorScatter::new(), &cache).unwrap();
+    let refused = writer.write(&numbered(&[1, 2, 1], 9), At::new(&[0_i64]).rows(1..3)).unwrap_err();
+    assert!(matches!(refused, Error::Rows { first: 1, end: 3, rows: 2 }), "{refused}");
+}
+
+#[test]
+fn samples_that_do_not_fit_are_left_out_and_counted() {
+    let cache = numbered(&[2, 2, 1], 0);
+    let scatter = TensorScatter::new().out_of_range(OutOfRange::SkipSample);
+    let written = Writer::new(scatter, &cache).unwrap().write(&numbered(&[2, 1, 1], 9), &[2_i64, 1]).unwrap();
+    assert_eq!(written.skipped, 1);
+    assert_eq!(values(&cache), [0, 1, 2, 10]);
+}
