@@ -1,6 +1,6 @@
 //! From a model's file to its certificate.
 
-use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Runner};
+use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Style};
@@ -10,7 +10,6 @@ use crate::certificate::{
     Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,
 };
 use crate::drive::reference::{Reference, Sequence};
-use crate::drive::rows::Rows;
 use crate::drive::scenarios::Setting;
 use crate::drive::values::{Numbers, can_paint};
 use crate::evidence::logits::Tolerance;

@@ -1,6 +1,5 @@
 //! Runs a decoder through the ways in which a static cache is used.
 
 pub(crate) mod reference;
-pub(crate) mod rows;
 pub(crate) mod scenarios;
 pub(crate) mod values;

@@ -36,7 +36,7 @@ pub struct Options {
 }
 
 /// A loaded model.
-pub trait Session {
+pub trait Session: Send {
     /// A tensor of zeros in memory that this engine can write a present to in place.
     ///
     /// # Errors

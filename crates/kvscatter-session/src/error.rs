@@ -36,9 +36,17 @@ pub enum Error {
     /// A model without caches is no decoder that is run step by step.
     #[error("the model has no caches: no output that continues an input")]
     NoCaches,
-    /// Its presents are longer than its pasts.
-    #[error("cache {input:?} is not static: its style is {style}{hint}")]
-    NotStatic { input: String, style: String, hint: &'static str },
+    /// Its present is longer than its past.
+    #[error(
+        "cache {input:?} grows with every step: only static caches are run in place; kvscatter convert makes it static"
+    )]
+    NotStatic { input: String },
+    /// Nothing that is known writes it.
+    #[error("cache {input:?} is not written by anything that is known: {why}")]
+    NotScattered { input: String, why: String },
+    /// Rows of such elements may share a byte.
+    #[error("cache {input:?} is of {element}: its rows need not be whole bytes, and are not run")]
+    CacheElement { input: String, element: ElementType },
     /// Nothing says where a step writes.
     #[error("the model takes no write_indices: where each sample is written cannot be said")]
     NoWriteIndices,
@@ -101,8 +109,8 @@ pub enum Error {
     #[error("{sample}: {length} + {tokens} tokens exceed the cache's capacity of {capacity}")]
     CapacityExceeded { sample: Sample, length: usize, tokens: usize, capacity: usize },
     /// The model has no such token.
-    #[error("{sample}: token {index} is {token}, the vocabulary has 0 to {}", vocabulary.saturating_sub(1))]
-    TokenUnknown { sample: Sample, index: usize, token: i64, vocabulary: usize },
+    #[error("{sample}: token {index} is {token}, which the model does not have{}", known(*vocabulary))]
+    TokenUnknown { sample: Sample, index: usize, token: i64, vocabulary: Option<usize> },
     /// There is less to keep.
     #[error("{sample} cannot be truncated to {to}: its length is {length}")]
     TruncateBeyond { sample: Sample, to: usize, length: usize },
@@ -118,8 +126,19 @@ pub enum Error {
     #[error("no prompt is given")]
     NoPrompts,
     /// Logits that no number is the largest of.
-    #[error("{sample}: the scores after its last token are not numbers")]
-    NotANumber { sample: Sample },
+    #[error("prompt {prompt}: the scores after its last token are missing or not numbers")]
+    NotANumber { prompt: usize },
+    /// The model has no such token.
+    #[error("prompt {prompt}: token {index} is {token}, which the model does not have{}", known(*vocabulary))]
+    PromptTokenUnknown { prompt: usize, index: usize, token: i64, vocabulary: Option<usize> },
+    /// It would outgrow its capacity.
+    #[error(
+        "prompt {prompt}: {tokens} tokens and {generated} generated ones, of which the last is not fed, exceed the cache's capacity of {capacity}"
+    )]
+    PromptTooLong { prompt: usize, tokens: usize, generated: usize, capacity: usize },
+    /// It has none.
+    #[error("the caches grow with every step: they have no capacity that could be given")]
+    CapacityUseless,
 
     // An engine's verdicts on models.
     /// It does not take the model.
@@ -136,4 +155,10 @@ pub enum Error {
 /// `1 or 2`.
 fn ranks(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+}
+
+/// `: it has 0 to 255`, where that is known.
+fn known(vocabulary: Option<usize>) -> String {
+    vocabulary
+        .map_or_else(String::new, |vocabulary| format!(": it has 0 to {}", vocabulary.saturating_sub(1)))
 }

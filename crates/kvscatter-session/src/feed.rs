@@ -39,18 +39,21 @@ impl Feed {
         Self { width, samples: samples.collect() }
     }
 
-    /// The tensors of every input but the caches. `sequences` are the tokens of each sample; `slots` is what a mask
-    /// covers: the capacity, or for a growing cache its length after the step.
+    /// The tensors of every input but the caches. `token` gives the token of a sample at a place in
+    /// its sequence; `slots` is what a mask covers: the capacity, or for a growing cache its length after the step.
+    ///
+    /// # Errors
+    /// [`Error::InputType`] for a value that its input's type does not hold, [`Error::TensorTooLarge`].
     pub fn tensors(
         &self,
         interface: &Interface,
-        sequences: &[&[i64]],
+        token: impl Fn(usize, usize) -> i64,
         slots: usize,
     ) -> Result<Vec<(String, Tensor)>, Error> {
         let batch = self.samples.len();
         let tensor = |purpose, rank| {
             let (shape, values): (Vec<usize>, Vec<i64>) = match purpose {
-                Purpose::Tokens => (vec![batch, self.width], self.tokens(sequences)),
+                Purpose::Tokens => (vec![batch, self.width], self.columns(&token)),
                 Purpose::Positions => (vec![batch, self.width], self.columns(|_, position| int(position))),
                 Purpose::Mask => (vec![batch, slots], self.mask(slots)),
                 Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
@@ -71,12 +74,6 @@ impl Feed {
             Ok((port.name.clone(), Tensor::integers(port.element, &shape, &values)?))
         });
         feeds.collect()
-    }
-
-    fn tokens(&self, sequences: &[&[i64]]) -> Vec<i64> {
-        self.columns(|sample, position| {
-            sequences.get(sample).and_then(|tokens| tokens.get(position)).copied().unwrap_or_default()
-        })
     }
 
     /// A value for every token of every sample; 0 for padding, which is a token and a position that every model has.

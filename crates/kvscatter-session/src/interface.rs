@@ -21,6 +21,8 @@ pub struct Interface {
     pub logits_element: ElementType,
     /// The last dimension of the logits, if it is declared.
     pub vocabulary: Option<usize>,
+    /// Whether the scores of the last token of each sample are all that the model gives.
+    pub scores_last: bool,
     /// How many samples a batch has, if the model leaves no choice.
     pub batch: Option<usize>,
     /// Whether the model takes one token of each sample at a time and no more.
@@ -38,6 +40,8 @@ pub struct CachePort {
     pub element: ElementType,
     /// The axis of the sequence.
     pub axis: usize,
+    /// The layer that it is of: keys and values are counted apart.
+    pub layer: usize,
     /// Past's dimensions; `None` for what is open.
     pub dims: Vec<Option<usize>>,
     /// Whether present is longer than past: by the new rows.
@@ -84,7 +88,7 @@ impl Interface {
     /// if it takes a fixed number of tokens other than 1; [`Error::SizesDiffer`] if inputs fix different batches.
     pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, Error> {
         let logits = decoder.logits.as_ref().ok_or(Error::NoLogits)?;
-        let caches = decoder.caches.iter().map(CachePort::of).collect::<Vec<_>>();
+        let caches = cache_ports(decoder);
         let others = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
         let computed = computed(graph, decoder);
         let feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
@@ -120,6 +124,11 @@ impl Interface {
             feeds,
             logits: logits.name.to_owned(),
             logits_element: logits.element,
+            scores_last: logits
+                .shape
+                .as_ref()
+                .and_then(|shape| shape.get(1))
+                .is_some_and(|dim| size(*dim) == Some(1)),
             vocabulary: last.and_then(|last| size(*last)),
             batch,
             is_decode_only,
@@ -161,12 +170,13 @@ impl Interface {
 }
 
 impl CachePort {
-    fn of(cache: &Cache<'_>) -> Self {
+    fn of(cache: &Cache<'_>, earlier: &[Cache<'_>]) -> Self {
         Self {
             past: cache.past.to_owned(),
             present: cache.present.to_owned(),
             element: cache.element,
             axis: cache.axis,
+            layer: earlier.iter().filter(|other| other.part == cache.part).count(),
             dims: cache.past_shape.iter().map(|dim| size(*dim)).collect(),
             grows: cache.style.grows() || cache.style == Style::GroupQueryAttention,
         }
@@ -291,6 +301,13 @@ fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BT
         }
     }
     sources
+}
+
+fn cache_ports(decoder: &Decoder<'_>) -> Vec<CachePort> {
+    let caches = decoder.caches.iter().enumerate();
+    caches
+        .map(|(index, cache)| CachePort::of(cache, decoder.caches.get(..index).unwrap_or_default()))
+        .collect()
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {

@@ -1,23 +1,37 @@
 //! Runs decoders with static KV caches: ragged, in chunks, in whatever [`Engine`] loads them.
 //!
-//! An engine loads a model and runs it on [`Tensor`]s; [`Interface`] is what the model takes, [`Feed`] what one step
-//! gives it.
+//! [`KvSession`] is a decoder, its caches and a running batch: samples come and go, each with a length of its own.
+//! [`Generator`] continues prompts with it. Below them, an engine loads a model and runs it on [`Tensor`]s;
+//! [`Interface`] is what the model takes, [`Feed`] what one step gives it.
 #![forbid(unsafe_code)]
 
 mod engine;
 mod error;
 mod feed;
+mod generate;
+mod growing;
 mod interface;
+mod kv_session;
+mod memory_report;
 mod numbers;
+mod places;
+mod rounds;
+mod rows;
 mod runner;
 mod sample;
+mod scores;
 mod tensor;
 
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};
 pub use error::Error;
 pub use feed::{Feed, SampleFeed};
+pub use generate::{Generated, Generator, Greedy, Progress};
 pub use interface::{CachePort, FeedPort, Interface, Purpose};
+pub use kv_session::{KvSession, SessionOptions};
+pub use memory_report::{CacheMemory, MemoryReport};
 pub use numbers::{most_likely, to_f32};
+pub use rows::Rows;
 pub use runner::{Logits, Runner};
 pub use sample::Sample;
+pub use scores::Scores;
 pub use tensor::{Memory, Tensor};

@@ -33,7 +33,7 @@ enum Bytes {
 }
 
 /// Memory that an engine allocates itself, and takes into a run and back.
-pub trait Memory: Any {
+pub trait Memory: Any + Send {
     /// The values' bytes.
     fn bytes(&self) -> &[u8];
 

@@ -135,7 +135,8 @@ impl<'r> Reference<'r> {
             samples: vec![feed.samples.first().cloned(); batch].into_iter().flatten().collect(),
             ..*feed
         };
-        let inputs = feed.tensors(&self.runner.interface, &vec![tokens; batch], slots)?;
+        let token = |_, position| tokens.get::<usize>(position).copied().unwrap_or_default();
+        let inputs = feed.tensors(&self.runner.interface, token, slots)?;
         let mut presents = self.runner.caches(batch, slots)?;
         let logits = self.runner.apart(&inputs, &self.pasts, &mut presents, feed.width)?;
         self.pasts = presents;

@@ -1,10 +1,9 @@
 //! Every byte of every cache after a step, against a copy of what was there before and against a run apart.
 
-use kvscatter_session::{CachePort, Feed, SampleFeed, Tensor};
+use kvscatter_session::{CachePort, Feed, Rows, SampleFeed, Tensor};
 use std::ops::Range;
 
 use crate::certificate::{Failure, SampleSlots};
-use crate::drive::rows::{Rows, ranges};
 use crate::drive::values;
 
 use super::tally::{Place, Tally};
@@ -165,7 +164,7 @@ impl Memory {
         for slot in named {
             let element = look.port.element;
             let is_finite = |run| after.get(run).is_some_and(|bytes| values::are_finite(element, bytes));
-            if !rows.runs(look.sample, slot).all(is_finite) {
+            if !rows.runs(look.sample, slot..slot + 1).all(is_finite) {
                 self.finite.fail(look.failure(slot, "was written with NaN or an infinity"));
             }
         }
@@ -201,5 +200,28 @@ fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
         written: run(sample.start..sample.start + width),
         valid: run(sample.valid()),
         clobbered: Vec::new(),
+    }
+}
+
+/// Slots in ascending order as runs.
+fn ranges(slots: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if last.end == slot => last.end = slot + 1,
+            _ => ranges.push(slot..slot + 1),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn neighbours_join() {
+        assert_eq!(ranges([1, 2, 3, 7, 9, 10]), [1..4, 7..8, 9..11]);
+        assert_eq!(ranges([]), []);
     }
 }

@@ -140,10 +140,10 @@ impl<'a> Observer<'a> {
         let mut comparison = Comparison::new(&scenario.name, fill, plan.against, plan.tolerance);
         let mut scores = Scores::new();
         let mut steps = Vec::new();
-        let tokens = tokens(scenario, plan.sequences);
+        let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
             let place = Place { scenario: &scenario.name, step };
-            let inputs = feed.tensors(&runner.interface, &tokens, plan.capacity)?;
+            let inputs = feed.tensors(&runner.interface, &token, plan.capacity)?;
             for (before, cache) in before.iter_mut().zip(&caches) {
                 before.bytes_mut().copy_from_slice(cache.bytes());
             }
@@ -254,10 +254,10 @@ impl<'a> Observer<'a> {
         if !has_nan {
             return Ok(Check::not_applicable(ID, CLAIM, "the caches' type has no NaN"));
         }
-        let tokens = tokens(scenario, plan.sequences);
+        let token = tokens(scenario, plan.sequences);
         let (mut reached, mut looked) = (0_u64, 0_u64);
         for (_, feed) in &scenario.steps {
-            let inputs = feed.tensors(&runner.interface, &tokens, plan.capacity)?;
+            let inputs = feed.tensors(&runner.interface, &token, plan.capacity)?;
             let Ok((logits, _)) = runner.in_place(&inputs, &mut caches, feed.width) else { break };
             for (sample, fed) in feed.samples.iter().enumerate() {
                 for column in (0..feed.width).filter(|&column| fed.position(column).is_some()) {
@@ -329,9 +329,10 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// The tokens of each sample of a scenario.
-fn tokens<'s>(scenario: &Scenario, sequences: &'s [Sequence]) -> Vec<&'s [i64]> {
-    let of =
-        |&index: &usize| sequences.get(index).map(|sequence| sequence.tokens.as_slice()).unwrap_or_default();
-    scenario.sequences.iter().map(of).collect()
+/// The token of each sample of a scenario at each place in its sequence.
+fn tokens(scenario: &Scenario, sequences: &[Sequence]) -> impl Fn(usize, usize) -> i64 {
+    move |sample, position| {
+        let sequence = scenario.sequences.get(sample).and_then(|&index| sequences.get(index));
+        sequence.and_then(|sequence| sequence.tokens.get(position)).copied().unwrap_or_default()
+    }
 }

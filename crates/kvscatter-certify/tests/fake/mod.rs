@@ -219,6 +219,7 @@ fn names(is_static: bool) -> Vec<(String, String)> {
 
 /// A cache as rows, whatever its layout: `[batch, slots, heads × size]` or `[batch, heads, slots, size]`.
 struct Cache {
+    batch: usize,
     slots: usize,
     rows: Vec<[f32; ROW]>,
 }
@@ -226,7 +227,7 @@ struct Cache {
 impl Cache {
     fn read(tensor: &Tensor) -> Self {
         let (batch, slots) = sizes(tensor);
-        let mut cache = Self { slots, rows: vec![[0.0; ROW]; batch * slots] };
+        let mut cache = Self { batch, slots, rows: vec![[0.0; ROW]; batch * slots] };
         let values: Vec<f32> =
             tensor.bytes().as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect();
         cache.each(tensor.shape().len(), |value, at| *value = values[at]);
@@ -235,16 +236,15 @@ impl Cache {
 
     fn store(&self, tensor: &mut Tensor) {
         let rank = tensor.shape().len();
-        assert_eq!(sizes(tensor), (self.rows.len() / self.slots, self.slots));
-        let mut copy = Self { slots: self.slots, rows: self.rows.clone() };
+        assert_eq!(sizes(tensor), (self.batch, self.slots));
+        let mut copy = Self { batch: self.batch, slots: self.slots, rows: self.rows.clone() };
         let bytes = tensor.bytes_mut();
         copy.each(rank, |value, at| bytes[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes()));
     }
 
     fn grow(&mut self, width: usize) {
-        let batch = self.rows.len().checked_div(self.slots).unwrap_or(1);
         let mut rows = Vec::new();
-        for sample in 0..batch {
+        for sample in 0..self.batch {
             rows.extend(&self.rows[sample * self.slots..(sample + 1) * self.slots]);
             rows.extend(vec![[0.0; ROW]; width]);
         }

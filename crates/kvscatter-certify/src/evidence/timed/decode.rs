@@ -108,7 +108,7 @@ impl<'a> Decoding<'a> {
         (self.pasts, self.presents) = (Vec::new(), Vec::new());
         let grows = self.interface.caches.iter().any(|port| port.grows);
         let slots = if grows { context + 1 } else { capacity };
-        self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, &[], slots)?;
+        self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, |_, _| 0, slots)?;
         for port in &self.interface.caches {
             let zeros = |length| self.session.zeros(port.element, &port.shape(batch, length));
             self.pasts.push(zeros(if port.grows { context } else { capacity })?);

@@ -67,7 +67,7 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
     let mut caches = zeros(session, length)?;
     for context in capacity - steps..capacity {
         let slots = if grows { context + 1 } else { capacity };
-        let inputs = Feed::next(&vec![context; batch], 1).tensors(timed.interface, &[], slots)?;
+        let inputs = Feed::next(&vec![context; batch], 1).tensors(timed.interface, |_, _| 0, slots)?;
         let mut step = Step {
             inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
             returned: vec![&timed.interface.logits],

@@ -1,11 +1,12 @@
 //! The rows of a cache in memory: a row is what one slot of one sample holds.
 
-use kvscatter_session::CachePort;
 use std::ops::Range;
+
+use crate::CachePort;
 
 /// Where the rows of a dense cache lie: `batch × outer × capacity` runs of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rows {
+pub struct Rows {
     outer: usize,
     capacity: usize,
     /// Bytes of one run; a row has `outer` of them.
@@ -13,7 +14,9 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn of(cache: &CachePort, capacity: usize) -> Self {
+    /// The rows of a cache of this capacity. Every dimension but batch and sequence must be known.
+    #[must_use]
+    pub fn of(cache: &CachePort, capacity: usize) -> Self {
         let product =
             |dims: &[Option<usize>]| dims.iter().map(|dim| dim.unwrap_or_default()).product::<usize>();
         let outer = cache.dims.get(1..cache.axis).map_or(1, product);
@@ -23,12 +26,14 @@ impl Rows {
     }
 
     /// Bytes of one row.
-    pub(crate) fn row(self) -> usize {
+    #[must_use]
+    pub fn row(self) -> usize {
         self.outer * self.run
     }
 
     /// The slots among `slots` whose rows of `sample` differ, in order.
-    pub(crate) fn differing(self, sample: usize, slots: Range<usize>, a: &[u8], b: &[u8]) -> Vec<usize> {
+    #[must_use]
+    pub fn differing(self, sample: usize, slots: Range<usize>, a: &[u8], b: &[u8]) -> Vec<usize> {
         let mut differ = vec![false; slots.len()];
         for outer in 0..self.outer {
             let all = self.run_at(sample, outer, slots.clone());
@@ -44,9 +49,9 @@ impl Rows {
         slots.zip(differ).filter(|(_, differs)| *differs).map(|(slot, _)| slot).collect()
     }
 
-    /// The bytes of a row, run by run.
-    pub(crate) fn runs(self, sample: usize, slot: usize) -> impl Iterator<Item = Range<usize>> {
-        (0..self.outer).map(move |outer| self.run_at(sample, outer, slot..slot + 1))
+    /// The bytes of a sample's rows in these slots, run by run.
+    pub fn runs(self, sample: usize, slots: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        (0..self.outer).map(move |outer| self.run_at(sample, outer, slots.clone()))
     }
 
     fn run_at(self, sample: usize, outer: usize, slots: Range<usize>) -> Range<usize> {
@@ -55,24 +60,12 @@ impl Rows {
     }
 }
 
-/// Slots in ascending order as runs.
-pub(crate) fn ranges(slots: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for slot in slots {
-        match ranges.last_mut() {
-            Some(last) if last.end == slot => last.end = slot + 1,
-            _ => ranges.push(slot..slot + 1),
-        }
-    }
-    ranges
-}
-
 #[cfg(test)]
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Rows, ranges};
-    use kvscatter_session::CachePort;
+    use super::Rows;
+    use crate::CachePort;
 
     #[test]
     fn a_row_of_four_dimensions_is_a_run_in_every_head() {
@@ -82,6 +75,7 @@ mod tests {
             element: ElementType::Float16,
             axis: 2,
             dims: vec![None, Some(3), Some(5), Some(4)],
+            layer: 0,
             grows: false,
         };
         let rows = Rows::of(&cache, 5);
@@ -95,15 +89,9 @@ mod tests {
                 let want = if other == sample { vec![slot] } else { vec![] };
                 assert_eq!(rows.differing(other, 0..5, &before, &after), want, "{sample} {head} {slot}");
             }
-            let row: Vec<usize> = rows.runs(sample, slot).flatten().collect();
+            let row: Vec<usize> = rows.runs(sample, slot..slot + 1).flatten().collect();
             assert!(row.contains(&(element * 2 + 1)));
             assert_eq!(row.len(), rows.row());
         }
-    }
-
-    #[test]
-    fn neighbours_join() {
-        assert_eq!(ranges([1, 2, 3, 7, 9, 10]), [1..4, 7..8, 9..11]);
-        assert_eq!(ranges([]), []);
     }
 }

@@ -1,0 +1,349 @@
+//! A decoder with a static cache, and the batch that runs on it.
+
+use std::path::Path;
+
+use kvscatter_onnx::Model;
+use kvscatter_onnx::decoder::{Decoder, Style};
+
+use crate::places::Places;
+use crate::rounds::{Limits, Round, rounds};
+use crate::{
+    Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Rows, Runner, Sample, Scores, Tensor,
+};
+
+/// How a session is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Places of the batch: the model's if it is fixed, else 1 if not given.
+    pub batch: Option<usize>,
+    /// Slots of each cache; to be given where the model leaves it open.
+    pub capacity: Option<usize>,
+    /// Threads of one operator; the engine's choice if `None`.
+    pub threads: Option<usize>,
+    /// The most bytes that the caches may take: a model's file says how large they are, and may claim anything.
+    pub memory: u64,
+}
+
+impl Default for SessionOptions {
+    /// One sample, the model's capacity, the engine's threads, and caches of up to 16 GiB.
+    fn default() -> Self {
+        Self { batch: None, capacity: None, threads: None, memory: 1 << 34 }
+    }
+}
+
+/// A static-cache decoder and a batch of samples that come, grow, are cut and go.
+///
+/// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. Each sample has a place in the batch
+/// and a length; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from the lengths, by the rule that
+/// sample `b`'s next token goes to slot `length[b]` and sees slots `0..=length[b]`.
+///
+/// Every error comes before anything is written, except [`Error::Run`], after which the lengths are as they were and
+/// rows behind them may have been written.
+pub struct KvSession {
+    runner: Runner,
+    places: Places,
+    caches: Vec<Tensor>,
+    rows: Vec<Rows>,
+    written: u64,
+    copied: u64,
+}
+
+impl KvSession {
+    /// Loads a model, and allocates its caches.
+    ///
+    /// # Errors
+    /// What the engine says in [`Error::Load`]; [`Error::NotStatic`], [`Error::NoWriteIndices`] and their like for a
+    /// model that is no static-cache decoder; [`Error::SizeFixed`], [`Error::CapacityOpen`], [`Error::Empty`] for a
+    /// batch or a capacity that the model does not have; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
+    pub fn open(engine: &dyn Engine, model: &Path, options: SessionOptions) -> Result<Self, Error> {
+        let interface = interface(&Model::load(model)?)?;
+        Self::of_interface(engine, model, interface, options)
+    }
+
+    pub(crate) fn of_interface(
+        engine: &dyn Engine,
+        model: &Path,
+        mut interface: Interface,
+        options: SessionOptions,
+    ) -> Result<Self, Error> {
+        check_static(&interface)?;
+        interface.settle(None)?;
+        let batch = fixed("batch", interface.batch, options.batch)?.unwrap_or(1);
+        let capacity = fixed("capacity", interface.capacity()?, options.capacity)?;
+        let capacity = capacity.ok_or(Error::CapacityOpen)?;
+        if batch == 0 || capacity == 0 {
+            return Err(Error::Empty { batch, capacity });
+        }
+        MemoryReport::check(&interface, batch, capacity, options.memory)?;
+        let session = engine.load(model, Options { threads: options.threads })?;
+        let runner = Runner::new(session, interface);
+        let caches = runner.caches(batch, capacity)?;
+        let rows = runner.interface.caches.iter().map(|cache| Rows::of(cache, capacity)).collect();
+        Ok(Self { runner, places: Places::new(batch, capacity), caches, rows, written: 0, copied: 0 })
+    }
+
+    /// How many places the batch has.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.places.batch()
+    }
+
+    /// How many tokens a sample can have.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.places.capacity()
+    }
+
+    /// How many tokens the model knows; `None` until the first step if it does not declare it.
+    #[must_use]
+    pub fn vocabulary(&self) -> Option<usize> {
+        self.runner.interface.vocabulary
+    }
+
+    /// What the model takes and gives.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.runner.interface
+    }
+
+    /// Takes a free place: an empty sample.
+    ///
+    /// # Errors
+    /// [`Error::BatchFull`].
+    pub fn add(&mut self) -> Result<Sample, Error> {
+        self.places.add()
+    }
+
+    /// Gives a sample's place back. The others stay where they are.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSample`].
+    pub fn remove(&mut self, sample: Sample) -> Result<(), Error> {
+        self.places.remove(sample)
+    }
+
+    /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No
+    /// byte moves: the rows are behind the length, and are written over by the next step.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSample`]; [`Error::TruncateBeyond`] if it is not that long.
+    pub fn truncate(&mut self, sample: Sample, length: usize) -> Result<(), Error> {
+        self.places.truncate(sample, length)
+    }
+
+    /// How many tokens of a sample are in the cache.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSample`].
+    pub fn length(&self, sample: Sample) -> Result<usize, Error> {
+        self.places.length(sample)
+    }
+
+    /// The samples of the batch, by place.
+    pub fn samples(&self) -> impl Iterator<Item = Sample> {
+        self.places.samples()
+    }
+
+    /// Gives samples their next tokens: one for decoding, several for a prompt or for tokens to be verified, as many for
+    /// each as it likes. Samples that are not named stay as they are.
+    ///
+    /// One run of the model, of all places, as wide as the longest list; more where the padding of a sample would not fit
+    /// behind it, or where the model scores the last token only.
+    ///
+    /// # Errors
+    /// Before anything is run, [`Error::NoSamples`], [`Error::NoSuchSample`], [`Error::SampleTwice`],
+    /// [`Error::NoTokens`], [`Error::TokenUnknown`] and [`Error::CapacityExceeded`]; [`Error::Run`] with the engine's
+    /// words.
+    pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Scores, Error> {
+        self.run(tokens, usize::MAX, false)
+    }
+
+    /// As [`step`](Self::step), in runs of at most `chunk` tokens of each sample, and with the scores after the last
+    /// tokens alone: what long prompts need, whose scores all together would be large.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step); [`Error::NoChunk`] for a chunk of 0.
+    pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Scores, Error> {
+        if chunk == 0 {
+            return Err(Error::NoChunk);
+        }
+        self.run(tokens, chunk, true)
+    }
+
+    /// What the caches take.
+    #[must_use]
+    pub fn memory(&self) -> MemoryReport {
+        MemoryReport::of(&self.runner.interface, self.batch(), self.capacity())
+    }
+
+    /// The bytes that the last step wrote into the caches, padding included.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The bytes of caches that the engine copied in the last step instead of writing them in place: 0 is what one wants.
+    #[must_use]
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// A cache, as it is after the last step: the `index`th of [`Interface::caches`].
+    #[must_use]
+    pub fn cache(&self, index: usize) -> Option<&Tensor> {
+        self.caches.get(index)
+    }
+
+    fn run(&mut self, tokens: &[(Sample, &[i64])], chunk: usize, only_last: bool) -> Result<Scores, Error> {
+        self.check(tokens)?;
+        let before = self.places.lengths();
+        let mut counts = vec![0; self.batch()];
+        for (sample, tokens) in tokens {
+            counts.iter_mut().skip(sample.place).take(1).for_each(|count| *count = tokens.len());
+        }
+        let interface = &self.runner.interface;
+        let limits = Limits {
+            capacity: self.capacity(),
+            width: if interface.is_decode_only { 1 } else { chunk },
+            is_exact: interface.scores_last,
+        };
+        let mut scores = Scores::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
+        (self.written, self.copied) = (0, 0);
+        for round in rounds(&before, &counts, limits) {
+            let token = |place: usize, position: usize| {
+                let given = tokens.iter().find(|(sample, _)| sample.place == place);
+                let before = before.get(place).copied().unwrap_or_default();
+                given.and_then(|(_, tokens)| tokens.get(position - before)).copied().unwrap_or_default()
+            };
+            let inputs = round.feed.tensors(&self.runner.interface, token, limits.capacity)?;
+            let logits = self.run_round(&round, &inputs)?;
+            self.runner.interface.vocabulary = Some(logits.vocabulary);
+            scores.take(&round.feed, &before, &logits, only_last);
+        }
+        for (sample, tokens) in tokens {
+            self.places.set_length(*sample, self.places.length(*sample)? + tokens.len());
+        }
+        Ok(scores)
+    }
+
+    fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, Error> {
+        let kept = self.keep(round);
+        let at: Vec<usize> = self.caches.iter().map(Tensor::address).collect();
+        let ran = self.runner.in_place(inputs, &mut self.caches, round.feed.width);
+        self.put_back(round, &kept);
+        let (logits, present_at) = ran?;
+        for ((cache, at), present_at) in self.caches.iter().zip(at).zip(present_at) {
+            self.copied += if at == present_at { 0 } else { bytes(cache.len()) };
+        }
+        let rows = round.feed.samples.len() * round.feed.width;
+        self.written += self.rows.iter().map(|of| bytes(of.row() * rows)).sum::<u64>();
+        Ok(logits)
+    }
+
+    /// The rows in use that a round's padding will be written over.
+    fn keep(&self, round: &Round) -> Vec<u8> {
+        let mut kept = Vec::new();
+        for (cache, rows) in self.caches.iter().zip(&self.rows) {
+            for (place, slots) in &round.kept {
+                for run in rows.runs(*place, slots.clone()) {
+                    kept.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
+                }
+            }
+        }
+        kept
+    }
+
+    fn put_back(&mut self, round: &Round, mut kept: &[u8]) {
+        for (cache, rows) in self.caches.iter_mut().zip(&self.rows) {
+            for (place, slots) in &round.kept {
+                for run in rows.runs(*place, slots.clone()) {
+                    let Some((first, rest)) = kept.split_at_checked(run.len()) else { return };
+                    if let Some(target) = cache.bytes_mut().get_mut(run) {
+                        target.copy_from_slice(first);
+                    }
+                    kept = rest;
+                }
+            }
+        }
+    }
+
+    /// Everything that can be wrong with a step, before it is run.
+    fn check(&self, given: &[(Sample, &[i64])]) -> Result<(), Error> {
+        if given.is_empty() {
+            return Err(Error::NoSamples);
+        }
+        let mut seen = vec![false; self.batch()];
+        for &(sample, tokens) in given {
+            self.places.check_room(sample, tokens.len())?;
+            if tokens.is_empty() {
+                return Err(Error::NoTokens { sample });
+            }
+            if seen.get_mut(sample.place).is_some_and(|seen| std::mem::replace(seen, true)) {
+                return Err(Error::SampleTwice { sample });
+            }
+            let vocabulary = self.vocabulary();
+            check_tokens(tokens, vocabulary, |index, token| Error::TokenUnknown {
+                sample,
+                index,
+                token,
+                vocabulary,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What a decoder takes.
+pub(crate) fn interface(model: &Model) -> Result<Interface, Error> {
+    let graph = model.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    if decoder.caches.is_empty() {
+        return Err(Error::NoCaches);
+    }
+    let unknown = decoder.caches.iter().find_map(|cache| match &cache.style {
+        Style::Unknown(why) => Some((cache.past, why)),
+        _ => None,
+    });
+    if let Some((past, why)) = unknown {
+        return Err(Error::NotScattered { input: past.to_owned(), why: why.to_string() });
+    }
+    Interface::of(&graph, &decoder)
+}
+
+/// That every cache keeps its size, and that something says where each sample is written.
+fn check_static(interface: &Interface) -> Result<(), Error> {
+    if let Some(cache) = interface.caches.iter().find(|cache| cache.grows) {
+        return Err(Error::NotStatic { input: cache.past.clone() });
+    }
+    if !interface.takes(Purpose::WriteIndices) {
+        return Err(Error::NoWriteIndices);
+    }
+    Ok(())
+}
+
+/// A size that the model fixes or leaves to the caller.
+fn fixed(what: &'static str, fixed: Option<usize>, asked: Option<usize>) -> Result<Option<usize>, Error> {
+    match (fixed, asked) {
+        (Some(fixed), Some(got)) if got != fixed => Err(Error::SizeFixed { what, fixed, got }),
+        (fixed, asked) => Ok(fixed.or(asked)),
+    }
+}
+
+/// That the model has all of the tokens.
+pub(crate) fn check_tokens(
+    tokens: &[i64],
+    vocabulary: Option<usize>,
+    error: impl Fn(usize, i64) -> Error,
+) -> Result<(), Error> {
+    let is_known = |token: i64| {
+        usize::try_from(token).is_ok_and(|token| vocabulary.is_none_or(|vocabulary| token < vocabulary))
+    };
+    match tokens.iter().enumerate().find(|(_, token)| !is_known(**token)) {
+        Some((index, &token)) => Err(error(index, token)),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn bytes(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,82 @@
+//! What caches take.
+
+use kvscatter::ElementType;
+
+use crate::kv_session::bytes;
+use crate::{Error, Interface};
+
+/// What a session's caches take, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Every cache, in the order of the model's inputs.
+    pub caches: Vec<CacheMemory>,
+    /// The caches of each layer together.
+    pub layers: Vec<u64>,
+    /// One token of one sample, in all caches.
+    pub per_token: u64,
+    /// All caches.
+    pub total: u64,
+}
+
+/// What a cache takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheMemory {
+    /// The input.
+    pub past: String,
+    /// Its type.
+    pub element: ElementType,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its layer.
+    pub layer: usize,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl MemoryReport {
+    /// Of caches with this batch and capacity, which have been allocated or [checked](Self::check).
+    pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
+        let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, total: 0 };
+        for port in &interface.caches {
+            let len = |batch, length| {
+                bytes(port.element.storage_len(&port.shape(batch, length)).unwrap_or(usize::MAX))
+            };
+            let of_cache = len(batch, capacity);
+            report.layers.resize(report.layers.len().max(port.layer + 1), 0);
+            if let Some(layer) = report.layers.get_mut(port.layer) {
+                *layer = layer.saturating_add(of_cache);
+            }
+            report.per_token = report.per_token.saturating_add(len(1, 1));
+            report.total = report.total.saturating_add(of_cache);
+            report.caches.push(CacheMemory {
+                past: port.past.clone(),
+                element: port.element,
+                shape: port.shape(batch, capacity),
+                layer: port.layer,
+                bytes: of_cache,
+            });
+        }
+        report
+    }
+
+    /// That the caches are within a limit, and that each row is whole bytes.
+    pub(crate) fn check(
+        interface: &Interface,
+        batch: usize,
+        capacity: usize,
+        limit: u64,
+    ) -> Result<(), Error> {
+        let mut needed = Some(0_u64);
+        for port in &interface.caches {
+            if port.element.bits().is_none_or(|bits| bits < 8) {
+                return Err(Error::CacheElement { input: port.past.clone(), element: port.element });
+            }
+            let len = port.element.storage_len(&port.shape(batch, capacity));
+            needed = needed.zip(len).and_then(|(needed, len)| needed.checked_add(bytes(len)));
+        }
+        match needed.filter(|needed| *needed <= limit) {
+            Some(_) => Ok(()),
+            None => Err(Error::MemoryLimit { needed, limit }),
+        }
+    }
+}

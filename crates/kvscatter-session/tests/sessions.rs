@@ -1,0 +1,294 @@
+//! Running batches in a fake engine: whatever samples come, go and are cut, each gets the scores that it gets alone.
+
+#[path = "../../kvscatter-certify/tests/fake/mod.rs"]
+#[expect(dead_code, reason = "faults are planted in certificates only")]
+mod fake;
+
+use std::path::{Path, PathBuf};
+
+use fake::{Fake, Fault};
+use kvscatter_session::{Error, Generator, Greedy, KvSession, Sample, Scores, SessionOptions, most_likely};
+
+const STATIC: &str = "mobius-llama-static";
+const GROWING: &str = "mobius-llama-dynamic";
+const CAPACITY: usize = 64;
+const VOCABULARY: u64 = 256;
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
+}
+
+fn session(batch: usize) -> KvSession {
+    let options =
+        SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() };
+    KvSession::open(&Fake(Fault::None), &model(STATIC), options).unwrap()
+}
+
+/// The scores after each of these tokens, in a session of their own.
+fn alone(tokens: &[i64]) -> Vec<Vec<f32>> {
+    let mut session = session(1);
+    let sample = session.add().unwrap();
+    let scores = session.step(&[(sample, tokens)]).unwrap();
+    (0..tokens.len()).map(|token| scores.after(sample, token).unwrap().to_vec()).collect()
+}
+
+/// `SplitMix64`.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}
+
+#[test]
+fn whatever_a_batch_goes_through_each_sample_scores_as_alone() {
+    for seed in 0..12 {
+        let mut numbers = Numbers(seed);
+        let batch = 1 + usize::try_from(numbers.below(4)).unwrap();
+        let mut session = session(batch);
+        let mut samples: Vec<(Sample, Vec<i64>)> = Vec::new();
+        for _ in 0..40 {
+            match numbers.below(8) {
+                0 if samples.len() < batch => samples.push((session.add().unwrap(), Vec::new())),
+                1 if !samples.is_empty() => {
+                    let index = usize::try_from(numbers.below(samples.len() as u64)).unwrap();
+                    let (sample, _) = samples.swap_remove(index);
+                    session.remove(sample).unwrap();
+                }
+                2 if !samples.is_empty() => {
+                    let index = usize::try_from(numbers.below(samples.len() as u64)).unwrap();
+                    let (sample, tokens) = &mut samples[index];
+                    tokens.truncate(usize::try_from(numbers.below(tokens.len() as u64 + 1)).unwrap());
+                    session.truncate(*sample, tokens.len()).unwrap();
+                }
+                kind => step(&mut session, &mut samples, &mut numbers, kind == 3),
+            }
+            for (sample, tokens) in &samples {
+                assert_eq!(session.length(*sample).unwrap(), tokens.len());
+            }
+        }
+    }
+}
+
+/// Gives some of the samples some tokens, up to all that there is room for, and compares every score.
+fn step(session: &mut KvSession, samples: &mut [(Sample, Vec<i64>)], numbers: &mut Numbers, in_chunks: bool) {
+    let mut given: Vec<(Sample, Vec<i64>)> = Vec::new();
+    for (sample, tokens) in samples.iter() {
+        let room = (CAPACITY - tokens.len()) as u64;
+        let most = if numbers.below(4) == 0 { room } else { room.min(4) };
+        let count = if most == 0 { 0 } else { numbers.below(most + 1) };
+        if count > 0 {
+            given.push((*sample, (0..count).map(|_| numbers.below(VOCABULARY) as i64).collect()));
+        }
+    }
+    if given.is_empty() {
+        return;
+    }
+    let lists: Vec<(Sample, &[i64])> =
+        given.iter().map(|(sample, tokens)| (*sample, tokens.as_slice())).collect();
+    let chunk = 1 + usize::try_from(numbers.below(5)).unwrap();
+    let scores = if in_chunks { session.prefill(&lists, chunk) } else { session.step(&lists) }.unwrap();
+    assert!(session.written() > 0);
+    assert_eq!(session.copied(), 0);
+    for (sample, tokens) in samples {
+        let Some((_, new)) = given.iter().find(|(given, _)| given == sample) else {
+            assert_eq!(scores.last(*sample), None);
+            continue;
+        };
+        let before = tokens.len();
+        tokens.extend(new);
+        compare(&scores, *sample, &alone(tokens)[before..], in_chunks);
+    }
+}
+
+fn compare(scores: &Scores, sample: Sample, want: &[Vec<f32>], only_last: bool) {
+    assert_eq!(scores.last(sample).unwrap(), want.last().unwrap());
+    for (token, want) in want.iter().enumerate().filter(|_| !only_last) {
+        assert_eq!(scores.after(sample, token).unwrap(), want, "{sample} {token}");
+    }
+    assert_eq!(scores.after(sample, want.len()), None);
+}
+
+#[test]
+fn full_samples_keep_their_rows_while_others_go_on() {
+    let mut session = session(2);
+    let (full, other) = (session.add().unwrap(), session.add().unwrap());
+    let tokens: Vec<i64> = (0..64).collect();
+    session.step(&[(full, &tokens)]).unwrap();
+    let before: Vec<Vec<u8>> = (0..4).map(|index| rows(&session, index, full)).collect();
+    session.step(&[(other, &tokens[..40])]).unwrap();
+    for (index, before) in before.iter().enumerate() {
+        assert!(rows(&session, index, full) == *before, "cache {index}");
+    }
+    session.truncate(full, 63).unwrap();
+    let scores = session.step(&[(full, &tokens[63..])]).unwrap();
+    assert_eq!(scores.last(full).unwrap(), alone(&tokens)[63]);
+}
+
+/// The bytes of a sample in a cache of `[batch, capacity, row]`.
+fn rows(session: &KvSession, index: usize, sample: Sample) -> Vec<u8> {
+    let bytes = session.cache(index).unwrap().bytes();
+    let of_sample = bytes.len() / session.batch();
+    bytes[sample.place() * of_sample..][..of_sample].to_vec()
+}
+
+#[test]
+fn errors_come_before_anything_is_written() {
+    let mut session = session(2);
+    let (first, second) = (session.add().unwrap(), session.add().unwrap());
+    let tokens: Vec<i64> = (0..60).collect();
+    session.step(&[(first, &tokens), (second, &tokens[..3])]).unwrap();
+    let before: Vec<Vec<u8>> = (0..4).map(|index| session.cache(index).unwrap().bytes().to_vec()).collect();
+    let cases: [(&[(Sample, &[i64])], &str); 7] = [
+        (
+            &[(second, &[1]), (first, &[1, 2, 3, 4, 5])],
+            "sample 0: 60 + 5 tokens exceed the cache's capacity of 64",
+        ),
+        (&[(second, &[1, 256])], "sample 1: token 1 is 256, which the model does not have: it has 0 to 255"),
+        (&[(second, &[-1])], "sample 1: token 0 is -1, which the model does not have: it has 0 to 255"),
+        (&[(second, &[1]), (second, &[2])], "sample 1 is given tokens twice in one step"),
+        (&[(second, &[])], "sample 1 is given no tokens: at least 1 is needed"),
+        (&[], "no sample is given tokens"),
+        (&[(foreign(), &[1])], "sample 0 is not in this batch: it was removed, or never added here"),
+    ];
+    for (given, says) in cases {
+        assert_eq!(session.step(given).unwrap_err().to_string(), says);
+        assert_eq!(session.prefill(given, 2).unwrap_err().to_string(), says);
+    }
+    assert!(matches!(session.prefill(&[(second, &[1])], 0), Err(Error::NoChunk)));
+    assert!(matches!(session.add(), Err(Error::BatchFull { batch: 2 })));
+    for (index, before) in before.iter().enumerate() {
+        assert!(session.cache(index).unwrap().bytes() == before, "cache {index}");
+    }
+    assert_eq!([session.length(first).unwrap(), session.length(second).unwrap()], [60, 3]);
+}
+
+/// A sample of another session.
+fn foreign() -> Sample {
+    session(1).add().unwrap()
+}
+
+#[test]
+fn an_engine_that_fails_leaves_the_lengths() {
+    let options = SessionOptions { batch: Some(1), capacity: Some(CAPACITY), ..SessionOptions::default() };
+    let mut session = KvSession::open(&Fake(Fault::RefusesLastSlot), &model(STATIC), options).unwrap();
+    let sample = session.add().unwrap();
+    let tokens: Vec<i64> = (0..64).collect();
+    session.step(&[(sample, &tokens[..62])]).unwrap();
+    assert!(matches!(session.step(&[(sample, &tokens[62..])]), Err(Error::Run { .. })));
+    assert_eq!(session.length(sample).unwrap(), 62);
+}
+
+#[test]
+fn a_copy_is_counted() {
+    let options = SessionOptions { batch: Some(2), capacity: Some(CAPACITY), ..SessionOptions::default() };
+    let mut session = KvSession::open(&Fake(Fault::Copied), &model(STATIC), options).unwrap();
+    let sample = session.add().unwrap();
+    session.step(&[(sample, &[1])]).unwrap();
+    assert_eq!(session.copied(), session.memory().total);
+}
+
+#[test]
+fn memory_is_told_by_cache_layer_and_token() {
+    let memory = session(3).memory();
+    assert_eq!((memory.total, memory.per_token), (4 * 3 * 64 * 32 * 4, 4 * 32 * 4));
+    assert_eq!(memory.layers, [2 * 3 * 64 * 32 * 4; 2]);
+    assert_eq!(memory.caches.iter().map(|cache| cache.layer).collect::<Vec<_>>(), [0, 0, 1, 1]);
+}
+
+#[test]
+fn what_a_model_does_not_have_is_refused() {
+    let open = |name, options| KvSession::open(&Fake(Fault::None), &model(name), options).map(|_| ());
+    let options = SessionOptions::default();
+    assert!(matches!(open(GROWING, options), Err(Error::NotStatic { .. })));
+    let open = |options| open(STATIC, options);
+    let other = SessionOptions { capacity: Some(65), ..options };
+    assert!(matches!(open(other), Err(Error::SizeFixed { what: "capacity", fixed: 64, got: 65 })));
+    assert!(matches!(open(SessionOptions { batch: Some(0), ..options }), Err(Error::Empty { .. })));
+    for batch in [1 << 20, usize::MAX] {
+        let refused = open(SessionOptions { batch: Some(batch), ..options });
+        assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{batch}");
+    }
+}
+
+#[test]
+fn static_and_growing_caches_generate_what_scores_say() {
+    let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
+    let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 2 };
+    let generate = |name, chunk| {
+        let generator =
+            Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
+        let mut seen = Vec::new();
+        let greedy = Greedy { chunk, ..greedy.clone() };
+        let generated = generator.generate(&prompts, &greedy, &mut |progress| seen.push(progress.tokens));
+        assert_eq!(seen, (1..=9).collect::<Vec<_>>());
+        generated.unwrap()
+    };
+    let by_scores = prompts.clone().map(|mut tokens| {
+        for _ in 0..9 {
+            tokens.push(most_likely(alone(&tokens).last().unwrap()) as i64);
+        }
+        tokens.split_off(3)
+    });
+    for chunk in [1, 2, 100] {
+        for name in [STATIC, GROWING] {
+            let generated = generate(name, chunk);
+            assert_eq!(generated.samples, by_scores, "{name} {chunk}");
+            assert_eq!((generated.steps, generated.decoded, generated.prompt_tokens), (8, 16, 6));
+        }
+    }
+    let row = 4 * 32 * 4;
+    assert_eq!(generate(STATIC, 2).written_per_step, 2 * row);
+    assert_eq!(generate(GROWING, 2).written_per_step, 2 * (3 + 8) * row);
+}
+
+#[test]
+fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
+    let open =
+        |name| Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
+    let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
+    let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
+    let whole = open(STATIC).generate(&prompts, &greedy, &mut |_| ()).unwrap().samples;
+    let eos = whole[0][3];
+    let cut = |tokens: &[i64]| {
+        let end = tokens.iter().position(|token| *token == eos).map_or(tokens.len(), |end| end + 1);
+        tokens[..end].to_vec()
+    };
+    for name in [STATIC, GROWING] {
+        let greedy = Greedy { eos: vec![eos], ..greedy.clone() };
+        let ended = open(name).generate(&prompts, &greedy, &mut |_| ()).unwrap().samples;
+        assert_eq!(ended, [cut(&whole[0]), cut(&whole[1])], "{name}");
+    }
+}
+
+#[test]
+fn prompts_that_cannot_be_continued_are_refused() {
+    let open =
+        |name, prompts| Generator::open(&Fake(Fault::None), &model(name), prompts, SessionOptions::default());
+    assert!(matches!(open(STATIC, 0).map(|_| ()), Err(Error::NoPrompts)));
+    let says = |name, prompts: &[Vec<i64>], tokens| {
+        let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
+        let generator = open(name, 2).unwrap();
+        generator.generate(prompts, &greedy, &mut |_| ()).map(|_| ()).unwrap_err().to_string()
+    };
+    assert_eq!(says(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
+    assert_eq!(
+        says(STATIC, &[vec![1, 300]], 1),
+        "prompt 0: token 1 is 300, which the model does not have: it has 0 to 255"
+    );
+    assert_eq!(
+        says(STATIC, &[vec![1; 60]], 6),
+        "prompt 0: 60 tokens and 6 generated ones, of which the last is not fed, exceed the cache's capacity of 64"
+    );
+    assert_eq!(
+        says(GROWING, &[vec![1], vec![1, 2]], 1),
+        "prompts of 1 and 2 tokens: caches that grow take one length; kvscatter convert makes them static"
+    );
+    assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch has 2 places, and all are taken");
+    let greedy = Greedy { tokens: 5, eos: Vec::new(), chunk: 8 };
+    assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut |_| ()).is_ok());
+}
