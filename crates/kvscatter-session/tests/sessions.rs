@@ -1,5 +1,7 @@
 //! Running batches in a fake engine: whatever samples come, go and are cut, each gets the scores that it gets alone.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
 #[expect(dead_code, reason = "faults are planted in certificates only")]
 mod fake;
@@ -143,7 +145,7 @@ fn errors_come_before_anything_is_written() {
     let tokens: Vec<i64> = (0..60).collect();
     session.step(&[(first, &tokens), (second, &tokens[..3])]).unwrap();
     let before: Vec<Vec<u8>> = (0..4).map(|index| session.cache(index).unwrap().bytes().to_vec()).collect();
-    let cases: [(&[(Sample, &[i64])], &str); 7] = [
+    let cases: [(Given<'_>, &str); 7] = [
         (
             &[(second, &[1]), (first, &[1, 2, 3, 4, 5])],
             "sample 0: 60 + 5 tokens exceed the cache's capacity of 64",
@@ -166,6 +168,9 @@ fn errors_come_before_anything_is_written() {
     }
     assert_eq!([session.length(first).unwrap(), session.length(second).unwrap()], [60, 3]);
 }
+
+/// What a step is given.
+type Given<'a> = &'a [(Sample, &'a [i64])];
 
 /// A sample of another session.
 fn foreign() -> Sample {
