@@ -18,7 +18,7 @@ FILE = ROOT / "crates/kvscatter-python/THIRD-PARTY.txt"
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """What wheels are built for; a crate that one of them links is named."""
 
-CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "Zlib")
+CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "ISC", "Zlib")
 """The licences that are taken, the first that a crate offers. None but Apache-2.0 can do without its own notice."""
 
 HEAD = """\

@@ -25,6 +25,7 @@ const SOURCES: [&str; 4] =
 const PLAIN: [&str; 4] =
     ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
 const ONNX: &str = "docs/python/onnx.md";
+const SESSION: &str = "docs/python/session.md";
 const PYTORCH: &str = "docs/python/pytorch.md";
 
 /// The package and its version, which is the workspace's, as pip and as file names have them.
@@ -124,7 +125,7 @@ fn test() -> Step {
     commands.push(pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[ONNX]));
+    commands.push(documents(&tools, &[ONNX, SESSION]));
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 

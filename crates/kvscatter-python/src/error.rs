@@ -17,6 +17,7 @@ pub(crate) enum Class {
     Position,
     Array,
     Device,
+    Session,
 }
 
 /// What an attribute of an exception holds.
@@ -35,7 +36,7 @@ pub(crate) enum Field {
 pub(crate) fn raise(
     py: Python<'_>,
     class: Class,
-    kind: &'static str,
+    kind: &str,
     argument: Option<&str>,
     message: String,
     fields: &[(&'static str, Field)],
@@ -269,7 +270,7 @@ impl Described {
 
 impl Class {
     fn python(self, py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-        static CLASSES: [PyOnceLock<Py<PyType>>; 6] = [const { PyOnceLock::new() }; 6];
+        static CLASSES: [PyOnceLock<Py<PyType>>; 7] = [const { PyOnceLock::new() }; 7];
         let (place, name) = match self {
             Self::Shape => (0, "ShapeError"),
             Self::Option => (1, "OptionError"),
@@ -277,6 +278,7 @@ impl Class {
             Self::Position => (3, "PositionError"),
             Self::Array => (4, "ArrayError"),
             Self::Device => (5, "DeviceError"),
+            Self::Session => (6, "SessionError"),
         };
         CLASSES[place].import(py, "kvscatter.errors", name)
     }

@@ -1,7 +1,8 @@
 //! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
 //!
 //! It translates and delegates: `array` makes the core's types of whatever holds a tensor, `indices` copies
-//! positions, `write` is the one way from there to the core, and `error` the one way back.
+//! positions, `write` is the one way from there to the core, and `error` the one way back. `session` and `generate` run
+//! decoders in the `runtime` that this Python has.
 
 mod array;
 mod cases;
@@ -10,6 +11,7 @@ mod element;
 mod error;
 mod failure;
 mod fresh;
+mod generate;
 mod indices;
 mod kv_cache_operation;
 mod kv_cache_update;
@@ -20,7 +22,11 @@ mod positions;
 mod prepared;
 mod reference;
 mod refusal;
+mod runtime;
 mod scatter;
+mod scores;
+mod session;
+mod session_error;
 mod side;
 mod strided;
 mod text;
@@ -34,6 +40,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use crate::cases::OracleCases;
+    #[pymodule_export]
+    use crate::generate::generate;
     #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;
     #[pymodule_export]
@@ -50,6 +58,10 @@ mod _native {
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]
     use crate::scatter::{in_place_many, tensor_scatter, tensor_scatter_};
+    #[pymodule_export]
+    use crate::scores::{PySample, PyScores};
+    #[pymodule_export]
+    use crate::session::PyKvSession;
     #[pymodule_export]
     use crate::timing::{time_memcpy, time_rust_call};
 

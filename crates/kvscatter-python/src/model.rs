@@ -4,6 +4,7 @@
 //! NumPy side of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
@@ -126,7 +127,7 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
     let about = |error: &Error| {
         let fields = PyDict::new(py);
         place(error, &fields)?;
-        let kind = kind(error.root());
+        let kind = kind_of(error.root());
         let class = CLASS.import(py, "kvscatter.onnx_backend", "ModelError")?;
         class.call((error.to_string(), kind), Some(&fields)).map(PyErr::from_value)
     };
@@ -175,7 +176,7 @@ fn place(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<()> {
 }
 
 /// `ValueType { .. }` is `value_type`.
-fn kind(error: &Error) -> String {
+pub(crate) fn kind_of(error: &impl fmt::Debug) -> String {
     let mut kind = String::new();
     for letter in format!("{error:?}").chars().take_while(char::is_ascii_alphanumeric) {
         if letter.is_ascii_uppercase() && !kind.is_empty() {

@@ -2,9 +2,13 @@
 
 from kvscatter import errors, positions
 from kvscatter._native import (
+    KvSession,
     Plan,
     Prepared,
+    Sample,
+    Scores,
     __version__,
+    generate,
     in_place_many,
     kv_cache_operation_,
     kv_cache_update_,
@@ -14,6 +18,7 @@ from kvscatter._native import (
     tensor_scatter_,
 )
 from kvscatter._plan import Block, Loop, Segment
+from kvscatter._session import CacheMemory, Generated, MemoryReport
 from kvscatter.errors import (
     ArrayError,
     DeviceError,
@@ -21,24 +26,33 @@ from kvscatter.errors import (
     Error,
     OptionError,
     PositionError,
+    SessionError,
     ShapeError,
 )
 
 __all__ = [
     "ArrayError",
     "Block",
+    "CacheMemory",
     "DeviceError",
     "ElementTypeError",
     "Error",
+    "Generated",
+    "KvSession",
     "Loop",
+    "MemoryReport",
     "OptionError",
     "Plan",
     "PositionError",
     "Prepared",
+    "Sample",
+    "Scores",
     "Segment",
+    "SessionError",
     "ShapeError",
     "__version__",
     "errors",
+    "generate",
     "in_place_many",
     "kv_cache_operation_",
     "kv_cache_update_",

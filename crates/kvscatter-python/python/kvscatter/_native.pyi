@@ -1,6 +1,6 @@
 """The compiled half of the package. What each function does is said by its docstring at run time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, Protocol, TypeAlias, final, overload
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kvscatter._plan import Block, Segment
+from kvscatter._session import Generated, MemoryReport
 from kvscatter._typing import (
     AnyArray,
     Indices,
@@ -21,11 +22,15 @@ from kvscatter._typing import (
 )
 
 __all__ = [
+    "KvSession",
     "OnnxModel",
     "OracleCases",
     "Plan",
     "Prepared",
+    "Sample",
+    "Scores",
     "__version__",
+    "generate",
     "in_place_many",
     "kv_cache_operation_",
     "kv_cache_update_",
@@ -42,6 +47,72 @@ __all__ = [
 ]
 
 __version__: str
+
+def generate(
+    path: str | PathLike[str],
+    prompts: Iterable[Indices],
+    tokens: int,
+    *,
+    eos: Indices = (),
+    capacity: int | None = None,
+    threads: int | None = None,
+    memory: int = 17179869184,
+    chunk: int = 512,
+    onnxruntime: str | PathLike[str] | None = None,
+) -> Generated: ...
+
+@final
+class KvSession:
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        batch: int | None = None,
+        capacity: int | None = None,
+        threads: int | None = None,
+        memory: int = 17179869184,
+        onnxruntime: str | PathLike[str] | None = None,
+    ) -> KvSession: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def vocabulary(self) -> int | None: ...
+    @property
+    def samples(self) -> list[Sample]: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def copied(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def add(self) -> Sample: ...
+    def remove(self, sample: Sample) -> None: ...
+    def truncate(self, sample: Sample, length: int) -> None: ...
+    def length(self, sample: Sample) -> int: ...
+    def step(self, tokens: Mapping[Sample, Indices]) -> Scores: ...
+    def prefill(self, tokens: Mapping[Sample, Indices], *, chunk: int = 512) -> Scores: ...
+    def memory(self) -> MemoryReport: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> KvSession: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@final
+class Sample:
+    @property
+    def place(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Scores:
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def samples(self) -> list[Sample]: ...
+    def after(self, sample: Sample, token: int) -> NDArray[np.float32]: ...
+    def last(self, sample: Sample) -> NDArray[np.float32]: ...
 
 def tensor_scatter(
     past_cache: AnyArray,

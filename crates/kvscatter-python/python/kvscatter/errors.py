@@ -22,6 +22,7 @@ __all__ = [
     "Error",
     "OptionError",
     "PositionError",
+    "SessionError",
     "ShapeError",
 ]
 
@@ -91,7 +92,9 @@ class Error(Exception):
     """Bytes of an element."""
     offset: int
     needed: int
-    """The least that ``offset`` must be: elements from the beginning of a buffer."""
+    """The least that ``offset`` must be, in elements from the beginning of a buffer; or bytes that caches take."""
+    limit: int
+    """The most bytes that they may take."""
     len: int
     """Bytes of a buffer."""
     with_: str
@@ -159,6 +162,10 @@ class ArrayError(Error, ValueError):
 
 class DeviceError(ArrayError):
     """An array on a device whose memory this package does not reach."""
+
+
+class SessionError(Error, RuntimeError):
+    """A decoder that cannot be run, or nothing to run it with: the model, ONNX Runtime, a session that is closed."""
 
 
 def _again(of: type[Error], args: tuple[object, ...]) -> Error:

@@ -57,6 +57,18 @@ def referred(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
     assert_type(reference.answer(reference.tensor_scatter, cache, update, out_of_range="skip").skipped, int)
 
 
+def run(session: kvscatter.KvSession) -> None:
+    with kvscatter.KvSession("model.onnx", batch=2, onnxruntime="folder") as opened:
+        assert_type(opened, kvscatter.KvSession)
+    sample = session.add()
+    scores = session.step({sample: [1, np.int64(2)], session.add(): np.array([3])})
+    assert_type(scores, kvscatter.Scores)
+    assert_type(session.prefill({sample: (1, 2)}, chunk=1).last(sample), NDArray[np.float32])
+    assert_type(scores.after(sample, 0), NDArray[np.float32])
+    assert_type(session.memory().caches[0].shape, tuple[int, ...])
+    assert_type(kvscatter.generate("model.onnx", [[1], np.array([2])], 8, eos=[0]).samples, list[list[int]])
+
+
 def refused(error: kvscatter.PositionError) -> None:
     assert_type(error.kind, str)
     assert_type(error.argument, str | None)

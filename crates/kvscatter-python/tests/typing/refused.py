@@ -20,3 +20,10 @@ def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
     kvscatter.plan((2, 4, 8), (2, 1, 8), [0, 1], dtype="float16").bytes = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     kvscatter.Prepared()(cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     reference.answer(reference.tensor_scatter, cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    kvscatter.generate("model.onnx", [1, 2], 8)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+def refused_of_a_session(session: kvscatter.KvSession) -> None:
+    session.step({0: [1]})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
+    session.step({session.add(): "text"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
+    session.batch = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,29 @@
+//! The ONNX Runtime of this very Python, whose package need not be imported.
+
+use std::path::PathBuf;
+
+use kvscatter_onnxruntime::OnnxRuntime;
+use pyo3::prelude::*;
+
+use crate::session_error::no_runtime;
+
+/// Loads the library that is named, else that of this Python's package, else what the environment names.
+///
+/// The package comes first, since a process has one library, and Python code that imports the package needs that one.
+pub(crate) fn load(py: Python<'_>, named: Option<PathBuf>) -> PyResult<OnnxRuntime> {
+    let named = match named {
+        None => package(py)?,
+        named => named,
+    };
+    py.detach(|| OnnxRuntime::load(named.as_deref())).map_err(|error| no_runtime(py, &error))
+}
+
+/// The folder of the installed package.
+fn package(py: Python<'_>) -> PyResult<Option<PathBuf>> {
+    let spec = py.import("importlib.util")?.call_method1("find_spec", ("onnxruntime",))?;
+    if spec.is_none() {
+        return Ok(None);
+    }
+    let folders = spec.getattr("submodule_search_locations")?;
+    if folders.is_none() { Ok(None) } else { folders.get_item(0)?.extract().map(Some) }
+}

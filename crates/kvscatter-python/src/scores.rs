@@ -1,0 +1,99 @@
+//! What a step of a session gives: numbers that NumPy looks at where they lie.
+
+use kvscatter_session::{Sample, Scores};
+use numpy::ndarray::ArrayView1;
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::{PyIndexError, PyKeyError};
+use pyo3::prelude::*;
+
+/// A sample of a running batch: what `KvSession.add` returns.
+///
+/// It is the sample's for as long as it is there: a place that is taken again is another sample.
+#[pyclass(frozen, eq, hash, name = "Sample", module = "kvscatter")]
+#[derive(PartialEq, Hash)]
+pub(crate) struct PySample(pub(crate) Sample);
+
+#[pymethods]
+impl PySample {
+    /// Its index in the batch.
+    #[getter]
+    fn place(&self) -> usize {
+        self.0.place()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<kvscatter.Sample: place {}>", self.0.place())
+    }
+}
+
+/// The scores after the tokens of a step: `vocabulary` float32 numbers after each.
+///
+/// Arrays are views of its memory, which may not be written, and which they keep alive.
+#[pyclass(frozen, name = "Scores", module = "kvscatter")]
+pub(crate) struct PyScores(pub(crate) Scores);
+
+#[pymethods]
+impl PyScores {
+    /// How many numbers there are after a token.
+    #[getter]
+    fn vocabulary(&self) -> usize {
+        self.0.vocabulary()
+    }
+
+    /// The samples that got tokens, in the order in which they were named.
+    #[getter]
+    fn samples(&self) -> Vec<PySample> {
+        self.0.samples().map(PySample).collect()
+    }
+
+    /// The scores after the sample's token with this index among those of the step: `[vocabulary]`, float32. Indices below
+    /// 0 do not count from the end.
+    ///
+    /// Raises:
+    ///     IndexError: It got no such token, or no scores are kept after it: those of `prefill`, and of models that score
+    ///         the last token only, are those after the last.
+    ///     KeyError: The sample got no tokens.
+    fn after<'py>(
+        slf: &Bound<'py, Self>,
+        sample: &PySample,
+        token: usize,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        slf.get().check(sample)?;
+        let none = || PyIndexError::new_err(format!("{}: no scores after token {token}", sample.0));
+        slf.get().0.after(sample.0, token).map(|values| view(slf, values)).ok_or_else(none)
+    }
+
+    /// The scores after the sample's last token: `[vocabulary]`, float32.
+    ///
+    /// Raises:
+    ///     KeyError: The sample got no tokens.
+    fn last<'py>(slf: &Bound<'py, Self>, sample: &PySample) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let none = || PyKeyError::new_err(format!("{} got no tokens", sample.0));
+        slf.get().0.last(sample.0).map(|values| view(slf, values)).ok_or_else(none)
+    }
+
+    fn __repr__(&self) -> String {
+        let samples = self.0.samples().count();
+        format!("<kvscatter.Scores: {samples} samples, vocabulary {}>", self.0.vocabulary())
+    }
+}
+
+impl PyScores {
+    fn check(&self, sample: &PySample) -> PyResult<()> {
+        if self.0.samples().any(|scored| scored == sample.0) {
+            return Ok(());
+        }
+        Err(PyKeyError::new_err(format!("{} got no tokens", sample.0)))
+    }
+}
+
+/// An array where the values lie.
+fn view<'py>(owner: &Bound<'py, PyScores>, values: &[f32]) -> Bound<'py, PyArray1<f32>> {
+    let values = ArrayView1::from(values);
+    // SAFETY: the values are the owner's, which the array keeps alive. It is frozen and nothing in it ever changes, so
+    // that they stay where they are.
+    let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
+    // The array is new: nobody else can have borrowed it.
+    array.readwrite().make_nonwriteable();
+    array
+}

@@ -1,0 +1,110 @@
+//! The errors of sessions as exceptions, in the classes of [`error`](crate::error).
+
+use kvscatter_onnxruntime::Error as RuntimeError;
+use kvscatter_session::Error;
+use pyo3::prelude::*;
+
+use crate::error::{Class, Field, raise as raise_of};
+use crate::model::kind_of;
+
+/// The exception for an error of a session.
+#[cold]
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let (class, argument, fields) = describe(error);
+    let kind = match error {
+        Error::Onnx(error) => kind_of(error.root()),
+        error => kind_of(error),
+    };
+    raise_of(py, class, &kind, argument, spelled(&error.to_string()), &fields)
+}
+
+/// The exception where there is no ONNX Runtime.
+#[cold]
+pub(crate) fn no_runtime(py: Python<'_>, error: &RuntimeError) -> PyErr {
+    let kind = format!("runtime_{}", kind_of(error));
+    raise_of(py, Class::Session, &kind, Some("onnxruntime"), spelled(&error.to_string()), &[])
+}
+
+/// The exception for a call of a session that is closed.
+#[cold]
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    raise_of(py, Class::Session, "closed", None, "the session is closed".to_owned(), &[])
+}
+
+/// The command line's options are keywords here.
+fn spelled(message: &str) -> String {
+    let words = [("(--memory)", "(memory=)"), ("(--capacity)", "(capacity=)"), ("--ort-lib", "onnxruntime=")];
+    words.iter().fold(message.to_owned(), |text, (option, keyword)| text.replace(option, keyword))
+}
+
+/// Class, argument and fields.
+type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
+
+fn describe(error: &Error) -> Described {
+    match error {
+        Error::NoSuchSample { sample } | Error::SampleTwice { sample } => {
+            option("sample", vec![("index", sample.place().into())])
+        }
+        Error::NoTokens { sample } => option("tokens", vec![("index", sample.place().into())]),
+        Error::NoSamples => option("tokens", vec![]),
+        Error::NoPrompts => option("prompts", vec![]),
+        Error::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
+        Error::Ragged { first, other } => {
+            option("prompts", vec![("got", (*other).into()), ("want", (*first).into())])
+        }
+        Error::NoChunk => option("chunk", vec![]),
+        Error::CapacityOpen | Error::CapacityUseless => option("capacity", vec![]),
+        Error::BatchFull { batch } => option("batch", vec![("want", (*batch).into())]),
+        Error::SizeFixed { what, fixed, got } => {
+            option(what, vec![("got", (*got).into()), ("want", (*fixed).into())])
+        }
+        Error::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
+        Error::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),
+        Error::MemoryLimit { needed, limit } => {
+            let needed = needed.map(|needed| ("needed", digits(needed)));
+            option("memory", needed.into_iter().chain([("limit", digits(*limit))]).collect())
+        }
+        Error::CapacityExceeded { sample, length, tokens, capacity } => position(
+            "tokens",
+            vec![
+                ("index", sample.place().into()),
+                ("value", (*length).into()),
+                ("rows", (*tokens).into()),
+                ("capacity", (*capacity).into()),
+            ],
+        ),
+        Error::TruncateBeyond { sample, to, length } => position(
+            "length",
+            vec![("index", sample.place().into()), ("value", (*to).into()), ("max", (*length).into())],
+        ),
+        Error::TokenUnknown { index, token, .. } => {
+            position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
+        }
+        Error::PromptTokenUnknown { index, token, .. } => {
+            position("prompts", vec![("index", (*index).into()), ("value", (*token).into())])
+        }
+        Error::PromptTooLong { prompt, tokens, generated, capacity } => position(
+            "prompts",
+            vec![
+                ("index", (*prompt).into()),
+                ("value", (*tokens).into()),
+                ("rows", (*generated).into()),
+                ("capacity", (*capacity).into()),
+            ],
+        ),
+        // The model's, or the engine's.
+        _ => (Class::Session, None, vec![]),
+    }
+}
+
+fn option(argument: &'static str, fields: Vec<(&'static str, Field)>) -> Described {
+    (Class::Option, Some(argument), fields)
+}
+
+fn position(argument: &'static str, fields: Vec<(&'static str, Field)>) -> Described {
+    (Class::Position, Some(argument), fields)
+}
+
+fn digits(number: u64) -> Field {
+    Field::Digits(number.to_string())
+}

@@ -1,0 +1,394 @@
+"""Sessions against ONNX Runtime's own Python interface, run sample by sample and token by token."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+import kvscatter
+from kvscatter import KvSession, errors
+
+TESTDATA = Path(__file__).parents[3] / "testdata"
+STATIC = TESTDATA / "mobius-llama-static/model.onnx"
+GROWING = TESTDATA / "optimum-llama/model.onnx"
+CAPACITY = 64
+LAYERS = 2
+
+A, B = [5, 9, 200, 17, 33], [101, 7]
+
+
+class Alone:
+    """A sample by itself: one token a run, its caches copied in and out, its positions counted in NumPy."""
+
+    def __init__(self) -> None:
+        self.runtime = onnxruntime.InferenceSession(STATIC, providers=["CPUExecutionProvider"])
+        names = [f"{kind}_cache.{layer}" for layer in range(LAYERS) for kind in ("key", "value")]
+        self.caches = {name: np.zeros((1, CAPACITY, 32), np.float32) for name in names}
+        self.length = 0
+
+    def feed(self, tokens: list[int]) -> NDArray[np.float32]:
+        """The scores after each token."""
+        scores = []
+        for token in tokens:
+            given = {
+                "input_ids": np.array([[token]]),
+                "position_ids": np.array([[self.length]]),
+                "write_indices": np.array([self.length]),
+                "nonpad_kv_seqlen": np.array([self.length + 1]),
+            }
+            outputs = ["logits", *(f"updated_{name}" for name in self.caches)]
+            logits, *caches = self.runtime.run(outputs, {**given, **self.caches})
+            self.caches = dict(zip(self.caches, caches, strict=True))
+            self.length += 1
+            scores.append(logits[0, 0])
+        return np.array(scores)
+
+    def greedy(self, prompt: list[int], tokens: int) -> list[int]:
+        chosen = [int(self.feed(prompt)[-1].argmax())]
+        while len(chosen) < tokens:
+            chosen.append(int(self.feed(chosen[-1:])[-1].argmax()))
+        return chosen
+
+
+@pytest.fixture
+def session() -> Iterator[KvSession]:
+    with KvSession(STATIC, batch=3, threads=1) as opened:
+        yield opened
+
+
+def alone(tokens: list[int]) -> NDArray[np.float32]:
+    return Alone().feed(tokens)
+
+
+def close(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_ragged_steps_score_as_each_sample_alone(session: KvSession) -> None:
+    first, second = session.add(), session.add()
+    want_first, want_second = alone([*A, 1, 2, 3]), alone([*B, 9])
+    scores = session.step({first: A, second: np.array(B)})
+    assert (session.length(first), session.length(second)) == (len(A), len(B))
+    for index in range(len(A)):
+        close(scores.after(first, index), want_first[index])
+    for index in range(len(B)):
+        close(scores.after(second, index), want_second[index])
+    scores = session.step({second: [9], first: (1, 2, 3)})
+    assert scores.samples == [second, first]
+    close(scores.last(second), want_second[-1])
+    close(scores.last(first), want_first[-1])
+
+
+def test_a_sample_that_is_not_named_stays_as_it_is(session: KvSession) -> None:
+    first, second = session.add(), session.add()
+    session.step({first: A, second: B})
+    for token in range(CAPACITY - len(A)):
+        session.step({first: [token]})
+    assert (session.length(first), session.length(second)) == (CAPACITY, len(B))
+    close(session.step({second: [9]}).last(second), alone([*B, 9])[-1])
+
+
+def test_samples_come_and_go(session: KvSession) -> None:
+    first, second = session.add(), session.add()
+    session.step({first: A, second: B})
+    session.remove(first)
+    third = session.add()
+    assert (third.place, first.place) == (0, 0)
+    assert third != first
+    assert session.samples == [third, second]
+    scores = session.step({third: B, second: [9]})
+    close(scores.last(third), alone(B)[-1])
+    close(scores.last(second), alone([*B, 9])[-1])
+    with pytest.raises(errors.OptionError):
+        session.length(first)
+
+
+def test_truncated_tokens_are_forgotten(session: KvSession) -> None:
+    sample = session.add()
+    session.step({sample: [*A, 1, 2, 3]})
+    session.truncate(sample, len(A))
+    scores = session.step({sample: [77, 78]})
+    want = alone([*A, 77, 78])
+    close(scores.after(sample, 0), want[-2])
+    close(scores.after(sample, 1), want[-1])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 512])
+def test_a_prompt_in_chunks_scores_its_last_token(session: KvSession, chunk: int) -> None:
+    first, second = session.add(), session.add()
+    prompt = [(7 * index) % 256 for index in range(20)]
+    scores = session.prefill({first: prompt, second: B}, chunk=chunk)
+    close(scores.last(first), alone(prompt)[-1])
+    close(scores.last(second), alone(B)[-1])
+    with pytest.raises(IndexError, match="no scores after token 0"):
+        scores.after(first, 0)
+
+
+def test_a_step_writes_its_rows_and_copies_no_cache(session: KvSession) -> None:
+    samples = [session.add() for _ in range(3)]
+    session.step({sample: [1] for sample in samples})
+    rows = len(samples)
+    assert (session.written, session.copied) == (rows * session.memory().per_token, 0)
+
+
+def test_memory_is_told_by_cache_layer_and_token(session: KvSession) -> None:
+    report = session.memory()
+    each = 3 * CAPACITY * 32 * 4
+    assert [(cache.past, cache.layer) for cache in report.caches] == [
+        ("key_cache.0", 0),
+        ("value_cache.0", 0),
+        ("key_cache.1", 1),
+        ("value_cache.1", 1),
+    ]
+    assert {(cache.dtype, cache.shape, cache.bytes) for cache in report.caches} == {
+        ("float32", (3, CAPACITY, 32), each)
+    }
+    assert (report.layers, report.per_token, report.total) == ((2 * each, 2 * each), 4 * 32 * 4, 4 * each)
+
+
+def test_scores_are_views_that_are_not_written_and_outlive_their_step(session: KvSession) -> None:
+    sample = session.add()
+    scores = session.step({sample: A})
+    last = scores.last(sample)
+    assert (last.dtype.name, last.shape, scores.vocabulary) == ("float32", (256,), 256)
+    assert np.shares_memory(last, scores.after(sample, len(A) - 1))
+    with pytest.raises(ValueError, match="read-only"):
+        last[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        last.setflags(write=True)
+    want = last.copy()
+    del scores
+    session.step({sample: B})
+    session.close()
+    gc.collect()
+    np.testing.assert_array_equal(last, want)
+
+
+def test_a_sample_is_a_key(session: KvSession) -> None:
+    first, second = session.add(), session.add()
+    assert {first: 1, second: 2}[session.samples[1]] == 2
+    assert (first == second, first == 0) == (False, False)
+    assert repr(second) == "<kvscatter.Sample: place 1>"
+    with pytest.raises(KeyError):
+        session.step({first: A}).last(second)
+
+
+def test_what_is_seen_without_running_anything(session: KvSession) -> None:
+    assert (session.batch, session.capacity, session.vocabulary) == (3, CAPACITY, 256)
+    assert (session.samples, session.closed, session.written) == ([], False, 0)
+    assert repr(session) == "<kvscatter.KvSession: batch 3, capacity 64>"
+
+
+def gone(session: KvSession) -> kvscatter.Sample:
+    sample = session.add()
+    session.remove(sample)
+    return sample
+
+
+# kind, class, argument, fields, and what causes it beside a sample of five tokens.
+Step = Callable[[KvSession, kvscatter.Sample], object]
+REFUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Step]] = [
+    ("batch_full", errors.OptionError, "batch", {"want": 3}, lambda it, a: [it.add() for _ in range(3)]),
+    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.remove(gone(it))),
+    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.length(gone(it))),
+    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.step({gone(it): [1]})),
+    ("no_tokens", errors.OptionError, "tokens", {"index": 0}, lambda it, a: it.step({a: []})),
+    ("no_samples", errors.OptionError, "tokens", {}, lambda it, a: it.step({})),
+    ("no_chunk", errors.OptionError, "chunk", {}, lambda it, a: it.prefill({a: [1]}, chunk=0)),
+    (
+        "capacity_exceeded",
+        errors.PositionError,
+        "tokens",
+        {"index": 0, "value": 5, "rows": 60, "capacity": 64},
+        lambda it, a: it.step({a: [1] * 60}),
+    ),
+    (
+        "truncate_beyond",
+        errors.PositionError,
+        "length",
+        {"index": 0, "value": 6, "max": 5},
+        lambda it, a: it.truncate(a, 6),
+    ),
+    (
+        "token_unknown",
+        errors.PositionError,
+        "tokens",
+        {"index": 1, "value": 256},
+        lambda it, a: it.step({a: [1, 256]}),
+    ),
+    (
+        "token_unknown",
+        errors.PositionError,
+        "tokens",
+        {"index": 0, "value": -1},
+        lambda it, a: it.prefill({a: [-1]}),
+    ),
+    ("not_integers", errors.ElementTypeError, "tokens", {}, lambda it, a: it.step({a: np.array([1.5])})),
+    ("not_integers", errors.ElementTypeError, "tokens", {}, lambda it, a: it.step({a: "12"})),  # type: ignore[dict-item]
+    ("rank", errors.ShapeError, "tokens", {"rank": 2}, lambda it, a: it.step({a: np.array([[1]])})),
+]
+
+
+@pytest.mark.parametrize(("kind", "of", "argument", "fields", "call"), REFUSED)
+def test_a_refused_call_changes_nothing(
+    session: KvSession,
+    kind: str,
+    of: type[errors.Error],
+    argument: str | None,
+    fields: dict[str, Any],
+    call: Step,
+) -> None:
+    sample = session.add()
+    session.step({sample: A})
+    with pytest.raises(errors.Error) as caught:
+        call(session, sample)
+    error = caught.value
+    assert (type(error), error.kind, error.argument, error.fields) == (of, kind, argument, fields)
+    assert session.length(sample) == len(A)
+    close(session.step({sample: [1]}).last(sample), alone([*A, 1])[-1])
+
+
+def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
+    for call in [lambda: session.step({0: [1]}), lambda: session.step([1]), lambda: session.length(0)]:  # type: ignore[dict-item,arg-type]
+        with pytest.raises(TypeError):
+            call()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "options", "says"),
+    [
+        ("size_fixed", errors.OptionError, {"capacity": 65}, "capacity is fixed to 64, got 65"),
+        ("empty", errors.OptionError, {"batch": 0}, "both must be at least 1"),
+        ("memory_limit", errors.OptionError, {"memory": 1000}, "the limit is 1000 bytes (memory=)"),
+        ("runtime_unusable", errors.SessionError, {"onnxruntime": TESTDATA}, "no libonnxruntime in it"),
+    ],
+)
+def test_a_session_that_cannot_be(
+    kind: str, of: type[errors.Error], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(of) as caught:
+        KvSession(STATIC, **options)
+    assert caught.value.kind == kind
+    assert says in str(caught.value)
+
+
+def test_a_model_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(errors.SessionError) as grows:
+        KvSession(GROWING)
+    assert grows.value.kind == "not_static"
+    with pytest.raises(errors.SessionError) as absent:
+        KvSession(tmp_path / "absent.onnx")
+    assert "absent.onnx" in str(absent.value)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"\xff" * 100)
+    with pytest.raises(errors.SessionError):
+        KvSession(broken)
+    # Without its weights, which only ONNX Runtime reads.
+    shutil.copy(STATIC, tmp_path / "model.onnx")
+    with pytest.raises(errors.SessionError) as load:
+        KvSession(tmp_path / "model.onnx")
+    assert (load.value.kind, "ONNX Runtime" in str(load.value)) == ("load", True)
+
+
+def test_a_closed_session_does_nothing() -> None:
+    with KvSession(STATIC) as session:
+        sample = session.add()
+    assert session.closed
+    session.close()
+    calls: list[Callable[[], object]] = [
+        session.add,
+        session.memory,
+        lambda: session.samples,
+        lambda: session.vocabulary,
+        lambda: session.step({sample: [1]}),
+        lambda: session.remove(sample),
+    ]
+    for call in calls:
+        with pytest.raises(errors.SessionError) as caught:
+            call()
+        assert caught.value.kind == "closed"
+
+
+def test_threads_share_a_session() -> None:
+    threads = 4
+    prompts = [[thread + 1, 2 * thread + 3, 200 - thread] for thread in range(threads)]
+    got: list[list[int]] = [[] for _ in prompts]
+
+    def generate(session: KvSession, prompt: list[int], into: list[int]) -> None:
+        sample = session.add()
+        tokens = prompt
+        for _ in range(20):
+            # Waiting for another thread's step must let that thread come back.
+            last = session.step({sample: tokens}).last(sample)
+            into.append(int(last.argmax()))
+            tokens = into[-1:]
+
+    with KvSession(STATIC, batch=threads, threads=1) as session:
+        running = [
+            threading.Thread(target=generate, args=(session, prompt, into), daemon=True)
+            for prompt, into in zip(prompts, got, strict=True)
+        ]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(timeout=120)
+            assert not thread.is_alive()
+    assert got == [Alone().greedy(prompt, 20) for prompt in prompts]
+
+
+def test_generate_continues_ragged_prompts_as_each_alone() -> None:
+    generated = kvscatter.generate(STATIC, [A, np.array(B)], 12)
+    want = [Alone().greedy(prompt, 12) for prompt in (A, B)]
+    assert generated.samples == want
+    assert (generated.prompt_tokens, generated.steps, generated.decoded) == (len(A) + len(B), 11, 22)
+    assert (generated.written_per_step, generated.copied) == (2 * 4 * 32 * 4, 0)
+    assert min(generated.prefill_seconds, generated.decode_seconds) > 0
+    end = want[0][3]
+    ended = kvscatter.generate(STATIC, [A], 12, eos=[end]).samples[0]
+    assert ended == want[0][: want[0].index(end) + 1]
+
+
+def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
+    one, again = (
+        kvscatter.generate(GROWING, [A], 8).samples[0],
+        kvscatter.generate(GROWING, [A], 4).samples[0],
+    )
+    assert (len(one), one[:4]) == (8, again)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "prompts", "options"),
+    [
+        ("no_prompts", errors.OptionError, [], {}),
+        ("prompt_empty", errors.OptionError, [A, []], {}),
+        ("no_chunk", errors.OptionError, [A], {"chunk": 0}),
+        ("prompt_token_unknown", errors.PositionError, [[1, 999]], {}),
+        ("prompt_too_long", errors.PositionError, [[1] * 60], {}),
+        ("not_integers", errors.ElementTypeError, ["text"], {}),
+        ("not_integers", errors.ElementTypeError, [A], {"eos": 1}),
+    ],
+)
+def test_generation_that_cannot_be(
+    kind: str, of: type[errors.Error], prompts: list[list[int]], options: dict[str, Any]
+) -> None:
+    with pytest.raises(of) as caught:
+        kvscatter.generate(STATIC, prompts, 8, **options)
+    assert caught.value.kind == kind
+
+
+def test_caches_that_grow_take_one_length_and_no_capacity() -> None:
+    with pytest.raises(errors.OptionError) as ragged:
+        kvscatter.generate(GROWING, [A, B], 8)
+    assert (ragged.value.kind, ragged.value.fields) == ("ragged", {"got": len(B), "want": len(A)})
+    with pytest.raises(errors.OptionError) as useless:
+        kvscatter.generate(GROWING, [A], 8, capacity=64)
+    assert useless.value.kind == "capacity_useless"
