@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
+mod churn;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
 #[expect(dead_code, reason = "faults are planted in certificates only")]
 mod fake;
@@ -9,12 +10,11 @@ mod fake;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
-use kvscatter_session::{Error, Generator, Greedy, KvSession, Sample, Scores, SessionOptions, most_likely};
+use kvscatter_session::{Error, Generator, Greedy, KvSession, Sample, SessionOptions, most_likely};
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
 const CAPACITY: usize = 64;
-const VOCABULARY: u64 = 256;
 
 fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -34,85 +34,11 @@ fn alone(tokens: &[i64]) -> Vec<Vec<f32>> {
     (0..tokens.len()).map(|token| scores.after(sample, token).unwrap().to_vec()).collect()
 }
 
-/// `SplitMix64`.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
-
 #[test]
 fn whatever_a_batch_goes_through_each_sample_scores_as_alone() {
     for seed in 0..12 {
-        let mut numbers = Numbers(seed);
-        let batch = 1 + usize::try_from(numbers.below(4)).unwrap();
-        let mut session = session(batch);
-        let mut samples: Vec<(Sample, Vec<i64>)> = Vec::new();
-        for _ in 0..40 {
-            match numbers.below(8) {
-                0 if samples.len() < batch => samples.push((session.add().unwrap(), Vec::new())),
-                1 if !samples.is_empty() => {
-                    let index = usize::try_from(numbers.below(samples.len() as u64)).unwrap();
-                    let (sample, _) = samples.swap_remove(index);
-                    session.remove(sample).unwrap();
-                }
-                2 if !samples.is_empty() => {
-                    let index = usize::try_from(numbers.below(samples.len() as u64)).unwrap();
-                    let (sample, tokens) = &mut samples[index];
-                    tokens.truncate(usize::try_from(numbers.below(tokens.len() as u64 + 1)).unwrap());
-                    session.truncate(*sample, tokens.len()).unwrap();
-                }
-                kind => step(&mut session, &mut samples, &mut numbers, kind == 3),
-            }
-            for (sample, tokens) in &samples {
-                assert_eq!(session.length(*sample).unwrap(), tokens.len());
-            }
-        }
+        churn::churn(&Fake(Fault::None), &model(STATIC), Some(CAPACITY), seed, 0.0);
     }
-}
-
-/// Gives some of the samples some tokens, up to all that there is room for, and compares every score.
-fn step(session: &mut KvSession, samples: &mut [(Sample, Vec<i64>)], numbers: &mut Numbers, in_chunks: bool) {
-    let mut given: Vec<(Sample, Vec<i64>)> = Vec::new();
-    for (sample, tokens) in samples.iter() {
-        let room = (CAPACITY - tokens.len()) as u64;
-        let most = if numbers.below(4) == 0 { room } else { room.min(4) };
-        let count = if most == 0 { 0 } else { numbers.below(most + 1) };
-        if count > 0 {
-            given.push((*sample, (0..count).map(|_| numbers.below(VOCABULARY) as i64).collect()));
-        }
-    }
-    if given.is_empty() {
-        return;
-    }
-    let lists: Vec<(Sample, &[i64])> =
-        given.iter().map(|(sample, tokens)| (*sample, tokens.as_slice())).collect();
-    let chunk = 1 + usize::try_from(numbers.below(5)).unwrap();
-    let scores = if in_chunks { session.prefill(&lists, chunk) } else { session.step(&lists) }.unwrap();
-    assert!(session.written() > 0);
-    assert_eq!(session.copied(), 0);
-    for (sample, tokens) in samples {
-        let Some((_, new)) = given.iter().find(|(given, _)| given == sample) else {
-            assert_eq!(scores.last(*sample), None);
-            continue;
-        };
-        let before = tokens.len();
-        tokens.extend(new);
-        compare(&scores, *sample, &alone(tokens)[before..], in_chunks);
-    }
-}
-
-fn compare(scores: &Scores, sample: Sample, want: &[Vec<f32>], only_last: bool) {
-    assert_eq!(scores.last(sample).unwrap(), want.last().unwrap());
-    for (token, want) in want.iter().enumerate().filter(|_| !only_last) {
-        assert_eq!(scores.after(sample, token).unwrap(), want, "{sample} {token}");
-    }
-    assert_eq!(scores.after(sample, want.len()), None);
 }
 
 #[test]

@@ -1,0 +1,36 @@
+//! Running batches in a real ONNX Runtime: whatever samples come, go and are cut, each gets the scores that it gets alone.
+//! Ignored by default: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
+
+#[path = "../../kvscatter-session/tests/churn/mod.rs"]
+mod churn;
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnxruntime::OnnxRuntime;
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn an_exported_static_decoder_scores_each_sample_as_alone() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    (0..4).for_each(|seed| churn::churn(&engine, &testdata("mobius-llama-static"), None, seed, 1e-4));
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn converted_decoders_score_each_sample_as_alone() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["optimum-llama", "mobius-llama-dynamic"] {
+        let converted = convert(&Model::load(&testdata(name)).unwrap(), 24).unwrap();
+        let path = folder.path().join(format!("{name}.onnx"));
+        converted.model.save_with_weights(&path, Weights::Copy).unwrap();
+        (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
+    }
+}
