@@ -48,6 +48,9 @@ impl<'a, T: Float> Mask<'a, T> {
         let there = keys.end.min(self.keys).saturating_sub(keys.start);
         let (known, beyond) = bias.split_at_mut(there);
         beyond.fill(f32::NEG_INFINITY);
+        if known.is_empty() {
+            return;
+        }
         let range = first + keys.start..first + keys.start + there;
         match self.values {
             Values::Seen(seen) => {

@@ -1,0 +1,105 @@
+//! ONNX's own node tests, in its folders' form.
+//!
+//! `testdata/onnx-node` has those of `TensorScatter`, `testdata/onnx-attention` those of `Attention` with `nonpad_kv_seqlen`. All
+//! others run where `KVSCATTER_CASES` names a folder of them, as `cargo xtask models` does.
+
+use std::path::Path;
+
+use kvscatter_onnx::test_dir::{DataSet, TestCase, discover};
+use kvscatter_onnx::{Data, Model};
+use kvscatter_tract::register;
+use tract_onnx::prelude::*;
+
+/// As close as ONNX's own runner asks for, and half a unit of float16 more.
+const RELATIVE: f32 = 1e-3;
+const ABSOLUTE: f32 = 1e-6;
+
+#[test]
+fn those_of_the_repository() {
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    let [(scatter, no_scatter), (attention, no_attention)] =
+        ["onnx-node", "onnx-attention"].map(|folder| run_all(&testdata.join(folder)));
+    let (ran, refused) = ([scatter, attention].concat(), [no_scatter, no_attention].concat());
+    let named = |name: &str| ran.iter().any(|ran| ran == name);
+    for name in [
+        "test_tensorscatter",
+        "test_tensorscatter_3d",
+        "test_tensorscatter_circular",
+        "test_attention_4d_diff_heads_mask4d_padded_kv",
+        "test_attention_4d_gqa_causal_nonpad_decode",
+        "test_attention_4d_gqa_causal_nonpad_decode_fp16",
+        "test_attention_4d_causal_nonpad_continued_prefill",
+        "test_attention_4d_causal_nonpad_negative_offset_structural_empty",
+        "test_attention_4d_causal_nonpad_attn_mask_composition",
+        "test_attention_4d_causal_nonpad_batch_prefill",
+    ] {
+        assert!(named(name), "{name} did not run");
+    }
+    assert_eq!(refused, [] as [String; 0]);
+}
+
+#[test]
+#[ignore = "needs a folder of cases in KVSCATTER_CASES"]
+fn those_of_a_folder() {
+    let folder = std::env::var_os("KVSCATTER_CASES").expect("KVSCATTER_CASES names a folder of cases");
+    let (ran, refused) = run_all(Path::new(&folder));
+    assert!(ran.len() > 80, "{ran:?}");
+    // tract has no bfloat16.
+    assert!(refused.iter().all(|name| name.ends_with("_bf16")), "{refused:?}");
+}
+
+/// The names of the cases that ran and gave what they should, and of those that tract does not load.
+fn run_all(folder: &Path) -> (Vec<String>, Vec<String>) {
+    let (mut ran, mut refused) = (vec![], vec![]);
+    for folder in discover(folder).unwrap() {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let case = TestCase::open(&folder).unwrap();
+        let mut onnx = tract_onnx::onnx();
+        register(&mut onnx);
+        let plan =
+            onnx.model_for_path(case.model_path()).and_then(|model| model.into_optimized()?.into_runnable());
+        match plan {
+            Ok(plan) => {
+                let model = Model::load(&case.model_path()).unwrap();
+                case.data_sets.iter().for_each(|set| check(&name, &plan, &model, set));
+                ran.push(name);
+            }
+            Err(_) => refused.push(name),
+        }
+    }
+    (ran, refused)
+}
+
+fn check(name: &str, plan: &Arc<TypedSimplePlan>, model: &Model, set: &DataSet) {
+    let inputs = set.read_inputs(&model.graph().unwrap()).unwrap();
+    let inputs = inputs.iter().map(|(_, tensor)| theirs(tensor).into()).collect();
+    let results = plan.run(inputs).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    let expected = set.read_outputs().unwrap();
+    assert_eq!(results.len(), expected.len(), "{name}");
+    for (got, want) in results.iter().zip(&expected) {
+        let want = theirs(want);
+        assert_eq!((got.shape(), got.datum_type()), (want.shape(), want.datum_type()), "{name}");
+        let numbers = |tensor: &Tensor| tensor.cast_to::<f32>().unwrap().into_owned();
+        let (got, want) = (numbers(got), numbers(&want));
+        let [got, want] = [&got, &want]
+            .map(|tensor| tensor.try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().to_vec());
+        for (got, want) in got.iter().zip(&want) {
+            let is_close = got == want || (got - want).abs() <= ABSOLUTE + RELATIVE * want.abs();
+            assert!(is_close, "{name}: {got} instead of {want}");
+        }
+    }
+}
+
+fn theirs(tensor: &kvscatter_onnx::Tensor) -> Tensor {
+    let datum = match tensor.element().to_string().as_str() {
+        "float" => DatumType::F32,
+        "float16" => DatumType::F16,
+        "int64" => DatumType::I64,
+        "bool" => DatumType::Bool,
+        other => panic!("a case with {other}"),
+    };
+    let Data::Bytes(bytes) = tensor.data() else { panic!("a case with strings") };
+    let mut theirs = Tensor::zero_dt(datum, tensor.shape()).unwrap();
+    theirs.as_bytes_mut().copy_from_slice(bytes);
+    theirs
+}
