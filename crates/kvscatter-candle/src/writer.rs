@@ -168,16 +168,20 @@ impl Ready {
     ) -> Result<&'r Prepared, Error> {
         let (dtype, layout) = (update.dtype(), update.layout());
         let fits = |ready: &Self| ready.dtype == dtype && ready.layout == *layout && ready.rows == at.rows;
-        let prepared = match ready.take() {
-            Some(last) if fits(&last) => last,
-            _ => {
+        if !ready.as_ref().is_some_and(fits) {
+            *ready = None;
+        }
+        match ready {
+            Some(ready) => Ok(&ready.prepared),
+            none => {
                 let element = element_of_both(cache.dtype(), dtype)?;
                 let sides = Sides { element, cache: cache.layout(), update: layout, rows: at.rows.clone() };
                 let prepared = scatter.prepare(&sides)?;
-                Self { dtype, layout: layout.clone(), rows: at.rows.clone(), prepared }
+                Ok(&none
+                    .insert(Self { dtype, layout: layout.clone(), rows: at.rows.clone(), prepared })
+                    .prepared)
             }
-        };
-        Ok(&ready.insert(prepared).prepared)
+        }
     }
 }
 

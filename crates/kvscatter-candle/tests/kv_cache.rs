@@ -1,4 +1,5 @@
 //! The drop-in caches beside candle-nn's: the faults that those have and these do not, and equality everywhere else.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::kv_cache as theirs;
