@@ -6,6 +6,28 @@
 //! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine): caches are moved into a run and come back, after one
 //!   that failed as well.
 //!
+//! A whole decoder, with a running batch:
+//!
+//! ```
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-static/model.onnx");
+//! # let model = std::path::Path::new(model);
+//! use kvscatter_session::{KvSession, SessionOptions, most_likely};
+//!
+//! let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+//! let mut session = KvSession::open(&kvscatter_tract::Tract, model, options)?; // caches are allocated here, once
+//! let (first, second) = (session.add()?, session.add()?);
+//! let mut scores = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
+//! for _ in 0..8 {
+//!     let [one, two] = [first, second].map(|sample| scores.last(sample).map_or(0, most_likely) as i64);
+//!     scores = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
+//! }
+//! session.truncate(first, 3)?; // as speculative decoding does; no byte moves
+//! # assert_eq!((session.length(first)?, session.length(second)?), (3, 9));
+//! # Ok::<(), kvscatter_session::Error>(())
+//! ```
+//!
+//! In a plan of one's own:
+//!
 //! ```
 //! use tract_onnx::prelude::*;
 //!
@@ -15,7 +37,7 @@
 //! let plan = onnx.model_for_path(model)?.into_optimized()?.into_runnable()?;
 //! let mut state = plan.spawn()?;
 //! let cache = Tensor::zero::<f32>(&[2, 1, 4, 5])?;
-//! let update = Tensor::zero::<f32>(&[2, 1, 2, 5])?;
+//! let update = Tensor::zero::<f32>(&[2, 1, 1, 5])?;
 //! let at = cache.as_bytes().as_ptr();
 //! let present = state.run(tvec!(cache.into(), update.into(), tensor1(&[1_i64, 2]).into()))?;
 //! assert_eq!(present[0].as_bytes().as_ptr(), at); // not copied
@@ -45,4 +67,20 @@ pub use scatter::copies;
 pub fn register(onnx: &mut Onnx) {
     onnx.op_register.insert("TensorScatter", scatter::build);
     onnx.op_register.insert("Attention", attention::build);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_readme_shows_what_the_documentation_runs() {
+        let documented: String = include_str!("lib.rs")
+            .lines()
+            .filter_map(|line| line.strip_prefix("//!"))
+            .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
+            .collect();
+        let readme = include_str!("../../../README.md");
+        let shown = readme.split("```rust\n").find(|block| block.contains("kvscatter_tract::Tract"));
+        let shown = shown.and_then(|block| block.split("```").next()).unwrap();
+        assert!(documented.contains(shown), "{shown}");
+    }
 }

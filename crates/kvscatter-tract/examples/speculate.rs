@@ -1,0 +1,150 @@
+//! Speculative decoding on a running batch, in pure Rust: more prompts than places, of different lengths, each with its
+//! own number of drafted tokens in every step.
+//!
+//! ```sh
+//! cargo run --release -p kvscatter-tract --example speculate
+//! ```
+//!
+//! A draft is what followed the last two tokens where they stood before ("prompt lookup"), so that no second model is
+//! needed. One step verifies all of it: the model's scores after every drafted token say how far it would have said the
+//! same, and the rest is cut off again, which moves no byte of the cache. The tokens are those of decoding one by one;
+//! what changes is the number of steps, which this program prints.
+
+use std::collections::VecDeque;
+use std::env;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use kvscatter_session::{KvSession, Sample, Scores, SessionOptions, most_likely};
+use kvscatter_tract::Tract;
+
+/// Places of the batch, tokens generated for each prompt, and tokens drafted at most.
+const PLACES: usize = 2;
+const TOKENS: usize = 40;
+const DRAFTED: usize = 4;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let model = env::args_os().nth(1).map_or_else(static_llama, PathBuf::from);
+    let prompts = vec![vec![5, 9, 200, 17, 33], vec![101, 7], vec![1, 2, 3, 1, 2]];
+    let one_by_one = decode(&model, &prompts, 0)?;
+    let drafted = decode(&model, &prompts, DRAFTED)?;
+    for (prompt, tokens) in prompts.iter().zip(&drafted.texts) {
+        println!("{prompt:?} -> {:?}", tokens.get(prompt.len()..).unwrap_or_default());
+    }
+    println!("one by one {} steps, with drafts {}", one_by_one.steps, drafted.steps);
+    if one_by_one.texts != drafted.texts {
+        return Err("drafts have changed the tokens".into());
+    }
+    Ok(())
+}
+
+fn static_llama() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static/model.onnx")
+}
+
+/// Prompts with their continuations, and the steps that it took.
+struct Decoded {
+    texts: Vec<Vec<i64>>,
+    steps: usize,
+}
+
+/// A prompt with what has been generated, in a place of the batch. All but its last token is in the cache, once there was
+/// a step.
+struct Running {
+    prompt: usize,
+    sample: Sample,
+    text: Vec<i64>,
+    end: usize,
+}
+
+fn decode(model: &Path, prompts: &[Vec<i64>], drafted: usize) -> Result<Decoded, kvscatter_session::Error> {
+    let options = SessionOptions { batch: Some(PLACES), ..SessionOptions::default() };
+    let mut session = KvSession::open(&Tract, model, options)?;
+    let mut decoded = Decoded { texts: vec![Vec::new(); prompts.len()], steps: 0 };
+    let mut waiting: VecDeque<_> = prompts.iter().cloned().enumerate().collect();
+    let mut running: Vec<Running> = Vec::new();
+    while !(waiting.is_empty() && running.is_empty()) {
+        while running.len() < session.batch()
+            && let Some((prompt, text)) = waiting.pop_front()
+        {
+            let end = text.len() + TOKENS;
+            running.push(Running { prompt, sample: session.add()?, text, end });
+        }
+        step(&mut session, &mut running, drafted)?;
+        decoded.steps += 1;
+        for done in running.extract_if(.., |it| it.text.len() >= it.end) {
+            session.remove(done.sample)?;
+            decoded.texts[done.prompt] = done.text;
+        }
+    }
+    Ok(decoded)
+}
+
+/// One run of the model: for each, the tokens that are not in the cache yet, and the draft.
+fn step(
+    session: &mut KvSession,
+    running: &mut [Running],
+    drafted: usize,
+) -> Result<(), kvscatter_session::Error> {
+    let mut fed = Vec::new();
+    for it in running.iter() {
+        let new = it.text.get(session.length(it.sample)?..).unwrap_or_default();
+        // The token after the draft must not be more than is asked for.
+        let draft = draft(&it.text, drafted.min(it.end - it.text.len() - 1));
+        fed.push((it.sample, [new, draft].concat(), draft.to_vec()));
+    }
+    let tokens: Vec<_> = fed.iter().map(|(sample, tokens, _)| (*sample, tokens.as_slice())).collect();
+    let scores = session.step(&tokens)?;
+    for (it, (sample, tokens, draft)) in running.iter_mut().zip(fed) {
+        let said = accepted(&scores, sample, tokens.len() - draft.len() - 1, &draft);
+        // The last token said was not fed: what is in the cache and was not said is forgotten.
+        it.text.extend(said);
+        session.truncate(sample, it.text.len() - 1)?;
+    }
+    Ok(())
+}
+
+/// What the model says after the token with index `first`: as much of the draft as it would have said, and one token of
+/// its own.
+fn accepted(scores: &Scores, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
+    let mut said = Vec::new();
+    while let Some(scores) = scores.after(sample, first + said.len()) {
+        let token = i64::try_from(most_likely(scores)).unwrap_or(i64::MAX);
+        let is_drafted = draft.get(said.len()) == Some(&token);
+        said.push(token);
+        if !is_drafted {
+            break;
+        }
+    }
+    said
+}
+
+/// What followed the last two tokens where they stood before, most recently.
+fn draft(text: &[i64], most: usize) -> &[i64] {
+    let Some((last, before)) = text.split_last_chunk::<2>().map(|(_, last)| (last, &text[..text.len() - 1]))
+    else {
+        return &[];
+    };
+    let seen = before.windows(last.len()).rposition(|pair| pair == last);
+    let follows = seen.and_then(|at| text.get(at + last.len()..)).unwrap_or_default();
+    follows.get(..most.min(follows.len())).unwrap_or_default()
+}
+
+#[test]
+fn drafts_take_fewer_steps_to_the_same_tokens() {
+    let prompts = [vec![5, 9, 200, 17, 33], vec![101, 7], vec![1, 2, 3, 1, 2]];
+    let one_by_one = decode(&static_llama(), &prompts, 0).unwrap();
+    let drafted = decode(&static_llama(), &prompts, DRAFTED).unwrap();
+    assert_eq!(one_by_one.texts, drafted.texts);
+    assert!(drafted.steps < one_by_one.steps, "{} and {}", drafted.steps, one_by_one.steps);
+}
+
+#[test]
+fn a_draft_is_what_followed_before() {
+    assert_eq!(draft(&[1, 2, 3, 4, 1, 2], 2), [3, 4]);
+    assert_eq!(draft(&[1, 2, 7, 1, 2, 8, 9, 1, 2], 9), [8, 9, 1, 2]);
+    assert_eq!(draft(&[5, 5, 5], 4), [5]);
+    for (text, most) in [(&[1, 2, 3][..], 4), (&[1], 4), (&[1, 2, 1, 2], 0)] {
+        assert!(draft(text, most).is_empty(), "{text:?}");
+    }
+}
