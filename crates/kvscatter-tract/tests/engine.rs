@@ -10,30 +10,136 @@ fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
 }
 
-/// `TensorScatter` of `[4, 1, 4, 5]`… as the test folder has it: past, update, indices.
+/// `TensorScatter` over a cache of `[2, 1, 4, 5]`, one row a sample.
 fn scatter() -> Box<dyn Session> {
     Tract.load(&testdata("onnx-node/test_tensorscatter/model.onnx"), Options::default()).unwrap()
 }
 
+const CACHE: [usize; 4] = [2, 1, 4, 5];
+
 fn rows(value: f32) -> Tensor {
-    let mut rows = Tensor::zeros(ElementType::Float32, &[4, 1, 1, 5]).unwrap();
+    let mut rows = Tensor::zeros(ElementType::Float32, &[2, 1, 1, 5]).unwrap();
     rows.bytes_mut().chunks_exact_mut(4).for_each(|bytes| bytes.copy_from_slice(&value.to_le_bytes()));
     rows
 }
 
-fn run(
-    session: &mut dyn Session,
-    cache: &mut Tensor,
-    rows: &Tensor,
-    at: &Tensor,
-) -> Result<Vec<usize>, Error> {
+/// Writes a row into each sample; where the engine says that the present lies.
+fn write(session: &mut dyn Session, cache: &mut Tensor, value: f32, at: &[i64]) -> Result<usize, Error> {
+    let (rows, at) = (rows(value), Tensor::int64s(&[at.len()], at)?);
     let shared = vec![Shared { past: "past_cache", present: "present_cache", cache }];
-    let inputs = vec![("update", rows), ("write_indices", at)];
-    session.run(Step { inputs, shared, ..Step::default() }).map(|ran| ran.present_at)
+    let inputs = vec![("update", &rows), ("write_indices", &at)];
+    session.run(Step { inputs, shared, ..Step::default() }).map(|ran| ran.present_at[0])
+}
+
+/// The first element of each row of a cache.
+fn firsts(cache: &Tensor) -> Vec<f32> {
+    let rows = cache.bytes().chunks_exact(20);
+    rows.map(|row| f32::from_le_bytes([row[0], row[1], row[2], row[3]])).collect()
 }
 
 #[test]
-fn debug_shapes() {
-    let session = scatter();
-    let _ = session;
+fn a_cache_of_the_engines_is_written_where_it_lies() {
+    let mut session = scatter();
+    let mut cache = session.zeros(ElementType::Float32, &CACHE).unwrap();
+    let address = cache.address();
+    for step in 0..4_u8 {
+        let at = i64::from(step);
+        let present = write(&mut *session, &mut cache, f32::from(step) + 1.0, &[at, 3 - at]).unwrap();
+        assert_eq!((present, cache.address()), (address, address));
+    }
+    assert_eq!(firsts(&cache), [1.0, 2.0, 3.0, 4.0, 4.0, 3.0, 2.0, 1.0]);
+}
+
+#[test]
+fn a_cache_in_other_memory_is_copied_and_the_address_says_so() {
+    let mut session = scatter();
+    let mut cache = Tensor::zeros(ElementType::Float32, &CACHE).unwrap();
+    let address = cache.address();
+    let present = write(&mut *session, &mut cache, 1.0, &[0, 3]).unwrap();
+    assert_ne!(present, address);
+    assert_eq!(cache.address(), address);
+    assert_eq!(firsts(&cache), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn after_a_bad_index_the_cache_is_back_and_as_it_was() {
+    let mut session = scatter();
+    let mut cache = session.zeros(ElementType::Float32, &CACHE).unwrap();
+    let address = cache.address();
+    write(&mut *session, &mut cache, 1.0, &[1, 2]).unwrap();
+    for at in [[0, 4], [-1, 0], [i64::MAX, 0]] {
+        let Err(Error::Run { says, .. }) = write(&mut *session, &mut cache, 9.0, &at) else {
+            panic!("{at:?}")
+        };
+        assert!(says.contains("(TensorScatter): ") && !says.contains('\n'), "{says}");
+        assert_eq!(cache.address(), address);
+        assert_eq!(firsts(&cache), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+    }
+    assert_eq!(write(&mut *session, &mut cache, 2.0, &[0, 0]).unwrap(), address);
+    assert_eq!(firsts(&cache), [2.0, 1.0, 0.0, 0.0, 2.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn a_step_that_does_not_fit_is_refused_with_the_name_and_the_cache_is_back() {
+    let mut session = scatter();
+    let mut cache = session.zeros(ElementType::Float32, &CACHE).unwrap();
+    let address = cache.address();
+    let mut larger = session.zeros(ElementType::Float32, &[2, 1, 5, 5]).unwrap();
+    let mut halves = session.zeros(ElementType::Float16, &CACHE).unwrap();
+    for (cache, says) in [(&mut larger, "cache \"past_cache\""), (&mut halves, "cache \"past_cache\"")] {
+        let Err(Error::Run { says: words, .. }) = write(&mut *session, cache, 1.0, &[0, 0]) else { panic!() };
+        assert!(words.starts_with(says) && !words.contains('\n'), "{words}");
+    }
+    let Err(Error::Run { says, .. }) = write(&mut *session, &mut cache, 1.0, &[0, 0, 0]) else { panic!() };
+    assert!(says.starts_with("input \"write_indices\": "), "{says}");
+    let (rows, at) = (rows(1.0), Tensor::int64s(&[2], &[0, 0]).unwrap());
+    for (inputs, present, says) in [
+        (vec![("update", &rows)], "present_cache", "input \"write_indices\" is given 0 times"),
+        (vec![("update", &rows), ("at", &at)], "present_cache", "it has no input \"at\""),
+        (vec![("update", &rows), ("write_indices", &at)], "present", "it has no output \"present\""),
+    ] {
+        let shared = vec![Shared { past: "past_cache", present, cache: &mut cache }];
+        let refused = session.run(Step { inputs, shared, ..Step::default() });
+        let Err(Error::Run { says: words, .. }) = refused else { panic!("{says}") };
+        assert_eq!(words, says);
+    }
+    assert_eq!(cache.address(), address);
+    assert_eq!(firsts(&cache), [0.0; 8]);
+}
+
+#[test]
+fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
+    let mut session = scatter();
+    let cache = Tensor::zeros(ElementType::Float32, &CACHE).unwrap();
+    let (rows, at) = (rows(1.0), Tensor::int64s(&[2], &[0, 1]).unwrap());
+    let inputs = || vec![("past_cache", &cache), ("update", &rows), ("write_indices", &at)];
+    let want = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
+    let ran =
+        session.run(Step { inputs: inputs(), returned: vec!["present_cache"], ..Step::default() }).unwrap();
+    assert_eq!(firsts(&ran.returned[0]), want);
+    let mut present = Tensor::zeros(ElementType::Float32, &CACHE).unwrap();
+    let outputs = vec![("present_cache", &mut present)];
+    session.run(Step { inputs: inputs(), outputs, ..Step::default() }).unwrap();
+    assert_eq!(firsts(&present), want);
+    assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
+}
+
+#[test]
+fn a_model_that_does_not_load_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    for bytes in [&b"not a model"[..], &[], &[0x3a, 0x02, 0x0a, 0x00]] {
+        std::fs::write(&file, bytes).unwrap();
+        let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { continue };
+        assert!(!says.is_empty() && !says.contains('\n'), "{says}");
+    }
+    let Err(Error::Load { says, .. }) =
+        Tract.load(&testdata("genai-llama-gqa/model.onnx"), Options::default())
+    else {
+        panic!("packed keys and values are not known")
+    };
+    assert!(
+        says.starts_with("node ") && says.contains("(GroupQueryAttention): ") && !says.contains('\n'),
+        "{says}"
+    );
 }

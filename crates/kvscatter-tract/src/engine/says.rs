@@ -37,8 +37,12 @@ fn of(error: &TractError) -> String {
     line(&named.map_or(why.clone(), |node| format!("node {node}: {why}")))
 }
 
-/// `"name" (operator)` of a message about a node: `Translating node #12 "name" Operator …`.
+/// `"name" (operator)` of a message about a node: `Evaluating #12 "name" Operator`, `Building node name (Operator)`.
 fn node(message: &str) -> Option<String> {
+    if let Some(built) = message.strip_prefix("Building node ") {
+        let (name, operator) = built.rsplit_once(' ')?;
+        return Some(format!("{name:?} {operator}"));
+    }
     let (_, behind) = message.split_once('#')?;
     let (number, behind) = behind.split_once(" \"")?;
     number.parse::<usize>().ok()?;
@@ -67,6 +71,7 @@ mod tests {
             node("Translating node #12 \"/model/Add\" Add ToTyped"),
             Some("\"/model/Add\" (Add)".to_owned())
         );
+        assert_eq!(node("Building node rotate (Rotary)"), Some("\"rotate\" (Rotary)".to_owned()));
         assert_eq!(node("a file of #1"), None);
         let error =
             TractError::msg("rank 2,\n  not 3").context("Evaluating #3 \"sum\" Add").context("a plan");

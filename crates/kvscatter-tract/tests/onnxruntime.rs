@@ -1,0 +1,85 @@
+//! Static-cache decoders in tract and in ONNX Runtime: the same scores, prompt and steps alike.
+//!
+//! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-tract -- --ignored`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, most_likely};
+use kvscatter_tract::Tract;
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
+}
+
+/// A decoder with slots for 24 tokens; converted, if its file is not static as it is.
+fn decoder(name: &str, folder: &Path) -> PathBuf {
+    let path = testdata(name);
+    if name == "mobius-llama-static" {
+        return path;
+    }
+    let converted = convert(&Model::load(&path).unwrap(), 24).unwrap();
+    let path = folder.join(format!("{}.onnx", name.replace('/', "-")));
+    std::fs::create_dir_all(folder).unwrap();
+    converted.model.save_with_weights(&path, Weights::Copy).unwrap();
+    path
+}
+
+/// Two prompts of different lengths in one batch, then steps of the most likely tokens: the scores after each.
+fn scores(engine: &dyn Engine, model: &Path) -> Vec<Vec<f32>> {
+    let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+    let mut session = KvSession::open(engine, model, options).unwrap();
+    let samples: [Sample; 2] = [session.add().unwrap(), session.add().unwrap()];
+    let prompts: [&[i64]; 2] = [&[5, 9, 17, 3, 11], &[7, 2]];
+    let mut scores = session.prefill(&[(samples[0], prompts[0]), (samples[1], prompts[1])], 3).unwrap();
+    let mut all = vec![];
+    for _ in 0..8 {
+        let last = samples.map(|sample| scores.last(sample).unwrap().to_vec());
+        let next = [&last[0], &last[1]].map(|scores| [i64::try_from(most_likely(scores)).unwrap()]);
+        all.extend(last);
+        scores = session.step(&[(samples[0], &next[0]), (samples[1], &next[1])]).unwrap();
+    }
+    all
+}
+
+fn compare(name: &str, tolerance: f32) {
+    let runtime = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let model = decoder(name, &folder.path().join("model"));
+    let [ours, theirs] = [&Tract as &dyn Engine, &runtime].map(|engine| scores(engine, &model));
+    let mut worst = 0.0_f32;
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_eq!(most_likely(ours), most_likely(theirs), "{name}");
+        let most = theirs.iter().fold(0.0_f32, |most, score| most.max(score.abs()));
+        let off = ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs() / most.max(1.0));
+        worst = off.fold(worst, f32::max);
+    }
+    println!("{name}: scores differ by {worst:e} of the largest");
+    assert!(worst <= tolerance, "{name}: {worst}");
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn float32_decoders_score_as_in_onnx_runtime() {
+    for name in [
+        "mobius-llama-static",
+        "mobius-llama-dynamic",
+        "optimum-llama",
+        "decoders/mobius-0.1-gpt2",
+        "decoders/optimum-1.18-gpt2",
+        "decoders/torch-2.15-llama",
+    ] {
+        compare(name, 1e-5);
+    }
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn float16_decoders_score_as_in_onnx_runtime() {
+    for name in ["decoders/mobius-0.1-qwen3-float16", "decoders/optimum-0.1-qwen3-float16"] {
+        compare(name, 1e-2);
+    }
+}
