@@ -1,5 +1,6 @@
 //! Times the KV-cache write against what others offer: `cargo xtask bench --help`.
 
+mod candle;
 mod capped;
 mod host;
 mod models;
@@ -63,12 +64,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Candle(candle::Arguments),
     Models(models::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.command {
+        Some(Command::Candle(arguments)) => candle::run(arguments),
         Some(Command::Models(arguments)) => models::run(arguments),
         None => run(&arguments),
     };

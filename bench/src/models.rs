@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_onnx::convert::convert;
+use kvscatter_onnxruntime::OnnxRuntime;
 use serde::{Deserialize, Serialize};
 
 use self::decoder::Decoder;

@@ -1,6 +1,6 @@
 //! What others offer for the same write, each behind the same trait.
 
-mod candle;
+pub(crate) mod candle;
 mod ndarray;
 mod onnxruntime;
 

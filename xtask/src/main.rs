@@ -107,6 +107,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Times the adapter for candle against the core, against candle and against candle-nn's caches; --help after it shows
+    /// its options
+    #[command(disable_help_flag = true)]
+    BenchCandle {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Generates the checked-in code of the ONNX messages from onnx.proto again
     Codegen,
 }
@@ -138,6 +145,7 @@ fn main() -> ExitCode {
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
+        Task::BenchCandle { options } => one(steps::bench_candle(&options)),
         Task::Codegen => one(steps::codegen()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -223,6 +223,11 @@ pub(crate) fn bench_models(options: &[OsString]) -> Step {
     Step::new("bench-models", vec![run_bench(&["models"], options)])
 }
 
+/// The adapter for candle beside candle itself.
+pub(crate) fn bench_candle(options: &[OsString]) -> Step {
+    Step::new("bench-candle", vec![run_bench(&["candle"], options)])
+}
+
 fn run_bench(words: &[&str], options: &[OsString]) -> Command {
     let folder = target_dir().join("bench");
     let mut run = cargo("run --release --quiet --manifest-path");

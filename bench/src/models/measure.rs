@@ -5,10 +5,10 @@ use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_bench::{Samples, Spread};
-use kvscatter_session::{Engine, Options, Session, Shared, Step, Tensor};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
+use kvscatter_session::{Engine, Options, Session, Shared, Step, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};

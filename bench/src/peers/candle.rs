@@ -10,7 +10,7 @@ use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsup
 
 use super::{check_own_memory, unsupported};
 
-pub(super) fn engines() -> [Box<dyn Engine>; 2] {
+pub(crate) fn engines() -> [Box<dyn Engine>; 2] {
     [Box::new(SliceSet), Box::new(ScatterSet)]
 }
 
@@ -43,15 +43,15 @@ impl Engine for ScatterSet {
     }
 }
 
-/// What both need of a case.
-struct Setup {
-    sides: Sides,
-    rows: usize,
+/// What all of candle's need of a case.
+pub(crate) struct Setup {
+    pub(crate) sides: Sides,
+    pub(crate) rows: usize,
     dtype: DType,
 }
 
 impl Setup {
-    fn new(case: &Case, more_bytes: usize) -> Result<Self, Unsupported> {
+    pub(crate) fn new(case: &Case, more_bytes: usize) -> Result<Self, Unsupported> {
         check_own_memory(case, case.cache_bytes() + case.update_bytes() + more_bytes)?;
         let parameters = case.parameters();
         if parameters.form == Form::Functional {
@@ -75,7 +75,7 @@ impl Setup {
     }
 
     /// The cache and the update, copied.
-    fn load(&self, call: &mut Call<'_>) -> candle_core::Result<[Tensor; 2]> {
+    pub(crate) fn load(&self, call: &mut Call<'_>) -> candle_core::Result<[Tensor; 2]> {
         let Sides { batch, outer, capacity, inner, .. } = self.sides;
         let tensor = |bytes: &[u8], rows| {
             Tensor::from_raw_buffer(bytes, self.dtype, &[batch, outer, rows, inner], &Device::Cpu)
@@ -174,7 +174,7 @@ impl Run for Scatter {
     }
 }
 
-fn publish(cache: Option<&Tensor>, call: &mut Call<'_>) -> Result<(), Failed> {
+pub(crate) fn publish(cache: Option<&Tensor>, call: &mut Call<'_>) -> Result<(), Failed> {
     let mut bytes = &mut *call.keys.cache;
     Ok(cache.ok_or("nothing was written")?.write_bytes(&mut bytes)?)
 }

@@ -1,0 +1,112 @@
+//! The tables, and the generated part of `docs/candle.md`.
+
+use kvscatter_bench::units;
+
+use super::caches::PAIRS;
+use super::writers::{CAT, CORE, OPERATION, WRITER};
+use super::{Measured, Results, TARGET, Time};
+
+const SLICE_SET: &str = "candle slice_set";
+const SCATTER_SET: &str = "candle scatter_set";
+
+/// Both tables.
+pub(super) fn tables(results: &Results) -> String {
+    format!("{}\n{}", writes(results), caches(results))
+}
+
+/// The generated part of the page.
+pub(super) fn generate(results: &Results) -> String {
+    let mut text = format!(
+        "### The write\n\nOne cache. *×* is the writer's time over that of the column before it, the same rounds compared; \
+         below 1 the writer is faster.\n\n{}\n### Appending\n\nKeys and values, and the tensors that `append` returns. *×* is \
+         ours over candle-nn's medians.\n\n{}\n| | |\n|---|---|\n",
+        writes(results),
+        caches(results)
+    );
+    for (name, fact) in &results.host.facts {
+        text += &format!("| {name} | {fact} |\n");
+    }
+    text.trim_end().to_owned()
+}
+
+fn writes(results: &Results) -> String {
+    let mut text = "| case | type | starts | core | writer | × core | InplaceOp3 | slice_set | × | scatter_set | × | cat | × |\n\
+                    |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for case in &results.cases {
+        let time = |name| case.engine(name).map_or_else(dash, |engine| units::time(engine.time.median));
+        let over = |name| {
+            let ratio = case.engine(name).and_then(|engine| engine.writer_over);
+            ratio.map_or_else(dash, |ratio| units::three_digits(ratio.median))
+        };
+        let mut cells = vec![case.name.clone(), case.element.clone(), case.starts.clone()];
+        cells.extend([time(CORE), time(WRITER), over(CORE), time(OPERATION)]);
+        cells.extend([SLICE_SET, SCATTER_SET, CAT].into_iter().flat_map(|name| [time(name), over(name)]));
+        text += &format!("| {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+fn caches(results: &Results) -> String {
+    let mut text = "| case | type | KvCache | candle-nn | × | Rotating… | candle-nn | × | Scattered… | candle-nn | × |\n\
+                    |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for case in results.cases.iter().filter(|case| pair(case, PAIRS[0]).is_some()) {
+        let mut cells = vec![case.name.clone(), case.element.clone()];
+        for names in PAIRS {
+            cells.extend(match pair(case, names) {
+                Some([ours, theirs]) => [
+                    units::time(ours.time.median),
+                    units::time(theirs.time.median),
+                    units::three_digits(ours.time.median / theirs.time.median),
+                ],
+                None => [dash(), dash(), dash()],
+            });
+        }
+        text += &format!("| {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+fn pair<'a>(case: &'a Measured, names: [&str; 2]) -> Option<[&'a Time; 2]> {
+    let [ours, theirs] = names.map(|name| case.engine(name));
+    Some([ours?, theirs?])
+}
+
+/// Whether the writer is as close to the core as it must be, and faster than what candle offers; a short run decides
+/// nothing.
+pub(super) fn check(results: &Results) -> Result<(), String> {
+    let missed: Vec<_> = results.cases.iter().flat_map(missed).collect();
+    missed.iter().for_each(|line| println!("missed: {line}"));
+    if missed.is_empty() {
+        println!("every target is met");
+    }
+    if results.quick || missed.is_empty() { Ok(()) } else { Err("a target was missed".to_owned()) }
+}
+
+fn missed(case: &Measured) -> Vec<String> {
+    let what = format!("{}, {}, {}", case.name, case.element, case.starts);
+    let covers = |ratio| case.noise.is_some_and(|noise| noise.covers(ratio));
+    let mut lines = Vec::new();
+    let (at_most, slack) = TARGET;
+    if let (Some(core), Some(writer)) = (case.engine(CORE), case.engine(WRITER)) {
+        let ratio = writer.over_core.map_or(f64::NAN, |ratio| ratio.median);
+        let allowed = at_most.max(1.0 + slack / core.time.median);
+        if ratio > allowed && !covers(ratio) {
+            lines.push(format!("{what}: {ratio:.2} times the core's call, at most {allowed:.2}"));
+        }
+    }
+    for name in [SLICE_SET, SCATTER_SET] {
+        if let Some(ratio) = case.engine(name).and_then(|engine| engine.writer_over)
+            && ratio.median >= 1.0
+            && !covers(ratio.median)
+        {
+            lines.push(format!("{what}: {:.2} times {name}, must be faster", ratio.median));
+        }
+    }
+    lines
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
