@@ -42,3 +42,8 @@ pub use error::Error;
 pub use indices::positions;
 pub use scatter::TensorScatter;
 pub use writer::{At, Write, Writer, write_many};
+
+/// The page's examples are tested with the crate's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/candle.md")]
+struct Page;

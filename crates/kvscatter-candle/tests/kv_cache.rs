@@ -418,6 +418,45 @@ fn sequences_can_be_shortened() {
     assert!(builder.truncate_batch_index(0, 2).is_err());
 }
 
+/// Against the whole sequence, of which a ring holds the end.
+#[test]
+fn random_appends_and_truncations_keep_the_sequence() {
+    let mut random = Random::new(5, 0);
+    let mut gone_round = 0;
+    for _ in 0..60 {
+        let room = random.between(2, 6);
+        let (mut cache, mut ring) = (ours::KvCache::new(2, room), ours::RotatingKvCache::new(2, room));
+        let mut sequence = tokens(0, 0);
+        for call in 1..30 {
+            if random.below(3) == 0 {
+                let length = random.below(sequence.dim(2).unwrap() + 1);
+                if ring.truncate(length).is_ok() {
+                    cache.truncate(length).unwrap();
+                    sequence = sequence.narrow(2, 0, length).unwrap();
+                } else {
+                    gone_round += 1;
+                    assert!(ring.current_seq_len() > room);
+                }
+            } else {
+                let update = tokens(random.between(1, room + 2), call);
+                cache.append(&update, &update).unwrap();
+                ring.append(&update, &update).unwrap();
+                sequence = Tensor::cat(&[&sequence, &update], 2).unwrap();
+            }
+            let length = sequence.dim(2).unwrap();
+            assert_eq!((cache.current_seq_len(), ring.current_seq_len()), (length, length));
+            let Some(held) = ring.k().unwrap() else { continue };
+            same(&cache.v().unwrap().unwrap(), &sequence, "growing");
+            for (slot, position) in ring.positions(0).into_iter().enumerate() {
+                assert!(position + room >= length);
+                let token = |tensor: &Tensor, at| tensor.narrow(2, at, 1).unwrap();
+                same(&token(&held, slot), &token(&sequence, position), "ring");
+            }
+        }
+    }
+    assert!(gone_round > 50, "{gone_round}");
+}
+
 /// What is wrong with the values leaves the keys as they were, and an empty cache takes another shape.
 #[test]
 fn an_append_that_is_refused_changes_nothing() {
