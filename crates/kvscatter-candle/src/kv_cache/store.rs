@@ -89,15 +89,15 @@ impl Store {
                 needs.kept > 0 || (tensor.dtype() == update.dtype() && differs_in(needs.dim, tensor, update));
             has_room && alike && store.is_sole()
         };
-        let ready = match store.take() {
-            Some(store) if fits(&store) => store,
-            last => {
-                let other = Self::other(last.as_ref(), needs, update);
-                *store = last;
-                other?
-            }
-        };
-        Ok(store.insert(ready))
+        if let Some(last) = store
+            && !fits(last)
+        {
+            *last = Self::other(Some(last), needs, update)?;
+        }
+        match store {
+            Some(store) => Ok(store),
+            none => Ok(none.insert(Self::other(None, needs, update)?)),
+        }
     }
 
     /// Other slots with the same contents.
