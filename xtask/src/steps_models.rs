@@ -5,6 +5,8 @@ use crate::step::Step;
 use crate::steps::{cargo, command, target_dir};
 
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
+/// Writes ONNX's own tests of the operator, which tract's replacement must pass.
+const ATTENTION_CASES: &str = "crates/kvscatter-onnx/python-tests/support/attention_cases.py";
 const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
 
 /// The suite in NumPy and ONNX Runtime, and what else needs that runtime. The certificates' library is the
@@ -14,10 +16,14 @@ pub(crate) fn models() -> Step {
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", TESTS]);
     tests.env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"));
+    let cases = target_dir().join("attention-cases");
+    let mut write_cases = environment.python();
+    write_cases.arg(ATTENTION_CASES).arg(&cases);
     let mut engine = cargo("test --workspace --exclude kvscatter --tests -- --ignored");
+    engine.env("KVSCATTER_CASES", cases);
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());
     }
     let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
-    Step::new("models", vec![environment.make(), command(), tests, engine]).needs(needs)
+    Step::new("models", vec![environment.make(), command(), tests, write_cases, engine]).needs(needs)
 }
