@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{apply, bench, cases, certify, convert, inspect, lower, plan, run, verify};
+use crate::commands::{apply, bench, cases, certify, convert, generate, inspect, lower, plan, run, verify};
 
 /// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
 #[derive(Debug, Parser)]
@@ -14,6 +14,8 @@ use crate::commands::{apply, bench, cases, certify, convert, inspect, lower, pla
 Start here:
   kvscatter run testdata/onnx-node/test_tensorscatter_circular
       run an ONNX model in place, check its output and show what was written where
+  kvscatter generate testdata/mobius-llama-static/model.onnx --prompt-ids 1,2
+      continue a prompt with a decoder whose cache is written in place
   kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,2,64 \\
       --write-indices 3,0,7,14
       what a write would touch, without any data
@@ -37,7 +39,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Run(run::Run),
+    Run(Box<run::Run>),
+    Generate(Box<generate::Generate>),
     #[command(subcommand)]
     Apply(apply::Apply),
     #[command(subcommand)]

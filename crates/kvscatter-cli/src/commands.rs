@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod cases;
 pub(crate) mod certify;
 pub(crate) mod convert;
+pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod lower;
 pub(crate) mod plan;
@@ -23,7 +24,8 @@ use crate::output::Output;
 
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Error> {
     match command {
-        Command::Run(args) => run::run(args, output),
+        Command::Run(args) => run::run(*args, output),
+        Command::Generate(args) => generate::run(*args, output),
         Command::Apply(args) => apply::run(args, output),
         Command::Plan(args) => plan::run(args, output),
         Command::Inspect(args) => inspect::run(args, output),

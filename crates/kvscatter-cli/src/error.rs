@@ -25,6 +25,28 @@ pub(crate) enum Error {
     Certify(#[from] kvscatter_certify::Error),
     #[error(transparent)]
     OnnxRuntime(#[from] kvscatter_onnxruntime::Error),
+    #[error("{}", files::plain(.0))]
+    Session(#[from] kvscatter_session::Error),
+    #[error("--ort-lib names ONNX Runtime's library, and tract needs none: give --engine ort as well")]
+    LibraryUnused,
+    /// A line of a file of prompts.
+    #[error("{place}, line {line}: {problem}")]
+    Prompt { place: String, line: usize, problem: String },
+    #[error("{place}: no prompt in it")]
+    NoPrompts { place: String },
+    #[error("--eos {id}: the vocabulary has 0 to {}", vocabulary.saturating_sub(1))]
+    EosUnknown { id: i64, vocabulary: usize },
+    /// A value that an engine does not take.
+    #[error("{input:?} holds strings: engines take numbers")]
+    StringsInEngine { input: String },
+    #[error("--in-place: {past:?} cannot be, {why}")]
+    CannotShare { past: String, why: &'static str },
+    #[error("a step of {width} tokens does not fit into caches of {capacity} slots")]
+    StepTooLong { width: usize, capacity: usize },
+    #[error(
+        "{input}[{index}] = {value}: positions, masks and lengths are made for indices from 0 only; give them with --input"
+    )]
+    NotAPosition { input: String, index: usize, value: i64 },
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {want} of rank 1")]
     NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, want: &'static str },
@@ -68,6 +90,16 @@ pub(crate) enum Error {
     /// Standard output could not be written.
     #[error("standard output: {}", files::plain(.0))]
     Output(#[from] io::Error),
+}
+
+impl Error {
+    /// The library's complaint about open sizes in the command's own words.
+    pub(crate) fn of_sizes(error: kvscatter_onnx::Error) -> Self {
+        match error {
+            kvscatter_onnx::Error::DimsMissing { open } => Self::OpenSizes { open },
+            error => error.into(),
+        }
+    }
 }
 
 /// What to add to the command line.

@@ -13,6 +13,7 @@
 mod cli;
 mod commands;
 mod compare;
+mod engines;
 mod error;
 mod files;
 mod operators;

@@ -12,6 +12,7 @@ from support.command import COMMAND, ROOT, TESTDATA, convert
 
 EXAMPLE = ROOT / "examples" / "models" / "generate.py"
 PAGE = (ROOT / "docs" / "models.md").read_text()
+GENERATING = (ROOT / "docs" / "generate.md").read_text()
 README = (ROOT / "README.md").read_text()
 
 
@@ -38,11 +39,11 @@ def commands(page: str) -> list[str]:
         for block in blocks
         for line in block.splitlines()
     ]
-    ours = re.compile("kvscatter (inspect|convert|certify|lower) (testdata|target)/")
+    ours = re.compile("kvscatter (inspect|convert|certify|lower|generate|run) (testdata|target)/")
     return [line for line in lines if ours.match(line)]
 
 
-@pytest.mark.parametrize("page", [README, PAGE], ids=["README", "models"])
+@pytest.mark.parametrize("page", [README, PAGE, GENERATING], ids=["README", "models", "generate"])
 def test_the_commands_of_a_page_succeed_in_their_order(tmp_path, page):
     """With another folder for what they write, and this environment's ONNX Runtime."""
     lines = commands(page)

@@ -1,4 +1,4 @@
-//! `kvscatter certify`: a decoder run in ONNX Runtime, and what that shows of its caches.
+//! `kvscatter certify`: a decoder run in an engine, and what that shows of its caches.
 
 mod show;
 
@@ -10,16 +10,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
 use kvscatter_certify::{Progress, Request, certify, report};
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
-use kvscatter_onnxruntime::OnnxRuntime;
 
 use crate::Outcome;
+use crate::engines::{self, EngineName};
 use crate::error::Error;
 use crate::files;
 use crate::output::Output;
 
 /// Run a static-cache decoder and certify that its KV cache is written in place
 ///
-/// Prefill, chunked prefill and ragged decode run in ONNX Runtime, past and present in one memory. After every step
+/// Prefill, chunked prefill and ragged decode run in the engine, past and present in one memory. After every step
 /// every byte of every cache is compared with a copy: only the rows that the write indices name may have changed. The
 /// logits are compared with the original's, or without --original with those of each sequence run alone, its present in
 /// memory of its own. Everything runs with caches of zeros and with finite canaries in them.
@@ -35,6 +35,7 @@ use crate::output::Output;
 #[command(after_help = "\
 Examples:
   kvscatter certify testdata/mobius-llama-static/model.onnx
+  kvscatter certify static.onnx --engine tract
   kvscatter certify static.onnx --original growing.onnx --html certificate.html
   kvscatter certify static.onnx --prompt 100,7,30 --steps 64 --json
   kvscatter certify static.onnx --ort-lib venv/lib/python3.11/site-packages")]
@@ -49,6 +50,10 @@ pub(crate) struct Certify {
     /// Write the certificate as one HTML page, too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+
+    /// What runs the model
+    #[arg(long, default_value = "ort")]
+    engine: EngineName,
 
     /// The library of ONNX Runtime, or a folder with the package
     #[arg(long, value_name = "PATH")]
@@ -78,8 +83,8 @@ pub(crate) struct Certify {
     #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run")]
     seed: u64,
 
-    /// Threads of ONNX Runtime; several may sum in another order
-    #[arg(long, value_name = "N", default_value = "1", value_parser = threads, help_heading = "What is run")]
+    /// Threads of the engine; several may sum in another order
+    #[arg(long, value_name = "N", default_value = "1", value_parser = engines::threads, help_heading = "What is run")]
     threads: NonZeroUsize,
 
     /// Largest absolute difference between logits that counts as equal [default: by type and magnitude]
@@ -102,9 +107,9 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> 
         // Now, since certifying takes its time.
         files::check_output(html, &inputs)?;
     }
-    let engine = OnnxRuntime::load(args.ort_lib.as_deref())?;
+    let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
     let bar = ProgressBar::no_length();
-    let certificate = certify(&engine, &args.request(), &mut |progress| show_progress(&bar, progress));
+    let certificate = certify(&*engine, &args.request(), &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     let certificate = certificate?;
     if let Some(html) = &args.html {
@@ -161,14 +166,6 @@ impl Certify {
         }
         Ok(inputs)
     }
-}
-
-/// As many threads as ONNX Runtime can be asked to start at once without stalling the machine.
-fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse()
-        .ok()
-        .filter(|threads: &NonZeroUsize| threads.get() <= 1024)
-        .ok_or("must be 1 to 1024".to_owned())
 }
 
 /// The command as typed, to be pasted into a shell again.

@@ -1,45 +1,55 @@
 //! `kvscatter run`: a model, in place, on given or generated inputs.
 
+mod feeds;
 mod inputs;
+mod loaded;
 mod show;
+mod subject;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
-use kvscatter::picture::Picture;
-use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome as NodeOutcome, Placement, Report};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::eval::{NodeReport, Outcome as NodeOutcome, Placement};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
-use kvscatter_onnx::{Model, Tensor};
 
 use crate::Outcome;
-use crate::compare::{Mismatch, compare};
+use crate::compare::{Mismatch, Tolerance, compare};
+use crate::engines::{EngineName, Runtime};
 use crate::error::Error;
 use crate::files::{self, Location};
 use crate::output::Output;
 use inputs::Input;
+use subject::{Ran, Subject};
 
 /// Lanes of a picture.
 const LANES: usize = 32;
 
-/// Run a model of TensorScatter nodes in place and show what was written where
+/// Run a model once, its caches in place, and show what lies where
 ///
 /// MODEL is an .onnx file; what is not given with --input is generated from the seed, indices valid by construction, and
 /// printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
 ///
-/// No input file is ever changed. "In place" means that present lies at past's address in memory and that exactly the
-/// planned bytes moved.
+/// A model of TensorScatter nodes alone is evaluated here, and what was written where is drawn. Any other, such as a whole
+/// decoder, runs in an engine: in tract, unless --engine names one. Sizes that the model leaves open are those of its
+/// tokens and caches.
+///
+/// No input file is ever changed. "In place" means that present lies at past's address in memory and, where nodes are
+/// evaluated here, that exactly the planned bytes moved.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   kvscatter run testdata/onnx-node/test_tensorscatter_circular
-  kvscatter run decoder.onnx --dim batch=4 --dim max_seq=4096 --seed 7
-  kvscatter run decoder.onnx -i past_cache=k.npy \\
+  kvscatter run scatter.onnx --dim batch=4 --dim max_seq=4096 --seed 7
+  kvscatter run scatter.onnx -i past_cache=k.npy \\
       -i write_indices=positions.npy -o present_cache=out.safetensors#k
-  kvscatter run model.onnx --functional")]
+  kvscatter run testdata/mobius-llama-static/model.onnx \\
+      --dim batch=2 --dim sequence_len=3 -o logits=logits.npy
+  kvscatter run test_attention_4d --engine ort --rtol 1e-4")]
 pub(crate) struct Run {
     /// An .onnx file, or a test directory
     #[arg(value_name = "MODEL|TESTDIR")]
@@ -68,6 +78,22 @@ pub(crate) struct Run {
     /// Write every present into a buffer of its own
     #[arg(long)]
     functional: bool,
+
+    /// What runs the model [default: the command itself where it can, else tract]
+    #[arg(long)]
+    engine: Option<EngineName>,
+
+    /// The library of ONNX Runtime, or a folder with the package [default: as for certify]
+    #[arg(long, value_name = "PATH", requires = "engine")]
+    ort_lib: Option<PathBuf>,
+
+    /// Relative tolerance of expected outputs [default: none, or of engines 0.001]
+    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = super::verify::tolerance)]
+    rtol: Option<f64>,
+
+    /// Absolute tolerance [default: none, or of engines 1e-7]
+    #[arg(long, value_name = "A", allow_negative_numbers = true, value_parser = super::verify::tolerance)]
+    atol: Option<f64>,
 }
 
 /// `NAME=FILE`.
@@ -99,15 +125,16 @@ pub(crate) struct Dim {
 struct Done {
     /// What is run.
     title: String,
+    /// The engine that ran it, if it was one.
+    runtime: Option<Runtime>,
     inputs: Vec<Input>,
-    outputs: Vec<(String, Tensor)>,
-    /// For each output, the input whose buffer it lies in.
-    lies_in: Vec<Option<String>>,
-    report: Report,
-    /// The writes, by the number of their node.
-    pictures: Vec<(usize, Picture)>,
+    ran: Ran,
+    /// Whether every cache had to be in place, and which are not.
+    not_in_place: Vec<String>,
     /// The expected outputs' verdict, if there are any.
     check: Option<Result<(), Mismatch>>,
+    /// How far they could be apart; `None` if every bit counts.
+    tolerance: Option<Tolerance>,
 }
 
 pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, Error> {
@@ -118,10 +145,10 @@ pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, Error> {
 
 fn run_model(args: &Run) -> Result<Done, Error> {
     let model = Model::load(&args.model)?;
-    let evaluator = Evaluator::new(&model)?;
-    args.check_output_names(&evaluator)?;
-    let inputs = inputs::gather(args, &evaluator)?;
-    let done = Done::evaluate(args, &evaluator, args.model.display().to_string(), inputs)?;
+    let mut subject = Subject::of(args, &args.model, &model)?;
+    args.check_output_names(&subject)?;
+    let inputs = inputs::gather(args, &subject)?;
+    let done = Done::run(args, &mut subject, args.model.display().to_string(), inputs)?;
     let external = model.external_files();
     let given = args.inputs.iter().map(|input| input.location.path());
     let read = given.chain([args.model.as_path()]).chain(external.iter().map(PathBuf::as_path));
@@ -140,8 +167,8 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
         return Err(Error::OwnInputs { dir: dir(), option });
     }
     let model = Model::load(&case.model_path())?;
-    let evaluator = Evaluator::new(&model)?;
-    args.check_output_names(&evaluator)?;
+    let mut subject = Subject::of(args, &case.model_path(), &model)?;
+    args.check_output_names(&subject)?;
     match case.data_sets.as_slice() {
         [] => return Err(Error::NoDataSet { dir: dir() }),
         [_] => {}
@@ -150,8 +177,8 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
     }
     let mut all = Vec::with_capacity(case.data_sets.len());
     for set in &case.data_sets {
-        let inputs = inputs::of_data_set(set, &evaluator)?;
-        let mut done = Done::evaluate(args, &evaluator, set.folder.display().to_string(), inputs)?;
+        let inputs = inputs::of_data_set(set, subject.graph())?;
+        let mut done = Done::run(args, &mut subject, set.folder.display().to_string(), inputs)?;
         done.check(set)?;
         if !args.outputs.is_empty() {
             let mut external = model.external_files();
@@ -174,10 +201,18 @@ impl Run {
         }
     }
 
+    /// What is asked for, or what is usual.
+    fn tolerance(&self, usual: Option<Tolerance>) -> Option<Tolerance> {
+        match (self.rtol, self.atol) {
+            (None, None) => usual,
+            (rtol, atol) => Some(Tolerance { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) }),
+        }
+    }
+
     /// Before anything runs: a long run must not end in a misspelled name.
-    fn check_output_names(&self, evaluator: &Evaluator<'_>) -> Result<(), Error> {
+    fn check_output_names(&self, subject: &Subject<'_>) -> Result<(), Error> {
         unique("--output", self.outputs.iter().map(|output| &output.name))?;
-        let have = || evaluator.outputs().iter().map(|output| output.name);
+        let have = || subject.outputs().iter().map(|output| output.name);
         match self.outputs.iter().find(|asked| !have().any(|name| name == asked.name)) {
             None => Ok(()),
             Some(asked) => Err(Error::OutputUnknown {
@@ -190,7 +225,7 @@ impl Run {
     fn write_outputs(&self, done: &Done, inputs: Vec<&Path>) -> Result<(), Error> {
         let mut files = Vec::with_capacity(self.outputs.len());
         for asked in &self.outputs {
-            let named = done.outputs.iter().find(|(name, _)| *name == asked.name);
+            let named = done.ran.outputs.iter().find(|(name, _)| *name == asked.name);
             files.extend(named.map(|(name, tensor)| (asked.location.clone(), name.as_str(), tensor)));
         }
         Ok(files::write_tensors(&files, &inputs)?)
@@ -198,54 +233,32 @@ impl Run {
 }
 
 impl Done {
-    fn evaluate(
+    fn run(
         args: &Run,
-        evaluator: &Evaluator<'_>,
+        subject: &mut Subject<'_>,
         title: String,
         mut inputs: Vec<Input>,
     ) -> Result<Self, Error> {
-        let mut feeds = BTreeMap::new();
-        for input in &mut inputs {
-            if let Some(tensor) = input.tensor.take() {
-                input.address = address(&tensor);
-                feeds.insert(input.name.as_str(), Feed::Donated(tensor));
-            }
-        }
-        let mut pictures = Vec::new();
-        let evaluation = evaluator.run_observed(feeds, args.placement(), &mut |node, plan| {
-            pictures.push((node.label().index, Picture::new(plan, LANES)));
-        })?;
-        let outputs = evaluation.outputs;
-        let lies_in = outputs
-            .iter()
-            .map(|(_, tensor)| {
-                let here = address(tensor)?;
-                let input = inputs.iter().find(|input| input.address == Some(here))?;
-                Some(input.name.clone())
-            })
-            .collect();
-        Ok(Self { title, inputs, outputs, lies_in, report: evaluation.report, pictures, check: None })
+        let ran = subject.run(args, &mut inputs)?;
+        let not_in_place = if args.in_place { subject.not_in_place(&ran) } else { Vec::new() };
+        let tolerance = args.tolerance(subject.tolerance());
+        Ok(Self { title, runtime: subject.runtime(), inputs, ran, not_in_place, check: None, tolerance })
     }
 
     fn check(&mut self, set: &DataSet) -> Result<(), Error> {
         let expected = set.read_outputs()?;
         if !expected.is_empty() {
-            let got: Vec<_> = self.outputs.iter().map(|(_, tensor)| tensor).collect();
-            self.check = Some(compare(&got, &expected, None).map_or(Ok(()), Err));
+            let got: Vec<_> = self.ran.outputs.iter().map(|(_, tensor)| tensor).collect();
+            self.check = Some(compare(&got, &expected, self.tolerance).map_or(Ok(()), Err));
         }
         Ok(())
     }
 
     fn is_right(&self) -> bool {
         let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
-        let proved = self.report.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
-        proved && !matches!(self.check, Some(Err(_)))
+        let proved = self.ran.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
+        proved && self.not_in_place.is_empty() && !matches!(self.check, Some(Err(_)))
     }
-}
-
-/// Where the values lie in memory; `None` if there are none.
-fn address(tensor: &Tensor) -> Option<usize> {
-    (tensor.elements() > 0).then(|| tensor.address())
 }
 
 pub(crate) fn unique<'a>(

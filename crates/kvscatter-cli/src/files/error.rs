@@ -45,6 +45,8 @@ pub(crate) enum Problem {
     TooLarge { bytes: u64 },
     #[error("{len} bytes, at most {limit} are possible")]
     TooLong { len: u64, limit: u64 },
+    #[error("more than {limit} bytes")]
+    StreamTooLong { limit: u64 },
     #[error("another process is updating this file")]
     Locked,
 

@@ -15,6 +15,7 @@ mod safetensors;
 mod source;
 mod write;
 
+use std::io::{self, Read};
 use std::path::Path;
 
 use kvscatter::ElementType;
@@ -106,6 +107,22 @@ pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
         }
     };
     read().map_err(|problem| Error::at_path(path, problem))
+}
+
+/// All of standard input.
+///
+/// # Errors
+/// [`Error`] if it cannot be read or is longer than `limit`.
+pub(crate) fn read_stdin(limit: u64) -> Result<Vec<u8>, Error> {
+    let read = || {
+        let mut bytes = Vec::new();
+        let len = io::stdin().lock().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        match u64::try_from(len) {
+            Ok(len) if len <= limit => Ok(bytes),
+            _ => Err(Problem::StreamTooLong { limit }),
+        }
+    };
+    read().map_err(|problem: Problem| Error::at_name("standard input".to_owned(), problem))
 }
 
 /// Whether this is a folder.

@@ -1,4 +1,5 @@
-//! What `certify` refuses without a runtime; with one it is tested beside the models of the exporters.
+//! What `certify` refuses without ONNX Runtime, and certifies in tract; with ONNX Runtime it is tested beside the models
+//! of the exporters.
 
 use crate::support::Folder;
 
@@ -27,4 +28,18 @@ fn refusals() {
         })
         .collect();
     insta::assert_snapshot!(said.join("\n"));
+}
+
+#[test]
+fn in_the_engine_that_is_part_of_the_command() {
+    let folder = Folder::with_testdata();
+    folder.run("convert testdata/optimum-llama/model.onnx -o static.onnx --max-seq 24").passed();
+    for model in ["static.onnx", "testdata/mobius-llama-static/model.onnx"] {
+        let line = format!("certify {model} --engine tract --steps 2 --no-timing --json");
+        let document: serde_json::Value = serde_json::from_str(&folder.run(&line).passed()).unwrap();
+        assert_eq!(document["runtime"]["name"], "tract", "{model}");
+        assert_eq!(document["verdict"], "passed", "{model}");
+    }
+    let line = "certify static.onnx --engine tract --ort-lib testdata/files/two.npz";
+    assert!(folder.run(line).refused().contains("give --engine ort"));
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -70,6 +71,14 @@ impl Folder {
     pub(crate) fn run_with_limits(&self, limits: &str, line: &str) -> Answer {
         let script = format!("ulimit {limits}; exec \"$0\" \"$@\"");
         self.answer(Command::new("sh").args(["-c", &script, BINARY]).args(line.split_whitespace()))
+    }
+
+    /// As [`run`](Self::run), with these bytes as standard input.
+    pub(crate) fn run_with_input(&self, line: &str, input: &[u8]) -> Answer {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(input).unwrap();
+        file.rewind().unwrap();
+        self.answer(Command::new(BINARY).args(line.split_whitespace()).stdin(file))
     }
 
     fn answer(&self, command: &mut Command) -> Answer {

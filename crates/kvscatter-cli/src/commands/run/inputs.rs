@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::eval::Evaluator;
 use kvscatter_onnx::test_dir::DataSet;
-use kvscatter_onnx::{Tensor, generate};
+use kvscatter_onnx::{Graph, Tensor};
 
+use super::subject::Subject;
 use super::{Run, unique};
 use crate::error::Error;
 use crate::files;
@@ -16,10 +16,8 @@ pub(super) struct Input {
     pub(super) name: String,
     pub(super) summary: Summary,
     pub(super) origin: Origin,
-    /// Until it is given to the evaluation.
+    /// Until it is run on.
     pub(super) tensor: Option<Tensor>,
-    /// Where its values lie, once it is given.
-    pub(super) address: Option<usize>,
 }
 
 /// Who made an input.
@@ -29,13 +27,13 @@ pub(super) enum Origin {
 }
 
 /// The inputs given on the command line, and generated ones for the rest.
-pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>, Error> {
-    let mut given = read_given(args, evaluator)?;
+pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, Error> {
+    let mut given = read_given(args, subject)?;
     let tensors = given.iter().map(|(name, (tensor, _))| (name.as_str(), tensor)).collect();
     let dims = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
-    let mut generated = generate::missing_inputs(evaluator, &tensors, &dims, args.seed).map_err(open_size)?;
+    let mut generated = subject.missing_inputs(&tensors, &dims, args.seed)?;
     let mut inputs = Vec::new();
-    for input in evaluator.inputs() {
+    for input in subject.inputs() {
         if let Some((tensor, origin)) = given.remove(input.name) {
             inputs.push(Input::new(input.name, tensor, origin));
         } else if let Some(tensor) = generated.remove(input.name) {
@@ -46,8 +44,8 @@ pub(super) fn gather(args: &Run, evaluator: &Evaluator<'_>) -> Result<Vec<Input>
 }
 
 /// The inputs of a data set, in the graph's order.
-pub(super) fn of_data_set(set: &DataSet, evaluator: &Evaluator<'_>) -> Result<Vec<Input>, Error> {
-    let tensors = set.read_inputs(evaluator.graph())?;
+pub(super) fn of_data_set(set: &DataSet, graph: &Graph<'_>) -> Result<Vec<Input>, Error> {
+    let tensors = set.read_inputs(graph)?;
     let files = set.inputs.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
     let named = tensors.into_iter().zip(files);
     Ok(named
@@ -55,21 +53,13 @@ pub(super) fn of_data_set(set: &DataSet, evaluator: &Evaluator<'_>) -> Result<Ve
         .collect())
 }
 
-/// The library's complaint in the command's own words.
-fn open_size(error: kvscatter_onnx::Error) -> Error {
-    match error {
-        kvscatter_onnx::Error::DimsMissing { open } => Error::OpenSizes { open },
-        error => error.into(),
-    }
-}
-
-fn read_given(args: &Run, evaluator: &Evaluator<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
+fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
     unique("--input", args.inputs.iter().map(|input| &input.name))?;
     unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
     let mut given = BTreeMap::new();
     for asked in &args.inputs {
         let name = asked.name.clone();
-        let Some(input) = evaluator.inputs().iter().find(|input| input.name == name) else {
+        let Some(input) = subject.inputs().iter().find(|input| input.name == name) else {
             return Err(kvscatter_onnx::Error::InputUnknown { name }.into());
         };
         // A .npy file may tell no more than the type's width, and the model knows the type.
@@ -81,12 +71,6 @@ fn read_given(args: &Run, evaluator: &Evaluator<'_>) -> Result<BTreeMap<String, 
 
 impl Input {
     fn new(name: &str, tensor: Tensor, origin: Origin) -> Self {
-        Self {
-            name: name.to_owned(),
-            summary: Summary::of(&tensor),
-            origin,
-            tensor: Some(tensor),
-            address: None,
-        }
+        Self { name: name.to_owned(), summary: Summary::of(&tensor), origin, tensor: Some(tensor) }
     }
 }

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::inputs::Origin;
 use super::{Done, Input};
-use crate::compare::Mismatch;
+use crate::compare::{Mismatch, Tolerance};
+use crate::engines::Runtime;
 use crate::output::{Output, one_line, styled, table};
 use crate::values::Summary;
 
@@ -27,14 +28,35 @@ pub(super) fn show(done: &[Done], output: &mut Output) -> io::Result<()> {
 
 impl Done {
     fn print(&self, output: &mut Output) -> io::Result<()> {
-        writeln!(output, "{}\n", one_line(&self.title))?;
+        match &self.runtime {
+            None => writeln!(output, "{}\n", one_line(&self.title))?,
+            Some(runtime) => {
+                writeln!(output, "{} in {}\n", one_line(&self.title), one_line(&runtime.to_string()))?;
+            }
+        }
         let inputs = self
             .inputs
             .iter()
             .map(|input| vec![input.name.clone(), input.summary.to_string(), input.origin.to_string()]);
         writeln!(output, "{}\n", table(&["input", "type and shape", "from"], &[], inputs))?;
 
-        let nodes = self.report.nodes.iter().map(|node| {
+        self.print_nodes(output)?;
+        let outputs = self.ran.outputs.iter().zip(&self.ran.lies_in).map(|((name, tensor), lies_in)| {
+            let place = match lies_in {
+                Some(input) => format!("at the address of {input}"),
+                None => "in memory of its own".to_owned(),
+            };
+            vec![name.clone(), Summary::of(tensor).to_string(), place]
+        });
+        writeln!(output, "{}", table(&["output", "type and shape", "where"], &[], outputs))?;
+        self.print_checks(output)
+    }
+
+    fn print_nodes(&self, output: &mut Output) -> io::Result<()> {
+        if self.runtime.is_some() {
+            return Ok(());
+        }
+        let nodes = self.ran.nodes.iter().map(|node| {
             vec![
                 node.node.index.to_string(),
                 node.node.op_type.clone(),
@@ -48,41 +70,41 @@ impl Done {
         writeln!(output, "{}\n", table(&headers, &[0, 3, 4], nodes))?;
 
         for (picture, nodes) in self.distinct_pictures() {
-            if self.report.nodes.len() > 1 {
+            if self.ran.nodes.len() > 1 {
                 writeln!(output, "{}", one_line(&nodes.join(", ")))?;
             }
             output.picture(picture)?;
             writeln!(output)?;
         }
+        Ok(())
+    }
 
-        let outputs = self.outputs.iter().zip(&self.lies_in).map(|((name, tensor), lies_in)| {
-            let place = match lies_in {
-                Some(input) => format!("at the address of {input}"),
-                None => "in memory of its own".to_owned(),
-            };
-            vec![name.clone(), Summary::of(tensor).to_string(), place]
-        });
-        writeln!(output, "{}", table(&["output", "type and shape", "where"], &[], outputs))?;
+    fn print_checks(&self, output: &mut Output) -> io::Result<()> {
+        let fail = styled("FAIL", anstyle::AnsiColor::Red);
+        if !self.not_in_place.is_empty() {
+            writeln!(output, "\n{fail}  not in place: {}", one_line(&self.not_in_place.join(", ")))?;
+        }
         match &self.check {
             None => Ok(()),
             Some(Ok(())) => {
-                writeln!(
-                    output,
-                    "\n{}  every expected output, bit for bit",
-                    styled("pass", anstyle::AnsiColor::Green)
-                )
+                let how = match self.tolerance {
+                    None => "bit for bit".to_owned(),
+                    Some(Tolerance { rtol, atol }) => {
+                        format!("to {rtol:?} of each value and {atol:?}")
+                    }
+                };
+                let pass = styled("pass", anstyle::AnsiColor::Green);
+                writeln!(output, "\n{pass}  every expected output, {how}")
             }
-            Some(Err(mismatch)) => {
-                writeln!(output, "\n{}  {mismatch}", styled("FAIL", anstyle::AnsiColor::Red))
-            }
+            Some(Err(mismatch)) => writeln!(output, "\n{fail}  {mismatch}"),
         }
     }
 
     /// Keys, values and layers that are written at the same positions have one picture.
     fn distinct_pictures(&self) -> Vec<(&Picture, Vec<&str>)> {
         let mut distinct: Vec<(&Picture, Vec<&str>)> = Vec::new();
-        for (index, picture) in &self.pictures {
-            let node = self.report.nodes.iter().find(|node| node.node.index == *index);
+        for (index, picture) in &self.ran.pictures {
+            let node = self.ran.nodes.iter().find(|node| node.node.index == *index);
             let name = node.map_or("", |node| node.output.as_str());
             match distinct.iter_mut().find(|(known, _)| *known == picture) {
                 Some((_, names)) => names.push(name),
@@ -120,9 +142,13 @@ impl std::fmt::Display for Origin {
 #[derive(Serialize)]
 struct Document<'a> {
     run: &'a str,
+    /// `null` where nodes are evaluated here.
+    engine: Option<&'a Runtime>,
     inputs: Vec<InputDocument<'a>>,
     nodes: Vec<NodeDocument<'a>>,
     outputs: Vec<OutputDocument<'a>>,
+    /// Outputs that --in-place asks to be in place, and that are not.
+    not_in_place: &'a [String],
     /// `null` where nothing is expected.
     matches_expected: Option<bool>,
     mismatch: Option<&'a Mismatch>,
@@ -172,11 +198,12 @@ impl<'a> Document<'a> {
             moved_bytes: node.moved_bytes,
             how: how(node),
         };
-        let outputs = done.outputs.iter().zip(&done.lies_in);
+        let outputs = done.ran.outputs.iter().zip(&done.ran.lies_in);
         Self {
             run: &done.title,
+            engine: done.runtime.as_ref(),
             inputs: done.inputs.iter().map(input).collect(),
-            nodes: done.report.nodes.iter().map(node).collect(),
+            nodes: done.ran.nodes.iter().map(node).collect(),
             outputs: outputs
                 .map(|((name, tensor), lies_in)| OutputDocument {
                     name,
@@ -184,6 +211,7 @@ impl<'a> Document<'a> {
                     lies_in: lies_in.as_deref(),
                 })
                 .collect(),
+            not_in_place: &done.not_in_place,
             matches_expected: done.check.as_ref().map(Result::is_ok),
             mismatch: done.check.as_ref().and_then(|check| check.as_ref().err()),
         }

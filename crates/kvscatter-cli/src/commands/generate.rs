@@ -1,0 +1,117 @@
+//! `kvscatter generate`: tokens of a decoder, its caches written in place.
+
+mod prompts;
+mod show;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
+use kvscatter_session::{Generator, Greedy, SessionOptions};
+
+use crate::Outcome;
+use crate::engines::{self, EngineName, Runtime};
+use crate::error::Error;
+use crate::output::{Output, progress};
+use prompts::Prompts;
+
+/// Continue prompts with a decoder, always with the most likely token
+///
+/// All prompts run as one batch, of whatever lengths: static caches are allocated once and written in place, each sample
+/// at its own position. A model whose caches grow is run as it was exported, with prompts of one length.
+///
+/// The first lines are the tokens of each sample, in the order of the prompts and in the form that --batch-file reads.
+/// What follows says how many tokens a second that were, what a step wrote into the caches and what they take.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "\
+kvscatter generate [OPTIONS] --prompt-ids <ID,...> <MODEL>
+       kvscatter generate [OPTIONS] --batch-file <FILE> <MODEL>",
+    after_help = "\
+Examples:
+  kvscatter generate testdata/mobius-llama-static/model.onnx \\
+      --prompt-ids 1,2,3
+  kvscatter generate static.onnx --prompt-ids 5,7 --prompt-ids 9 --tokens 64
+  kvscatter generate static.onnx --batch-file prompts.txt --eos 2 --json
+  kvscatter generate static.onnx --prompt-ids 1,2,3 --engine ort \\
+      --ort-lib venv/lib/python3.11/site-packages"
+)]
+pub(crate) struct Generate {
+    /// The .onnx file of a decoder
+    model: PathBuf,
+
+    #[command(flatten)]
+    prompts: Prompts,
+
+    /// The most tokens to generate for each prompt
+    #[arg(long, value_name = "N", default_value = "16")]
+    tokens: NonZeroUsize,
+
+    /// A token after which a sample ends; it is the last one printed
+    #[arg(long, value_name = "ID", value_parser = prompts::id, allow_hyphen_values = true)]
+    eos: Vec<i64>,
+
+    /// What runs the model
+    #[arg(long, default_value = "tract")]
+    engine: EngineName,
+
+    /// The library of ONNX Runtime, or a folder with the package [default: as for certify]
+    #[arg(long, value_name = "PATH")]
+    ort_lib: Option<PathBuf>,
+
+    /// The most tokens of a prompt in one run of the model
+    #[arg(long, value_name = "N", default_value = "512")]
+    chunk: NonZeroUsize,
+
+    /// Slots of the caches, where the model leaves them open
+    #[arg(long, value_name = "N")]
+    capacity: Option<NonZeroUsize>,
+
+    /// Threads of an operator [default: the engine's choice]
+    #[arg(long, value_name = "N", value_parser = engines::threads)]
+    threads: Option<NonZeroUsize>,
+
+    /// Bytes that the caches may take
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT)]
+    memory: u64,
+}
+
+pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Error> {
+    let prompts = args.prompts.read()?;
+    let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
+    let options = SessionOptions {
+        batch: None,
+        capacity: args.capacity.map(NonZeroUsize::get),
+        threads: args.threads.map(NonZeroUsize::get),
+        memory: args.memory,
+    };
+    let bar = progress(args.tokens.get());
+    let generator = Generator::open(&*engine, &args.model, prompts.len(), options)?;
+    check_eos(&args.eos, generator.vocabulary())?;
+    let (memory, capacity) = (generator.memory(), generator.capacity());
+    let greedy = Greedy { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
+    let generated = generator.generate(&prompts, &greedy, &mut |progress| {
+        bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
+    });
+    bar.finish_and_clear();
+    let done = show::Done {
+        model: args.model.display().to_string(),
+        runtime: Runtime::of(&*engine),
+        prompts,
+        generated: generated?,
+        memory,
+        capacity,
+    };
+    done.show(output)?;
+    Ok(Outcome::Passed)
+}
+
+/// An end that no sample can meet is a mistake.
+fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), Error> {
+    let Some(vocabulary) = vocabulary else { return Ok(()) };
+    match eos.iter().find(|id| usize::try_from(**id).is_ok_and(|id| id >= vocabulary)) {
+        None => Ok(()),
+        Some(&id) => Err(Error::EosUnknown { id, vocabulary }),
+    }
+}

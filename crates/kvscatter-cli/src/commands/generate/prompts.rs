@@ -1,0 +1,114 @@
+//! Prompts as token ids: from the command line, from a file, from standard input.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::error::Error;
+use crate::files;
+
+/// A file of prompts is a list of numbers, which a person or a tokenizer made.
+const MAX_BYTES: u64 = 1 << 24;
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct Prompts {
+    /// A prompt as token ids; once for each sample
+    #[arg(long, value_name = "ID,...", value_parser = ids, allow_hyphen_values = true)]
+    prompt_ids: Vec<Ids>,
+
+    /// A file with a prompt in each line, its ids apart by commas or blanks; # begins a comment, - is standard input
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    batch_file: Option<PathBuf>,
+}
+
+/// The ids of one prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ids(Vec<i64>);
+
+impl Prompts {
+    /// The prompts, at least one, none of them empty.
+    pub(super) fn read(&self) -> Result<Vec<Vec<i64>>, Error> {
+        match &self.batch_file {
+            None => Ok(self.prompt_ids.iter().map(|ids| ids.0.clone()).collect()),
+            Some(path) if path == Path::new("-") => lines("standard input", &files::read_stdin(MAX_BYTES)?),
+            Some(path) => lines(&path.display().to_string(), &files::read_bytes(path, MAX_BYTES)?),
+        }
+    }
+}
+
+/// A token id.
+pub(super) fn id(text: &str) -> Result<i64, String> {
+    match text.parse() {
+        Ok(id @ 0..) => Ok(id),
+        Ok(_) => Err(format!("'{text}' is no token id: they begin at 0")),
+        Err(_) => Err(format!("'{text}' is no token id")),
+    }
+}
+
+/// Ids apart by commas or blanks.
+fn ids(text: &str) -> Result<Ids, String> {
+    if text.trim().is_empty() {
+        return Err("a prompt has at least one token id".to_owned());
+    }
+    let mut ids = Vec::new();
+    for piece in text.split(',') {
+        if piece.trim().is_empty() {
+            return Err("a token id is missing beside a comma".to_owned());
+        }
+        for word in piece.split_whitespace() {
+            ids.push(id(word)?);
+        }
+    }
+    Ok(Ids(ids))
+}
+
+/// The prompts of a text, one a line.
+fn lines(place: &str, bytes: &[u8]) -> Result<Vec<Vec<i64>>, Error> {
+    let problem = |line: usize, problem: String| Error::Prompt { place: place.to_owned(), line, problem };
+    let mut prompts = Vec::new();
+    for (number, line) in (1_usize..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let line = std::str::from_utf8(line).map_err(|_| problem(number, "not UTF-8".to_owned()))?;
+        let text = line.split('#').next().unwrap_or_default();
+        if !text.trim().is_empty() {
+            prompts.push(ids(text).map_err(|error| problem(number, error))?.0);
+        }
+    }
+    if prompts.is_empty() { Err(Error::NoPrompts { place: place.to_owned() }) } else { Ok(prompts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ids, lines};
+
+    #[test]
+    fn ids_are_apart_by_commas_or_blanks() {
+        for text in ["1,22,3", "1 22 3", " 1, 22 ,3\r", "1\t22, 3"] {
+            assert_eq!(ids(text).unwrap().0, [1, 22, 3], "{text:?}");
+        }
+        for (text, says) in [
+            ("", "at least one"),
+            ("1,,2", "missing beside a comma"),
+            ("1,2,", "missing beside a comma"),
+            ("1,x", "'x' is no token id"),
+            ("1 -2", "begin at 0"),
+            ("9223372036854775808", "is no token id"),
+        ] {
+            let error = ids(text).unwrap_err();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_a_line() {
+        let text = b"# two prompts\n\n1,2,3 # the first\r\n  7\n";
+        assert_eq!(lines("f", text).unwrap(), [vec![1, 2, 3], vec![7]]);
+        for (text, says) in [
+            (&b"1\n2,x\n"[..], "f, line 2: 'x' is no token id"),
+            (b"1\n\xff\n", "f, line 2: not UTF-8"),
+            (b"# nothing\n", "f: no prompt in it"),
+        ] {
+            assert_eq!(lines("f", text).unwrap_err().to_string(), says);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What a generation prints.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use kvscatter_bench::units;
+use kvscatter_certify::report::words::size;
+use kvscatter_session::{CacheMemory, Generated, MemoryReport};
+use serde::Serialize;
+
+use crate::engines::Runtime;
+use crate::output::{Output, count, one_line};
+
+/// A generation that is over.
+pub(super) struct Done {
+    pub(super) model: String,
+    pub(super) runtime: Runtime,
+    pub(super) prompts: Vec<Vec<i64>>,
+    pub(super) generated: Generated,
+    /// What static caches take.
+    pub(super) memory: Option<MemoryReport>,
+    /// What a sample has room for, in static caches.
+    pub(super) capacity: Option<usize>,
+}
+
+impl Done {
+    pub(super) fn show(&self, output: &mut Output) -> io::Result<()> {
+        if output.is_json() {
+            return output.json(&Document::new(self));
+        }
+        for tokens in &self.generated.samples {
+            let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+            writeln!(output, "{}", ids.join(","))?;
+        }
+        writeln!(output)?;
+        let lines = [
+            ("engine", one_line(&self.runtime.to_string())),
+            ("prefill", self.prefill()),
+            ("decode", self.decode()),
+            ("cache write", self.write()),
+            ("caches", self.caches()),
+        ];
+        for (name, line) in lines {
+            writeln!(output, "{name:<13}{line}")?;
+        }
+        Ok(())
+    }
+
+    fn prefill(&self) -> String {
+        let Generated { prompt_tokens, prefill, .. } = self.generated;
+        format!("{} in {}{}", count(prompt_tokens, "token"), time(prefill), rate(prompt_tokens, prefill))
+    }
+
+    fn decode(&self) -> String {
+        let Generated { steps, decoded, decode, .. } = self.generated;
+        match steps {
+            0 => "no step: the prompts gave all tokens".to_owned(),
+            _ => format!(
+                "{} in {}, {}{}",
+                count(decoded, "token"),
+                count(steps, "step"),
+                time(decode),
+                rate(decoded, decode)
+            ),
+        }
+    }
+
+    fn write(&self) -> String {
+        let Generated { steps, written_per_step, copied, .. } = self.generated;
+        let bytes = format!("{written_per_step} bytes in the last step");
+        match (&self.memory, copied) {
+            _ if steps == 0 => "no step after the prompts".to_owned(),
+            (None, _) => format!("{bytes}: caches that grow are copied whole"),
+            (Some(_), 0) => format!("{bytes}, in place: no cache was copied"),
+            (Some(_), copied) => format!("{bytes}; NOT in place: the engine copied {}", size(copied)),
+        }
+    }
+
+    fn caches(&self) -> String {
+        let (Some(memory), Some(capacity)) = (&self.memory, self.capacity) else {
+            return "grow with every step: kvscatter convert makes them static".to_owned();
+        };
+        let layers = match memory.layers.as_slice() {
+            [first, rest @ ..] if rest.iter().all(|layer| layer == first) => {
+                format!("{} of {}", count(memory.layers.len(), "layer"), size(*first))
+            }
+            layers => {
+                let layers: Vec<String> = layers.iter().map(|layer| size(*layer)).collect();
+                format!("layers of {}", layers.join(", "))
+            }
+        };
+        let (total, token) = (size(memory.total), size(memory.per_token));
+        format!("{total}: {layers}; {token} a token, room for {capacity} of each sample")
+    }
+}
+
+fn time(time: Duration) -> String {
+    units::time(time.as_secs_f64() * 1e9)
+}
+
+/// `, 812 tokens/s`; nothing where no time has passed.
+fn rate(tokens: usize, time: Duration) -> String {
+    match per_second(tokens, time) {
+        Some(rate) => format!(", {} tokens/s", units::three_digits(rate)),
+        None => String::new(),
+    }
+}
+
+fn per_second(tokens: usize, time: Duration) -> Option<f64> {
+    let tokens = u32::try_from(tokens).ok()?;
+    (!time.is_zero()).then(|| f64::from(tokens) / time.as_secs_f64())
+}
+
+/// A generation, as `--json` prints it.
+#[derive(Serialize)]
+struct Document<'a> {
+    model: &'a str,
+    engine: &'a Runtime,
+    samples: Vec<Sample<'a>>,
+    prefill: Phase,
+    decode: Decode,
+    cache_write: CacheWrite,
+    /// `null` where caches grow.
+    caches: Option<Caches<'a>>,
+}
+
+#[derive(Serialize)]
+struct Sample<'a> {
+    prompt: &'a [i64],
+    tokens: &'a [i64],
+}
+
+#[derive(Serialize)]
+struct Phase {
+    tokens: usize,
+    seconds: f64,
+    tokens_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Decode {
+    steps: usize,
+    #[serde(flatten)]
+    phase: Phase,
+}
+
+#[derive(Serialize)]
+struct CacheWrite {
+    /// Of the last step.
+    bytes_per_step: u64,
+    /// By the engine, in all steps, where it did not write a static cache in place.
+    bytes_copied: u64,
+}
+
+#[derive(Serialize)]
+struct Caches<'a> {
+    bytes: u64,
+    bytes_per_token: u64,
+    bytes_per_layer: &'a [u64],
+    capacity: Option<usize>,
+    caches: Vec<Cache<'a>>,
+}
+
+#[derive(Serialize)]
+struct Cache<'a> {
+    past: &'a str,
+    #[serde(rename = "type")]
+    element: &'static str,
+    shape: &'a [usize],
+    layer: usize,
+    bytes: u64,
+}
+
+impl<'a> Document<'a> {
+    fn new(done: &'a Done) -> Self {
+        let generated = &done.generated;
+        let samples = done.prompts.iter().zip(&generated.samples);
+        Self {
+            model: &done.model,
+            engine: &done.runtime,
+            samples: samples.map(|(prompt, tokens)| Sample { prompt, tokens }).collect(),
+            prefill: Phase::new(generated.prompt_tokens, generated.prefill),
+            decode: Decode { steps: generated.steps, phase: Phase::new(generated.decoded, generated.decode) },
+            cache_write: CacheWrite {
+                bytes_per_step: generated.written_per_step,
+                bytes_copied: generated.copied,
+            },
+            caches: done.memory.as_ref().map(|memory| Caches::new(memory, done.capacity)),
+        }
+    }
+}
+
+impl Phase {
+    fn new(tokens: usize, time: Duration) -> Self {
+        Self { tokens, seconds: time.as_secs_f64(), tokens_per_second: per_second(tokens, time) }
+    }
+}
+
+impl<'a> Caches<'a> {
+    fn new(memory: &'a MemoryReport, capacity: Option<usize>) -> Self {
+        let cache = |cache: &'a CacheMemory| Cache {
+            past: &cache.past,
+            element: cache.element.onnx_name(),
+            shape: &cache.shape,
+            layer: cache.layer,
+            bytes: cache.bytes,
+        };
+        Self {
+            bytes: memory.total,
+            bytes_per_token: memory.per_token,
+            bytes_per_layer: &memory.layers,
+            capacity,
+            caches: memory.caches.iter().map(cache).collect(),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Inputs for a whole decoder that nobody gave values for: consistent with one another, and with those given.
+
+use std::collections::BTreeMap;
+
+use kvscatter_onnx::decoder::{Decoder, Role};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Tensor, ValueInfo, generate};
+use kvscatter_session::{Feed, Interface, Purpose};
+
+use crate::error::Error;
+
+/// One step of every sample.
+struct StepSizes {
+    batch: usize,
+    /// Tokens of each sample.
+    width: usize,
+    /// Slots of each cache, or the length of what grows.
+    slots: usize,
+    grows: bool,
+}
+
+/// Values for every input that is not given: tokens of the vocabulary, caches of any numbers, and positions, masks, indices
+/// and lengths of a step that fits. Equal arguments give equal values.
+pub(super) fn missing_inputs(
+    graph: &Graph<'_>,
+    given: &BTreeMap<&str, &Tensor>,
+    dims: &BTreeMap<String, usize>,
+    seed: u64,
+) -> Result<BTreeMap<String, Tensor>, Error> {
+    let decoder = Decoder::of(graph)?;
+    let interface = Interface::of(graph, &decoder)?;
+    let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
+    let is_sized = |input: &ValueInfo<'_>| {
+        let role = decoder.inputs.iter().find(|known| known.value.name == input.name).map(|known| known.role);
+        matches!(role, Some(Role::Past(_) | Role::TokenIds))
+    };
+    let shapes = generate::missing_shapes(&inputs, is_sized, given, dims).map_err(Error::of_sizes)?;
+    let sizes = StepSizes::of(&interface, &shapes, given);
+    let caches = interface.caches.iter().filter_map(|cache| {
+        let (name, shape) = shapes.get_key_value(cache.past.as_str())?;
+        Some((*name, (cache.element, shape.clone())))
+    });
+    let mut made = generate::tensors(&caches.collect(), seed, DEFAULT_MEMORY_LIMIT)?;
+    sizes.check_memory()?;
+    let feed = Feed::next(&starts(&sizes, &interface, given, seed)?, sizes.width);
+    let last =
+        interface.vocabulary.map_or(0, |size| i64::try_from(size).unwrap_or(i64::MAX).saturating_sub(1));
+    let tokens = generate::int64s(&(0..=last.max(0)), sizes.batch.saturating_mul(sizes.width), seed);
+    let token = |sample: usize, position: usize| {
+        let before = feed.samples.get(sample).map_or(0, |sample| sample.start);
+        let column = position.saturating_sub(before);
+        let place = sample.saturating_mul(sizes.width).saturating_add(column);
+        tokens.get(place).copied().unwrap_or_default()
+    };
+    let slots = if sizes.grows { sizes.slots.saturating_add(sizes.width) } else { sizes.slots };
+    for (name, tensor) in feed.tensors(&interface, token, slots)? {
+        if let Some(input) = inputs.iter().find(|input| input.name == name && !given.contains_key(input.name))
+        {
+            check_dims(input, tensor.shape(), dims)?;
+            let data = Data::Bytes(tensor.bytes().to_vec());
+            let tensor = Tensor::new(tensor.element(), tensor.shape().to_vec(), data);
+            made.insert(name, tensor.map_err(kvscatter_onnx::Error::from)?);
+        }
+    }
+    Ok(made)
+}
+
+impl StepSizes {
+    fn of(
+        interface: &Interface,
+        shapes: &BTreeMap<&str, Vec<usize>>,
+        given: &BTreeMap<&str, &Tensor>,
+    ) -> Self {
+        let size = |name: &str, axis: usize| {
+            let shape = given.get(name).map(|tensor| tensor.shape());
+            let shape = shape.or_else(|| shapes.get(name).map(Vec::as_slice)).unwrap_or_default();
+            shape.get(axis).copied().unwrap_or_default()
+        };
+        let tokens = interface.feeds.iter().find(|feed| feed.purpose == Purpose::Tokens);
+        let tokens = tokens.map_or("", |tokens| tokens.name.as_str());
+        let cache = interface.caches.first();
+        Self {
+            batch: size(tokens, 0),
+            width: size(tokens, 1),
+            slots: cache.map_or(0, |cache| size(&cache.past, cache.axis)),
+            grows: cache.is_none_or(|cache| cache.grows),
+        }
+    }
+
+    /// A mask may be all there is, where the caches are empty.
+    fn check_memory(&self) -> Result<(), Error> {
+        let values = self.batch.saturating_mul(self.width.saturating_add(self.slots).saturating_add(1));
+        let needed = u64::try_from(values.saturating_mul(8)).unwrap_or(u64::MAX);
+        let limit = DEFAULT_MEMORY_LIMIT;
+        match needed > limit {
+            true => Err(kvscatter_onnx::Error::MemoryLimit { needed, limit }.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The first slot of each sample: as given, after what has grown, or anywhere the step fits.
+fn starts(
+    sizes: &StepSizes,
+    interface: &Interface,
+    given: &BTreeMap<&str, &Tensor>,
+    seed: u64,
+) -> Result<Vec<usize>, Error> {
+    let indices = interface.feeds.iter().find(|feed| feed.purpose == Purpose::WriteIndices);
+    let indices = indices.and_then(|feed| Some((&feed.name, given.get(feed.name.as_str())?)));
+    if let Some((input, values)) = indices.and_then(|(name, tensor)| Some((name, tensor.int64s()?))) {
+        let start = |(index, value): (usize, i64)| {
+            usize::try_from(value).map_err(|_| Error::NotAPosition { input: input.clone(), index, value })
+        };
+        return values.enumerate().map(start).collect();
+    }
+    if sizes.grows {
+        return Ok(vec![sizes.slots; sizes.batch]);
+    }
+    let room = sizes.slots.checked_sub(sizes.width);
+    let room = room.ok_or(Error::StepTooLong { width: sizes.width, capacity: sizes.slots })?;
+    let drawn = generate::int64s(&(0..=i64::try_from(room).unwrap_or(i64::MAX)), sizes.batch, seed);
+    Ok(drawn.into_iter().map(|start| usize::try_from(start).unwrap_or_default()).collect())
+}
+
+/// A size that was asked for is the size that is made.
+fn check_dims(
+    input: &ValueInfo<'_>,
+    shape: &[usize],
+    dims: &BTreeMap<String, usize>,
+) -> Result<(), kvscatter_onnx::Error> {
+    for (axis, &got) in shape.iter().enumerate() {
+        let asked = input.dim_key(axis).and_then(|key| dims.get_key_value(&key));
+        if let Some((symbol, &want)) = asked.filter(|(_, want)| **want != got) {
+            let (name, symbol) = (input.name.to_owned(), symbol.clone());
+            return Err(kvscatter_onnx::Error::SymbolConflict { name, axis, symbol, want, got });
+        }
+    }
+    Ok(())
+}

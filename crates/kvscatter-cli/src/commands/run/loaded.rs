@@ -1,0 +1,156 @@
+//! A model in an engine: its static caches in memory that past and present share, wherever that is possible.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
+use kvscatter_onnx::eval::Placement;
+use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo};
+use kvscatter_session::{self as session, Engine, Options, Session, Shared, Step};
+
+use super::feeds;
+use super::inputs::Input;
+use super::subject::Ran;
+use crate::engines::Runtime;
+use crate::error::Error;
+
+/// A model that an engine has loaded.
+pub(super) struct Loaded<'m> {
+    pub(super) runtime: Runtime,
+    pub(super) graph: Graph<'m>,
+    pub(super) inputs: Vec<ValueInfo<'m>>,
+    pub(super) outputs: Vec<ValueInfo<'m>>,
+    session: Box<dyn Session>,
+    /// Past and present of every cache that is to be written in place.
+    shared: Vec<(&'m str, &'m str)>,
+}
+
+impl<'m> Loaded<'m> {
+    pub(super) fn new(
+        engine: &dyn Engine,
+        path: &Path,
+        model: &'m Model,
+        placement: Placement,
+    ) -> Result<Self, Error> {
+        let graph = model.graph()?;
+        let (inputs, outputs) = (graph.inputs()?, graph.outputs()?);
+        // A graph without caches is run as well.
+        let decoder = Decoder::of(&graph).ok();
+        let shared = match &decoder {
+            Some(decoder) => shared(decoder, placement)?,
+            None => Vec::new(),
+        };
+        let session = engine.load(path, Options::default())?;
+        Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, session, shared })
+    }
+
+    /// Whether an output is to be written in place.
+    pub(super) fn shares(&self, output: &str) -> bool {
+        self.shared.iter().any(|(_, present)| *present == output)
+    }
+
+    pub(super) fn missing_inputs(
+        &self,
+        given: &BTreeMap<&str, &Tensor>,
+        dims: &BTreeMap<String, usize>,
+        seed: u64,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
+        let is_missing = |input: &&ValueInfo<'_>| {
+            !given.contains_key(input.name) && !self.graph.initializers().contains_key(input.name)
+        };
+        match self.inputs.iter().find(is_missing) {
+            None => Ok(BTreeMap::new()),
+            Some(_) => feeds::missing_inputs(&self.graph, given, dims, seed),
+        }
+    }
+
+    pub(super) fn run(&mut self, inputs: &mut [Input]) -> Result<Ran, Error> {
+        let mut tensors = BTreeMap::new();
+        for input in inputs {
+            if let Some(tensor) = input.tensor.take() {
+                tensors.insert(input.name.as_str(), to_engine(&*self.session, &input.name, &tensor)?);
+            }
+        }
+        let mut caches = Vec::with_capacity(self.shared.len());
+        for (past, present) in &self.shared {
+            let cache = tensors.remove(past);
+            caches.push((*past, *present, cache.ok_or_else(|| missing(past))?));
+        }
+        let at: Vec<usize> = caches.iter().map(|(_, _, cache)| cache.address()).collect();
+        let returned: Vec<&str> =
+            self.outputs.iter().map(|output| output.name).filter(|output| !self.shares(output)).collect();
+        let step = Step {
+            inputs: tensors.iter().map(|(name, tensor)| (*name, tensor)).collect(),
+            shared: caches.iter_mut().map(|(past, present, cache)| Shared { past, present, cache }).collect(),
+            returned: returned.clone(),
+            ..Step::default()
+        };
+        let ran = self.session.run(step)?;
+        let mut made = BTreeMap::new();
+        for (name, tensor) in returned.iter().zip(&ran.returned) {
+            made.insert(*name, (of_engine(tensor)?, None));
+        }
+        for (((past, present, cache), before), after) in caches.iter().zip(at).zip(ran.present_at) {
+            let is_in_place = before == after && cache.address() == before && cache.len() > 0;
+            made.insert(*present, (of_engine(cache)?, is_in_place.then(|| (*past).to_owned())));
+        }
+        let mut all =
+            Ran { outputs: Vec::new(), lies_in: Vec::new(), nodes: Vec::new(), pictures: Vec::new() };
+        for output in &self.outputs {
+            if let Some((tensor, lies_in)) = made.remove(output.name) {
+                all.outputs.push((output.name.to_owned(), tensor));
+                all.lies_in.push(lies_in);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Past and present of the caches that share memory.
+fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m str, &'m str)>, Error> {
+    let hazards = decoder.hazards();
+    let reason = |cache: &Cache<'_>| {
+        let is_read = hazards
+            .iter()
+            .any(|hazard| matches!(hazard, Hazard::PastReadElsewhere { past, .. } if past == cache.past));
+        if !cache.is_static() {
+            Some("since it is no static cache; kvscatter convert makes those that grow static")
+        } else if is_read {
+            Some("since another node reads it as well")
+        } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {
+            Some("since other nodes or outputs lie between it and its present")
+        } else {
+            None
+        }
+    };
+    let mut shared = Vec::new();
+    for cache in &decoder.caches {
+        match (placement, reason(cache)) {
+            (Placement::Functional, _) | (Placement::Auto, Some(_)) => {}
+            (Placement::InPlace, Some(why)) => {
+                return Err(Error::CannotShare { past: cache.past.to_owned(), why });
+            }
+            (_, None) => shared.push((cache.past, cache.present)),
+        }
+    }
+    Ok(shared)
+}
+
+fn missing(input: &str) -> kvscatter_onnx::Error {
+    kvscatter_onnx::Error::InputMissing { name: input.to_owned() }
+}
+
+/// The values in memory that the engine can write in place.
+fn to_engine(session: &dyn Session, name: &str, tensor: &Tensor) -> Result<session::Tensor, Error> {
+    let Data::Bytes(bytes) = tensor.data() else {
+        return Err(Error::StringsInEngine { input: name.to_owned() });
+    };
+    let mut copy = session.zeros(tensor.element(), tensor.shape())?;
+    copy.bytes_mut().copy_from_slice(bytes);
+    Ok(copy)
+}
+
+fn of_engine(tensor: &session::Tensor) -> Result<Tensor, kvscatter_onnx::Error> {
+    let data = Data::Bytes(tensor.bytes().to_vec());
+    Ok(Tensor::new(tensor.element(), tensor.shape().to_vec(), data)?)
+}

@@ -1,0 +1,155 @@
+//! What is run: a graph that is evaluated here, node by node, or a model that an engine has loaded.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kvscatter::picture::Picture;
+use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Placement};
+use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, generate};
+
+use super::inputs::Input;
+use super::loaded::Loaded;
+use super::{LANES, Run};
+use crate::compare::Tolerance;
+use crate::engines::{self, EngineName, Runtime};
+use crate::error::Error;
+
+/// A model that can be run.
+pub(super) enum Subject<'m> {
+    /// `TensorScatter` nodes and the plumbing around them.
+    Evaluated(Evaluator<'m>),
+    /// Anything that an engine takes.
+    Loaded(Loaded<'m>),
+}
+
+/// What a run gave.
+pub(super) struct Ran {
+    /// In the graph's order.
+    pub(super) outputs: Vec<(String, Tensor)>,
+    /// For each output, the input whose memory it lies in.
+    pub(super) lies_in: Vec<Option<String>>,
+    /// What each node did, where it was evaluated here.
+    pub(super) nodes: Vec<NodeReport>,
+    /// The writes, by the number of their node.
+    pub(super) pictures: Vec<(usize, Picture)>,
+}
+
+/// What onnx's own tests allow runtimes that compute.
+const OF_ENGINES: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-7 };
+
+impl<'m> Subject<'m> {
+    /// In the engine that is asked for; if none is, here where every node can be evaluated, and in tract otherwise.
+    pub(super) fn of(args: &Run, path: &Path, model: &'m Model) -> Result<Self, Error> {
+        let engine = match args.engine {
+            Some(engine) => engine,
+            None => match Evaluator::new(model) {
+                Ok(evaluator) => return Ok(Self::Evaluated(evaluator)),
+                Err(error) if is_for_engines(&error) => EngineName::Tract,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let engine = engines::open(engine, args.ort_lib.as_deref())?;
+        Ok(Self::Loaded(Loaded::new(&*engine, path, model, args.placement())?))
+    }
+
+    pub(super) fn graph(&self) -> &Graph<'m> {
+        match self {
+            Self::Evaluated(evaluator) => evaluator.graph(),
+            Self::Loaded(loaded) => &loaded.graph,
+        }
+    }
+
+    pub(super) fn inputs(&self) -> &[ValueInfo<'m>] {
+        match self {
+            Self::Evaluated(evaluator) => evaluator.inputs(),
+            Self::Loaded(loaded) => &loaded.inputs,
+        }
+    }
+
+    pub(super) fn outputs(&self) -> &[ValueInfo<'m>] {
+        match self {
+            Self::Evaluated(evaluator) => evaluator.outputs(),
+            Self::Loaded(loaded) => &loaded.outputs,
+        }
+    }
+
+    /// Who runs it, if it is an engine.
+    pub(super) fn runtime(&self) -> Option<Runtime> {
+        match self {
+            Self::Evaluated(_) => None,
+            Self::Loaded(loaded) => Some(loaded.runtime.clone()),
+        }
+    }
+
+    /// How far outputs may be from the expected ones where nobody says so: bytes that are moved are the same bytes.
+    pub(super) fn tolerance(&self) -> Option<Tolerance> {
+        match self {
+            Self::Evaluated(_) => None,
+            Self::Loaded(_) => Some(OF_ENGINES),
+        }
+    }
+
+    /// Values for the inputs that are not given.
+    pub(super) fn missing_inputs(
+        &self,
+        given: &BTreeMap<&str, &Tensor>,
+        dims: &BTreeMap<String, usize>,
+        seed: u64,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
+        match self {
+            Self::Evaluated(evaluator) => {
+                generate::missing_inputs(evaluator, given, dims, seed).map_err(Error::of_sizes)
+            }
+            Self::Loaded(loaded) => loaded.missing_inputs(given, dims, seed),
+        }
+    }
+
+    /// The outputs that an engine was to write in place, and wrote elsewhere. Where nodes are evaluated here, what cannot
+    /// be in place is an error before.
+    pub(super) fn not_in_place(&self, ran: &Ran) -> Vec<String> {
+        let Self::Loaded(loaded) = self else { return Vec::new() };
+        let outputs = ran.outputs.iter().zip(&ran.lies_in);
+        let elsewhere = outputs.filter(|((name, _), lies_in)| loaded.shares(name) && lies_in.is_none());
+        elsewhere.map(|((name, _), _)| name.clone()).collect()
+    }
+
+    /// Runs it on these inputs.
+    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<Ran, Error> {
+        match self {
+            Self::Evaluated(evaluator) => evaluate(evaluator, args.placement(), inputs),
+            Self::Loaded(loaded) => loaded.run(inputs),
+        }
+    }
+}
+
+/// Whether a graph has nodes of another kind than those that are evaluated here.
+fn is_for_engines(error: &kvscatter_onnx::Error) -> bool {
+    matches!(error.root(), kvscatter_onnx::Error::UnsupportedOperator | kvscatter_onnx::Error::Function)
+}
+
+fn evaluate(evaluator: &Evaluator<'_>, placement: Placement, inputs: &mut [Input]) -> Result<Ran, Error> {
+    let mut feeds = BTreeMap::new();
+    let mut addresses = Vec::new();
+    for input in inputs {
+        if let Some(tensor) = input.tensor.take() {
+            addresses.push((address(&tensor), input.name.as_str()));
+            feeds.insert(input.name.as_str(), Feed::Donated(tensor));
+        }
+    }
+    let mut pictures = Vec::new();
+    let evaluation = evaluator.run_observed(feeds, placement, &mut |node, plan| {
+        pictures.push((node.label().index, Picture::new(plan, LANES)));
+    })?;
+    let lies_in = evaluation.outputs.iter().map(|(_, tensor)| {
+        let here = address(tensor)?;
+        let (_, name) = addresses.iter().find(|(there, _)| *there == Some(here))?;
+        Some((*name).to_owned())
+    });
+    let lies_in = lies_in.collect();
+    Ok(Ran { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
+}
+
+/// Where the values lie in memory; `None` if there are none.
+fn address(tensor: &Tensor) -> Option<usize> {
+    (tensor.elements() > 0).then(|| tensor.address())
+}

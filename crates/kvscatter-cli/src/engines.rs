@@ -1,0 +1,62 @@
+//! Which engine runs a model: the one place where `--engine` and `--ort-lib` become one.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use clap::ValueEnum;
+use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_session::Engine;
+use kvscatter_tract::Tract;
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// `--engine`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// tract, which is part of this command and needs nothing installed
+    Tract,
+    /// ONNX Runtime, of an installed Python package
+    Ort,
+}
+
+/// What `--ort-lib` names is used by nothing else.
+pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn Engine>, Error> {
+    match (name, ort_lib) {
+        (EngineName::Ort, library) => Ok(Box::new(OnnxRuntime::load(library)?)),
+        (EngineName::Tract, None) => Ok(Box::new(Tract)),
+        (EngineName::Tract, Some(_)) => Err(Error::LibraryUnused),
+    }
+}
+
+/// Who ran a model, for the record.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Runtime {
+    name: String,
+    version: String,
+    device: String,
+}
+
+impl Runtime {
+    pub(crate) fn of(engine: &dyn Engine) -> Self {
+        Self {
+            name: engine.name().to_owned(),
+            version: engine.version().to_owned(),
+            device: engine.device().to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} on {}", self.name, self.version, self.device)
+    }
+}
+
+/// As many threads as an engine can be asked to start at once without stalling the machine.
+pub(crate) fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .ok()
+        .filter(|threads: &NonZeroUsize| threads.get() <= 1024)
+        .ok_or("must be 1 to 1024".to_owned())
+}

@@ -1,0 +1,211 @@
+//! `kvscatter generate`: the tokens of real exports, and what is refused before anything runs.
+
+use crate::support::{Answer, Folder};
+
+const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
+const GROWING: &str = "testdata/optimum-llama/model.onnx";
+
+/// Exports whose caches grow and can be converted to ones that tract runs.
+const CONVERTED: [&str; 7] = [
+    "optimum-llama",
+    "mobius-llama-dynamic",
+    "decoders/mobius-0.1-gpt2",
+    "decoders/mobius-0.1-qwen3-float16",
+    "decoders/optimum-0.1-qwen3-float16",
+    "decoders/optimum-1.18-gpt2",
+    "decoders/torch-2.15-llama",
+];
+
+/// Exports that tract does not run as they are, and what stands in the way.
+const NOT_IN_TRACT: [(&str, &str); 10] = [
+    ("optimum-llama", r#"node "/model/Flatten" (Flatten)"#),
+    ("mobius-llama-dynamic", r#"node "model/Expand_node_9" (MultiBroadcastTo)"#),
+    ("decoders/mobius-0.1-gpt2", r#"node "transformer/Expand_node_9" (MultiBroadcastTo)"#),
+    ("decoders/mobius-0.1-qwen3-float16", r#"node "model/Expand_node_11" (MultiBroadcastTo)"#),
+    ("decoders/optimum-0.1-mistral-window", r#"node "/model/Flatten" (Flatten)"#),
+    ("decoders/optimum-0.1-qwen3-float16", r#"node "/model/Flatten" (Flatten)"#),
+    ("decoders/optimum-1.18-falcon", r#"input "past_key_values.0.key""#),
+    ("decoders/optimum-1.18-gpt2", r#"input "past_key_values.0.key""#),
+    ("decoders/optimum-1.18-opt", r#"node "/decoder/layers.0/self_attn/Reshape_7" (Reshape)"#),
+    ("decoders/torch-2.15-llama", r#"node "node_Reshape_248" (Reshape)"#),
+];
+
+/// The tokens of each sample: the lines before the first empty one.
+fn tokens(answer: Answer) -> Vec<String> {
+    answer.passed().lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+fn json(answer: Answer) -> serde_json::Value {
+    serde_json::from_str(&answer.passed()).unwrap()
+}
+
+#[test]
+fn what_is_printed() {
+    let folder = Folder::with_testdata();
+    let text =
+        folder.run(&format!("generate {STATIC} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 4")).passed();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[2], "");
+    let is_id = |id: &str| id.parse::<u8>().is_ok();
+    assert!(lines[..2].iter().all(|line| line.split(',').filter(|id| is_id(id)).count() == 4), "{text}");
+    for (line, says) in lines[3..].iter().zip([
+        "engine       tract 0.23.",
+        "prefill      4 tokens in ",
+        "decode       6 tokens in 3 steps, ",
+        "cache write  1024 bytes in the last step, in place: no cache was copied",
+        "caches       64 KiB: 2 layers of 32 KiB; 512 B a token, room for 64 of each sample",
+    ]) {
+        assert!(line.starts_with(says), "{line}, not: {says}");
+    }
+    assert_eq!(lines.len(), 8, "{text}");
+}
+
+#[test]
+fn the_same_as_json() {
+    let folder = Folder::with_testdata();
+    let line = format!("generate {STATIC} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 4");
+    let document = json(folder.run(&format!("{line} --json")));
+    let printed = tokens(folder.run(&line));
+    for (sample, printed) in printed.iter().enumerate() {
+        let ids: Vec<String> = document["samples"][sample]["tokens"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(&ids.join(","), printed);
+    }
+    assert_eq!(document["samples"][0]["prompt"], serde_json::json!([1, 2, 3]));
+    assert_eq!(document["engine"]["name"], "tract");
+    assert_eq!((&document["prefill"]["tokens"], &document["decode"]["tokens"]), (&4.into(), &6.into()));
+    assert_eq!(document["cache_write"], serde_json::json!({"bytes_per_step": 1024, "bytes_copied": 0}));
+    assert_eq!(document["caches"]["bytes_per_layer"], serde_json::json!([32768, 32768]));
+    assert_eq!(document["caches"]["caches"][3]["shape"], serde_json::json!([2, 64, 32]));
+}
+
+/// The company of others, the size of chunks and the form of the prompts change no token.
+#[test]
+fn a_sample_is_what_it_is_alone() {
+    let folder = Folder::with_testdata();
+    let prompts = ["1,2,3", "9", "7,7,7,7,7,7,7"];
+    let alone: Vec<String> = prompts
+        .iter()
+        .flat_map(|prompt| tokens(folder.run(&format!("generate {STATIC} --prompt-ids {prompt} --tokens 8"))))
+        .collect();
+    folder.write("prompts.txt", b"# three\n1,2,3\n\n9 # one token\n7 7 7, 7 7 7 7\n");
+    for options in ["", "--chunk 1", "--chunk 2", "--threads 1"] {
+        let line = format!("generate {STATIC} --batch-file prompts.txt --tokens 8 {options}");
+        assert_eq!(tokens(folder.run(&line)), alone, "{options}");
+    }
+    let line = format!("generate {STATIC} --batch-file - --tokens 8");
+    assert_eq!(tokens(folder.run_with_input(&line, &folder.read("prompts.txt"))), alone);
+}
+
+#[test]
+fn a_sample_ends_with_the_token_that_ends_it() {
+    let folder = Folder::with_testdata();
+    let line = format!("generate {STATIC} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 8");
+    let whole = tokens(folder.run(&line));
+    let ids: Vec<&str> = whole[0].split(',').collect();
+    let end = ids.iter().position(|id| !whole[1].contains(id)).expect("the samples differ");
+    let cut = tokens(folder.run(&format!("{line} --eos {}", ids[end])));
+    assert_eq!(cut, [ids[..=end].join(","), whole[1].clone()]);
+}
+
+#[test]
+fn a_converted_decoder_gives_the_tokens_of_another_export() {
+    let folder = Folder::with_testdata();
+    folder.run(&format!("convert {GROWING} -o static.onnx --max-seq 32")).passed();
+    let alone =
+        |model, prompt| tokens(folder.run(&format!("generate {model} --prompt-ids {prompt} --tokens 12")));
+    let together = folder.run("generate static.onnx --prompt-ids 1,2,3 --prompt-ids 5 --tokens 12");
+    let together = tokens(together);
+    assert_eq!(together, [alone("static.onnx", "1,2,3"), alone("static.onnx", "5")].concat());
+    // Of the same weights.
+    assert_eq!(alone(STATIC, "1,2,3"), together[..1]);
+}
+
+/// The error names the node, or the input, that stands in the way.
+#[test]
+fn what_tract_does_not_run_says_why() {
+    let folder = Folder::with_testdata();
+    let refused =
+        |model: &str| folder.run(&format!("generate {model} --prompt-ids 1,2,3 --tokens 4")).refused();
+    for (name, why) in NOT_IN_TRACT {
+        let error = refused(&format!("testdata/{name}/model.onnx"));
+        assert!(error.contains("tract 0.23.9 cannot ") && error.contains(why), "{name}: {error}");
+    }
+    folder.run("convert testdata/decoders/optimum-1.18-opt/model.onnx -o opt.onnx --max-seq 16").passed();
+    let error = refused("opt.onnx");
+    assert!(error.contains(r#"node "/decoder/embed_positions/CumSum" (CumSum)"#), "{error}");
+}
+
+#[test]
+fn refusals() {
+    let folder = Folder::with_testdata();
+    folder.write("empty.txt", b"# nothing\n\n");
+    folder.write("letters.txt", b"1,2\n3,x\n");
+    folder.write("bytes.txt", b"1\n\xff\xfe\n");
+    folder.write("garbage.onnx", &[0xff; 100]);
+    let scatter = "testdata/onnx-node/test_tensorscatter/model.onnx";
+    let lines = [
+        STATIC.to_owned(),
+        format!("{STATIC} --prompt-ids 1 --batch-file empty.txt"),
+        format!("{STATIC} --prompt-ids 1,,2"),
+        format!("{STATIC} --prompt-ids 1,x"),
+        format!("{STATIC} --prompt-ids -1,2"),
+        format!("{STATIC} --prompt-ids 99999999999999999999"),
+        format!("{STATIC} --batch-file absent.txt"),
+        format!("{STATIC} --batch-file testdata"),
+        format!("{STATIC} --batch-file empty.txt"),
+        format!("{STATIC} --batch-file letters.txt"),
+        format!("{STATIC} --batch-file bytes.txt"),
+        format!("{STATIC} --prompt-ids 1 --tokens 0"),
+        format!("{STATIC} --prompt-ids 1 --chunk 0"),
+        format!("{STATIC} --prompt-ids 1 --threads 5000"),
+        format!("{STATIC} --prompt-ids 1 --engine cuda"),
+        format!("{STATIC} --prompt-ids 1 --ort-lib testdata/files/two.npz"),
+        format!("{STATIC} --prompt-ids 1 --engine ort --ort-lib testdata/files/two.npz"),
+        format!("{STATIC} --prompt-ids 1,256"),
+        format!("{STATIC} --prompt-ids 1 --eos 256"),
+        format!("{STATIC} --prompt-ids 1 --capacity 32"),
+        format!("{STATIC} --prompt-ids 1,2,3 --tokens 63"),
+        format!("{STATIC} --prompt-ids 1 --memory 1000"),
+        "absent.onnx --prompt-ids 1".to_owned(),
+        "garbage.onnx --prompt-ids 1".to_owned(),
+        format!("{scatter} --prompt-ids 1"),
+    ];
+    let said: Vec<String> = lines
+        .iter()
+        .map(|line| format!("generate {line}\n{}", folder.run(&format!("generate {line}")).refused()))
+        .collect();
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+/// All the room there is.
+#[test]
+fn the_last_token_needs_no_slot() {
+    let folder = Folder::with_testdata();
+    let text = tokens(folder.run(&format!("generate {STATIC} --prompt-ids 1,2,3 --tokens 62")));
+    assert_eq!(text[0].split(',').count(), 62);
+}
+
+/// In both engines, ragged, on everything that can be made static. ONNX Runtime is the one of KVSCATTER_ORT_LIB.
+#[test]
+#[ignore = "needs ONNX Runtime: cargo xtask models"]
+fn both_engines_give_the_same_tokens() {
+    let folder = Folder::with_testdata();
+    let mut models = vec![STATIC.to_owned()];
+    for name in CONVERTED {
+        let model = format!("testdata/{name}/static.onnx");
+        folder.run(&format!("convert testdata/{name}/model.onnx -o {model} --max-seq 32")).passed();
+        models.push(model);
+    }
+    for model in models {
+        let line =
+            format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 9 --prompt-ids 7,7,7,4,30 --tokens 16");
+        let of_tract = tokens(folder.run(&line));
+        assert_eq!(of_tract, tokens(folder.run(&format!("{line} --engine ort"))), "{model}");
+        assert_eq!(of_tract.len(), 3);
+    }
+}

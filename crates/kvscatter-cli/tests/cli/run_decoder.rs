@@ -1,0 +1,130 @@
+//! `kvscatter run` of whole decoders, and of anything else that an engine takes.
+
+use crate::support::{Folder, f32s, npy_f32, npy_i64};
+
+const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
+const GROWING: &str = "testdata/optimum-llama/model.onnx";
+const SIZES: &str = "--dim batch=2 --dim sequence_len=3";
+
+#[test]
+fn a_whole_decoder() {
+    let folder = Folder::with_testdata();
+    insta::assert_snapshot!(folder.run(&format!("run {STATIC} {SIZES} --seed 7 --in-place -o logits=a.npy")));
+    let text = folder.run(&format!("run {STATIC} {SIZES} --seed 7 --functional -o logits=b.npy")).passed();
+    assert!(!text.contains("at the address of"), "{text}");
+    assert_eq!(folder.read("a.npy"), folder.read("b.npy"));
+    folder.run(&format!("run {STATIC} {SIZES} --seed 8 -o logits=c.npy")).passed();
+    assert_ne!(folder.read("a.npy"), folder.read("c.npy"));
+}
+
+#[test]
+fn json() {
+    let folder = Folder::with_testdata();
+    let text = folder.run(&format!("run {STATIC} {SIZES} --json")).passed();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document[0]["engine"]["name"], "tract");
+    assert_eq!(document[0]["nodes"], serde_json::json!([]));
+    assert_eq!(document[0]["outputs"][1]["lies_in"], "key_cache.0");
+    assert_eq!(document[0]["outputs"][0]["lies_in"], serde_json::Value::Null);
+}
+
+/// What is generated agrees with what is given: positions and lengths follow from the indices, sizes from the tokens.
+#[test]
+fn the_rest_follows_from_what_is_given() {
+    let folder = Folder::with_testdata();
+    folder.write("at.npy", &npy_i64(&[5, 0]));
+    let text = folder.run(&format!("run {STATIC} --dim sequence_len=3 -i write_indices=at.npy")).passed();
+    assert!(text.contains("nonpad_kv_seqlen  int64 [2] = [8, 3]"), "{text}");
+    assert!(text.contains("input_ids         int64 [2, 3]"), "{text}");
+    // Written where they were asked to be, and nowhere else.
+    folder.write("past.npy", &npy_f32(&[2, 64, 32], [0.5; 2 * 64 * 32]));
+    let line = format!(
+        "run {STATIC} --dim sequence_len=3 -i write_indices=at.npy -i key_cache.0=past.npy \
+         -o updated_key_cache.0=present.npy"
+    );
+    folder.run(&line).passed();
+    let present = f32s(&folder.read("present.npy"));
+    let rows = present.chunks(32).enumerate();
+    let written: Vec<usize> =
+        rows.filter(|(_, row)| row.iter().any(|value| *value != 0.5)).map(|(row, _)| row).collect();
+    assert_eq!(written, [5, 6, 7, 64, 65, 66]);
+}
+
+/// As the export is, and nothing of it is said to be in place. ONNX Runtime is the one of KVSCATTER_ORT_LIB.
+#[test]
+#[ignore = "needs ONNX Runtime: cargo xtask models"]
+fn a_decoder_whose_caches_grow() {
+    let folder = Folder::with_testdata();
+    let sizes = "--dim batch_size=2 --dim sequence_length=3 --dim past_sequence_length=4";
+    let text = folder.run(&format!("run {GROWING} {sizes} --engine ort")).passed();
+    assert!(text.contains("attention_mask           int64 [2, 7]"), "{text}");
+    assert!(text.contains("present.0.key    float [2, 2, 7, 16]"), "{text}");
+    assert!(!text.contains("at the address of"), "{text}");
+}
+
+/// Both engines compute the same logits of the same inputs, and write the same rows in place.
+#[test]
+#[ignore = "needs ONNX Runtime: cargo xtask models"]
+fn both_engines_agree() {
+    let folder = Folder::with_testdata();
+    for engine in ["tract", "ort"] {
+        let line = format!("run {STATIC} {SIZES} --in-place --engine {engine} -o logits={engine}.npy");
+        folder.run(&line).passed();
+    }
+    let logits = ["tract.npy", "ort.npy"].map(|name| f32s(&folder.read(name)));
+    assert_eq!(logits[0].len(), 2 * 3 * 256);
+    let worst = logits[0].iter().zip(&logits[1]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-4, "{worst}");
+}
+
+#[test]
+fn test_directories_in_an_engine() {
+    let folder = Folder::with_testdata();
+    for case in ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"] {
+        let text = folder.run(&format!("run testdata/onnx-node/{case} --engine tract --in-place")).passed();
+        assert!(
+            text.contains("present_cache  float") && text.contains("at the address of past_cache"),
+            "{text}"
+        );
+        assert!(text.ends_with("pass  every expected output, to 0.001 of each value and 1e-7\n"), "{text}");
+    }
+    let output = "testdata/onnx-node/test_tensorscatter/test_data_set_0/output_0.pb";
+    let mut message = folder.read(output);
+    let last = message.len() - 1;
+    message[last] ^= 0x40;
+    folder.write(output, &message);
+    let answer = folder.run("run testdata/onnx-node/test_tensorscatter --engine tract");
+    assert_eq!(answer.code, Some(1), "{answer}");
+    assert!(answer.stdout.contains("1 of 40 elements differ"), "{answer}");
+    folder.run("run testdata/onnx-node/test_tensorscatter --engine tract --atol 1e30").passed();
+}
+
+#[test]
+fn refusals() {
+    let folder = Folder::with_testdata();
+    folder.write("negative.npy", &npy_i64(&[5, -1]));
+    folder.write("at.npy", &npy_i64(&[5, 0]));
+    folder.write("far.npy", &npy_i64(&[5, 64]));
+    let growing =
+        format!("{GROWING} --dim batch_size=1 --dim sequence_length=1 --dim past_sequence_length=1");
+    let lines = [
+        STATIC.to_owned(),
+        format!("{STATIC} {SIZES} --dim rows=3"),
+        format!("{STATIC} --dim batch=2 --dim sequence_len=65"),
+        format!("{STATIC} --dim batch=99999999999 --dim sequence_len=3"),
+        format!("{STATIC} --dim sequence_len=1 -i write_indices=negative.npy"),
+        format!("{STATIC} --dim sequence_len=1 -i write_indices=far.npy"),
+        format!("{STATIC} {SIZES} -o logit=out.npy"),
+        format!("{STATIC} --dim sequence_len=1 -i write_indices=at.npy -o logits=at.npy"),
+        format!("{STATIC} {SIZES} --engine tract --ort-lib lib"),
+        format!("{growing} --in-place"),
+        format!("{growing} --dim total_sequence_length=9"),
+        "testdata/files/kv_pair.onnx --engine tract".to_owned(),
+    ];
+    let said: Vec<String> = lines
+        .iter()
+        .map(|line| format!("run {line}\n{}", folder.run(&format!("run {line}")).refused()))
+        .collect();
+    insta::assert_snapshot!(said.join("\n"));
+    assert!(!folder.path("out.npy").exists());
+}
