@@ -6,7 +6,10 @@ use kvscatter::ElementType;
 
 use crate::Sample;
 
-/// Why a decoder cannot be run, or not so. Nothing has been written then, unless it is [`Run`](Self::Run).
+/// Why a decoder cannot be run, or not so.
+///
+/// Nothing has been written then, unless a run failed or gave what it should not: [`Run`](Self::Run),
+/// [`CacheLost`](Self::CacheLost), [`LogitsShape`](Self::LogitsShape) and [`LogitsElement`](Self::LogitsElement).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]

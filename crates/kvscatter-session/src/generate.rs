@@ -190,7 +190,7 @@ impl Generator {
             }
         }
         let places = match &self.decoder {
-            Decoder::Static(session) => session.batch() - session.samples().count(),
+            Decoder::Static(session) => session.batch(),
             Decoder::Growing(growing) => growing.batch(),
         };
         if prompts.len() > places {

@@ -1,4 +1,4 @@
-//! What a decoder takes and gives, as the driver needs it: every input with its purpose, every size open or known.
+//! What a decoder takes and gives: every input with its purpose, every size open or known.
 
 use std::collections::{BTreeMap, BTreeSet};
 

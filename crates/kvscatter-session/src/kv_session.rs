@@ -37,8 +37,9 @@ impl Default for SessionOptions {
 /// and a length; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from the lengths, by the rule that
 /// sample `b`'s next token goes to slot `length[b]` and sees slots `0..=length[b]`.
 ///
-/// Every error comes before anything is written, except [`Error::Run`], after which the lengths are as they were and
-/// rows behind them may have been written.
+/// Every error comes before anything is written, except of a run that failed or gave no scores: [`Error::Run`],
+/// [`Error::LogitsShape`], [`Error::LogitsElement`]. After those the lengths are as they were, and rows behind them may
+/// have been written; after [`Error::CacheLost`] the session has to be opened again.
 pub struct KvSession {
     runner: Runner,
     places: Places,
@@ -199,7 +200,9 @@ impl KvSession {
         let before = self.places.lengths();
         let mut counts = vec![0; self.batch()];
         for (sample, tokens) in tokens {
-            counts.iter_mut().skip(sample.place).take(1).for_each(|count| *count = tokens.len());
+            if let Some(count) = counts.get_mut(sample.place) {
+                *count = tokens.len();
+            }
         }
         let interface = &self.runner.interface;
         let limits = Limits {

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
+use kvscatter_oracle::cases::Random;
 use kvscatter_session::{Engine, KvSession, Sample, Scores, SessionOptions};
 
 /// Tokens that every model of the test data has.
-const VOCABULARY: u64 = 200;
+const VOCABULARY: usize = 200;
 
 /// 40 random steps of a batch of up to 4: samples are added, removed, cut, and given up to all the tokens that they have
 /// room for. Scores may differ by `tolerance` from those of a session of their own.
 pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, seed: u64, tolerance: f32) {
-    let mut numbers = Numbers(seed);
-    let places = 1 + numbers.below(4);
+    let mut random = Random::new(seed, 0);
+    let places = 1 + random.below(4);
     let open = |batch| {
         KvSession::open(
             engine,
@@ -22,21 +23,21 @@ pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, 
     let mut batch =
         Batch { session: open(places).unwrap(), alone: open(1).unwrap(), samples: Vec::new(), tolerance };
     for _ in 0..40 {
-        match numbers.below(8) {
+        match random.below(8) {
             0 if batch.samples.len() < places => {
                 batch.samples.push((batch.session.add().unwrap(), Vec::new()));
             }
             1 if !batch.samples.is_empty() => {
-                let (sample, _) = batch.samples.swap_remove(numbers.below(batch.samples.len()));
+                let (sample, _) = batch.samples.swap_remove(random.below(batch.samples.len()));
                 batch.session.remove(sample).unwrap();
             }
             2 if !batch.samples.is_empty() => {
-                let index = numbers.below(batch.samples.len());
+                let index = random.below(batch.samples.len());
                 let (sample, tokens) = &mut batch.samples[index];
-                tokens.truncate(numbers.below(tokens.len() + 1));
+                tokens.truncate(random.below(tokens.len() + 1));
                 batch.session.truncate(*sample, tokens.len()).unwrap();
             }
-            kind => batch.step(&mut numbers, kind == 3),
+            kind => batch.step(&mut random, kind == 3),
         }
         for (sample, tokens) in &batch.samples {
             assert_eq!(batch.session.length(*sample).unwrap(), tokens.len());
@@ -53,14 +54,14 @@ struct Batch {
 
 impl Batch {
     /// Gives some of the samples some tokens, and compares every score.
-    fn step(&mut self, numbers: &mut Numbers, in_chunks: bool) {
+    fn step(&mut self, random: &mut Random, in_chunks: bool) {
         let mut given: Vec<(Sample, Vec<i64>)> = Vec::new();
         for (sample, tokens) in &self.samples {
             let room = self.session.capacity() - tokens.len();
-            let most = if numbers.below(4) == 0 { room } else { room.min(4) };
-            let count = numbers.below(most + 1);
+            let most = if random.below(4) == 0 { room } else { room.min(4) };
+            let count = random.below(most + 1);
             if count > 0 {
-                given.push((*sample, (0..count).map(|_| numbers.token()).collect()));
+                given.push((*sample, (0..count).map(|_| token(random)).collect()));
             }
         }
         if given.is_empty() {
@@ -68,7 +69,7 @@ impl Batch {
         }
         let lists: Vec<(Sample, &[i64])> =
             given.iter().map(|(sample, tokens)| (*sample, tokens.as_slice())).collect();
-        let chunk = 1 + numbers.below(5);
+        let chunk = 1 + random.below(5);
         let scores = if in_chunks { self.session.prefill(&lists, chunk) } else { self.session.step(&lists) };
         let scores = scores.unwrap();
         assert!(self.session.written() > 0);
@@ -97,22 +98,6 @@ fn compare(got: &Scores, at: (Sample, usize), want: &Scores, of: (Sample, usize)
     assert!(worst <= tolerance, "{}, token {}: off by {worst}", at.0, at.1);
 }
 
-/// `SplitMix64`.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit as u64).unwrap()
-    }
-
-    fn token(&mut self) -> i64 {
-        i64::try_from(self.next() % VOCABULARY).unwrap()
-    }
+fn token(random: &mut Random) -> i64 {
+    i64::try_from(random.below(VOCABULARY)).unwrap()
 }

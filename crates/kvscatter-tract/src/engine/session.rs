@@ -59,7 +59,9 @@ impl TractSession {
         let pasts = step.shared.iter().map(|shared| shared.past);
         for name in step.inputs.iter().map(|(name, _)| *name).chain(pasts) {
             let input = self.input(name)?;
-            given.iter_mut().skip(input).take(1).for_each(|count| *count += 1);
+            if let Some(count) = given.get_mut(input) {
+                *count += 1;
+            }
         }
         if let Some((name, count)) = self.inputs.iter().zip(given).find(|(_, count)| *count != 1) {
             return Err(refused(format!("input {name:?} is given {count} times")));

@@ -85,24 +85,3 @@ pub(crate) fn plan(model: &ModelProto) -> TractResult<Arc<TypedSimplePlan>> {
 pub(crate) fn words<T>(result: TractResult<T>) -> String {
     result.err().map_or_else(|| "nothing went wrong".to_owned(), |error| error.root_cause().to_string())
 }
-
-/// Numbers that differ from test to test and not from run to run.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap() % end
-    }
-
-    /// From -2 to 2.
-    pub(crate) fn number(&mut self) -> f32 {
-        self.below(4001) as f32 / 1000.0 - 2.0
-    }
-}
