@@ -32,7 +32,7 @@ pub enum Error {
     #[error("{value} does not fit an input of {element}")]
     InputType { element: ElementType, value: i64 },
     /// The files claim more than is allowed.
-    #[error("caches and logits take {}, the limit is {limit} bytes (--memory)", needed.map_or("more bytes than can be counted".to_owned(), |needed| format!("{needed} bytes")))]
+    #[error("{} of memory are needed, the limit is {limit} bytes (--memory)", needed.map_or("more bytes than can be counted".to_owned(), |needed| format!("{needed} bytes")))]
     MemoryLimit { needed: Option<u64>, limit: u64 },
 
     // What the model is.
