@@ -17,6 +17,7 @@ pub(super) fn load(path: &Path, options: Options) -> TractResult<TractSession> {
     crate::register(&mut onnx);
     let mut proto = onnx.proto_model_for_path(path)?;
     let graph = proto.graph.as_mut().context("the file has no graph")?;
+    ensure!(!graph.output.is_empty(), "the graph has no output");
     prune::prune(graph);
     prune::check(graph, &onnx)?;
     let outputs = graph.output.iter().map(|output| output.name.clone()).collect();
