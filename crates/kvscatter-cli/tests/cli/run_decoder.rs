@@ -88,6 +88,11 @@ fn test_directories_in_an_engine() {
         );
         assert!(text.ends_with("pass  every expected output, to 0.001 of each value and 1e-7\n"), "{text}");
     }
+    let line =
+        "run testdata/onnx-node/test_tensorscatter_circular/model.onnx --engine tract --in-place --seed 7";
+    folder.run(&format!("{line} -o present_cache=tract.npy")).passed();
+    folder.run(&format!("{} -o present_cache=here.npy", line.replace("--engine tract", ""))).passed();
+    assert_eq!(folder.read("tract.npy"), folder.read("here.npy"));
     let output = "testdata/onnx-node/test_tensorscatter/test_data_set_0/output_0.pb";
     let mut message = folder.read(output);
     let last = message.len() - 1;
@@ -120,6 +125,7 @@ fn refusals() {
         format!("{growing} --in-place"),
         format!("{growing} --dim total_sequence_length=9"),
         "testdata/files/kv_pair.onnx --engine tract".to_owned(),
+        "testdata/onnx-node/test_tensorscatter --engine tract --dim b=1".to_owned(),
     ];
     let said: Vec<String> = lines
         .iter()

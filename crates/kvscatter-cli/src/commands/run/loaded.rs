@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
-use kvscatter_onnx::eval::Placement;
-use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo};
+use kvscatter_onnx::eval::{Evaluator, Placement};
+use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, generate};
 use kvscatter_session::{self as session, Engine, Options, Session, Shared, Step};
 
 use super::feeds;
@@ -20,6 +20,7 @@ pub(super) struct Loaded<'m> {
     pub(super) graph: Graph<'m>,
     pub(super) inputs: Vec<ValueInfo<'m>>,
     pub(super) outputs: Vec<ValueInfo<'m>>,
+    model: &'m Model,
     session: Box<dyn Session>,
     /// Past and present of every cache that is to be written in place.
     shared: Vec<(&'m str, &'m str)>,
@@ -41,7 +42,7 @@ impl<'m> Loaded<'m> {
             None => Vec::new(),
         };
         let session = engine.load(path, Options::default())?;
-        Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, session, shared })
+        Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, model, session, shared })
     }
 
     /// Whether an output is to be written in place.
@@ -55,12 +56,16 @@ impl<'m> Loaded<'m> {
         dims: &BTreeMap<String, usize>,
         seed: u64,
     ) -> Result<BTreeMap<String, Tensor>, Error> {
-        let is_missing = |input: &&ValueInfo<'_>| {
+        let is_missing = |input: &ValueInfo<'_>| {
             !given.contains_key(input.name) && !self.graph.initializers().contains_key(input.name)
         };
-        match self.inputs.iter().find(is_missing) {
-            None => Ok(BTreeMap::new()),
-            Some(_) => feeds::missing_inputs(&self.graph, given, dims, seed),
+        if !self.inputs.iter().any(is_missing) {
+            return Ok(BTreeMap::new());
+        }
+        match Evaluator::new(self.model) {
+            // `TensorScatter` nodes alone: what is valid for them is known without a decoder around them.
+            Ok(evaluator) => generate::missing_inputs(&evaluator, given, dims, seed).map_err(Error::of_sizes),
+            Err(_) => feeds::missing_inputs(&self.graph, given, dims, seed),
         }
     }
 
