@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};
 use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_session::{Generator, Greedy, SessionOptions};
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -33,4 +34,20 @@ fn converted_decoders_score_each_sample_as_alone() {
         converted.model.save_with_weights(&path, Weights::Copy).unwrap();
         (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
     }
+}
+
+/// All of these have the same weights. The last declares no head size: its weights tell.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn exports_of_one_decoder_generate_the_same_tokens() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
+    let greedy = Greedy { tokens: 20, eos: Vec::new(), chunk: 2 };
+    let [first, others @ ..] =
+        ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
+            let options = SessionOptions::default();
+            let generator = Generator::open(&engine, &testdata(name), prompts.len(), options).unwrap();
+            generator.generate(&prompts, &greedy, &mut |_| ()).unwrap().samples
+        });
+    assert!(others.iter().all(|samples| *samples == first), "{first:?} {others:?}");
 }

@@ -42,7 +42,7 @@ pub struct CachePort {
     pub axis: usize,
     /// The layer that it is of: keys and values are counted apart.
     pub layer: usize,
-    /// Past's dimensions; `None` for what is open.
+    /// Past's dimensions, those included that weights and attributes tell; `None` for what is open.
     pub dims: Vec<Option<usize>>,
     /// Whether present is longer than past: by the new rows.
     pub grows: bool,
@@ -177,7 +177,7 @@ impl CachePort {
             element: cache.element,
             axis: cache.axis,
             layer: earlier.iter().filter(|other| other.part == cache.part).count(),
-            dims: cache.past_shape.iter().map(|dim| size(*dim)).collect(),
+            dims: cache.known_shape.iter().map(|dim| size(*dim)).collect(),
             grows: cache.style.grows() || cache.style == Style::GroupQueryAttention,
         }
     }
