@@ -1,10 +1,10 @@
 //! From a model's file to its certificate.
 
-use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Style};
 use kvscatter_onnx::{Dimension, Model};
+use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 
 use crate::certificate::{
     Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,

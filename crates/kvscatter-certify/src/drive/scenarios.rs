@@ -1,7 +1,8 @@
 //! The ways in which a static cache is used, as steps to be run.
 
-use crate::certificate::Phase;
 use kvscatter_session::{Feed, SampleFeed};
+
+use crate::certificate::Phase;
 
 /// A way to use a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Every byte of every cache after a step, against a copy of what was there before and against a run apart.
 
-use kvscatter_session::{CachePort, Feed, Rows, SampleFeed, Tensor};
 use std::ops::Range;
+
+use kvscatter_session::{CachePort, Feed, Rows, SampleFeed, Tensor};
 
 use crate::certificate::{Failure, SampleSlots};
 use crate::drive::values;

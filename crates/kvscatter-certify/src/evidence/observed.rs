@@ -1,7 +1,8 @@
 //! What is seen when the model runs: every scenario in place, beside a run apart, with zeros and with canaries.
 
-use kvscatter_session::{self as session, Feed, Logits, Runner};
 use std::collections::BTreeMap;
+
+use kvscatter_session::{self as session, Feed, Logits, Runner};
 
 use crate::Error;
 use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};

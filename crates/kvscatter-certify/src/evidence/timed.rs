@@ -8,10 +8,10 @@ mod cache_path;
 mod decode;
 mod memory;
 
-use kvscatter_session::{CachePort, Engine, Interface, Options};
 use std::path::Path;
 
 use kvscatter_onnx::Model;
+use kvscatter_session::{CachePort, Engine, Interface, Options};
 
 use crate::Error;
 use crate::certificate::{BytesMoved, Check, Timings};

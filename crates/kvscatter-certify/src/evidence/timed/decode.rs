@@ -1,9 +1,9 @@
 //! The time of whole decode steps over the context length, of the model and of the original.
 
-use kvscatter_session::{Engine, Feed, Interface, Options, Session, Shared, Step, Tensor};
 use std::time::{Duration, Instant};
 
 use kvscatter_bench::Samples;
+use kvscatter_session::{Engine, Feed, Interface, Options, Session, Shared, Step, Tensor};
 
 use super::{Subject, Timed};
 use crate::Error;

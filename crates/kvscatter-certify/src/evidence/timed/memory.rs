@@ -1,7 +1,8 @@
 //! The most memory that the process holds while it decodes: Linux counts it, and lets the count be begun anew.
 
-use kvscatter_session::{Engine, Feed, Options, Session, Shared, Step};
 use std::fs;
+
+use kvscatter_session::{Engine, Feed, Options, Session, Shared, Step};
 
 use super::{Subject, Timed};
 use crate::Error;
