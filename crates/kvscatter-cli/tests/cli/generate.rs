@@ -17,7 +17,8 @@ const CONVERTED: [&str; 7] = [
 ];
 
 /// Exports that tract does not run as they are, and what stands in the way.
-const NOT_IN_TRACT: [(&str, &str); 10] = [
+const NOT_IN_TRACT: [(&str, &str); 11] = [
+    ("genai-llama-gqa", r#"node "/model/layers.0/attn/GroupQueryAttention" (GroupQueryAttention)"#),
     ("optimum-llama", r#"node "/model/Flatten" (Flatten)"#),
     ("mobius-llama-dynamic", r#"node "model/Expand_node_9" (MultiBroadcastTo)"#),
     ("decoders/mobius-0.1-gpt2", r#"node "transformer/Expand_node_9" (MultiBroadcastTo)"#),
