@@ -1,6 +1,6 @@
 //! What a model's file has that its plan does not need, and what no plan can be made of.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tract_onnx::Onnx;
 use tract_onnx::pb::{GraphProto, NodeProto};
@@ -22,40 +22,47 @@ const OPTIONAL_OUTPUTS: [&str; 9] = [
     "SoftmaxCrossEntropyLoss",
 ];
 
-/// Takes away what nobody reads: nodes, and optional outputs.
+/// Takes away what no output of the graph is computed from: nodes, and optional outputs.
 pub(super) fn prune(graph: &mut GraphProto) {
-    // A node may be read only by one that is taken away: until nothing changes.
-    loop {
-        let read = reads(graph);
-        let before = graph.node.len();
-        graph.node.retain(|node| node.output.iter().any(|output| read.contains(output)));
-        for node in &mut graph.node {
-            if !OPTIONAL_OUTPUTS.contains(&node.op_type.as_str()) {
-                continue;
-            }
-            let unread = node.output.iter_mut().skip(1).filter(|output| !read.contains(*output));
-            unread.for_each(String::clear);
-            while node.output.last().is_some_and(String::is_empty) {
-                node.output.pop();
-            }
-        }
-        if graph.node.len() == before {
-            return;
+    let read = reads(graph);
+    graph.node.retain(|node| node.output.iter().any(|output| read.contains(output)));
+    for node in graph.node.iter_mut().filter(|node| OPTIONAL_OUTPUTS.contains(&node.op_type.as_str())) {
+        let unread = node.output.iter_mut().skip(1).filter(|output| !read.contains(*output));
+        unread.for_each(String::clear);
+        while node.output.last().is_some_and(String::is_empty) {
+            node.output.pop();
         }
     }
 }
 
-/// The values that anything reads, in graphs inside nodes too.
+/// The values that outputs of the graph are computed from, and those outputs: each node is looked at once.
 fn reads(graph: &GraphProto) -> BTreeSet<String> {
-    let mut read: BTreeSet<String> = graph.output.iter().map(|output| output.name.clone()).collect();
+    let mut makers: BTreeMap<&str, Vec<&NodeProto>> = BTreeMap::new();
     for node in &graph.node {
-        read.extend(node.input.iter().cloned());
-        for inner in graphs(node) {
-            read.extend(reads(inner));
+        for output in &node.output {
+            makers.entry(output).or_default().push(node);
         }
     }
-    read.remove("");
+    let mut read = BTreeSet::new();
+    let mut pending: Vec<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
+    while let Some(value) = pending.pop() {
+        if value.is_empty() || !read.insert(value.to_owned()) {
+            continue;
+        }
+        for node in makers.remove(value).into_iter().flatten() {
+            named(node, &mut pending);
+        }
+    }
     read
+}
+
+/// Everything that a node, and nodes in graphs inside it, name as inputs or results.
+fn named<'a>(node: &'a NodeProto, names: &mut Vec<&'a str>) {
+    names.extend(node.input.iter().map(String::as_str));
+    for inner in graphs(node) {
+        names.extend(inner.output.iter().map(|output| output.name.as_str()));
+        inner.node.iter().for_each(|node| named(node, names));
+    }
 }
 
 fn graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
@@ -114,6 +121,8 @@ mod tests {
                 node("SkipSimplifiedLayerNormalization", &["b", "sum"], &["c", "mean2", "variance2", "sum2"]),
                 node("Neg", &["sum2"], &["d"]),
                 node("Neg", &["d"], &["e"]),
+                node("Add", &["f", "x"], &["g"]),
+                node("Neg", &["g"], &["f"]),
             ],
             output: vec![ValueInfoProto { name: "c".to_owned(), ..ValueInfoProto::default() }],
             ..GraphProto::default()
@@ -121,5 +130,14 @@ mod tests {
         prune(&mut graph);
         let outputs: Vec<&[String]> = graph.node.iter().map(|node| node.output.as_slice()).collect();
         assert_eq!(outputs, [&["a", "unread"][..], &["b", "", "", "sum"], &["c"]]);
+    }
+
+    #[test]
+    fn a_long_chain_that_nobody_reads_goes_at_once() {
+        let names: Vec<String> = (0..=200_000).map(|index| format!("v{index}")).collect();
+        let chain = names.windows(2).map(|pair| node("Neg", &[&pair[0]], &[&pair[1]]));
+        let mut graph = GraphProto { node: chain.collect(), ..GraphProto::default() };
+        prune(&mut graph);
+        assert!(graph.node.is_empty());
     }
 }
