@@ -47,6 +47,11 @@ pub enum Error {
     /// Nothing that is known writes it.
     #[error("cache {input:?} is not written by anything that is known: {why}")]
     NotScattered { input: String, why: String },
+    /// Past and present are one buffer: what else reads it may meet old rows or new ones.
+    #[error(
+        "cache {input:?} is read by {reader} beside what writes it: in place, that may meet old rows or new ones"
+    )]
+    PastRead { input: String, reader: String },
     /// Rows of such elements may share a byte.
     #[error("cache {input:?} is of {element}: its rows need not be whole bytes, and are not run")]
     CacheElement { input: String, element: ElementType },

@@ -7,7 +7,7 @@ use kvscatter_onnx::Model;
 
 use crate::growing::Growing;
 use crate::kv_session::{check_tokens, interface};
-use crate::{Engine, Error, KvSession, MemoryReport, Options, Sample, SessionOptions, most_likely};
+use crate::{Engine, Error, KvSession, MemoryReport, Sample, SessionOptions, most_likely};
 
 /// How tokens are chosen, and when that ends: always the most likely one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,8 +80,7 @@ impl Generator {
             if options.capacity.is_some() {
                 return Err(Error::CapacityUseless);
             }
-            let threads = Options { threads: options.threads };
-            Decoder::Growing(Box::new(Growing::of_interface(engine, model, interface, prompts, threads)?))
+            Decoder::Growing(Box::new(Growing::of_interface(engine, model, interface, prompts, options)?))
         } else {
             // A fixed batch may be larger: its other places stay free.
             let batch = match interface.batch {
@@ -126,7 +125,8 @@ impl Generator {
     /// # Errors
     /// Before anything is run, [`Error::PromptEmpty`], [`Error::PromptTokenUnknown`], [`Error::PromptTooLong`] where the
     /// last token would not fit, [`Error::BatchFull`] for more prompts than places, [`Error::Ragged`] for prompts of
-    /// different lengths where caches grow; then [`Error::Run`], and [`Error::NotANumber`] for scores that are none.
+    /// different lengths where caches grow; then [`Error::Run`], [`Error::MemoryLimit`] for caches that have grown too
+    /// large, and [`Error::NotANumber`] for scores that are none.
     pub fn generate(
         mut self,
         prompts: &[Vec<i64>],

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::kv_session::bytes;
-use crate::{Engine, Error, Feed, Interface, Logits, Options, Runner, Tensor};
+use crate::{Engine, Error, Feed, Interface, Logits, MemoryReport, Options, Runner, SessionOptions, Tensor};
 
 /// A decoder that gives every cache back one step longer (`Concat`, `Attention`'s past, `GroupQueryAttention`).
 ///
@@ -14,6 +14,8 @@ pub(crate) struct Growing {
     pasts: Vec<Tensor>,
     length: usize,
     written: u64,
+    /// The most bytes that the caches may take.
+    memory: u64,
 }
 
 impl Growing {
@@ -23,7 +25,7 @@ impl Growing {
         model: &Path,
         mut interface: Interface,
         samples: usize,
-        options: Options,
+        options: SessionOptions,
     ) -> Result<Self, Error> {
         interface.settle(None)?;
         let batch = match interface.batch {
@@ -32,9 +34,11 @@ impl Growing {
             }
             batch => batch.unwrap_or(samples),
         };
-        let runner = Runner::new(engine.load(model, options)?, interface);
+        MemoryReport::check(&interface, batch, 1, options.memory)?;
+        let session = engine.load(model, Options { threads: options.threads })?;
+        let runner = Runner::new(session, interface);
         let pasts = runner.caches(batch, 0)?;
-        Ok(Self { runner, batch, pasts, length: 0, written: 0 })
+        Ok(Self { runner, batch, pasts, length: 0, written: 0, memory: options.memory })
     }
 
     pub(crate) fn interface(&self) -> &Interface {
@@ -57,6 +61,7 @@ impl Growing {
         token: impl Fn(usize, usize) -> i64,
     ) -> Result<Logits, Error> {
         let (before, after) = (self.length, self.length + width);
+        MemoryReport::check(&self.runner.interface, self.batch, after, self.memory)?;
         let feed = Feed::next(&vec![before; self.batch], width);
         let token = |sample, position: usize| token(sample, position - before);
         let inputs = feed.tensors(&self.runner.interface, token, after)?;

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Style};
+use kvscatter_onnx::decoder::{Decoder, Hazard, Style};
 
 use crate::places::Places;
 use crate::rounds::{Limits, Round, rounds};
 use crate::{
-    Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Rows, Runner, Sample, Scores, Tensor,
+    CachePort, Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Rows, Runner, Sample,
+    Scores, Tensor,
 };
 
 /// How a session is opened.
@@ -220,6 +221,12 @@ impl KvSession {
             };
             let inputs = round.feed.tensors(&self.runner.interface, token, limits.capacity)?;
             let logits = self.run_round(&round, &inputs)?;
+            if logits.scores_last() && !self.runner.interface.scores_last {
+                // It does not declare that it scores the last column only: samples that were padded have no score. Their
+                // lengths are as before, and so all of it is run again.
+                self.runner.interface.scores_last = true;
+                return self.run(tokens, chunk, only_last);
+            }
             self.runner.interface.vocabulary = Some(logits.vocabulary);
             scores.take(&round.feed, &before, &logits, only_last);
         }
@@ -310,13 +317,34 @@ pub(crate) fn interface(model: &Model) -> Result<Interface, Error> {
     if let Some((past, why)) = unknown {
         return Err(Error::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
+    check_readers(&decoder)?;
     Interface::of(&graph, &decoder)
 }
 
-/// That every cache keeps its size, and that something says where each sample is written.
+/// That nothing reads a static cache's past but what writes it. An engine that is given one buffer as past and present
+/// is not told that they are one, and may write it before or after the reader.
+fn check_readers(decoder: &Decoder<'_>) -> Result<(), Error> {
+    let is_static = |past: &str| decoder.caches.iter().any(|cache| cache.past == past && cache.is_static());
+    let reader = decoder.hazards().into_iter().find_map(|hazard| match hazard {
+        Hazard::PastReadElsewhere { past, reader } | Hazard::WrittenTwice { past, second: reader, .. } => {
+            is_static(&past).then_some((past, reader))
+        }
+        _ => None,
+    });
+    match reader {
+        Some((input, reader)) => Err(Error::PastRead { input, reader: reader.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// That every cache keeps its size and has rows of whole bytes, and that something says where each sample is written.
 fn check_static(interface: &Interface) -> Result<(), Error> {
     if let Some(cache) = interface.caches.iter().find(|cache| cache.grows) {
         return Err(Error::NotStatic { input: cache.past.clone() });
+    }
+    let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
+    if let Some(cache) = interface.caches.iter().find(|cache| !has_whole_rows(cache)) {
+        return Err(Error::CacheElement { input: cache.past.clone(), element: cache.element });
     }
     if !interface.takes(Purpose::WriteIndices) {
         return Err(Error::NoWriteIndices);

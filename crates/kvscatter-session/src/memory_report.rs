@@ -5,6 +5,9 @@ use kvscatter::ElementType;
 use crate::kv_session::bytes;
 use crate::{Error, Interface};
 
+/// Bytes beside the caches that a place in a batch takes: its length, and what a step is fed with for it.
+const PLACE: u64 = 128;
+
 /// What a session's caches take, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryReport {
@@ -59,7 +62,7 @@ impl MemoryReport {
         report
     }
 
-    /// That the caches are within a limit, and that each row is whole bytes.
+    /// That caches of this length, and what is kept for each place of the batch beside them, are within a limit.
     pub(crate) fn check(
         interface: &Interface,
         batch: usize,
@@ -68,12 +71,12 @@ impl MemoryReport {
     ) -> Result<(), Error> {
         let mut needed = Some(0_u64);
         for port in &interface.caches {
-            if port.element.bits().is_none_or(|bits| bits < 8) {
-                return Err(Error::CacheElement { input: port.past.clone(), element: port.element });
-            }
             let len = port.element.storage_len(&port.shape(batch, capacity));
             needed = needed.zip(len).and_then(|(needed, len)| needed.checked_add(bytes(len)));
         }
+        // A model may claim a batch of any size, with caches of nothing.
+        let places = bytes(batch).checked_mul(PLACE);
+        let needed = needed.zip(places).map(|(needed, places)| needed.max(places));
         match needed.filter(|needed| *needed <= limit) {
             Some(_) => Ok(()),
             None => Err(Error::MemoryLimit { needed, limit }),

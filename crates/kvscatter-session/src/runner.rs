@@ -25,6 +25,11 @@ pub struct Logits {
 }
 
 impl Logits {
+    /// Whether only the last of several tokens is scored.
+    pub(crate) fn scores_last(&self) -> bool {
+        self.tokens < self.width
+    }
+
     /// The scores after a token of a sample; `None` where the model gives none.
     pub fn after(&self, sample: usize, token: usize) -> Option<&[f32]> {
         let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;

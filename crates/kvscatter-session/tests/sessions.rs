@@ -223,3 +223,17 @@ fn prompts_that_cannot_be_continued_are_refused() {
     let greedy = Greedy { tokens: 5, eos: Vec::new(), chunk: 8 };
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut |_| ()).is_ok());
 }
+
+#[test]
+fn caches_that_grow_stay_within_the_limit() {
+    let row = 4 * 32 * 4;
+    let options = SessionOptions { memory: 5 * row, ..SessionOptions::default() };
+    let generate = |tokens| {
+        let generator = Generator::open(&Fake(Fault::None), &model(GROWING), 1, options).unwrap();
+        let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
+        generator.generate(&[vec![1, 2, 3]], &greedy, &mut |_| ()).map(|_| ())
+    };
+    generate(3).unwrap();
+    let refused = generate(4);
+    assert!(matches!(refused, Err(Error::MemoryLimit { needed: Some(needed), .. }) if needed == 6 * row));
+}
