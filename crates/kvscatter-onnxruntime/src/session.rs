@@ -73,21 +73,26 @@ fn bind(session: &Loaded, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> 
     let mut binding = session.create_binding()?;
     for (name, tensor) in &step.inputs {
         // ONNX Runtime only reads what is bound as an input and as nothing else.
-        binding.bind_input(*name, &view(session, tensor, tensor.as_ptr().cast_mut())?)?;
+        let data = tensor.as_ptr().ok_or_else(not_ours)?.cast_mut();
+        binding.bind_input(*name, &view(session, tensor, data)?)?;
     }
     for shared in &mut step.shared {
-        let data = shared.cache.as_mut_ptr();
+        let data = shared.cache.as_mut_ptr().ok_or_else(not_ours)?;
         binding.bind_input(shared.past, &view(session, shared.cache, data)?)?;
         binding.bind_output(shared.present, view(session, shared.cache, data)?)?;
     }
     for (name, tensor) in &mut step.outputs {
-        let data = tensor.as_mut_ptr();
+        let data = tensor.as_mut_ptr().ok_or_else(not_ours)?;
         binding.bind_output(*name, view(session, tensor, data)?)?;
     }
     for name in &step.returned {
         binding.bind_output_to_device(*name, &MemoryInfo::default())?;
     }
     Ok(binding)
+}
+
+fn not_ours() -> ort::Error {
+    ort::Error::new("a tensor lies in another engine's memory")
 }
 
 /// A value of ONNX Runtime's whose elements lie at `data`, which is where `tensor`'s lie.
@@ -101,8 +106,8 @@ fn view(session: &Loaded, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, o
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not handed over", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
-    // SAFETY: `data` is valid for the tensor's bytes for as long as the binding that the value goes into lives, as
-    // `run` sees to; `shape` has as many entries as are claimed, and ONNX Runtime checks that the bytes suffice for it
+    // SAFETY: `data` is where a tensor of a session's own has its bytes, valid for as long as the binding that the value
+    // goes into lives, as `run` sees to; `shape` has as many entries as are claimed, and ONNX Runtime checks that the bytes suffice for it
     // and copies it; `value` is ours to be written.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(
@@ -131,10 +136,10 @@ fn copy(value: &DynTensor) -> Result<Tensor, Error> {
         value.shape().iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
     let mut tensor = Tensor::zeros(element, &shape)?;
     let len = tensor.bytes().len();
-    if len > 0 {
+    if let Some(data) = tensor.as_mut_ptr().filter(|_| len > 0) {
         // SAFETY: the value is a dense tensor in the main memory of the shape and type that `len` was computed from,
         // and the new tensor's memory is apart from it.
-        unsafe { ptr::copy_nonoverlapping(value.data_ptr().cast::<u8>(), tensor.as_mut_ptr(), len) };
+        unsafe { ptr::copy_nonoverlapping(value.data_ptr().cast::<u8>(), data, len) };
     }
     Ok(tensor)
 }

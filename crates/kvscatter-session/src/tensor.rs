@@ -155,23 +155,28 @@ impl Tensor {
     /// Where the first byte lies.
     #[must_use]
     pub fn address(&self) -> usize {
-        self.as_ptr().addr()
-    }
-
-    /// The bytes, through a pointer that may be read but not written through.
-    #[must_use]
-    pub fn as_ptr(&self) -> *const u8 {
         match &self.bytes {
-            Bytes::Ours(lines) => lines.as_ptr().cast(),
-            Bytes::Theirs(memory) => memory.bytes().as_ptr(),
+            Bytes::Ours(lines) => lines.as_ptr().addr(),
+            Bytes::Theirs(memory) => memory.bytes().as_ptr().addr(),
         }
     }
 
-    /// The bytes, through a pointer that may be written through for as long as nothing else touches them.
-    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+    /// The bytes, through a pointer that may be read but not written through. `None` for an engine's own memory, which
+    /// need not stay where it is, nor as long as it is.
+    #[must_use]
+    pub fn as_ptr(&self) -> Option<*const u8> {
+        match &self.bytes {
+            Bytes::Ours(lines) => Some(lines.as_ptr().cast()),
+            Bytes::Theirs(_) => None,
+        }
+    }
+
+    /// The bytes, through a pointer that may be written through for as long as nothing else touches them. `None` for an
+    /// engine's own memory, which need not stay where it is, nor as long as it is.
+    pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {
         match &mut self.bytes {
-            Bytes::Ours(lines) => lines.as_mut_ptr().cast(),
-            Bytes::Theirs(memory) => memory.bytes_mut().as_mut_ptr(),
+            Bytes::Ours(lines) => Some(lines.as_mut_ptr().cast()),
+            Bytes::Theirs(_) => None,
         }
     }
 }
