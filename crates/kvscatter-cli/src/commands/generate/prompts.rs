@@ -10,6 +10,12 @@ use crate::files;
 /// A file of prompts is a list of numbers, which a person or a tokenizer made.
 const MAX_BYTES: u64 = 1 << 24;
 
+/// The most characters of a word that an error shows.
+const SHOWN: usize = 40;
+
+/// What some editors put before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct Prompts {
@@ -42,7 +48,15 @@ pub(super) fn id(text: &str) -> Result<i64, String> {
     match text.parse() {
         Ok(id @ 0..) => Ok(id),
         Ok(_) => Err(format!("'{text}' is no token id: they begin at 0")),
-        Err(_) => Err(format!("'{text}' is no token id")),
+        Err(_) => Err(format!("'{}' is no token id", beginning(text))),
+    }
+}
+
+/// As much of a word as an error shows: a file may be one word.
+fn beginning(word: &str) -> String {
+    match word.char_indices().nth(SHOWN) {
+        None => word.to_owned(),
+        Some((end, _)) => format!("{}...", word.get(..end).unwrap_or_default()),
     }
 }
 
@@ -66,6 +80,7 @@ fn ids(text: &str) -> Result<Ids, String> {
 /// The prompts of a text, one a line.
 fn lines(place: &str, bytes: &[u8]) -> Result<Vec<Vec<i64>>, Error> {
     let problem = |line: usize, problem: String| Error::Prompt { place: place.to_owned(), line, problem };
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let mut prompts = Vec::new();
     for (number, line) in (1_usize..).zip(bytes.split(|byte| *byte == b'\n')) {
         let line = std::str::from_utf8(line).map_err(|_| problem(number, "not UTF-8".to_owned()))?;
@@ -97,12 +112,15 @@ mod tests {
             let error = ids(text).unwrap_err();
             assert!(error.contains(says), "{text:?}: {error}");
         }
+        let long = "x".repeat(1_000_000);
+        assert_eq!(ids(&long).unwrap_err(), format!("'{}...' is no token id", "x".repeat(super::SHOWN)));
     }
 
     #[test]
     fn a_prompt_a_line() {
         let text = b"# two prompts\n\n1,2,3 # the first\r\n  7\n";
         assert_eq!(lines("f", text).unwrap(), [vec![1, 2, 3], vec![7]]);
+        assert_eq!(lines("f", b"\xef\xbb\xbf1,2\r\n").unwrap(), [vec![1, 2]], "a byte order mark");
         for (text, says) in [
             (&b"1\n2,x\n"[..], "f, line 2: 'x' is no token id"),
             (b"1\n\xff\n", "f, line 2: not UTF-8"),
