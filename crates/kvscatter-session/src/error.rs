@@ -62,7 +62,9 @@ pub enum Error {
     #[error("the model has no output of logits: of rank 3 and a floating-point type, beside its caches")]
     NoLogits,
     /// Nothing is known that feeds it.
-    #[error("input {input:?} is neither a cache nor tokens, positions, mask or lengths: it cannot be fed")]
+    #[error(
+        "input {input:?} cannot be fed: the graph does not show whether it is tokens, positions, a mask or lengths"
+    )]
     InputUnknown { input: String },
     /// It is fed with another rank.
     #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(want))]
