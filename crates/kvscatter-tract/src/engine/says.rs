@@ -1,6 +1,8 @@
 //! What tract says, in one line for people; and the fence that no panic of its passes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use tract_onnx::prelude::{TractError, TractResult};
 
@@ -18,7 +20,11 @@ const LONGEST: usize = 400;
 /// # Errors
 /// What tract says, in one line that begins with the node that stands in the way, where it names one.
 pub(super) fn fenced<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    quieten();
+    let outside = FENCED.replace(true);
+    let called = catch_unwind(AssertUnwindSafe(call));
+    FENCED.set(outside);
+    match called {
         Ok(result) => result.map_err(|error| of(&error)),
         Err(panic) => {
             let words = panic.downcast_ref::<String>().map(String::as_str);
@@ -26,6 +32,24 @@ pub(super) fn fenced<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, Stri
             Err(line(&format!("it stopped in the middle: {}", words.unwrap_or("no reason given"))))
         }
     }
+}
+
+thread_local! {
+    /// Whether a panic of this thread ends at the fence.
+    static FENCED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps panics that become errors from being printed as well: whatever hook there is hears of all others.
+fn quieten() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !FENCED.get() {
+                others(panic);
+            }
+        }));
+    });
 }
 
 fn of(error: &TractError) -> String {

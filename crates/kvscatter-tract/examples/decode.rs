@@ -1,0 +1,116 @@
+//! What a token of a whole decoder costs as the capacity grows and the length does not.
+//!
+//! `cargo run --release -p kvscatter-tract --example decode`
+//!
+//! Two exports of one small Llama: one with `Attention` and `nonpad_kv_seqlen`, which reads the valid prefix of a cache,
+//! and one whose attention is a product with every slot. Times are medians of steps that are taken in turn, one of each
+//! capacity after the other; every step gives the same token at the same length.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::proto::ValueInfoProto;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as Size;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::{Model, Weights};
+use kvscatter_session::{KvSession, Sample, SessionOptions};
+use kvscatter_tract::Tract;
+
+const CAPACITIES: [usize; 5] = [128, 512, 2048, 8192, 32768];
+
+/// Tokens in the cache.
+const LENGTH: usize = 100;
+
+const STEPS: usize = 200;
+
+/// What the static export declares.
+const DECLARED: i64 = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    println!("microseconds a token, {LENGTH} tokens in the cache, batch 1; median of {STEPS}");
+    println!("{:>9} {:>18} {:>18} {:>14}", "capacity", "Attention", "all slots", "written, bytes");
+    let mut attention = sessions(|capacity| declared(capacity, folder.path()))?;
+    let mut all_slots = sessions(|capacity| converted(capacity, folder.path()))?;
+    let (times, others) = (time(&mut attention)?, time(&mut all_slots)?);
+    for (((capacity, time), other), (session, _)) in CAPACITIES.iter().zip(times).zip(others).zip(&attention)
+    {
+        assert_eq!(session.copied(), 0, "a cache was copied");
+        println!("{capacity:>9} {time:>18.1} {other:>18.1} {:>14}", session.written());
+    }
+    Ok(())
+}
+
+/// A session for each capacity, with the tokens in it.
+fn sessions(
+    model: impl Fn(usize) -> Result<PathBuf, Box<dyn Error>>,
+) -> Result<Vec<(KvSession, Sample)>, Box<dyn Error>> {
+    let mut sessions = Vec::new();
+    for capacity in CAPACITIES {
+        let mut session = KvSession::open(&Tract, &model(capacity)?, SessionOptions::default())?;
+        let sample = session.add()?;
+        session.prefill(&[(sample, &[7; LENGTH])], LENGTH)?;
+        sessions.push((session, sample));
+    }
+    Ok(sessions)
+}
+
+/// The median of a step of each, in microseconds.
+fn time(sessions: &mut [(KvSession, Sample)]) -> Result<Vec<f64>, kvscatter_session::Error> {
+    let mut times = vec![Vec::with_capacity(STEPS); sessions.len()];
+    for _ in 0..STEPS {
+        for ((session, sample), times) in sessions.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            session.step(&[(*sample, &[9])])?;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            session.truncate(*sample, LENGTH)?;
+        }
+    }
+    let median = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    Ok(times.into_iter().map(median).collect())
+}
+
+/// The static export, its caches declared larger.
+fn declared(capacity: usize, folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let mut model = Model::load(&testdata("mobius-llama-static"))?;
+    let capacity = i64::try_from(capacity)?;
+    if let Some(graph) = model.proto_mut().graph.as_option_mut() {
+        graph.value_info.clear();
+        graph.input.iter_mut().chain(&mut graph.output).for_each(|value| declare(value, capacity));
+    }
+    save(&model, folder, &format!("static-{capacity}"))
+}
+
+/// Replaces the capacity in a shape.
+fn declare(value: &mut ValueInfoProto, capacity: i64) {
+    let Some(TypeValue::TensorType(tensor)) = value.r#type.as_option_mut().and_then(|of| of.value.as_mut())
+    else {
+        return;
+    };
+    for dimension in tensor.shape.as_option_mut().into_iter().flat_map(|shape| &mut shape.dim) {
+        if dimension.value == Some(Size::DimValue(DECLARED)) {
+            dimension.value = Some(Size::DimValue(capacity));
+        }
+    }
+}
+
+fn converted(capacity: usize, folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let converted = convert(&Model::load(&testdata("optimum-llama"))?, capacity)?;
+    save(&converted.model, folder, &format!("converted-{capacity}"))
+}
+
+fn save(model: &Model, folder: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let path = folder.join(name).join("model.onnx");
+    std::fs::create_dir_all(folder.join(name))?;
+    model.save_with_weights(&path, Weights::Copy)?;
+    Ok(path)
+}
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
+}
