@@ -514,3 +514,13 @@ fn updates_may_be_strided() {
     same(&k, &tokens(5, 0), "keys");
     same(&v, &tokens(5, 0), "values");
 }
+
+#[test]
+fn a_context_that_no_memory_holds_is_an_error() {
+    for context in [usize::MAX, 1 << 62] {
+        let mut cache = ours::KvCache::new(2, context);
+        let refused = cache.append(&tokens(1, 0), &tokens(1, 1)).map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("past_cache"), "{refused}");
+        assert_eq!(cache.current_seq_len(), 0);
+    }
+}

@@ -143,7 +143,7 @@ pub enum Error {
     PromptTokenUnknown { prompt: usize, index: usize, token: i64, vocabulary: Option<usize> },
     /// It would outgrow its capacity.
     #[error(
-        "prompt {prompt}: {tokens} tokens and {generated} generated ones, of which the last is not fed, exceed the cache's capacity of {capacity}"
+        "prompt {prompt}: tokens, {tokens} of its own and {generated} to be generated, the last of which is not fed, exceed the cache's capacity of {capacity}"
     )]
     PromptTooLong { prompt: usize, tokens: usize, generated: usize, capacity: usize },
     /// It has none.

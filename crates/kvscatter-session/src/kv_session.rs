@@ -199,12 +199,13 @@ impl KvSession {
     fn run(&mut self, tokens: &[(Sample, &[i64])], chunk: usize, only_last: bool) -> Result<Scores, Error> {
         self.check(tokens)?;
         let before = self.places.lengths();
-        let mut counts = vec![0; self.batch()];
+        let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
         for (sample, tokens) in tokens {
-            if let Some(count) = counts.get_mut(sample.place) {
-                *count = tokens.len();
+            if let Some(given) = given.get_mut(sample.place) {
+                *given = tokens;
             }
         }
+        let counts: Vec<usize> = given.iter().map(|tokens| tokens.len()).collect();
         let interface = &self.runner.interface;
         let limits = Limits {
             capacity: self.capacity(),
@@ -215,9 +216,8 @@ impl KvSession {
         (self.written, self.copied) = (0, 0);
         for round in rounds(&before, &counts, limits) {
             let token = |place: usize, position: usize| {
-                let given = tokens.iter().find(|(sample, _)| sample.place == place);
                 let before = before.get(place).copied().unwrap_or_default();
-                given.and_then(|(_, tokens)| tokens.get(position - before)).copied().unwrap_or_default()
+                given.get(place).and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
             };
             let inputs = round.feed.tensors(&self.runner.interface, token, limits.capacity)?;
             let logits = self.run_round(&round, &inputs)?;
@@ -256,7 +256,11 @@ impl KvSession {
         for (cache, rows) in self.caches.iter().zip(&self.rows) {
             for (place, slots) in &round.kept {
                 for run in rows.runs(*place, slots.clone()) {
-                    kept.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
+                    match cache.bytes().get(run.clone()) {
+                        Some(row) => kept.extend_from_slice(row),
+                        // A cache that the engine lost: there is nothing to keep, and the others' rows stay in order.
+                        None => kept.resize(kept.len() + run.len(), 0),
+                    }
                 }
             }
         }

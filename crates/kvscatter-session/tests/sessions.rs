@@ -213,7 +213,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(
         says(STATIC, &[vec![1; 60]], 6),
-        "prompt 0: 60 tokens and 6 generated ones, of which the last is not fed, exceed the cache's capacity of 64"
+        "prompt 0: tokens, 60 of its own and 6 to be generated, the last of which is not fed, exceed the cache's capacity of 64"
     );
     assert_eq!(
         says(GROWING, &[vec![1], vec![1, 2]], 1),

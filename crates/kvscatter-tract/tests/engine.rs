@@ -126,6 +126,15 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
 }
 
 #[test]
+fn weights_that_are_not_there_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    std::fs::copy(testdata("mobius-llama-static/model.onnx"), &file).unwrap();
+    let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("no weights") };
+    assert!(says.ends_with("its file of weights \"model.onnx.data\" is not beside the model"), "{says}");
+}
+
+#[test]
 fn a_model_that_does_not_load_is_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.onnx");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Layout, Shape, Tensor};
+use kvscatter::Argument;
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
@@ -110,6 +111,10 @@ impl Store {
         }
         // Nothing is allocated for an update that is refused anyway.
         let element = element_of_both(model.dtype(), update.dtype())?;
+        // candle multiplies strides without looking.
+        if shape.iter().try_fold(1_usize, |product, dim| product.checked_mul((*dim).max(1))).is_none() {
+            return Err(kvscatter::Error::TooLarge { argument: Argument::PastCache }.into());
+        }
         let cache = Layout::contiguous(shape.as_slice());
         let one_row = (update.dims().get(needs.dim) > Some(&0)).then_some(0..1);
         needs.scatter.prepare(&Sides { element, cache: &cache, update: update.layout(), rows: one_row })?;

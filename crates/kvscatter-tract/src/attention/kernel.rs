@@ -147,6 +147,10 @@ impl<T: Float> Call<'_, T> {
     /// Computes all of it.
     pub(super) fn run(&self, results: &mut Results<'_, T>) {
         let Sizes { batch, heads, query_heads, queries, head_size, value_size, .. } = self.sizes;
+        // Sizes of empty tensors are claims that no memory backs.
+        if batch == 0 || heads == 0 || queries == 0 {
+            return;
+        }
         let group = query_heads / heads;
         let mut room = Room {
             queries: vec![0.0; BLOCK * head_size],

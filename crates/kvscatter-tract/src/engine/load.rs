@@ -1,6 +1,6 @@
 //! A file as a plan.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use kvscatter_session::Options;
 use tract_onnx::pb::{GraphProto, ModelProto};
@@ -20,6 +20,7 @@ pub(super) fn load(path: &Path, options: Options) -> TractResult<TractSession> {
     ensure!(!graph.output.is_empty(), "the graph has no output");
     prune::prune(graph);
     prune::check(graph, &onnx)?;
+    check_weights(graph, path)?;
     let outputs = graph.output.iter().map(|output| output.name.clone()).collect();
     let model = parse(&onnx, &proto, path)?;
     let inputs = model.inputs.iter().map(|outlet| model.node(outlet.node).name.clone()).collect();
@@ -27,6 +28,21 @@ pub(super) fn load(path: &Path, options: Options) -> TractResult<TractSession> {
     let run = RunOptions { executor, ..RunOptions::default() };
     let plan = model.into_optimized()?.into_runnable_with_options(&run)?;
     TractSession::new(&plan, inputs, outputs)
+}
+
+/// That files of weights are there: tract's own error names neither file nor tensor.
+fn check_weights(graph: &GraphProto, model: &Path) -> TractResult<()> {
+    let folder = model.parent().unwrap_or(Path::new(""));
+    for tensor in &graph.initializer {
+        let location = tensor.external_data.iter().find(|entry| entry.key == "location");
+        let Some(location) = location.map(|entry| Path::new(&entry.value)) else { continue };
+        // What leads elsewhere is tract's to refuse, whatever is there.
+        let is_below = location.components().all(|part| matches!(part, Component::Normal(_)));
+        if is_below && !folder.join(location).exists() {
+            bail!("tensor {:?}: its file of weights {:?} is not beside the model", tensor.name, location);
+        }
+    }
+    Ok(())
 }
 
 /// The model, with a name for each dimension that has none.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tract_onnx::Onnx;
+use tract_onnx::pb::tensor_proto::DataType as TensorType;
 use tract_onnx::pb::{GraphProto, NodeProto};
 
 use crate::NodeError;
@@ -78,6 +79,11 @@ pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     if let Some(output) = graph.output.iter().find(|output| !made.contains(output.name.as_str())) {
         let why = "no node, input or initializer is of this name".to_owned();
         return Err(NodeError { node: output.name.clone(), op: "graph output".to_owned(), why });
+    }
+    let bfloat16 = TensorType::Bfloat16 as i32;
+    if let Some(tensor) = graph.initializer.iter().find(|tensor| tensor.data_type == bfloat16) {
+        let why = "tract does not have bfloat16".to_owned();
+        return Err(NodeError { node: tensor.name.clone(), op: "initializer".to_owned(), why });
     }
     check_operators(graph, onnx)
 }

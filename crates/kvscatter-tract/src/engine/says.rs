@@ -57,6 +57,8 @@ fn of(error: &TractError) -> String {
         return line(&node.to_string());
     }
     let why = error.root_cause().to_string();
+    // What else tract knew at that time follows in the words of its data structures.
+    let why = why.split(" (TurnState(").next().unwrap_or_default().to_owned();
     let named = error.chain().map(ToString::to_string).filter_map(|cause| node(&cause)).last();
     line(&named.map_or(why.clone(), |node| format!("node {node}: {why}")))
 }
