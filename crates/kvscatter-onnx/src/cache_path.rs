@@ -6,13 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use crate::decoder::{Cache, Decoder, Style};
-use crate::proto::{GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
+use crate::proto::tensor_shape_proto::Dimension;
+use crate::proto::{
+    GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
+};
 use crate::{Error, Graph, Model, Node, NodeLabel};
 
 /// The nodes between one cache's past and its present, and nothing else.
 ///
-/// Its inputs are the past, the new rows and, for `TensorScatter`, the positions; its output is the present. No
-/// shape is declared, so it runs at any batch and any capacity. The new rows have the past's shape but for the
+/// Its inputs are the past, the new rows and, for `TensorScatter`, the positions; its output is the present. Ranks
+/// are declared and no sizes, so it runs at any batch and any capacity. The new rows have the past's shape but for the
 /// sequence.
 #[derive(Clone, Debug)]
 pub struct CachePath {
@@ -99,9 +102,9 @@ impl<'a, 'm> Finder<'a, 'm> {
 
     fn path(&self, cache: &Cache<'m>) -> Result<CachePath, Inseparable> {
         let nodes = self.nodes(cache)?;
-        let mut draft = Draft::default();
+        let mut draft = Draft { rank: cache.past_shape.len(), ..Draft::default() };
         let mut element = cache.element;
-        draft.input(cache.past, element);
+        draft.input(cache.past, element, draft.rank);
         for node in &nodes {
             match node.op_type() {
                 "TensorScatter" => {
@@ -121,7 +124,7 @@ impl<'a, 'm> Finder<'a, 'm> {
             }
             draft.node(node.proto());
         }
-        draft.outputs.push(value_info(cache.present, element));
+        draft.outputs.push(value_info(cache.present, element, draft.rank));
         let graph = GraphProto {
             name: Some("cache_path".to_owned()),
             node: draft.nodes,
@@ -212,6 +215,8 @@ impl<'a, 'm> Finder<'a, 'm> {
 /// A path's graph while it is put together.
 #[derive(Default)]
 struct Draft<'m> {
+    /// Of the cache, and of new rows.
+    rank: usize,
     /// The values that are there already.
     known: BTreeSet<&'m str>,
     nodes: Vec<NodeProto>,
@@ -224,22 +229,22 @@ struct Draft<'m> {
 
 impl<'m> Draft<'m> {
     /// Declares an input; `false` if the value is there already.
-    fn input(&mut self, name: &'m str, element: ElementType) -> bool {
+    fn input(&mut self, name: &'m str, element: ElementType, rank: usize) -> bool {
         let is_new = self.known.insert(name);
         if is_new {
-            self.inputs.push(value_info(name, element));
+            self.inputs.push(value_info(name, element, rank));
         }
         is_new
     }
 
     fn update(&mut self, name: Option<&'m str>, element: ElementType) {
-        if let Some(name) = name.filter(|name| self.input(name, element)) {
+        if let Some(name) = name.filter(|name| self.input(name, element, self.rank)) {
             self.updates.push((name.to_owned(), element));
         }
     }
 
     fn positions(&mut self, name: Option<&'m str>) {
-        if let Some(name) = name.filter(|name| self.input(name, ElementType::Int64)) {
+        if let Some(name) = name.filter(|name| self.input(name, ElementType::Int64, 1)) {
             self.write_indices.push(name.to_owned());
         }
     }
@@ -254,9 +259,14 @@ fn inseparable(node: &Node<'_>) -> Inseparable {
     Inseparable::Node { node: Box::new(node.label()) }
 }
 
-/// A tensor of unknown rank.
-fn value_info(name: &str, element: ElementType) -> ValueInfoProto {
-    let tensor = type_proto::Tensor { elem_type: Some(element.onnx_code()), ..type_proto::Tensor::default() };
+/// A tensor of open sizes.
+fn value_info(name: &str, element: ElementType, rank: usize) -> ValueInfoProto {
+    let shape = TensorShapeProto { dim: vec![Dimension::default(); rank], ..TensorShapeProto::default() };
+    let tensor = type_proto::Tensor {
+        elem_type: Some(element.onnx_code()),
+        shape: shape.into(),
+        ..type_proto::Tensor::default()
+    };
     let ty =
         TypeProto { value: Some(type_proto::Value::TensorType(Box::new(tensor))), ..TypeProto::default() };
     ValueInfoProto { name: Some(name.to_owned()), r#type: ty.into(), ..ValueInfoProto::default() }
