@@ -130,86 +130,54 @@ impl Cache for theirs::KvCache {
     }
 }
 
-/// A ring goes on from call to call.
-impl Cache for ours::RotatingKvCache {
-    fn new(slots: &Tensor, start: usize, _: usize) -> Result<Self> {
-        let mut cache = Self::new(2, slots.dim(2)?);
-        cache.append(slots, slots)?;
-        let again = slots.narrow(2, 0, start)?;
-        cache.append(&again, &again)?;
-        Ok(cache)
-    }
+/// What is the same for both, by the same names.
+macro_rules! rings_and_scattered {
+    ($caches:ident) => {
+        /// A ring goes on from call to call.
+        impl Cache for $caches::RotatingKvCache {
+            fn new(slots: &Tensor, start: usize, _: usize) -> Result<Self> {
+                let mut cache = Self::new(2, slots.dim(2)?);
+                cache.append(slots, slots)?;
+                let again = slots.narrow(2, 0, start)?;
+                cache.append(&again, &again)?;
+                Ok(cache)
+            }
 
-    fn append(&mut self, update: &Tensor) -> Result<()> {
-        self.append(update, update).map(drop)
-    }
+            fn append(&mut self, update: &Tensor) -> Result<()> {
+                self.append(update, update).map(drop)
+            }
 
-    fn slots(&self) -> [Option<Tensor>; 2] {
-        [self.k_cache(), self.v_cache()].map(|cache| cache.all_data().clone())
-    }
-}
-
-impl Cache for theirs::RotatingKvCache {
-    fn new(slots: &Tensor, start: usize, _: usize) -> Result<Self> {
-        let mut cache = Self::new(2, slots.dim(2)?);
-        cache.append(slots, slots)?;
-        let again = slots.narrow(2, 0, start)?;
-        cache.append(&again, &again)?;
-        Ok(cache)
-    }
-
-    fn append(&mut self, update: &Tensor) -> Result<()> {
-        self.append(update, update).map(drop)
-    }
-
-    fn slots(&self) -> [Option<Tensor>; 2] {
-        [self.k_cache(), self.v_cache()].map(|cache| cache.all_data().clone())
-    }
-}
-
-/// Positions and masks serve all layers of a step: they are not part of an append.
-impl Cache for (ours::ScatteredKvCache, ours::IndicesAndMask) {
-    fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self> {
-        let (batch, heads, context, size) = slots.dims4()?;
-        let mut builder = ours::ScatteredCacheBuilder::new(batch, context, slots.dtype(), &Device::Cpu)?;
-        let cache = builder.make_cache(heads, size)?;
-        cache.k().slice_set(slots, 2, 0)?;
-        cache.v().slice_set(slots, 2, 0)?;
-        let active = vec![true; batch];
-        for _ in 0..start {
-            builder.indices_and_mask(1, &active)?;
+            fn slots(&self) -> [Option<Tensor>; 2] {
+                [self.k_cache(), self.v_cache()].map(|cache| cache.all_data().clone())
+            }
         }
-        Ok((cache, builder.indices_and_mask(rows, &active)?))
-    }
 
-    fn append(&mut self, update: &Tensor) -> Result<()> {
-        self.0.append(update, update, &self.1).map(drop)
-    }
+        /// Positions and masks serve all layers of a step: they are not part of an append.
+        impl Cache for ($caches::ScatteredKvCache, $caches::IndicesAndMask) {
+            fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self> {
+                let (batch, heads, context, size) = slots.dims4()?;
+                let mut builder =
+                    $caches::ScatteredCacheBuilder::new(batch, context, slots.dtype(), &Device::Cpu)?;
+                let cache = builder.make_cache(heads, size)?;
+                cache.k().slice_set(slots, 2, 0)?;
+                cache.v().slice_set(slots, 2, 0)?;
+                let active = vec![true; batch];
+                for _ in 0..start {
+                    builder.indices_and_mask(1, &active)?;
+                }
+                Ok((cache, builder.indices_and_mask(rows, &active)?))
+            }
 
-    fn slots(&self) -> [Option<Tensor>; 2] {
-        [self.0.k(), self.0.v()].map(|slots| Some(slots.clone()))
-    }
-}
+            fn append(&mut self, update: &Tensor) -> Result<()> {
+                self.0.append(update, update, &self.1).map(drop)
+            }
 
-impl Cache for (theirs::ScatteredKvCache, theirs::IndicesAndMask) {
-    fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self> {
-        let (batch, heads, context, size) = slots.dims4()?;
-        let mut builder = theirs::ScatteredCacheBuilder::new(batch, context, slots.dtype(), &Device::Cpu)?;
-        let cache = builder.make_cache(heads, size)?;
-        cache.k().slice_set(slots, 2, 0)?;
-        cache.v().slice_set(slots, 2, 0)?;
-        let active = vec![true; batch];
-        for _ in 0..start {
-            builder.indices_and_mask(1, &active)?;
+            fn slots(&self) -> [Option<Tensor>; 2] {
+                [self.0.k(), self.0.v()].map(|slots| Some(slots.clone()))
+            }
         }
-        Ok((cache, builder.indices_and_mask(rows, &active)?))
-    }
-
-    fn append(&mut self, update: &Tensor) -> Result<()> {
-        self.0.append(update, update, &self.1).map(drop)
-    }
-
-    fn slots(&self) -> [Option<Tensor>; 2] {
-        [self.0.k(), self.0.v()].map(|slots| Some(slots.clone()))
-    }
+    };
 }
+
+rings_and_scattered!(ours);
+rings_and_scattered!(theirs);

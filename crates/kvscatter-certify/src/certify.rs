@@ -249,13 +249,9 @@ fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
 
 /// An input that cannot be fed is what another operator writes a cache by, where `TensorScatter` does not.
 fn not_scattered(error: session::Error, decoder: &Decoder<'_>) -> Error {
-    let unknown = decoder.caches.iter().find_map(|cache| match &cache.style {
-        Style::Unknown(why) => Some((cache, why)),
-        _ => None,
-    });
-    match (error, unknown) {
-        (session::Error::InputUnknown { .. }, Some((cache, why))) => {
-            Error::NotScattered { input: cache.past.to_owned(), why: why.to_string() }
+    match (error, decoder.unknown()) {
+        (session::Error::InputUnknown { .. }, Some((past, why))) => {
+            Error::NotScattered { input: past.to_owned(), why: why.to_string() }
         }
         (error, _) => error.into(),
     }

@@ -186,6 +186,15 @@ impl<'m> Decoder<'m> {
         Ok(Self { caches, inputs, logits, flow })
     }
 
+    /// The past of the first cache whose style is not known, and why.
+    #[must_use]
+    pub fn unknown(&self) -> Option<(&'m str, &Unknown)> {
+        self.caches.iter().find_map(|cache| match &cache.style {
+            Style::Unknown(why) => Some((cache.past, why)),
+            _ => None,
+        })
+    }
+
     /// The first input with a role.
     #[must_use]
     pub fn input(&self, role: Role) -> Option<&ValueInfo<'m>> {

@@ -36,9 +36,6 @@ pub enum Error {
     MemoryLimit { needed: Option<u64>, limit: u64 },
 
     // What the model is.
-    /// A model without caches is no decoder that is run step by step.
-    #[error("the model has no caches: no output that continues an input")]
-    NoCaches,
     /// Its present is longer than its past.
     #[error(
         "cache {input:?} grows with every step: only static caches are run in place; kvscatter convert makes it static"

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Hazard, Style};
+use kvscatter_onnx::decoder::{Decoder, Hazard};
 
 use crate::places::Places;
 use crate::rounds::{Limits, Round, rounds};
@@ -311,14 +311,7 @@ impl KvSession {
 pub(crate) fn interface(model: &Model) -> Result<Interface, Error> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
-    if decoder.caches.is_empty() {
-        return Err(Error::NoCaches);
-    }
-    let unknown = decoder.caches.iter().find_map(|cache| match &cache.style {
-        Style::Unknown(why) => Some((cache.past, why)),
-        _ => None,
-    });
-    if let Some((past, why)) = unknown {
+    if let Some((past, why)) = decoder.unknown() {
         return Err(Error::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
     check_readers(&decoder)?;
