@@ -13,12 +13,12 @@ pub(crate) struct Step {
     commands: Vec<Command>,
 }
 
-/// A program beyond the toolchain that the README asks for.
+/// A program, or anything else that a machine may lack, beyond the toolchain that the README asks for.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// A command that succeeds exactly when the tool is there.
     pub(crate) probe: &'static str,
-    /// The command that installs it.
+    /// The command that installs it, or another way to it.
     pub(crate) install: &'static str,
 }
 
@@ -71,7 +71,7 @@ impl Step {
             return match missing {
                 Missing::IsSkipped => Outcome::Skipped(tool),
                 Missing::Fails => {
-                    println!("  {} is not installed: {}", tool.name, tool.install);
+                    println!("  needs {}: {}", tool.name, tool.install);
                     Outcome::Failed
                 }
             };
@@ -138,7 +138,7 @@ impl fmt::Display for Line {
         match &self.outcome {
             Outcome::Passed => write!(f, "passed in {}", Seconds(self.time)),
             Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.time)),
-            Outcome::Skipped(tool) => write!(f, "skipped: {} is not installed: {}", tool.name, tool.install),
+            Outcome::Skipped(tool) => write!(f, "skipped: needs {}: {}", tool.name, tool.install),
         }
     }
 }

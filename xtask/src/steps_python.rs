@@ -39,6 +39,11 @@ const WHEEL_LOCK: &str = "crates/kvscatter-python/locks/wheel.txt";
 
 /// What unpacked PyTorch, its CUDA libraries and the downloads of both take.
 const TORCH_GIGABYTES: u32 = 12;
+const TORCH_DISK: Tool = Tool {
+    name: "12 GB of disk for PyTorch",
+    probe: "python3 -c assert(12e9<=__import__('shutil').disk_usage(__import__('os').getenv('CARGO_TARGET_DIR','.')).free)",
+    install: "CARGO_TARGET_DIR can be on another disk",
+};
 
 /// A Python that the one wheel is for.
 struct Version {
@@ -77,7 +82,8 @@ pub(crate) fn torch() -> Step {
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
     commands.push(documents(&environment, &[PYTORCH]));
-    Step::new("python-torch", commands).needs(needs(&[tools(), environment]))
+    let needs = if environment.is_made() { needs(&[tools()]) } else { &[PYTHON, INDEX, TORCH_DISK] };
+    Step::new("python-torch", commands).needs(needs)
 }
 
 /// The wheel that is released.

@@ -1,5 +1,6 @@
 //! Models of one node, run by tract as anybody would.
-#![expect(dead_code, reason = "each test uses some of it")]
+
+use std::path::{Path, PathBuf};
 
 use kvscatter_tract::register;
 use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
@@ -9,6 +10,15 @@ use tract_onnx::pb::{
 };
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::internal::Framework;
+
+pub(crate) fn testdata(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
+}
+
+/// A decoder of the test data.
+pub(crate) fn decoder(name: &str) -> PathBuf {
+    testdata(name).join("model.onnx")
+}
 
 /// A value of a graph: its name, ONNX's number for its type, and its dimensions, where text is a name.
 pub(crate) fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {

@@ -2,7 +2,6 @@
 //!
 //! `testdata/onnx-node` has those of `TensorScatter`, `testdata/onnx-attention` those of `Attention` with
 //! `nonpad_kv_seqlen`. All of `Attention` run where `KVSCATTER_CASES` names their folder, as in `cargo xtask models`.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
 use std::path::Path;
 
@@ -11,15 +10,16 @@ use kvscatter_onnx::{Data, Model};
 use kvscatter_tract::register;
 use tract_onnx::prelude::*;
 
+use crate::support::testdata;
+
 /// As close as ONNX's own runner asks for, and half a unit of float16 more.
 const RELATIVE: f32 = 1e-3;
 const ABSOLUTE: f32 = 1e-6;
 
 #[test]
 fn those_of_the_repository() {
-    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
     let [(scatter, no_scatter), (attention, no_attention)] =
-        ["onnx-node", "onnx-attention"].map(|folder| run_all(&testdata.join(folder)));
+        ["onnx-node", "onnx-attention"].map(|folder| run_all(&testdata(folder)));
     let (ran, refused) = ([scatter, attention].concat(), [no_scatter, no_attention].concat());
     let named = |name: &str| ran.iter().any(|ran| ran == name);
     for name in [

@@ -1,12 +1,10 @@
 //! `TensorScatter` in tract against the oracle, and what it does to the cache's memory.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
-
-mod support;
 
 use kvscatter_oracle::cases::{self, Call, Case, Values};
 use kvscatter_tract::copies;
-use support::{integer, model, node, plan, text, value, words};
 use tract_onnx::prelude::*;
+
+use crate::support::{integer, model, node, plan, text, value, words};
 
 /// tract's types, by ONNX's names and numbers.
 const TYPES: [(&str, i32, DatumType); 12] = [

@@ -1,7 +1,6 @@
 //! Static-cache decoders in tract and in ONNX Runtime: the same scores, prompt and steps alike.
 //!
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-tract -- --ignored`.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +10,11 @@ use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, most_likely};
 use kvscatter_tract::Tract;
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
-}
+use crate::support;
 
 /// A decoder with slots for 24 tokens; converted, if its file is not static as it is.
 fn decoder(name: &str, folder: &Path) -> PathBuf {
-    let path = testdata(name);
+    let path = support::decoder(name);
     if name == "mobius-llama-static" {
         return path;
     }

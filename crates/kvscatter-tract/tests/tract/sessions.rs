@@ -1,31 +1,24 @@
 //! Running batches in tract: whatever samples come, go and are cut, each gets the scores that it gets alone.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
-
-#[path = "../../kvscatter-session/tests/churn/mod.rs"]
-mod churn;
-
-use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};
 use kvscatter_tract::Tract;
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
-}
+use crate::churn::churn;
+use crate::support::decoder;
 
 #[test]
 fn an_exported_static_decoder_scores_each_sample_as_alone() {
-    (0..2).for_each(|seed| churn::churn(&Tract, &testdata("mobius-llama-static"), None, seed, 1e-4));
+    (0..2).for_each(|seed| churn(&Tract, &decoder("mobius-llama-static"), None, seed, 1e-4));
 }
 
 #[test]
 fn converted_decoders_score_each_sample_as_alone() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["optimum-llama", "mobius-llama-dynamic"] {
-        let converted = convert(&Model::load(&testdata(name)).unwrap(), 24).unwrap();
+        let converted = convert(&Model::load(&decoder(name)).unwrap(), 24).unwrap();
         let path = folder.path().join(format!("{name}.onnx"));
         converted.model.save_with_weights(&path, Weights::Copy).unwrap();
-        (0..2).for_each(|seed| churn::churn(&Tract, &path, None, seed, 1e-4));
+        (0..2).for_each(|seed| churn(&Tract, &path, None, seed, 1e-4));
     }
 }

@@ -1,15 +1,10 @@
 //! tract as an engine: what moves into a run comes back, after one that failed too.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
-
-use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
 use kvscatter_session::{Engine, Error, Options, Session, Shared, Step, Tensor};
 use kvscatter_tract::Tract;
 
-fn testdata(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
-}
+use crate::support::{decoder, testdata};
 
 /// `TensorScatter` over a cache of `[2, 1, 4, 5]`, one row a sample.
 fn scatter() -> Box<dyn Session> {
@@ -129,7 +124,7 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
 fn weights_that_are_not_there_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.onnx");
-    std::fs::copy(testdata("mobius-llama-static/model.onnx"), &file).unwrap();
+    std::fs::copy(decoder("mobius-llama-static"), &file).unwrap();
     let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("no weights") };
     assert!(says.ends_with("its file of weights \"model.onnx.data\" is not beside the model"), "{says}");
 }
@@ -145,9 +140,7 @@ fn a_model_that_does_not_load_is_refused_in_one_line() {
         };
         assert!(!says.is_empty() && !says.contains('\n'), "{says}");
     }
-    let Err(Error::Load { says, .. }) =
-        Tract.load(&testdata("genai-llama-gqa/model.onnx"), Options::default())
-    else {
+    let Err(Error::Load { says, .. }) = Tract.load(&decoder("genai-llama-gqa"), Options::default()) else {
         panic!("packed keys and values are not known")
     };
     assert!(

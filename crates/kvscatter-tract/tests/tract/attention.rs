@@ -1,12 +1,10 @@
 //! `Attention` in tract against its definition, written down slowly in float64.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
-
-mod support;
 
 use half::f16;
 use kvscatter_oracle::cases::Random;
-use support::{float, integer, model, node, plan, value, words};
 use tract_onnx::prelude::*;
+
+use crate::support::{float, integer, model, node, plan, value, words};
 
 /// One call, in rank 4 whatever the model's inputs are.
 #[derive(Clone, Debug)]

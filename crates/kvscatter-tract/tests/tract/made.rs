@@ -1,13 +1,11 @@
 //! Sessions on decoders that are made here: of one layer and one head, with what exporters do not, or not yet, write.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
-
-mod support;
 
 use kvscatter_session::{Error, KvSession, SessionOptions};
 use kvscatter_tract::Tract;
 use prost::Message;
-use support::{integer, model, node, value};
 use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, tensor_proto::DataType};
+
+use crate::support::{integer, model, node, value};
 
 const FLOAT: i32 = 1;
 const INT64: i32 = 7;

@@ -1,0 +1,16 @@
+//! tract with what this crate adds to it: its operators one by one, and whole decoders in sessions.
+//!
+//! One program, since each that links tract takes 150 MB.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+
+mod attention;
+#[path = "../../../kvscatter-session/tests/churn/mod.rs"]
+mod churn;
+mod engine;
+mod made;
+mod onnx_cases;
+mod onnxruntime;
+mod scatter;
+mod sessions;
+mod support;
