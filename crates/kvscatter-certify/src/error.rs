@@ -38,11 +38,11 @@ pub enum Error {
 
     // What is asked for.
     /// Two options disagree.
-    #[error("--prompt gives {prompts} samples, --batch {batch}")]
+    #[error("{prompts} prompts are no batch of {batch}")]
     PromptCount { prompts: usize, batch: usize },
     /// The scenarios need room.
     #[error(
-        "a prompt of {longest} tokens (--prompt, at least 1) and {steps} steps (--steps) do not fit a cache of {capacity} slots"
+        "a prompt of {longest} tokens, at least 1, and {steps} steps do not fit a cache of {capacity} slots"
     )]
     PromptTooLong { longest: usize, steps: usize, capacity: usize },
     /// Nothing can be seen in so little.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 use kvscatter_onnx::generate::OpenDim;
 
-use crate::files;
 use crate::output::{count, one_line};
+use crate::{files, options};
 
 /// Bad input. Each variant but the last prints as one lower-case line that names the argument, the value and
 /// the limit.
@@ -21,11 +21,11 @@ pub(crate) enum Error {
     Onnx(#[from] kvscatter_onnx::Error),
     #[error(transparent)]
     Bench(#[from] kvscatter_bench::Error),
-    #[error("{}", files::plain(.0))]
+    #[error("{}{}", files::plain(.0), options::of_certify(.0))]
     Certify(#[from] kvscatter_certify::Error),
-    #[error(transparent)]
+    #[error("{}{}", .0, options::of_runtime(.0))]
     OnnxRuntime(#[from] kvscatter_onnxruntime::Error),
-    #[error("{}", files::plain(.0))]
+    #[error("{}{}", files::plain(.0), options::of_session(.0))]
     Session(#[from] kvscatter_session::Error),
     #[error("--ort-lib names ONNX Runtime's library, and tract needs none: give --engine ort as well")]
     LibraryUnused,

@@ -17,6 +17,7 @@ mod engines;
 mod error;
 mod files;
 mod operators;
+mod options;
 mod output;
 mod refused;
 mod values;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum Error {
     /// None of the places has it.
-    #[error("no ONNX Runtime found; tried {}; give its library or a wheel's folder with --ort-lib", tried.join(", "))]
+    #[error("no ONNX Runtime found; tried {}; its library, or a folder with it, can be given", tried.join(", "))]
     Missing { tried: Vec<String> },
     /// The named file or folder has none.
     #[error("{}: {why}", path.display())]

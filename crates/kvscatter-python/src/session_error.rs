@@ -15,14 +15,15 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::Onnx(error) => kind_of(error.root()),
         error => kind_of(error),
     };
-    raise_of(py, class, &kind, argument, spelled(&error.to_string()), &fields)
+    raise_of(py, class, &kind, argument, format!("{error}{}", keyword(error)), &fields)
 }
 
 /// The exception where there is no ONNX Runtime.
 #[cold]
 pub(crate) fn no_runtime(py: Python<'_>, error: &RuntimeError) -> PyErr {
     let kind = format!("runtime_{}", kind_of(error));
-    raise_of(py, Class::Session, &kind, Some("onnxruntime"), spelled(&error.to_string()), &[])
+    let keyword = if matches!(error, RuntimeError::Missing { .. }) { " (onnxruntime=)" } else { "" };
+    raise_of(py, Class::Session, &kind, Some("onnxruntime"), format!("{error}{keyword}"), &[])
 }
 
 /// The exception for a call of a session that is closed.
@@ -31,10 +32,15 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "closed", None, "the session is closed".to_owned(), &[])
 }
 
-/// The command line's options are keywords here.
-fn spelled(message: &str) -> String {
-    let words = [("(--memory)", "(memory=)"), ("(--capacity)", "(capacity=)"), ("--ort-lib", "onnxruntime=")];
-    words.iter().fold(message.to_owned(), |text, (option, keyword)| text.replace(option, keyword))
+/// What is put behind an error's words: the keyword that is about it. Empty where none is.
+fn keyword(error: &Error) -> &'static str {
+    match error {
+        Error::MemoryLimit { .. } => " (memory=)",
+        Error::CapacityOpen | Error::CapacityUseless | Error::SizeFixed { what: "capacity", .. } => {
+            " (capacity=)"
+        }
+        _ => "",
+    }
 }
 
 /// Class, argument and fields.

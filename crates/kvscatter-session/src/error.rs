@@ -32,7 +32,7 @@ pub enum Error {
     #[error("{value} does not fit an input of {element}")]
     InputType { element: ElementType, value: i64 },
     /// The files claim more than is allowed.
-    #[error("{} of memory are needed, the limit is {limit} bytes (--memory)", needed.map_or("more bytes than can be counted".to_owned(), |needed| format!("{needed} bytes")))]
+    #[error("{} bytes of memory are needed, the limit is {limit} bytes", counted(*needed))]
     MemoryLimit { needed: Option<u64>, limit: u64 },
 
     // What the model is.
@@ -76,7 +76,7 @@ pub enum Error {
     #[error("{what} is {want}, but {input:?} has {got}")]
     SizesDiffer { what: &'static str, input: String, got: usize, want: usize },
     /// The capacity is neither declared nor given.
-    #[error("the caches have an open capacity: give one (--capacity)")]
+    #[error("the caches have an open capacity: one must be given")]
     CapacityOpen,
     /// Another one is asked for than the model has.
     #[error("the model's {what} is fixed to {fixed}, got {got}")]
@@ -157,6 +157,11 @@ pub enum Error {
     /// It lost a cache in a failed run.
     #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
     CacheLost { engine: String, cache: String },
+}
+
+/// A number of bytes, if it is one.
+fn counted(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "uncountably many".to_owned(), |bytes| bytes.to_string())
 }
 
 /// `1 or 2`.

@@ -31,6 +31,24 @@ fn refusals() {
 }
 
 #[test]
+fn what_is_refused_names_the_options() {
+    let folder = Folder::with_testdata();
+    let lines = [
+        ("--prompt 3,4 --batch 3", "2 prompts are no batch of 3 (--prompt, --batch)"),
+        (
+            "--prompt 60 --batch 1 --steps 60",
+            "a prompt of 60 tokens, at least 1, and 60 steps do not fit a cache of 64 slots (--prompt, --steps)",
+        ),
+        ("--memory 1000", "bytes of memory are needed, the limit is 1000 bytes (--memory)"),
+    ];
+    for (options, says) in lines {
+        let line = format!("certify testdata/mobius-llama-static/model.onnx --engine tract {options}");
+        let refused = folder.run(&line).refused();
+        assert!(refused.trim_end().ends_with(says), "{options}: {refused}");
+    }
+}
+
+#[test]
 fn in_the_engine_that_is_part_of_the_command() {
     let folder = Folder::with_testdata();
     folder.run("convert testdata/optimum-llama/model.onnx -o static.onnx --max-seq 24").passed();

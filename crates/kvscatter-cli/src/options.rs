@@ -1,0 +1,36 @@
+//! Which option is about an error of a library: libraries do not know the command line.
+
+use kvscatter_certify::Error as CertifyError;
+use kvscatter_onnxruntime::Error as RuntimeError;
+use kvscatter_session::Error as SessionError;
+
+/// What is put behind the words of a session's error, such as ` (--memory)`. Empty where no option is about it.
+pub(crate) fn of_session(error: &SessionError) -> &'static str {
+    match error {
+        SessionError::MemoryLimit { .. } => " (--memory)",
+        SessionError::CapacityOpen
+        | SessionError::CapacityUseless
+        | SessionError::SizeFixed { what: "capacity", .. } => " (--capacity)",
+        _ => "",
+    }
+}
+
+/// As [`of_session`], for an error of a certificate.
+pub(crate) fn of_certify(error: &CertifyError) -> &'static str {
+    match error {
+        CertifyError::Session(error) => of_session(error),
+        CertifyError::InModel { cause, .. } => of_certify(cause),
+        CertifyError::PromptCount { .. } => " (--prompt, --batch)",
+        CertifyError::PromptTooLong { .. } => " (--prompt, --steps)",
+        CertifyError::TooSmall { .. } => " (--batch, --capacity)",
+        _ => "",
+    }
+}
+
+/// As [`of_session`], for an ONNX Runtime that cannot be had.
+pub(crate) fn of_runtime(error: &RuntimeError) -> &'static str {
+    match error {
+        RuntimeError::Missing { .. } => " (--ort-lib)",
+        _ => "",
+    }
+}
