@@ -317,7 +317,7 @@ impl<'d> State<'d> {
                     for (prompt, (chosen, _)) in
                         chosen.iter_mut().zip(feeds).enumerate().filter(|(_, (_, feed))| feed.is_some())
                     {
-                        *chosen = Some(choose(prompt, logits.after(prompt, width - 1))?);
+                        *chosen = Some(choose(prompt, logits.last(prompt).as_deref())?);
                     }
                 }
                 Ok(chosen)

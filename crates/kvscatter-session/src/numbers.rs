@@ -1,11 +1,19 @@
 //! Scores as numbers, and the best of them.
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
-/// Logits as numbers; `None` for a type that has none.
+/// Logits as numbers, where they lie if they are such numbers; `None` for a type that has none.
 #[must_use]
-pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Vec<f32>> {
+pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
+    if element == ElementType::Float32
+        && cfg!(target_endian = "little")
+        && let Ok(values) = bytemuck::try_cast_slice(bytes)
+    {
+        return Some(Cow::Borrowed(values));
+    }
     Some(match element {
         ElementType::Float32 => bytes.as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect(),
         ElementType::Float16 => {
@@ -32,4 +40,43 @@ pub fn most_likely(scores: &[f32]) -> usize {
         }
     }
     best.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use half::{bf16, f16};
+    use kvscatter::ElementType;
+
+    use super::{most_likely, to_f32};
+
+    #[test]
+    fn every_type_of_logits_is_read_and_float32_where_it_lies() {
+        let values = [1.5_f32, -0.25, f32::INFINITY];
+        let of = |bytes: [Vec<u8>; 3]| bytes.concat();
+        let cases = [
+            (ElementType::Float32, of(values.map(|value| value.to_le_bytes().to_vec()))),
+            (ElementType::Float64, of(values.map(|value| f64::from(value).to_le_bytes().to_vec()))),
+            (ElementType::Float16, of(values.map(|value| f16::from_f32(value).to_le_bytes().to_vec()))),
+            (ElementType::BFloat16, of(values.map(|value| bf16::from_f32(value).to_le_bytes().to_vec()))),
+        ];
+        for (element, bytes) in cases {
+            assert_eq!(to_f32(element, &bytes).unwrap(), &values[..], "{element}");
+            // Wherever the bytes lie.
+            let shifted = [&[0], bytes.as_slice()].concat();
+            assert_eq!(to_f32(element, &shifted[1..]).unwrap(), &values[..], "{element}, shifted");
+        }
+        let aligned = bytemuck::cast_slice(&values);
+        assert!(matches!(to_f32(ElementType::Float32, aligned), Some(Cow::Borrowed(_))));
+        assert!(to_f32(ElementType::Int64, aligned).is_none());
+    }
+
+    #[test]
+    fn the_first_of_the_highest_scores_wins_and_nan_never_does() {
+        for (scores, best) in [(&[0.0, 2.0, 2.0][..], 1), (&[f32::NAN, -1.0], 1), (&[f32::NAN], 0), (&[], 0)]
+        {
+            assert_eq!(most_likely(scores), best, "{scores:?}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! A loaded decoder that is run step by step: in place, apart, or growing.
 
+use std::borrow::Cow;
+
 use crate::engine::{Session, Shared, Step};
 use crate::interface::Interface;
 use crate::numbers;
@@ -12,8 +14,8 @@ pub struct Runner {
     pub interface: Interface,
 }
 
-/// The scores that a step gave.
-#[derive(Clone, Debug, PartialEq)]
+/// The scores that a step gave, as the engine returned them: rows are made numbers when they are asked for, since those
+/// of padding and of all but the last token of a prompt are not.
 pub struct Logits {
     /// Tokens of each sample that have some: all of the step's, or the last one.
     tokens: usize,
@@ -21,7 +23,8 @@ pub struct Logits {
     pub vocabulary: usize,
     /// Tokens of each sample in the step.
     width: usize,
-    values: Vec<f32>,
+    /// `[batch, tokens, vocabulary]`, of a type that [`to_f32`](crate::to_f32) reads.
+    tensor: Tensor,
 }
 
 impl Logits {
@@ -31,10 +34,17 @@ impl Logits {
     }
 
     /// The scores after a token of a sample; `None` where the model gives none.
-    pub fn after(&self, sample: usize, token: usize) -> Option<&[f32]> {
+    pub fn after(&self, sample: usize, token: usize) -> Option<Cow<'_, [f32]>> {
         let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;
-        let first = (sample * self.tokens + token) * self.vocabulary;
-        self.values.get(first..first + self.vocabulary)
+        let row = sample.checked_mul(self.tokens)?.checked_add(token).filter(|_| token < self.tokens)?;
+        let len = self.vocabulary * (self.tensor.element().bits()? / 8);
+        let first = row.checked_mul(len)?;
+        numbers::to_f32(self.tensor.element(), self.tensor.bytes().get(first..first.checked_add(len)?)?)
+    }
+
+    /// The scores after the last token of a sample.
+    pub(crate) fn last(&self, sample: usize) -> Option<Cow<'_, [f32]>> {
+        self.after(sample, self.width.checked_sub(1)?)
     }
 }
 
@@ -117,7 +127,37 @@ fn logits(interface: &Interface, returned: Vec<Tensor>, batch: usize, width: usi
     if got != batch || (tokens != width && tokens != 1) || vocabulary == 0 {
         return Err(Error::LogitsShape { output: name(), shape, batch, width });
     }
-    let values = numbers::to_f32(tensor.element(), tensor.bytes())
-        .ok_or_else(|| Error::LogitsElement { output: name(), element: tensor.element() })?;
-    Ok(Logits { tokens, vocabulary, width, values })
+    if numbers::to_f32(tensor.element(), &[]).is_none() {
+        return Err(Error::LogitsElement { output: name(), element: tensor.element() });
+    }
+    Ok(Logits { tokens, vocabulary, width, tensor })
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::Logits;
+    use crate::Tensor;
+
+    /// Scores of 2 samples, 10 × sample + token, after these many of 3 tokens.
+    fn logits(tokens: usize) -> Logits {
+        let scores: Vec<i64> =
+            [0, 10].into_iter().flat_map(|sample| (3 - tokens..3).map(move |t| sample + t as i64)).collect();
+        let tensor = Tensor::integers(ElementType::Float32, &[2, tokens, 1], &scores).unwrap();
+        Logits { tokens, vocabulary: 1, width: 3, tensor }
+    }
+
+    #[test]
+    fn scores_are_those_of_a_sample_s_own_tokens() {
+        let after = |logits: &Logits, sample, token| logits.after(sample, token).map(|scores| scores[0]);
+        let all = logits(3);
+        assert_eq!([(0, 0), (0, 2), (1, 1)].map(|(s, t)| after(&all, s, t)), [0.0, 2.0, 11.0].map(Some));
+        let last = logits(1);
+        assert_eq!([(0, 2), (1, 2)].map(|(s, t)| after(&last, s, t)), [2.0, 12.0].map(Some));
+        assert_eq!(last.last(1).unwrap(), &[12.0][..]);
+        for (logits, sample, token) in [(&all, 0, 3), (&all, 2, 0), (&all, usize::MAX, 0), (&last, 0, 1)] {
+            assert!(logits.after(sample, token).is_none(), "{sample} {token}");
+        }
+    }
 }

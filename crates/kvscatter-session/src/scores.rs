@@ -73,7 +73,7 @@ impl Scores {
                 if scored.values.is_empty() {
                     scored.first = token;
                 }
-                scored.values.extend_from_slice(values);
+                scored.values.extend_from_slice(&values);
             }
         }
     }

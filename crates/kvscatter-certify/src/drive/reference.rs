@@ -1,5 +1,7 @@
 //! What the logits should be: each sequence alone, unpadded, on the original or on the model itself run apart.
 
+use std::borrow::Cow;
+
 use kvscatter_session::{Error, Feed, Logits, Runner, Tensor, most_likely};
 
 /// A sequence of tokens and the scores that it should give.
@@ -122,7 +124,7 @@ impl<'r> Reference<'r> {
             sequence.tokens.truncate(before);
         }
         let logits = step?;
-        let of = |token| logits.after(0, token).filter(|_| keep).map(<[f32]>::to_vec);
+        let of = |token| logits.after(0, token).filter(|_| keep).map(Cow::into_owned);
         sequence.logits.extend((0..tokens.len()).map(of));
         Ok(())
     }

@@ -149,7 +149,7 @@ mod tests {
             let rows: std::collections::BTreeSet<&[u8]> =
                 bytes.chunks(64 * element.bits().unwrap() / 8).collect();
             assert_eq!(rows.len(), (1 << 12) * 8 / 64 / element.bits().unwrap(), "{element}");
-            for value in to_f32(element, &bytes).unwrap_or_default() {
+            for value in to_f32(element, &bytes).unwrap_or_default().iter() {
                 assert!(value.abs() <= 1.0, "{element} {value}");
             }
         }

@@ -209,9 +209,9 @@ impl<'a> Observer<'a> {
                 let Some(got) = in_place.after(sample, column) else { continue };
                 if let Some(apart) = apart.after(sample, column) {
                     self.as_apart.look(got.len());
-                    let same = got.iter().zip(apart).all(|(a, b)| a.to_bits() == b.to_bits());
+                    let same = got.iter().zip(&*apart).all(|(a, b)| a.to_bits() == b.to_bits());
                     if !same {
-                        let worst = Difference::between(got, apart).worst;
+                        let worst = Difference::between(&got, &apart).worst;
                         let says = format!("logits differ from the run apart by up to {worst:.3e}");
                         self.as_apart.fail(Failure { sample: Some(sample), ..place.failure(says) });
                     }
@@ -220,8 +220,8 @@ impl<'a> Observer<'a> {
                     sequence.and_then(|sequence| sequence.logits.get(position)).and_then(Option::as_deref);
                 let Some(want) = want else { continue };
                 let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
-                comparison.compare(token, got, want, &mut self.logits);
-                scores.insert((place.step, sample, column), got.to_vec());
+                comparison.compare(token, &got, want, &mut self.logits);
+                scores.insert((place.step, sample, column), got.into_owned());
             }
         }
     }
