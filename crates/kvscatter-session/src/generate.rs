@@ -3,11 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kvscatter_onnx::Model;
-
-use crate::growing::Growing;
-use crate::kv_session::{check_tokens, interface};
-use crate::{Engine, Error, KvSession, MemoryReport, Sample, SessionOptions, most_likely};
+use crate::decoder::Decoder;
+use crate::kv_session::check_tokens;
+use crate::{Engine, Error, MemoryReport, SessionOptions};
 
 /// How tokens are chosen, and when that ends: always the most likely one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,16 +53,11 @@ pub struct Generator {
     decoder: Decoder,
 }
 
-enum Decoder {
-    Static(Box<KvSession>),
-    Growing(Box<Growing>),
-}
-
 impl Generator {
     /// Loads a model with room for this many prompts: a static-cache decoder, or one whose caches grow.
     ///
     /// # Errors
-    /// As [`KvSession::open`]; [`Error::NoPrompts`] for none; [`Error::SizeFixed`] for more than the model's batch;
+    /// As [`KvSession::open`](crate::KvSession::open); [`Error::NoPrompts`] for none; [`Error::SizeFixed`] for more than the model's batch;
     /// [`Error::CapacityUseless`] for a capacity of caches that grow.
     pub fn open(
         engine: &dyn Engine,
@@ -75,49 +68,25 @@ impl Generator {
         if prompts == 0 {
             return Err(Error::NoPrompts);
         }
-        let interface = interface(&Model::load(model)?)?;
-        let decoder = if interface.caches.iter().any(|cache| cache.grows) {
-            if options.capacity.is_some() {
-                return Err(Error::CapacityUseless);
-            }
-            Decoder::Growing(Box::new(Growing::of_interface(engine, model, interface, prompts, options)?))
-        } else {
-            // A fixed batch may be larger: its other places stay free.
-            let batch = match interface.batch {
-                Some(batch) if batch >= prompts => None,
-                _ => Some(prompts),
-            };
-            let options = SessionOptions { batch: options.batch.or(batch), ..options };
-            Decoder::Static(Box::new(KvSession::of_interface(engine, model, interface, options)?))
-        };
-        Ok(Self { decoder })
+        Ok(Self { decoder: Decoder::open(engine, model, prompts, options)? })
     }
 
     /// What the caches take; `None` for caches that grow.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryReport> {
-        match &self.decoder {
-            Decoder::Static(session) => Some(session.memory()),
-            Decoder::Growing(_) => None,
-        }
+        self.decoder.memory()
     }
 
     /// How many tokens a sample can have; `None` for caches that grow.
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
-        match &self.decoder {
-            Decoder::Static(session) => Some(session.capacity()),
-            Decoder::Growing(_) => None,
-        }
+        self.decoder.capacity()
     }
 
     /// How many tokens the model knows, if it declares it.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
-        match &self.decoder {
-            Decoder::Static(session) => session.vocabulary(),
-            Decoder::Growing(growing) => growing.interface().vocabulary,
-        }
+        self.decoder.vocabulary()
     }
 
     /// Continues prompts of token ids, together in one batch.
@@ -138,10 +107,10 @@ impl Generator {
         if greedy.tokens == 0 {
             return Ok(batch.generated);
         }
-        let mut state = State::start(&mut self.decoder, prompts.len())?;
+        self.decoder.start(prompts.len())?;
         let started = Instant::now();
         let feeds: Vec<Option<&[i64]>> = prompts.iter().map(|prompt| Some(prompt.as_slice())).collect();
-        let chosen = state.step(&feeds, greedy.chunk)?;
+        let chosen = self.decoder.step(&feeds, greedy.chunk)?;
         batch.generated.prompt_tokens = prompts.iter().map(Vec::len).sum();
         batch.generated.prefill = started.elapsed();
         batch.take(&chosen);
@@ -152,15 +121,15 @@ impl Generator {
             if samples == 0 || tokens == greedy.tokens {
                 break;
             }
-            state.end_all_but(&batch.is_active)?;
-            let chosen = state.step(&batch.feeds(), usize::MAX)?;
+            self.decoder.end_all_but(&batch.is_active)?;
+            let chosen = self.decoder.step(&batch.feeds(), usize::MAX)?;
             batch.generated.steps += 1;
             batch.generated.decoded += samples;
-            batch.generated.written_per_step = state.written();
+            batch.generated.written_per_step = self.decoder.written();
             batch.take(&chosen);
         }
         batch.generated.decode = started.elapsed();
-        batch.generated.copied = state.copied;
+        batch.generated.copied = self.decoder.copied();
         Ok(batch.generated)
     }
 
@@ -189,12 +158,9 @@ impl Generator {
                 return Err(Error::PromptTooLong { prompt, tokens, generated, capacity });
             }
         }
-        let places = match &self.decoder {
-            Decoder::Static(session) => session.batch(),
-            Decoder::Growing(growing) => growing.batch(),
-        };
-        if prompts.len() > places {
-            return Err(Error::BatchFull { batch: places });
+        let batch = self.decoder.batch();
+        if prompts.len() > batch {
+            return Err(Error::BatchFull { batch });
         }
         let lengths = || prompts.iter().map(Vec::len);
         if let (Decoder::Growing(_), Some(first)) = (&self.decoder, lengths().next())
@@ -252,89 +218,4 @@ impl<'g> Batch<'g> {
             })
             .collect()
     }
-}
-
-/// A decoder and its samples.
-struct State<'d> {
-    decoder: &'d mut Decoder,
-    /// Places in a static cache, by prompt.
-    samples: Vec<Option<Sample>>,
-    copied: u64,
-}
-
-impl<'d> State<'d> {
-    fn start(decoder: &'d mut Decoder, prompts: usize) -> Result<Self, Error> {
-        let samples = match decoder {
-            Decoder::Static(session) => {
-                (0..prompts).map(|_| session.add().map(Some)).collect::<Result<_, _>>()?
-            }
-            Decoder::Growing(_) => Vec::new(),
-        };
-        Ok(Self { decoder, samples, copied: 0 })
-    }
-
-    /// Gives back the places of samples that have ended.
-    fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), Error> {
-        let Decoder::Static(session) = &mut *self.decoder else { return Ok(()) };
-        for (sample, _) in self.samples.iter_mut().zip(is_active).filter(|(_, is_active)| !**is_active) {
-            sample.take().map_or(Ok(()), |sample| session.remove(sample))?;
-        }
-        Ok(())
-    }
-
-    /// Feeds each prompt that goes on, and chooses what follows.
-    fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, Error> {
-        match &mut *self.decoder {
-            Decoder::Static(session) => {
-                let given: Vec<(Sample, &[i64])> = self
-                    .samples
-                    .iter()
-                    .zip(feeds)
-                    .filter_map(|(sample, feed)| (*sample).zip(*feed))
-                    .collect();
-                let scores = session.prefill(&given, chunk)?;
-                self.copied += session.copied();
-                let choose = |(prompt, sample): (usize, &Option<Sample>)| {
-                    sample.map(|sample| choose(prompt, scores.last(sample))).transpose()
-                };
-                self.samples.iter().enumerate().map(choose).collect()
-            }
-            Decoder::Growing(growing) => {
-                let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
-                let width = if growing.interface().is_decode_only { 1 } else { chunk.min(longest) };
-                let mut chosen = vec![None; feeds.len()];
-                for first in (0..longest).step_by(width.max(1)) {
-                    let width = width.min(longest - first);
-                    // Places that no prompt has, and samples that have ended, get token 0.
-                    let token = |sample: usize, column: usize| {
-                        let feed = feeds.get(sample).copied().flatten().unwrap_or_default();
-                        feed.get(first + column).copied().unwrap_or_default()
-                    };
-                    let logits = growing.step(width, token)?;
-                    if first + width < longest {
-                        continue;
-                    }
-                    for (prompt, (chosen, _)) in
-                        chosen.iter_mut().zip(feeds).enumerate().filter(|(_, (_, feed))| feed.is_some())
-                    {
-                        *chosen = Some(choose(prompt, logits.last(prompt).as_deref())?);
-                    }
-                }
-                Ok(chosen)
-            }
-        }
-    }
-
-    fn written(&self) -> u64 {
-        match &*self.decoder {
-            Decoder::Static(session) => session.written(),
-            Decoder::Growing(growing) => growing.written(),
-        }
-    }
-}
-
-fn choose(prompt: usize, scores: Option<&[f32]>) -> Result<i64, Error> {
-    let scores = scores.filter(|scores| scores.iter().any(|score| !score.is_nan()));
-    let best = most_likely(scores.ok_or(Error::NotANumber { prompt })?);
-    Ok(i64::try_from(best).unwrap_or(i64::MAX))
 }

@@ -3,17 +3,14 @@
 use std::path::Path;
 
 use crate::kv_session::bytes;
-use crate::{Engine, Error, Feed, Interface, Logits, MemoryReport, Options, Runner, SessionOptions, Tensor};
+use crate::{Apart, Engine, Error, Interface, Logits, MemoryReport, Options, Runner, SessionOptions};
 
 /// A decoder that gives every cache back one step longer (`Concat`, `Attention`'s past, `GroupQueryAttention`).
 ///
 /// All samples have one length, and every step copies all caches: this is what a static cache is compared with.
 pub(crate) struct Growing {
     runner: Runner,
-    batch: usize,
-    pasts: Vec<Tensor>,
-    length: usize,
-    written: u64,
+    samples: Apart,
     /// The most bytes that the caches may take.
     memory: u64,
 }
@@ -37,8 +34,8 @@ impl Growing {
         MemoryReport::check(&interface, batch, 1, options.memory)?;
         let session = engine.load(model, Options { threads: options.threads })?;
         let runner = Runner::new(session, interface);
-        let pasts = runner.caches(batch, 0)?;
-        Ok(Self { runner, batch, pasts, length: 0, written: 0, memory: options.memory })
+        let samples = Apart::new(&runner, batch, None)?;
+        Ok(Self { runner, samples, memory: options.memory })
     }
 
     pub(crate) fn interface(&self) -> &Interface {
@@ -46,29 +43,30 @@ impl Growing {
     }
 
     pub(crate) fn batch(&self) -> usize {
-        self.batch
+        self.samples.batch()
     }
 
     /// The bytes of all presents after the last step.
     pub(crate) fn written(&self) -> u64 {
-        self.written
+        bytes(self.samples.bytes())
     }
 
-    /// Gives every sample its next `width` tokens.
-    pub(crate) fn step(
-        &mut self,
-        width: usize,
-        token: impl Fn(usize, usize) -> i64,
-    ) -> Result<Logits, Error> {
-        let (before, after) = (self.length, self.length + width);
-        MemoryReport::check(&self.runner.interface, self.batch, after, self.memory)?;
-        let feed = Feed::next(&vec![before; self.batch], width);
-        let token = |sample, position: usize| token(sample, position - before);
-        let inputs = feed.tensors(&self.runner.interface, token, after)?;
-        let mut presents = self.runner.caches(self.batch, after)?;
-        let logits = self.runner.apart(&inputs, &self.pasts, &mut presents, width)?;
-        self.written = presents.iter().map(|present| bytes(present.len())).sum();
-        (self.pasts, self.length) = (presents, after);
-        Ok(logits)
+    /// Gives samples their next tokens, as many for each, in runs of at most `chunk`; the logits are the last run's.
+    /// Places that get none are given token 0, since all have one length.
+    pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Logits, Error> {
+        let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
+        let chunk = if self.interface().is_decode_only { 1 } else { chunk.clamp(1, longest.max(1)) };
+        let mut logits = None;
+        let start = self.samples.length();
+        for first in (0..longest).step_by(chunk) {
+            let width = chunk.min(longest - first);
+            MemoryReport::check(self.interface(), self.batch(), start + first + width, self.memory)?;
+            let token = |sample: usize, position: usize| {
+                let feed = feeds.get(sample).copied().flatten().unwrap_or_default();
+                feed.get(position - start).copied().unwrap_or_default()
+            };
+            logits = Some(self.samples.step(&mut self.runner, width, token)?);
+        }
+        logits.ok_or(Error::NoSamples)
     }
 }

@@ -5,6 +5,8 @@
 //! [`Interface`] is what the model takes, [`Feed`] what one step gives it.
 #![forbid(unsafe_code)]
 
+mod apart;
+mod decoder;
 mod engine;
 mod error;
 mod feed;
@@ -22,6 +24,7 @@ mod sample;
 mod scores;
 mod tensor;
 
+pub use apart::Apart;
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};
 pub use error::Error;
 pub use feed::{Feed, SampleFeed};

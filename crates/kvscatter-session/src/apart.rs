@@ -1,0 +1,62 @@
+//! A decoder run step by step with past and present in memory of their own: what writing in place is compared with.
+
+use crate::{Error, Feed, Logits, Runner, Tensor};
+
+/// Samples of one length in caches that every step reads whole, and replaces by those that it wrote elsewhere.
+pub struct Apart {
+    batch: usize,
+    /// Slots of a static cache; a growing one has as many as its length.
+    capacity: Option<usize>,
+    pasts: Vec<Tensor>,
+    length: usize,
+}
+
+impl Apart {
+    /// Empty samples, with the capacity of caches that are static, and `None` for those that grow.
+    ///
+    /// # Errors
+    /// [`Error::TensorTooLarge`].
+    pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, Error> {
+        let pasts = runner.caches(batch, capacity.unwrap_or_default())?;
+        Ok(Self { batch, capacity, pasts, length: 0 })
+    }
+
+    /// How many samples there are.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// How many tokens each has.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// How many bytes the caches take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pasts.iter().map(Tensor::len).sum()
+    }
+
+    /// Gives every sample its next `width` tokens. `token` gives that of a sample at a place in its sequence.
+    ///
+    /// # Errors
+    /// [`Error::Run`], after which everything is as before; [`Error::TensorTooLarge`], and what [`Feed::tensors`] and
+    /// [`Runner::apart`] say.
+    pub fn step(
+        &mut self,
+        runner: &mut Runner,
+        width: usize,
+        token: impl Fn(usize, usize) -> i64,
+    ) -> Result<Logits, Error> {
+        let after = self.length + width;
+        let slots = self.capacity.unwrap_or(after);
+        let feed = Feed::next(&vec![self.length; self.batch], width);
+        let inputs = feed.tensors(&runner.interface, token, slots)?;
+        let mut presents = runner.caches(self.batch, slots)?;
+        let logits = runner.apart(&inputs, &self.pasts, &mut presents, width)?;
+        (self.pasts, self.length) = (presents, after);
+        Ok(logits)
+    }
+}

@@ -1,0 +1,144 @@
+//! What generation runs: a static-cache decoder with a place for each prompt, or one whose caches grow.
+
+use std::path::Path;
+
+use kvscatter_onnx::Model;
+
+use crate::growing::Growing;
+use crate::kv_session::interface;
+use crate::{Engine, Error, KvSession, MemoryReport, Sample, SessionOptions, most_likely};
+
+pub(crate) enum Decoder {
+    Static(Box<Static>),
+    Growing(Box<Growing>),
+}
+
+/// A static-cache decoder and its samples, by prompt.
+pub(crate) struct Static {
+    session: KvSession,
+    samples: Vec<Option<Sample>>,
+    copied: u64,
+}
+
+impl Decoder {
+    /// Loads a model with room for this many prompts.
+    pub(crate) fn open(
+        engine: &dyn Engine,
+        model: &Path,
+        prompts: usize,
+        options: SessionOptions,
+    ) -> Result<Self, Error> {
+        let interface = interface(&Model::load(model)?)?;
+        if interface.caches.iter().any(|cache| cache.grows) {
+            if options.capacity.is_some() {
+                return Err(Error::CapacityUseless);
+            }
+            let growing = Growing::of_interface(engine, model, interface, prompts, options)?;
+            return Ok(Self::Growing(Box::new(growing)));
+        }
+        // A fixed batch may be larger: its other places stay free.
+        let batch = match interface.batch {
+            Some(batch) if batch >= prompts => None,
+            _ => Some(prompts),
+        };
+        let options = SessionOptions { batch: options.batch.or(batch), ..options };
+        let session = KvSession::of_interface(engine, model, interface, options)?;
+        Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
+    }
+
+    pub(crate) fn memory(&self) -> Option<MemoryReport> {
+        match self {
+            Self::Static(of) => Some(of.session.memory()),
+            Self::Growing(_) => None,
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> Option<usize> {
+        match self {
+            Self::Static(of) => Some(of.session.capacity()),
+            Self::Growing(_) => None,
+        }
+    }
+
+    pub(crate) fn vocabulary(&self) -> Option<usize> {
+        match self {
+            Self::Static(of) => of.session.vocabulary(),
+            Self::Growing(growing) => growing.interface().vocabulary,
+        }
+    }
+
+    /// How many prompts there is room for.
+    pub(crate) fn batch(&self) -> usize {
+        match self {
+            Self::Static(of) => of.session.batch(),
+            Self::Growing(growing) => growing.batch(),
+        }
+    }
+
+    /// Takes a place for each prompt.
+    pub(crate) fn start(&mut self, prompts: usize) -> Result<(), Error> {
+        if let Self::Static(of) = self {
+            of.samples = (0..prompts).map(|_| of.session.add().map(Some)).collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+
+    /// Gives back the places of samples that have ended.
+    pub(crate) fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), Error> {
+        let Self::Static(of) = self else { return Ok(()) };
+        for (sample, _) in of.samples.iter_mut().zip(is_active).filter(|(_, is_active)| !**is_active) {
+            sample.take().map_or(Ok(()), |sample| of.session.remove(sample))?;
+        }
+        Ok(())
+    }
+
+    /// Feeds each prompt that goes on, and chooses what follows.
+    pub(crate) fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, Error> {
+        match self {
+            Self::Static(of) => of.step(feeds, chunk),
+            Self::Growing(growing) => {
+                let logits = growing.feed(feeds, chunk)?;
+                let choose = |(prompt, feed): (usize, &Option<&[i64]>)| {
+                    feed.map(|_| choose(prompt, logits.last(prompt).as_deref())).transpose()
+                };
+                feeds.iter().enumerate().map(choose).collect()
+            }
+        }
+    }
+
+    /// The bytes that the last step wrote into the caches.
+    pub(crate) fn written(&self) -> u64 {
+        match self {
+            Self::Static(of) => of.session.written(),
+            Self::Growing(growing) => growing.written(),
+        }
+    }
+
+    /// The bytes of static caches that the engine copied in all steps.
+    pub(crate) fn copied(&self) -> u64 {
+        match self {
+            Self::Static(of) => of.copied,
+            Self::Growing(_) => 0,
+        }
+    }
+}
+
+impl Static {
+    fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, Error> {
+        let samples = self.samples.iter().zip(feeds);
+        let given: Vec<(Sample, &[i64])> =
+            samples.filter_map(|(sample, feed)| (*sample).zip(*feed)).collect();
+        let scores = self.session.prefill(&given, chunk)?;
+        self.copied += self.session.copied();
+        let choose = |(prompt, sample): (usize, &Option<Sample>)| {
+            sample.map(|sample| choose(prompt, scores.last(sample))).transpose()
+        };
+        self.samples.iter().enumerate().map(choose).collect()
+    }
+}
+
+fn choose(prompt: usize, scores: Option<&[f32]>) -> Result<i64, Error> {
+    let scores = scores.filter(|scores| scores.iter().any(|score| !score.is_nan()));
+    let best = most_likely(scores.ok_or(Error::NotANumber { prompt })?);
+    Ok(i64::try_from(best).unwrap_or(i64::MAX))
+}
