@@ -251,7 +251,7 @@ fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
 fn not_scattered(error: session::Error, decoder: &Decoder<'_>) -> Error {
     match (error, decoder.unknown()) {
         (session::Error::InputUnknown { .. }, Some((past, why))) => {
-            Error::NotScattered { input: past.to_owned(), why: why.to_string() }
+            session::Error::NotScattered { input: past.to_owned(), why: why.to_string() }.into()
         }
         (error, _) => error.into(),
     }
@@ -261,7 +261,7 @@ fn not_scattered(error: session::Error, decoder: &Decoder<'_>) -> Error {
 fn check_elements(interface: &Interface) -> Result<(), Error> {
     match interface.caches.iter().find(|cache| !can_paint(cache.element)) {
         None => Ok(()),
-        Some(cache) => Err(Error::CacheElement { input: cache.past.clone(), element: cache.element }),
+        Some(cache) => Err(Error::NoCanary { input: cache.past.clone(), element: cache.element }),
     }
 }
 

@@ -26,15 +26,12 @@ pub enum Error {
     /// There is nothing to certify: a present is longer than its past.
     #[error("cache {input:?} is not static: its style is {style}{hint}")]
     NotStatic { input: String, style: String, hint: &'static str },
-    /// Something else writes them, from inputs that only it has.
-    #[error("cache {input:?} is not written by TensorScatter, which is what is certified: {why}")]
-    NotScattered { input: String, why: String },
     /// Equal logits would show nothing.
     #[error("{}: the original is the model itself, byte for byte: give the one it was made from", path.display())]
     OriginalIsModel { path: PathBuf },
     /// Canaries exist in the types that attention computes with.
     #[error("cache {input:?} is of {element}, which no canary can be painted in")]
-    CacheElement { input: String, element: ElementType },
+    NoCanary { input: String, element: ElementType },
 
     // What is asked for.
     /// Two options disagree.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kvscatter_session::{Error, Feed, Logits, Runner, Tensor, most_likely};
+use kvscatter_session::{Apart, Error, Runner, most_likely};
 
 /// A sequence of tokens and the scores that it should give.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +19,6 @@ pub(crate) struct Reference<'r> {
     capacity: Option<usize>,
     /// Whether it is the model itself, whose faults are for the certificate.
     is_model: bool,
-    pasts: Vec<Tensor>,
-    written: usize,
 }
 
 impl<'r> Reference<'r> {
@@ -28,7 +26,7 @@ impl<'r> Reference<'r> {
     /// certified.
     pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool) -> Self {
         let grows = runner.interface.caches.iter().any(|cache| cache.grows);
-        Self { runner, capacity: (!grows).then_some(capacity), is_model, pasts: Vec::new(), written: 0 }
+        Self { runner, capacity: (!grows).then_some(capacity), is_model }
     }
 
     /// Scores for a prompt, fed whole, and for the `steps` most likely tokens that follow it, fed one by one. A step
@@ -65,14 +63,14 @@ impl<'r> Reference<'r> {
     }
 
     fn feed_greedy(&mut self, sequence: &mut Sequence, prompt: &[i64], steps: usize) -> Result<(), Error> {
-        self.start()?;
+        let mut samples = self.start()?;
         let whole = if self.runner.interface.is_decode_only { 1 } else { prompt.len() };
         for chunk in prompt.chunks(whole.max(1)) {
-            self.feed(sequence, chunk, true)?;
+            self.feed(&mut samples, sequence, chunk, true)?;
         }
         for _ in 0..steps {
             let next = sequence.logits.last().and_then(Option::as_deref).map_or(0, most_likely);
-            self.feed(sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
+            self.feed(&mut samples, sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
         }
         Ok(())
     }
@@ -84,13 +82,13 @@ impl<'r> Reference<'r> {
         chunk: usize,
         keep: usize,
     ) -> Result<(), Error> {
-        self.start()?;
+        let mut samples = self.start()?;
         let (body, tail) = tokens.split_at(tokens.len().saturating_sub(keep));
         for chunk in body.chunks(chunk.max(1)) {
-            self.feed(sequence, chunk, false)?;
+            self.feed(&mut samples, sequence, chunk, false)?;
         }
         for token in tail {
-            self.feed(sequence, std::slice::from_ref(token), true)?;
+            self.feed(&mut samples, sequence, std::slice::from_ref(token), true)?;
         }
         Ok(())
     }
@@ -100,49 +98,31 @@ impl<'r> Reference<'r> {
         if let Some(vocabulary) = self.runner.interface.vocabulary {
             return Ok(vocabulary);
         }
-        self.start()?;
-        Ok(self.step(&[0], &Feed::next(&[0], 1))?.vocabulary)
+        Ok(self.start()?.step(self.runner, 1, |_, _| 0)?.vocabulary)
     }
 
-    fn start(&mut self) -> Result<(), Error> {
-        self.written = 0;
-        self.pasts = self.runner.caches(self.batch(), self.capacity.unwrap_or_default())?;
-        Ok(())
+    /// One sample, or as many as the model insists on, all alike.
+    fn start(&self) -> Result<Apart, Error> {
+        Apart::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
     }
 
-    /// One, or as many as the model insists on, all alike.
-    fn batch(&self) -> usize {
-        self.runner.interface.batch.unwrap_or(1)
-    }
-
-    fn feed(&mut self, sequence: &mut Sequence, tokens: &[i64], keep: bool) -> Result<(), Error> {
+    fn feed(
+        &mut self,
+        samples: &mut Apart,
+        sequence: &mut Sequence,
+        tokens: &[i64],
+        keep: bool,
+    ) -> Result<(), Error> {
         let before = sequence.tokens.len();
         sequence.tokens.extend(tokens);
-        let feed = Feed::next(&vec![self.written; self.batch()], tokens.len());
-        let step = self.step(&sequence.tokens, &feed);
+        let token = |_, position: usize| sequence.tokens.get(position).copied().unwrap_or_default();
+        let step = samples.step(self.runner, tokens.len(), token);
         if step.is_err() {
             sequence.tokens.truncate(before);
         }
         let logits = step?;
-        let of = |token| logits.after(0, token).filter(|_| keep).map(Cow::into_owned);
+        let of = |token| if keep { logits.after(0, token).map(Cow::into_owned) } else { None };
         sequence.logits.extend((0..tokens.len()).map(of));
         Ok(())
-    }
-
-    fn step(&mut self, tokens: &[i64], feed: &Feed) -> Result<Logits, Error> {
-        let batch = self.batch();
-        let after = self.written + feed.width;
-        let slots = self.capacity.unwrap_or(after);
-        let feed = Feed {
-            samples: vec![feed.samples.first().cloned(); batch].into_iter().flatten().collect(),
-            ..*feed
-        };
-        let token = |_, position| tokens.get::<usize>(position).copied().unwrap_or_default();
-        let inputs = feed.tensors(&self.runner.interface, token, slots)?;
-        let mut presents = self.runner.caches(batch, slots)?;
-        let logits = self.runner.apart(&inputs, &self.pasts, &mut presents, feed.width)?;
-        self.pasts = presents;
-        self.written = after;
-        Ok(logits)
     }
 }
