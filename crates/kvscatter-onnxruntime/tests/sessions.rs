@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Generator, Greedy, SessionOptions};
+use kvscatter_session::{Generator, Greedy, KvSession, SessionOptions};
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -34,6 +34,39 @@ fn converted_decoders_score_each_sample_as_alone() {
         converted.model.save_with_weights(&path, Weights::Copy).unwrap();
         (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
     }
+}
+
+/// The attention multiplies rows that nothing sees by zero: NaN must not stay in them.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn nan_of_what_is_forgotten_reaches_nobody() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [model, weights] = ["model.onnx", "model.onnx.data"].map(|name| folder.path().join(name));
+    std::fs::copy(testdata("mobius-llama-static"), &model).unwrap();
+    let mut values =
+        std::fs::read(testdata("mobius-llama-static").with_file_name("model.onnx.data")).unwrap();
+    // The embedding, [256, 64], is what comes first.
+    let token_13 = &mut values[13 * 64 * 4..14 * 64 * 4];
+    token_13.as_chunks_mut().0.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
+    std::fs::write(&weights, values).unwrap();
+    let mut session = KvSession::open(&engine, &model, SessionOptions::default()).unwrap();
+    let score = |session: &mut KvSession, sample, token| {
+        session.step(&[(sample, &[token])]).unwrap().last(sample).unwrap().to_vec()
+    };
+    let fresh = session.add().unwrap();
+    let want = [1, 2].map(|token| score(&mut session, fresh, token));
+    session.remove(fresh).unwrap();
+    let bad = session.add().unwrap();
+    assert_eq!(score(&mut session, bad, 1), want[0]);
+    let scores = session.step(&[(bad, &[13, 5])]).unwrap();
+    assert!(scores.last(bad).unwrap().iter().all(|score| score.is_nan()));
+    session.truncate(bad, 1).unwrap();
+    assert_eq!(score(&mut session, bad, 2), want[1], "cut");
+    session.step(&[(bad, &[13, 13])]).unwrap();
+    session.remove(bad).unwrap();
+    let next = session.add().unwrap();
+    assert_eq!(score(&mut session, next, 1), want[0], "removed");
 }
 
 /// All of these have the same weights. The last declares no head size: its weights tell.

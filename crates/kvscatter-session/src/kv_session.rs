@@ -5,11 +5,12 @@ use std::path::Path;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 
+use crate::caches::Caches;
 use crate::places::Places;
 use crate::rounds::{Limits, Round, rounds};
 use crate::{
-    CachePort, Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Rows, Runner, Sample,
-    Scores, Tensor,
+    CachePort, Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Runner, Sample, Scores,
+    Tensor,
 };
 
 /// How a session is opened.
@@ -44,8 +45,7 @@ impl Default for SessionOptions {
 pub struct KvSession {
     runner: Runner,
     places: Places,
-    caches: Vec<Tensor>,
-    rows: Vec<Rows>,
+    caches: Caches,
     written: u64,
     copied: u64,
 }
@@ -79,9 +79,8 @@ impl KvSession {
         MemoryReport::check(&interface, batch, capacity, options.memory)?;
         let session = engine.load(model, Options { threads: options.threads })?;
         let runner = Runner::new(session, interface);
-        let caches = runner.caches(batch, capacity)?;
-        let rows = runner.interface.caches.iter().map(|cache| Rows::of(cache, capacity)).collect();
-        Ok(Self { runner, places: Places::new(batch, capacity), caches, rows, written: 0, copied: 0 })
+        let caches = Caches::new(&runner, batch, capacity)?;
+        Ok(Self { runner, places: Places::new(batch, capacity), caches, written: 0, copied: 0 })
     }
 
     /// How many places the batch has.
@@ -110,10 +109,16 @@ impl KvSession {
 
     /// Takes a free place: an empty sample.
     ///
+    /// The rows that were written there before, padding included, are set to zero: attention may multiply rows that
+    /// nothing sees by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the next one's scores.
+    /// That takes as long as there are rows, whatever the capacity; a place that is new costs nothing.
+    ///
     /// # Errors
     /// [`Error::BatchFull`].
     pub fn add(&mut self) -> Result<Sample, Error> {
-        self.places.add()
+        let sample = self.places.add()?;
+        self.caches.forget(sample.place, 0);
+        Ok(sample)
     }
 
     /// Gives a sample's place back. The others stay where they are.
@@ -125,12 +130,15 @@ impl KvSession {
     }
 
     /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No
-    /// byte moves: the rows are behind the length, and are written over by the next step.
+    /// row moves: those behind the length are set to zero, as [`add`](Self::add) does it, and written over by the next
+    /// step.
     ///
     /// # Errors
     /// [`Error::NoSuchSample`]; [`Error::TruncateBeyond`] if it is not that long.
     pub fn truncate(&mut self, sample: Sample, length: usize) -> Result<(), Error> {
-        self.places.truncate(sample, length)
+        self.places.truncate(sample, length)?;
+        self.caches.forget(sample.place, length);
+        Ok(())
     }
 
     /// How many tokens of a sample are in the cache.
@@ -193,7 +201,7 @@ impl KvSession {
     /// A cache, as it is after the last step: the `index`th of [`Interface::caches`].
     #[must_use]
     pub fn cache(&self, index: usize) -> Option<&Tensor> {
-        self.caches.get(index)
+        self.caches.tensors.get(index)
     }
 
     fn run(&mut self, tokens: &[(Sample, &[i64])], chunk: usize, only_last: bool) -> Result<Scores, Error> {
@@ -237,48 +245,14 @@ impl KvSession {
     }
 
     fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, Error> {
-        let kept = self.keep(round);
-        let at: Vec<usize> = self.caches.iter().map(Tensor::address).collect();
-        let ran = self.runner.in_place(inputs, &mut self.caches, round.feed.width);
-        self.put_back(round, &kept);
-        let (logits, present_at) = ran?;
-        for ((cache, at), present_at) in self.caches.iter().zip(at).zip(present_at) {
-            self.copied += if at == present_at { 0 } else { bytes(cache.len()) };
-        }
-        let rows = round.feed.samples.len() * round.feed.width;
-        self.written += self.rows.iter().map(|of| bytes(of.row() * rows)).sum::<u64>();
+        let kept = self.caches.keep(&round.kept);
+        let starts = round.feed.samples.iter().map(|sample| sample.start);
+        let ran = self.caches.run(&mut self.runner, inputs, starts, round.feed.width);
+        self.caches.put_back(&round.kept, &kept);
+        let (logits, wrote) = ran?;
+        self.written += wrote.written;
+        self.copied += wrote.copied;
         Ok(logits)
-    }
-
-    /// The rows in use that a round's padding will be written over.
-    fn keep(&self, round: &Round) -> Vec<u8> {
-        let mut kept = Vec::new();
-        for (cache, rows) in self.caches.iter().zip(&self.rows) {
-            for (place, slots) in &round.kept {
-                for run in rows.runs(*place, slots.clone()) {
-                    match cache.bytes().get(run.clone()) {
-                        Some(row) => kept.extend_from_slice(row),
-                        // A cache that the engine lost: there is nothing to keep, and the others' rows stay in order.
-                        None => kept.resize(kept.len() + run.len(), 0),
-                    }
-                }
-            }
-        }
-        kept
-    }
-
-    fn put_back(&mut self, round: &Round, mut kept: &[u8]) {
-        for (cache, rows) in self.caches.iter_mut().zip(&self.rows) {
-            for (place, slots) in &round.kept {
-                for run in rows.runs(*place, slots.clone()) {
-                    let Some((first, rest)) = kept.split_at_checked(run.len()) else { return };
-                    if let Some(target) = cache.bytes_mut().get_mut(run) {
-                        target.copy_from_slice(first);
-                    }
-                    kept = rest;
-                }
-            }
-        }
     }
 
     /// Everything that can be wrong with a step, before it is run.

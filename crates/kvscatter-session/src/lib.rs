@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod apart;
+mod caches;
 mod decoder;
 mod engine;
 mod error;

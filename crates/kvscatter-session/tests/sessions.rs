@@ -21,9 +21,13 @@ fn model(name: &str) -> PathBuf {
 }
 
 fn session(batch: usize) -> KvSession {
+    with_fault(batch, Fault::None)
+}
+
+fn with_fault(batch: usize, fault: Fault) -> KvSession {
     let options =
         SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() };
-    KvSession::open(&Fake(Fault::None), &model(STATIC), options).unwrap()
+    KvSession::open(&Fake(fault), &model(STATIC), options).unwrap()
 }
 
 /// The scores after each of these tokens, in a session of their own.
@@ -105,8 +109,7 @@ fn foreign() -> Sample {
 
 #[test]
 fn an_engine_that_fails_leaves_the_lengths() {
-    let options = SessionOptions { batch: Some(1), capacity: Some(CAPACITY), ..SessionOptions::default() };
-    let mut session = KvSession::open(&Fake(Fault::RefusesLastSlot), &model(STATIC), options).unwrap();
+    let mut session = with_fault(1, Fault::RefusesLastSlot);
     let sample = session.add().unwrap();
     let tokens: Vec<i64> = (0..64).collect();
     session.step(&[(sample, &tokens[..62])]).unwrap();
@@ -114,10 +117,28 @@ fn an_engine_that_fails_leaves_the_lengths() {
     assert_eq!(session.length(sample).unwrap(), 62);
 }
 
+/// The engine multiplies rows that nothing sees by zero.
+#[test]
+fn nan_of_what_is_forgotten_reaches_nobody() {
+    let mut session = with_fault(2, Fault::NanInPadding);
+    let (long, short) = (session.add().unwrap(), session.add().unwrap());
+    let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5])]).unwrap();
+    assert!(ragged.last(short).unwrap().iter().all(|score| score.is_nan()));
+    session.truncate(short, 1).unwrap();
+    assert_eq!(session.step(&[(short, &[6])]).unwrap().last(short).unwrap(), alone(&[5, 6])[1]);
+    session.step(&[(long, &[7, 8])]).unwrap();
+    session.remove(short).unwrap();
+    session.step(&[(long, &[9, 10])]).unwrap();
+    let next = session.add().unwrap();
+    assert_eq!(next.place(), short.place());
+    assert_eq!(session.step(&[(next, &[3])]).unwrap().last(next).unwrap(), alone(&[3])[0]);
+    let all = [1, 2, 3, 4, 7, 8, 9, 10, 11];
+    assert_eq!(session.step(&[(long, &[11])]).unwrap().last(long).unwrap(), alone(&all)[8]);
+}
+
 #[test]
 fn a_copy_is_counted() {
-    let options = SessionOptions { batch: Some(2), capacity: Some(CAPACITY), ..SessionOptions::default() };
-    let mut session = KvSession::open(&Fake(Fault::Copied), &model(STATIC), options).unwrap();
+    let mut session = with_fault(2, Fault::Copied);
     let sample = session.add().unwrap();
     session.step(&[(sample, &[1])]).unwrap();
     assert_eq!(session.copied(), session.memory().total);

@@ -1,0 +1,93 @@
+//! The caches of a session, and the rows of a place in all of them.
+
+use std::ops::Range;
+
+use crate::kv_session::bytes;
+use crate::{Error, Logits, Rows, Runner, Tensor};
+
+/// The caches of a batch, `[batch, …, capacity, …]`.
+pub(crate) struct Caches {
+    pub(crate) tensors: Vec<Tensor>,
+    rows: Vec<Rows>,
+    /// How many slots of each place, from the first, have been written since they were zeros.
+    written: Vec<usize>,
+}
+
+/// What a run did to the caches, in bytes.
+pub(crate) struct Wrote {
+    pub(crate) written: u64,
+    pub(crate) copied: u64,
+}
+
+impl Caches {
+    /// Caches of zeros.
+    pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, Error> {
+        let tensors = runner.caches(batch, capacity)?;
+        let rows = runner.interface.caches.iter().map(|cache| Rows::of(cache, capacity)).collect();
+        Ok(Self { tensors, rows, written: vec![0; batch] })
+    }
+
+    /// Runs a step that writes `width` rows of every place from these slots on.
+    pub(crate) fn run(
+        &mut self,
+        runner: &mut Runner,
+        inputs: &[(String, Tensor)],
+        starts: impl Iterator<Item = usize>,
+        width: usize,
+    ) -> Result<(Logits, Wrote), Error> {
+        // Before the run: one that fails may have written.
+        for (written, start) in self.written.iter_mut().zip(starts) {
+            *written = (*written).max(start + width);
+        }
+        let at: Vec<usize> = self.tensors.iter().map(Tensor::address).collect();
+        let (logits, present_at) = runner.in_place(inputs, &mut self.tensors, width)?;
+        let moved = self.tensors.iter().zip(at).zip(present_at).filter(|((_, at), present)| at != present);
+        let rows = self.written.len() * width;
+        let wrote = Wrote {
+            written: self.rows.iter().map(|of| bytes(of.row() * rows)).sum(),
+            copied: moved.map(|((cache, _), _)| bytes(cache.len())).sum(),
+        };
+        Ok((logits, wrote))
+    }
+
+    /// The rows of places in these slots, to be [put back](Self::put_back).
+    pub(crate) fn keep(&self, slots: &[(usize, Range<usize>)]) -> Vec<u8> {
+        let mut kept = Vec::new();
+        for (cache, rows) in self.tensors.iter().zip(&self.rows) {
+            for run in slots.iter().flat_map(|(place, slots)| rows.runs(*place, slots.clone())) {
+                match cache.bytes().get(run.clone()) {
+                    Some(row) => kept.extend_from_slice(row),
+                    // A cache that the engine lost: there is nothing to keep, and the others' rows stay in order.
+                    None => kept.resize(kept.len() + run.len(), 0),
+                }
+            }
+        }
+        kept
+    }
+
+    pub(crate) fn put_back(&mut self, slots: &[(usize, Range<usize>)], mut kept: &[u8]) {
+        for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
+            for run in slots.iter().flat_map(|(place, slots)| rows.runs(*place, slots.clone())) {
+                let Some((first, rest)) = kept.split_at_checked(run.len()) else { return };
+                if let Some(target) = cache.bytes_mut().get_mut(run) {
+                    target.copy_from_slice(first);
+                }
+                kept = rest;
+            }
+        }
+    }
+
+    /// Zeroes what a place has written from this slot on. Nothing sees those rows, but attention may multiply them by
+    /// zero, which turns an infinity or NaN into NaN.
+    pub(crate) fn forget(&mut self, place: usize, from: usize) {
+        let Some(written) = self.written.get_mut(place).filter(|written| **written > from) else { return };
+        let slots = from..std::mem::replace(written, from);
+        for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
+            for run in rows.runs(place, slots.clone()) {
+                if let Some(forgotten) = cache.bytes_mut().get_mut(run) {
+                    forgotten.fill(0);
+                }
+            }
+        }
+    }
+}
