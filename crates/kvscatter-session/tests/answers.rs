@@ -1,0 +1,194 @@
+//! What engines may answer that no decoder should: each is an error of its own, and the lengths are as before.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_session::{
+    Engine, Error, Generator, Greedy, KvSession, Memory, Options, Ran, Session, SessionOptions, Step, Tensor,
+};
+
+const STATIC: &str = "mobius-llama-static";
+const GROWING: &str = "mobius-llama-dynamic";
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
+}
+
+/// An engine that computes nothing: the test gives the answer to each run of so many samples and tokens.
+#[derive(Clone, Copy)]
+struct Answers(fn(&mut Step<'_>, usize, usize) -> Result<Vec<Tensor>, Error>);
+
+impl Engine for Answers {
+    fn name(&self) -> &'static str {
+        "answers"
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn device(&self) -> &'static str {
+        "CPU"
+    }
+
+    fn load(&self, _: &Path, _: Options) -> Result<Box<dyn Session>, Error> {
+        Ok(Box::new(*self))
+    }
+}
+
+impl Session for Answers {
+    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+        let bytes = vec![0; element.storage_len(shape).unwrap()];
+        Tensor::of_memory(element, shape, Box::new(Losable(bytes)))
+    }
+
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+        let tokens = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1;
+        let &[batch, width] = tokens.shape() else { panic!("tokens of {:?}", tokens.shape()) };
+        let returned = self.0(&mut step, batch, width)?;
+        let present_at = step.shared.iter().map(|shared| shared.cache.address()).collect();
+        Ok(Ran { returned, present_at, elapsed: Duration::ZERO })
+    }
+}
+
+/// Memory that an engine can lose.
+struct Losable(Vec<u8>);
+
+impl Memory for Losable {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// Logits of this shape, in which token 7 is the most likely.
+fn logits(shape: &[usize]) -> Tensor {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<i64> = (0..count).map(|index| i64::from(index % 256 == 7)).collect();
+    Tensor::integers(ElementType::Float32, shape, &values).unwrap()
+}
+
+fn open(engine: Answers) -> KvSession {
+    let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+    KvSession::open(&engine, &model(STATIC), options).unwrap()
+}
+
+#[test]
+fn logits_of_another_shape_or_type_are_an_error() {
+    let answers: [(Answers, &[usize]); 5] = [
+        (Answers(|_, batch, _| Ok(vec![logits(&[batch, 256])])), &[2, 256]),
+        (Answers(|_, batch, width| Ok(vec![logits(&[batch + 1, width, 256])])), &[3, 3, 256]),
+        (Answers(|_, batch, width| Ok(vec![logits(&[batch, width + 1, 256])])), &[2, 4, 256]),
+        (Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 0])])), &[2, 3, 0]),
+        (Answers(|_, _, _| Ok(vec![logits(&[])])), &[]),
+    ];
+    for (answer, want) in answers {
+        let mut session = open(answer);
+        let sample = session.add().unwrap();
+        let error = session.step(&[(sample, &[1, 2, 3])]).unwrap_err();
+        let Error::LogitsShape { output, shape, batch, width } = &error else { panic!("{error}") };
+        assert_eq!((output.as_str(), shape.as_slice(), *batch, *width), ("logits", want, 2, 3));
+        assert_eq!(session.length(sample).unwrap(), 0);
+    }
+    let integers =
+        |_: &mut Step<'_>, batch, width| Ok(vec![Tensor::zeros(ElementType::Int64, &[batch, width, 256])?]);
+    let mut session = open(Answers(integers));
+    let sample = session.add().unwrap();
+    let error = session.step(&[(sample, &[1])]).unwrap_err();
+    assert!(matches!(error, Error::LogitsElement { element: ElementType::Int64, .. }), "{error}");
+    let mut session = open(Answers(|_, _, _| Ok(vec![])));
+    let sample = session.add().unwrap();
+    assert!(matches!(session.step(&[(sample, &[1])]), Err(Error::NoLogits)));
+}
+
+#[test]
+fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
+    let mut session = open(Answers(|step, batch, width| {
+        if width > 1 {
+            return Ok(vec![logits(&[batch, width, 256])]);
+        }
+        let lost = &mut step.shared[1];
+        lost.cache.memory_mut::<Losable>().unwrap().0.clear();
+        Err(Error::CacheLost { engine: "answers 1".to_owned(), cache: lost.past.to_owned() })
+    }));
+    let (full, other) = (session.add().unwrap(), session.add().unwrap());
+    session.step(&[(full, &[1; 64])]).unwrap();
+    for _ in 0..2 {
+        // The full sample's rows are kept and put back, where they are still there.
+        let error = session.step(&[(other, &[1])]).unwrap_err();
+        assert!(matches!(&error, Error::CacheLost { cache, .. } if cache == "value_cache.0"), "{error}");
+        assert_eq!((session.length(full).unwrap(), session.length(other).unwrap()), (64, 0));
+    }
+    session.truncate(full, 3).unwrap();
+    session.remove(other).unwrap();
+    session.add().unwrap();
+    assert_eq!(session.cache(1).unwrap().bytes(), []);
+}
+
+#[test]
+fn scores_that_are_no_numbers_choose_no_token() {
+    // NaN for the second prompt.
+    let engine = Answers(|_, batch, width| {
+        let mut logits = logits(&[batch, width, 256]);
+        let second = width * 256 * 4;
+        let nan = logits.bytes_mut()[second..2 * second].as_chunks_mut().0;
+        nan.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
+        Ok(vec![logits])
+    });
+    for name in [STATIC, GROWING] {
+        let generate = |prompts: &[Vec<i64>]| {
+            let generator = Generator::open(&engine, &model(name), 2, SessionOptions::default()).unwrap();
+            let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
+            generator.generate(prompts, &greedy, &mut |_| ())
+        };
+        let refused = generate(&[vec![1, 2], vec![3, 4]]);
+        assert!(matches!(refused, Err(Error::NotANumber { prompt: 1 })), "{name}");
+        assert_eq!(generate(&[vec![1, 2]]).unwrap().samples, [[7, 7, 7]], "{name}");
+    }
+}
+
+#[test]
+fn a_model_of_one_token_a_step_takes_its_prompts_so() {
+    let engine = Answers(|_, batch, width| {
+        assert_eq!(width, 1);
+        Ok(vec![logits(&[batch, 1, 256])])
+    });
+    for name in [STATIC, GROWING] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("model.onnx");
+        decode_only(name).save(&file).unwrap();
+        let generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
+        let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
+        let generated = generator.generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ()).unwrap();
+        assert_eq!(generated.samples, [[7, 7, 7]; 2], "{name}");
+        // Three tokens of each prompt and two that were generated: the last is not fed.
+        let slots = if name == GROWING { 5 } else { 1 };
+        assert_eq!(generated.written_per_step, 2 * slots * 4 * 32 * 4, "{name}");
+    }
+}
+
+/// The model, with one token of each sample in every step.
+fn decode_only(name: &str) -> Model {
+    let mut loaded = Model::load(&model(name)).unwrap();
+    let graph = loaded.proto_mut().graph.as_option_mut().unwrap();
+    for input in graph
+        .input
+        .iter_mut()
+        .filter(|input| ["input_ids", "position_ids"].contains(&input.name.as_deref().unwrap_or_default()))
+    {
+        let Some(TypeValue::TensorType(tensor)) = input.r#type.as_option_mut().unwrap().value.as_mut() else {
+            panic!("{input:?} is no tensor")
+        };
+        tensor.shape.as_option_mut().unwrap().dim[1].value = Some(DimValue::DimValue(1));
+    }
+    loaded
+}
