@@ -208,15 +208,24 @@ impl Iterator for Ahead<'_> {
     }
 }
 
-/// Runs of `N` bytes: the length is in the code, and the compiler moves it through registers.
+/// Runs of `N` bytes, less than a [`LINE`] or a number of them: the length is in the code, and the compiler moves it
+/// through registers.
 pub(super) struct Fixed<const N: usize>;
 
 impl<const N: usize> Run for Fixed<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         debug_assert_eq!(len, N, "a kernel for other runs");
-        // SAFETY: the caller's, for `N` bytes: the contract of [`Kernel`] is that runs are as long.
-        unsafe { ptr::copy_nonoverlapping(src, dst, N) };
+        let mut at = 0;
+        // A line's worth at a time: of one longer copy the compiler makes stores that go down, and those take twice
+        // as long where destinations do not begin with a line and meet in one set of the first-level cache.
+        while at < N {
+            let piece = if N < LINE { N } else { LINE };
+            // SAFETY: the caller's, for `N` bytes: the contract of [`Kernel`] is that runs are as long. `N` is less
+            // than a line or a number of them, so that `at + piece` is at most `N`.
+            unsafe { ptr::copy_nonoverlapping(src.wrapping_add(at), dst.wrapping_add(at), piece) };
+            at = at.wrapping_add(piece);
+        }
     }
 
     #[inline(always)]
