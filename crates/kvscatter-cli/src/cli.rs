@@ -1,6 +1,6 @@
 //! The command line: every command, its arguments and the help that teaches them.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{apply, bench, cases, certify, convert, generate, inspect, lower, plan, run, verify};
 
@@ -35,6 +35,22 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The arguments of this process, or what to say instead.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    let mut command = with_negative_numbers(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Every option takes the negative number behind it, so that its own parser says what is wrong with that.
+fn with_negative_numbers(command: Clap) -> Clap {
+    let takes = |arg: clap::Arg| {
+        let is_option = arg.get_action().takes_values() && !arg.is_positional();
+        arg.allow_negative_numbers(is_option)
+    };
+    command.mut_args(takes).mut_subcommands(with_negative_numbers)
 }
 
 #[derive(Debug, Subcommand)]

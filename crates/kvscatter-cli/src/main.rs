@@ -16,6 +16,7 @@ mod compare;
 mod engines;
 mod error;
 mod files;
+mod numbers;
 mod operators;
 mod options;
 mod output;
@@ -25,10 +26,8 @@ mod values;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
-use cli::Cli;
 use error::Error;
 use output::Output;
 
@@ -40,7 +39,7 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => return said(error.print()),
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

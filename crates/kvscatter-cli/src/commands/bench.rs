@@ -18,6 +18,7 @@ use kvscatter_bench::{
 use crate::Outcome;
 use crate::error::Error;
 use crate::files;
+use crate::numbers::whole;
 use crate::operators::{element_type, mode};
 use crate::output::{Output, progress};
 use document::Document;
@@ -56,11 +57,11 @@ Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage."
 )]
 pub(crate) struct Bench {
     /// The cache: 8,8,4096,128 is batch, heads, capacity, head size
-    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE")]
+    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE", allow_hyphen_values = true, value_parser = whole::<usize>)]
     shape: Vec<usize>,
 
     /// Rows written per sample
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<usize>)]
     rows: usize,
 
     /// Element type, such as f16, bf16, f32, i8 or int4
@@ -68,7 +69,7 @@ pub(crate) struct Bench {
     element: ElementType,
 
     /// Sequence dimension of the cache
-    #[arg(long, default_value_t = -2, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = -2, value_parser = whole::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity
@@ -94,7 +95,7 @@ pub(crate) struct Bench {
     cold: Option<Temperature>,
 
     /// Layers of a cold run [default: 8]
-    #[arg(long, requires = "cold")]
+    #[arg(long, requires = "cold", value_parser = whole::<usize>)]
     layers: Option<usize>,
 
     /// Memory on pages of 4 KiB or 2 MiB
@@ -102,7 +103,7 @@ pub(crate) struct Bench {
     pages: Pages,
 
     /// Threads that share one write
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<usize>)]
     threads: usize,
 
     /// Time for all samples together

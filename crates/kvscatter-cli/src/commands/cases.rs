@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::Outcome;
 use crate::error::Error;
 use crate::files;
+use crate::numbers::whole;
 use crate::output::{Output, count, one_line, progress};
 use crate::refused::Refused;
 
@@ -38,11 +39,11 @@ pub(crate) struct Cases {
     output: PathBuf,
 
     /// Which cases
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>)]
     seed: u64,
 
     /// How many; from 624 on, every idea comes with every element type
-    #[arg(long, default_value_t = 624)]
+    #[arg(long, default_value_t = 624, value_parser = whole::<usize>)]
     count: usize,
 }
 

@@ -15,6 +15,7 @@ use crate::Outcome;
 use crate::engines::{self, EngineName};
 use crate::error::Error;
 use crate::files;
+use crate::numbers::whole;
 use crate::output::Output;
 
 /// Run a static-cache decoder and certify that its KV cache is written in place
@@ -60,27 +61,27 @@ pub(crate) struct Certify {
     ort_lib: Option<PathBuf>,
 
     /// Tokens in each sample's prompt [default: 7,3,5 as far as they fit]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run")]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', allow_hyphen_values = true, help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
     prompt: Option<Vec<NonZeroUsize>>,
 
     /// Samples in a batch [default: the model's, or 3]
-    #[arg(long, value_name = "N", help_heading = "What is run")]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
     batch: Option<NonZeroUsize>,
 
     /// Decode steps after the prompts [default: 16, or what fits]
-    #[arg(long, value_name = "N", help_heading = "What is run")]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<usize>)]
     steps: Option<usize>,
 
     /// Tokens in the largest chunk of a chunked prefill [default: 4]
-    #[arg(long, value_name = "N", help_heading = "What is run")]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
     chunk: Option<NonZeroUsize>,
 
     /// Slots of the caches, where the model leaves them open
-    #[arg(long, value_name = "N", help_heading = "What is run")]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
 
     /// What tokens and canaries are drawn from
-    #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run")]
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run", value_parser = whole::<u64>)]
     seed: u64,
 
     /// Threads of the engine; several may sum in another order
@@ -88,7 +89,7 @@ pub(crate) struct Certify {
     threads: NonZeroUsize,
 
     /// Largest absolute difference between logits that counts as equal [default: by type and magnitude]
-    #[arg(long, value_name = "A", allow_negative_numbers = true, value_parser = super::verify::tolerance)]
+    #[arg(long, value_name = "A", value_parser = super::verify::tolerance)]
     tolerance: Option<f64>,
 
     /// Do not time anything
@@ -96,7 +97,7 @@ pub(crate) struct Certify {
     no_timing: bool,
 
     /// Bytes that caches and logits may take at once
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT)]
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = whole::<u64>)]
     memory: u64,
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::weights::{self, File, WeightFiles};
 use crate::Outcome;
 use crate::error::Error;
+use crate::numbers::whole;
 use crate::output::{Output, count, one_line, table};
 
 /// Give a decoder a static cache that is written in place
@@ -37,7 +38,7 @@ pub(crate) struct Convert {
     output: PathBuf,
 
     /// Slots of each sample: the most tokens a sample can ever have
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     max_seq: usize,
 
     /// How files of weights come into another folder

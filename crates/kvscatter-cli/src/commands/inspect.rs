@@ -15,6 +15,7 @@ use kvscatter_onnx::decoder::{At, Cache, Decoder, Hazard, Refusal};
 use crate::Outcome;
 use crate::commands::run::{Dim, unique};
 use crate::error::Error;
+use crate::numbers::whole;
 use crate::output::Output;
 
 /// Tokens in the cache where neither the user nor the model says how many.
@@ -38,15 +39,15 @@ pub(crate) struct Inspect {
     model: PathBuf,
 
     /// Samples
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<NonZeroUsize>)]
     batch: NonZeroUsize,
 
     /// Tokens of each in the cache [default: the model's capacity, or 2048]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     length: Option<usize>,
 
     /// Tokens a static cache would have room for [default: the model's capacity, or --length]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<NonZeroUsize>)]
     max_seq: Option<NonZeroUsize>,
 
     /// The size of a symbolic dimension that the costs need, or of an unnamed one as `PAST[AXIS]`

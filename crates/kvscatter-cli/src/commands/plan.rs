@@ -60,7 +60,7 @@ pub(crate) enum Plan {
 #[derive(Debug, Args)]
 pub(crate) struct Planned<O: Args> {
     /// The cache: a shape or a file
-    #[arg(long, value_name = "SHAPE|FILE", visible_aliases = ["past-cache", "past"])]
+    #[arg(long, value_name = "SHAPE|FILE", visible_aliases = ["past-cache", "past"], allow_hyphen_values = true)]
     cache: Operand,
 
     /// What would be written: a shape or a file

@@ -22,6 +22,7 @@ use crate::compare::{Mismatch, Tolerance, compare};
 use crate::engines::{EngineName, Runtime};
 use crate::error::Error;
 use crate::files::{self, Location};
+use crate::numbers::whole;
 use crate::output::Output;
 use inputs::Input;
 use subject::{Ran, Subject};
@@ -68,7 +69,7 @@ pub(crate) struct Run {
     dims: Vec<Dim>,
 
     /// What generated inputs are made from
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>)]
     seed: u64,
 
     /// Fail unless every cache is written in place
@@ -88,11 +89,11 @@ pub(crate) struct Run {
     ort_lib: Option<PathBuf>,
 
     /// Relative tolerance of expected outputs [default: none, or of engines 0.001]
-    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = super::verify::tolerance)]
+    #[arg(long, value_name = "R", value_parser = super::verify::tolerance)]
     rtol: Option<f64>,
 
     /// Absolute tolerance [default: none, or of engines 1e-7]
-    #[arg(long, value_name = "A", allow_negative_numbers = true, value_parser = super::verify::tolerance)]
+    #[arg(long, value_name = "A", value_parser = super::verify::tolerance)]
     atol: Option<f64>,
 }
 

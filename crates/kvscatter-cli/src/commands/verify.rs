@@ -49,11 +49,11 @@ pub(crate) struct Verify {
     actual: Option<PathBuf>,
 
     /// Relative tolerance: |actual - expected| <= atol + rtol * |expected|
-    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = tolerance)]
+    #[arg(long, value_name = "R", value_parser = tolerance)]
     rtol: Option<f64>,
 
     /// Absolute tolerance
-    #[arg(long, value_name = "A", allow_negative_numbers = true, value_parser = tolerance)]
+    #[arg(long, value_name = "A", value_parser = tolerance)]
     atol: Option<f64>,
 }
 

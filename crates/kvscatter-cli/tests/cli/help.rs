@@ -124,6 +124,48 @@ fn usage_errors_are_one_line() {
     insta::assert_snapshot!(answers.concat());
 }
 
+/// Every option that takes a whole number, and the least that it takes before the library is asked.
+const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
+    ("generate m.onnx --prompt-ids 1", &[("tokens", 1), ("chunk", 1), ("capacity", 1), ("memory", 0)]),
+    (
+        "certify m.onnx",
+        &[
+            ("prompt", 1),
+            ("batch", 1),
+            ("steps", 0),
+            ("chunk", 1),
+            ("capacity", 1),
+            ("seed", 0),
+            ("memory", 0),
+        ],
+    ),
+    ("inspect m.onnx", &[("batch", 1), ("length", 0), ("max-seq", 1)]),
+    ("convert m.onnx -o o.onnx", &[("max-seq", 0)]),
+    ("cases -o d", &[("seed", 0), ("count", 0)]),
+    ("bench --cold", &[("shape", 0), ("rows", 0), ("layers", 0), ("threads", 0)]),
+];
+
+#[test]
+fn what_is_wrong_with_a_number_is_said_for_people() {
+    let folder = Folder::new();
+    for (line, options) in NUMBERS {
+        for (option, least) in options {
+            for (value, says) in [
+                ("-1".to_owned(), format!("must be at least {least}")),
+                ((least - 1).to_string(), format!("must be at least {least}")),
+                ("99999999999999999999".to_owned(), "too large".to_owned()),
+                ("x".to_owned(), "must be a whole number".to_owned()),
+            ] {
+                let refused = folder.run(&format!("{line} --{option} {value}")).refused();
+                let begins = format!("error: invalid value '{value}' for '--{option} <");
+                let ends = format!("': {says} (--help says more)");
+                let is_said = refused.starts_with(&begins) && refused.trim_end().ends_with(&ends);
+                assert!(is_said, "{line} --{option} {value}: {refused}");
+            }
+        }
+    }
+}
+
 #[test]
 fn asking_for_nothing_shows_the_help() {
     let folder = Folder::new();

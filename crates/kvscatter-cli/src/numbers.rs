@@ -1,0 +1,53 @@
+//! Whole numbers on the command line: what is wrong with one, in words for people.
+
+use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
+
+/// A value parser for numbers that begin at 0 or 1, or, of a signed type, below.
+pub(crate) fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse::<T>().map_err(|error| {
+        let digits = text.strip_prefix('-').unwrap_or_default();
+        let is_negative = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        match error.kind() {
+            IntErrorKind::PosOverflow => "too large".to_owned(),
+            IntErrorKind::NegOverflow => "too small".to_owned(),
+            IntErrorKind::InvalidDigit if is_negative => at_least::<T>(),
+            IntErrorKind::Zero => at_least::<T>(),
+            _ => "must be a whole number".to_owned(),
+        }
+    })
+}
+
+/// Of an unsigned type: the others have no such limit.
+fn at_least<T: FromStr>() -> String {
+    format!("must be at least {}", if "0".parse::<T>().is_ok() { 0 } else { 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::whole;
+
+    #[test]
+    fn what_is_wrong_is_said_for_people() {
+        assert_eq!(whole::<NonZeroUsize>("3").map(NonZeroUsize::get), Ok(3));
+        for (text, says) in [
+            ("0", "must be at least 1"),
+            ("-1", "must be at least 1"),
+            ("-99999999999999999999", "must be at least 1"),
+            ("99999999999999999999", "too large"),
+            ("x", "must be a whole number"),
+            ("-x", "must be a whole number"),
+            ("-", "must be a whole number"),
+            ("", "must be a whole number"),
+            ("1.5", "must be a whole number"),
+        ] {
+            assert_eq!(whole::<NonZeroUsize>(text).unwrap_err(), says, "{text:?}");
+        }
+        assert_eq!(whole::<u64>("0"), Ok(0));
+        assert_eq!(whole::<u64>("-1").unwrap_err(), "must be at least 0");
+        assert_eq!(whole::<i64>("-1"), Ok(-1));
+        assert_eq!(whole::<i64>("-99999999999999999999").unwrap_err(), "too small");
+    }
+}
