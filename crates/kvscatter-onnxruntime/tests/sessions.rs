@@ -5,6 +5,7 @@
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
 mod churn;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
@@ -80,7 +81,7 @@ fn exports_of_one_decoder_generate_the_same_tokens() {
         ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
             let options = SessionOptions::default();
             let generator = Generator::open(&engine, &testdata(name), prompts.len(), options).unwrap();
-            generator.generate(&prompts, &greedy, &mut |_| ()).unwrap().samples
+            generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples
         });
     assert!(others.iter().all(|samples| *samples == first), "{first:?} {others:?}");
 }

@@ -1,8 +1,10 @@
 //! Greedy generation in one call.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use kvscatter_session::{Generated, Generator, Greedy, SessionOptions};
+use kvscatter_session::{Generated, Generator, Greedy, Progress, SessionOptions};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -24,6 +26,10 @@ use crate::session_error::raise;
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime: Those of `KvSession`.
 ///     chunk: The most tokens of one prompt in a run of the model.
+///     progress: Called after every token, with the number of tokens that each prompt has been given and the number of
+///         prompts that go on. What it raises ends the generation.
+///
+/// Ctrl-C interrupts between two tokens.
 ///
 /// Returns:
 ///     `Generated`: the tokens after each prompt, and what they cost.
@@ -33,10 +39,10 @@ use crate::session_error::raise;
 ///     PositionError: Before anything is run, for a token that the model does not have, and for a prompt that has no room
 ///         for its continuation.
 #[pyfunction]
-#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, onnxruntime=None))]
+#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, onnxruntime=None, progress=None))]
 #[pyo3(
     text_signature = "(path, prompts, tokens, *, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
-    onnxruntime=None)"
+    onnxruntime=None, progress=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "what generation takes, by keyword")]
 pub(crate) fn generate<'py>(
@@ -50,18 +56,43 @@ pub(crate) fn generate<'py>(
     memory: u64,
     chunk: usize,
     onnxruntime: Option<PathBuf>,
+    progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    if progress.as_ref().is_some_and(|progress| !progress.is_callable()) {
+        return Err(PyTypeError::new_err("progress must be callable or None"));
+    }
+    let progress = progress.map(Bound::unbind);
     let list = |values: Indices| values.values().unwrap_or_default().to_vec();
     let prompts = prompts.try_iter()?.map(|prompt| Ok(list(Indices::of(Some(&prompt?), "prompts")?)));
     let prompts = prompts.collect::<PyResult<Vec<Vec<i64>>>>()?;
     let greedy = Greedy { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
     let engine = runtime::load(py, onnxruntime)?;
     let options = SessionOptions { batch: None, capacity, threads, memory };
+    let mut raised = None;
+    let mut tell = |at: Progress| match Python::attach(|py| tell_caller(py, progress.as_ref(), at)) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            raised = Some(error);
+            ControlFlow::Break(())
+        }
+    };
     let generated = py.detach(|| {
         let generator = Generator::open(&engine, &path, prompts.len(), options)?;
-        generator.generate(&prompts, &greedy, &mut |_| {})
+        generator.generate(&prompts, &greedy, &mut tell)
     });
-    told(py, generated.map_err(|error| raise(py, &error))?)
+    match raised {
+        Some(error) => Err(error),
+        None => told(py, generated.map_err(|error| raise(py, &error))?),
+    }
+}
+
+/// Lets the handlers of signals run, such as that of Ctrl-C, and tells the caller.
+fn tell_caller(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> PyResult<()> {
+    py.check_signals()?;
+    match progress {
+        Some(progress) => progress.call1(py, (at.tokens, at.samples)).map(drop),
+        None => Ok(()),
+    }
 }
 
 fn told(py: Python<'_>, generated: Generated) -> PyResult<Bound<'_, PyAny>> {

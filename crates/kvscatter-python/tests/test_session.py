@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -363,6 +365,49 @@ def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
         kvscatter.generate(GROWING, [A], 4).samples[0],
     )
     assert (len(one), one[:4]) == (8, again)
+
+
+def test_generate_tells_its_progress() -> None:
+    told: list[tuple[int, int]] = []
+    whole = kvscatter.generate(STATIC, [A, B], 5, progress=lambda *at: told.append(at)).samples
+    assert told == [(tokens, 2) for tokens in range(1, 6)]
+    told.clear()
+    assert whole[0][0] not in whole[1]
+    kvscatter.generate(STATIC, [A, B], 3, eos=whole[0][:1], progress=lambda *at: told.append(at))
+    assert told == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_what_progress_raises_ends_the_generation() -> None:
+    calls: list[int] = []
+
+    def stop(tokens: int, samples: int) -> None:
+        calls.append(tokens)
+        if tokens == 2:
+            raise LookupError(samples)
+
+    with pytest.raises(LookupError, match="1"):
+        kvscatter.generate(STATIC, [A], 9, progress=stop)
+    assert calls == [1, 2]
+    with pytest.raises(TypeError, match="progress must be callable"):
+        kvscatter.generate(STATIC, [A], 9, progress=3)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_interrupts_a_generation() -> None:
+    # Filled without running any Python, which would look for signals itself.
+    seen: list[int] = []
+
+    def interrupt() -> None:
+        while not seen:
+            time.sleep(0.001)
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    prompts = [[prompt % 256] for prompt in range(300)]
+    with pytest.raises(KeyboardInterrupt):
+        thread.start()
+        kvscatter.generate(STATIC, prompts, 60, progress=seen.insert)
+    thread.join()
+    assert 0 < len(seen) < 60
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 //! Greedy generation, over static and over growing caches.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,9 @@ impl Generator {
 
     /// Continues prompts of token ids, together in one batch.
     ///
+    /// `progress` is told of every token as soon as there is one more of each sample that goes on. When it breaks, the
+    /// generation ends with what there is.
+    ///
     /// # Errors
     /// Before anything is run, [`Error::PromptEmpty`], [`Error::PromptTokenUnknown`], [`Error::PromptTooLong`] where the
     /// last token would not fit, [`Error::BatchFull`] for more prompts than places, [`Error::Ragged`] for prompts of
@@ -100,7 +104,7 @@ impl Generator {
         mut self,
         prompts: &[Vec<i64>],
         greedy: &Greedy,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
         self.check(prompts, greedy)?;
         let mut batch = Batch::new(prompts.len(), greedy);
@@ -117,8 +121,8 @@ impl Generator {
         let started = Instant::now();
         for tokens in 1..=greedy.tokens {
             let samples = batch.active();
-            progress(Progress { tokens, samples });
-            if samples == 0 || tokens == greedy.tokens {
+            let told = progress(Progress { tokens, samples });
+            if told.is_break() || samples == 0 || tokens == greedy.tokens {
                 break;
             }
             self.decoder.end_all_but(&batch.is_active)?;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -148,7 +149,7 @@ fn scores_that_are_no_numbers_choose_no_token() {
         let generate = |prompts: &[Vec<i64>]| {
             let generator = Generator::open(&engine, &model(name), 2, SessionOptions::default()).unwrap();
             let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
-            generator.generate(prompts, &greedy, &mut |_| ())
+            generator.generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
         };
         let refused = generate(&[vec![1, 2], vec![3, 4]]);
         assert!(matches!(refused, Err(Error::NotANumber { prompt: 1 })), "{name}");
@@ -168,7 +169,9 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
         decode_only(name).save(&file).unwrap();
         let generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
         let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
-        let generated = generator.generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ()).unwrap();
+        let generated = generator
+            .generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
         assert_eq!(generated.samples, [[7, 7, 7]; 2], "{name}");
         // Three tokens of each prompt and two that were generated: the last is not fed.
         let slots = if name == GROWING { 5 } else { 1 };

@@ -7,10 +7,11 @@ mod churn;
 #[expect(dead_code, reason = "faults are planted in certificates only")]
 mod fake;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
-use kvscatter_session::{Error, Generator, Greedy, KvSession, Sample, SessionOptions, most_likely};
+use kvscatter_session::{Error, Generator, Greedy, KvSession, Progress, Sample, SessionOptions, most_likely};
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
@@ -176,7 +177,10 @@ fn static_and_growing_caches_generate_what_scores_say() {
             Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
         let mut seen = Vec::new();
         let greedy = Greedy { chunk, ..greedy.clone() };
-        let generated = generator.generate(&prompts, &greedy, &mut |progress| seen.push(progress.tokens));
+        let generated = generator.generate(&prompts, &greedy, &mut |progress| {
+            seen.push(progress.tokens);
+            ControlFlow::Continue(())
+        });
         assert_eq!(seen, (1..=9).collect::<Vec<_>>());
         generated.unwrap()
     };
@@ -204,7 +208,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
         |name| Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
     let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
-    let whole = open(STATIC).generate(&prompts, &greedy, &mut |_| ()).unwrap().samples;
+    let whole = open(STATIC).generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples;
     let eos = whole[0][3];
     let cut = |tokens: &[i64]| {
         let end = tokens.iter().position(|token| *token == eos).map_or(tokens.len(), |end| end + 1);
@@ -212,8 +216,29 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
     };
     for name in [STATIC, GROWING] {
         let greedy = Greedy { eos: vec![eos], ..greedy.clone() };
-        let ended = open(name).generate(&prompts, &greedy, &mut |_| ()).unwrap().samples;
+        let ended =
+            open(name).generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples;
         assert_eq!(ended, [cut(&whole[0]), cut(&whole[1])], "{name}");
+    }
+}
+
+#[test]
+fn a_generation_that_is_stopped_ends_with_what_there_is() {
+    let generate = |stop: usize| {
+        let generator =
+            Generator::open(&Fake(Fault::None), &model(STATIC), 1, SessionOptions::default()).unwrap();
+        let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
+        let mut told = |progress: Progress| match progress.tokens == stop {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        generator.generate(&[vec![1, 2, 3]], &greedy, &mut told).unwrap()
+    };
+    let whole = generate(10);
+    for stop in [1, 4, 9] {
+        let stopped = generate(stop);
+        assert_eq!(stopped.samples[0], whole.samples[0][..stop]);
+        assert_eq!((stopped.steps, stopped.decoded), (stop - 1, stop - 1));
     }
 }
 
@@ -225,7 +250,11 @@ fn prompts_that_cannot_be_continued_are_refused() {
     let says = |name, prompts: &[Vec<i64>], tokens| {
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
         let generator = open(name, 2).unwrap();
-        generator.generate(prompts, &greedy, &mut |_| ()).map(|_| ()).unwrap_err().to_string()
+        generator
+            .generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(says(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
     assert_eq!(
@@ -242,7 +271,12 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch has 2 places, and all are taken");
     let greedy = Greedy { tokens: 5, eos: Vec::new(), chunk: 8 };
-    assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut |_| ()).is_ok());
+    assert!(
+        open(STATIC, 1)
+            .unwrap()
+            .generate(&[vec![1; 60]], &greedy, &mut |_| ControlFlow::Continue(()))
+            .is_ok()
+    );
 }
 
 #[test]
@@ -252,7 +286,7 @@ fn caches_that_grow_stay_within_the_limit() {
     let generate = |tokens| {
         let generator = Generator::open(&Fake(Fault::None), &model(GROWING), 1, options).unwrap();
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
-        generator.generate(&[vec![1, 2, 3]], &greedy, &mut |_| ()).map(|_| ())
+        generator.generate(&[vec![1, 2, 3]], &greedy, &mut |_| ControlFlow::Continue(())).map(|_| ())
     };
     generate(3).unwrap();
     let refused = generate(4);

@@ -4,6 +4,7 @@ mod prompts;
 mod show;
 
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -94,6 +95,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Error>
     let greedy = Greedy { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
     let generated = generator.generate(&prompts, &greedy, &mut |progress| {
         bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
+        ControlFlow::Continue(())
     });
     bar.finish_and_clear();
     let done = show::Done {

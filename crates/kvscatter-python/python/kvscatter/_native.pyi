@@ -1,6 +1,6 @@
 """The compiled half of the package. What each function does is said by its docstring at run time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, Protocol, TypeAlias, final, overload
 
@@ -59,6 +59,7 @@ def generate(
     memory: int = 17179869184,
     chunk: int = 512,
     onnxruntime: str | PathLike[str] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Generated: ...
 
 @final

@@ -67,6 +67,7 @@ def run(session: kvscatter.KvSession) -> None:
     assert_type(scores.after(sample, 0), NDArray[np.float32])
     assert_type(session.memory().caches[0].shape, tuple[int, ...])
     assert_type(kvscatter.generate("model.onnx", [[1], np.array([2])], 8, eos=[0]).samples, list[list[int]])
+    kvscatter.generate("model.onnx", [[1]], 8, progress=print)
 
 
 def refused(error: kvscatter.PositionError) -> None:
