@@ -233,7 +233,7 @@ mod tests {
                     other => panic!("{name}: {}: {other:?}", entry.engine),
                 }
             }
-            assert_eq!(measured, if equal { report.entries.len() } else { 5 }, "{name}");
+            assert_eq!(measured, if equal { report.entries.len() } else { 6 }, "{name}");
         }
     }
 }

@@ -1,53 +1,76 @@
-//! The write alone, one cache: the core's call, the adapter twice, and `cat`.
+//! The write alone, one cache: the core's call, without candle and beside it, the adapter twice, and `cat`.
 
 use bytemuck::Pod;
-use candle_core::{Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 use kvscatter::Prepared;
 use kvscatter::spec::onnx;
 use kvscatter_bench::{Call, Case, Engine, Failed, Run, Scene, Unsupported};
 use kvscatter_candle::{TensorScatter, Writer};
 
-use crate::peers::candle::{Setup, publish};
+use crate::peers::candle::{Setup, allocated, left_out, publish};
 
 pub(super) const CORE: &str = "the core's call";
+pub(super) const FLOOR: &str = "the core's call after an operation of candle";
 pub(super) const WRITER: &str = "kvscatter-candle Writer";
 pub(super) const OPERATION: &str = "kvscatter-candle InplaceOp3";
 pub(super) const CAT: &str = "candle cat";
 
 pub(super) fn engines() -> Vec<Box<dyn Engine>> {
-    vec![Box::new(Core), Box::new(WithWriter), Box::new(WithOperation), Box::new(Cat)]
+    let core = |beside_candle| Box::new(Core { beside_candle });
+    vec![core(false), core(true), Box::new(WithWriter), Box::new(WithOperation), Box::new(Cat)]
 }
 
 /// The core on vectors, which is what candle's tensors are made of: on the scene's own memory the pages may differ.
-struct Core;
+struct Core {
+    /// Each call follows an in-place operation of candle that does nothing: what any such operation takes.
+    beside_candle: bool,
+}
+
+struct Nothing;
+
+impl InplaceOp2 for Nothing {
+    fn name(&self) -> &'static str {
+        "nothing"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        Ok(())
+    }
+}
 
 struct CoreRun<T> {
+    /// What the operation of candle gets, if there is one: the layout of one element takes least to be looked at.
+    operands: Option<[Tensor; 2]>,
     prepared: Prepared,
-    buffers: Option<[Vec<T>; 2]>,
+    /// Cache and update, from the elements on at which they begin.
+    buffers: Option<[(Vec<T>, usize); 2]>,
     starts: Vec<i64>,
 }
 
 impl Engine for Core {
     fn name(&self) -> &str {
-        CORE
+        if self.beside_candle { FLOOR } else { CORE }
     }
 
     fn prepare(&self, case: &Case, _: &Scene) -> Result<Box<dyn Run>, Unsupported> {
         let Setup { sides, .. } = Setup::new(case, 0)?;
         Ok(match sides.bits {
-            16 => Box::new(CoreRun::<u16>::new(case)?),
-            32 => Box::new(CoreRun::<u32>::new(case)?),
+            16 => Box::new(CoreRun::<u16>::new(case, self.beside_candle)?),
+            32 => Box::new(CoreRun::<u32>::new(case, self.beside_candle)?),
             bits => return Err(Unsupported(format!("is not compared at {bits} bits"))),
         })
     }
 }
 
 impl<T> CoreRun<T> {
-    fn new(case: &Case) -> Result<Self, Unsupported> {
+    fn new(case: &Case, beside_candle: bool) -> Result<Self, Unsupported> {
+        let tensor =
+            || Tensor::zeros(1, DType::U8, &Device::Cpu).map_err(|error| Unsupported(error.to_string()));
+        let operands = if beside_candle { Some([tensor()?, tensor()?]) } else { None };
         let (cache, update) = (&case.parameters().shape, case.update_shape());
         let prepared = onnx::TensorScatter::new().prepare(case.parameters().element, cache, &update);
         let prepared = prepared.map_err(|error| Unsupported(error.to_string()))?;
-        Ok(Self { prepared, buffers: None, starts: Vec::new() })
+        Ok(Self { operands, prepared, buffers: None, starts: Vec::new() })
     }
 }
 
@@ -57,18 +80,30 @@ impl<T: Pod> Run for CoreRun<T> {
     }
 
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
-        let load = |bytes: &[u8]| bytemuck::cast_slice::<u8, T>(bytes).to_vec();
+        if let Some([written, read]) = &self.operands {
+            written.inplace_op2(read, &Nothing)?;
+        }
         let buffers = &mut self.buffers;
-        let [cache, update] = buffers.get_or_insert_with(|| [load(call.keys.cache), load(call.keys.update)]);
-        self.prepared.in_place(cache, update, &self.starts)?;
+        let [(cache, cache_begin), (update, update_begin)] =
+            buffers.get_or_insert_with(|| [placed(call.keys.cache), placed(call.keys.update)]);
+        self.prepared.in_place(&mut cache[*cache_begin..], &update[*update_begin..], &self.starts)?;
         Ok(())
     }
 
     fn publish(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
-        let [cache, _] = self.buffers.as_ref().ok_or("nothing was written")?;
-        call.keys.cache.copy_from_slice(bytemuck::cast_slice(cache));
+        let [(cache, begin), _] = self.buffers.as_ref().ok_or("nothing was written")?;
+        call.keys.cache.copy_from_slice(bytemuck::cast_slice(&cache[*begin..]));
         Ok(())
     }
+}
+
+fn placed<T: Pod>(bytes: &[u8]) -> (Vec<T>, usize) {
+    let elements = bytes.len() / size_of::<T>();
+    let mut memory: Vec<T> = Vec::with_capacity(allocated(elements, size_of::<T>()));
+    let begin = left_out(memory.as_ptr().addr(), size_of::<T>());
+    memory.resize(begin, T::zeroed());
+    memory.extend_from_slice(bytemuck::cast_slice(bytes));
+    (memory, begin)
 }
 
 /// What a loop of decode steps keeps.

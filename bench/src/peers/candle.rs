@@ -4,7 +4,7 @@
 //! verified. What a host of candle would keep from step to step is kept: the views of each sample, and the indices,
 //! which [`aim`](Run::aim) makes untimed.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use kvscatter::ElementType;
 use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsupported, UpdateLayout};
 
@@ -43,6 +43,21 @@ impl Engine for ScatterSet {
     }
 }
 
+/// Bytes of a page, and where in one every cache and every update begins: as what malloc maps for itself. Smaller pieces
+/// begin anywhere, and that would decide more than what is compared.
+const PAGE: usize = 4096;
+const BEGIN: usize = 16;
+
+/// Elements of this size that are left out, so that what begins at this address begins there.
+pub(crate) fn left_out(address: usize, size: usize) -> usize {
+    (BEGIN + PAGE - address % PAGE) % PAGE / size
+}
+
+/// Elements to allocate for so many, of which some are left out.
+pub(crate) fn allocated(elements: usize, size: usize) -> usize {
+    elements + PAGE / size
+}
+
 /// What all of candle's need of a case.
 pub(crate) struct Setup {
     pub(crate) sides: Sides,
@@ -77,10 +92,27 @@ impl Setup {
     /// The cache and the update, copied.
     pub(crate) fn load(&self, call: &mut Call<'_>) -> candle_core::Result<[Tensor; 2]> {
         let Sides { batch, outer, capacity, inner, .. } = self.sides;
-        let tensor = |bytes: &[u8], rows| {
-            Tensor::from_raw_buffer(bytes, self.dtype, &[batch, outer, rows, inner], &Device::Cpu)
-        };
+        let tensor = |bytes, rows| self.placed(bytes, &[batch, outer, rows, inner]);
         Ok([tensor(call.keys.cache, capacity)?, tensor(call.keys.update, self.rows)?])
+    }
+
+    fn placed(&self, bytes: &[u8], shape: &[usize]) -> candle_core::Result<Tensor> {
+        let size = self.dtype.size_in_bytes();
+        let elements = bytes.len() / size;
+        let memory = Tensor::zeros(allocated(elements, size), self.dtype, &Device::Cpu)?;
+        let placed = memory.narrow(0, left_out(address(&memory)?, size), elements)?.reshape(shape)?;
+        placed.slice_set(&Tensor::from_raw_buffer(bytes, self.dtype, shape, &Device::Cpu)?, 0, 0)?;
+        Ok(placed)
+    }
+}
+
+fn address(tensor: &Tensor) -> candle_core::Result<usize> {
+    match &*tensor.storage_and_layout().0 {
+        Storage::Cpu(CpuStorage::U8(values)) => Ok(values.as_ptr().addr()),
+        Storage::Cpu(CpuStorage::F16(values)) => Ok(values.as_ptr().addr()),
+        Storage::Cpu(CpuStorage::BF16(values)) => Ok(values.as_ptr().addr()),
+        Storage::Cpu(CpuStorage::F32(values)) => Ok(values.as_ptr().addr()),
+        _ => candle_core::bail!("a type that is not compared"),
     }
 }
 
