@@ -125,8 +125,8 @@ impl PyKvSession {
         self.with(py, |session| session.remove(sample.0))
     }
 
-    /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No row
-    /// moves; those behind the length are set to zero.
+    /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No byte
+    /// moves.
     ///
     /// Raises:
     ///     PositionError: The sample is not that long.

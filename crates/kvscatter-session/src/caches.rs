@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::kv_session::bytes;
-use crate::{Error, Logits, Rows, Runner, Tensor};
+use crate::{Error, Feed, Logits, Rows, Runner, Tensor};
 
 /// The caches of a batch, `[batch, …, capacity, …]`.
 pub(crate) struct Caches {
@@ -27,22 +27,30 @@ impl Caches {
         Ok(Self { tensors, rows, written: vec![0; batch] })
     }
 
-    /// Runs a step that writes `width` rows of every place from these slots on.
+    /// Runs a step, whose tensors `inputs` are.
+    ///
+    /// What was written behind the length of a sample that gets tokens is zeroed first, whoever wrote it: the sample
+    /// that had the place before, tokens that were cut off, padding. Nothing sees those rows, but attention may multiply
+    /// them by zero, and 0 × NaN is NaN.
     pub(crate) fn run(
         &mut self,
         runner: &mut Runner,
+        feed: &Feed,
         inputs: &[(String, Tensor)],
-        starts: impl Iterator<Item = usize>,
-        width: usize,
     ) -> Result<(Logits, Wrote), Error> {
+        for (place, sample) in feed.samples.iter().enumerate() {
+            if !sample.tokens.is_empty() {
+                self.forget(place, sample.start);
+            }
+        }
         // Before the run: one that fails may have written.
-        for (written, start) in self.written.iter_mut().zip(starts) {
-            *written = (*written).max(start + width);
+        for (written, sample) in self.written.iter_mut().zip(&feed.samples) {
+            *written = (*written).max(sample.start + feed.width);
         }
         let at: Vec<usize> = self.tensors.iter().map(Tensor::address).collect();
-        let (logits, present_at) = runner.in_place(inputs, &mut self.tensors, width)?;
+        let (logits, present_at) = runner.in_place(inputs, &mut self.tensors, feed.width)?;
         let moved = self.tensors.iter().zip(at).zip(present_at).filter(|((_, at), present)| at != present);
-        let rows = self.written.len() * width;
+        let rows = self.written.len() * feed.width;
         let wrote = Wrote {
             written: self.rows.iter().map(|of| bytes(of.row() * rows)).sum(),
             copied: moved.map(|((cache, _), _)| bytes(cache.len())).sum(),
@@ -77,9 +85,8 @@ impl Caches {
         }
     }
 
-    /// Zeroes what a place has written from this slot on. Nothing sees those rows, but attention may multiply them by
-    /// zero, which turns an infinity or NaN into NaN.
-    pub(crate) fn forget(&mut self, place: usize, from: usize) {
+    /// Zeroes what was written in a place from this slot on.
+    fn forget(&mut self, place: usize, from: usize) {
         let Some(written) = self.written.get_mut(place).filter(|written| **written > from) else { return };
         let slots = from..std::mem::replace(written, from);
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {

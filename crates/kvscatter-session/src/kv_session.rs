@@ -109,16 +109,14 @@ impl KvSession {
 
     /// Takes a free place: an empty sample.
     ///
-    /// The rows that were written there before, padding included, are set to zero: attention may multiply rows that
-    /// nothing sees by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the next one's scores.
-    /// That takes as long as there are rows, whatever the capacity; a place that is new costs nothing.
+    /// Rows that were written there before are set to zero when the sample is first run. Nothing sees them, but attention
+    /// may multiply what it does not see by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the
+    /// next one's scores. That takes as long as there are such rows, whatever the capacity.
     ///
     /// # Errors
     /// [`Error::BatchFull`].
     pub fn add(&mut self) -> Result<Sample, Error> {
-        let sample = self.places.add()?;
-        self.caches.forget(sample.place, 0);
-        Ok(sample)
+        self.places.add()
     }
 
     /// Gives a sample's place back. The others stay where they are.
@@ -130,15 +128,13 @@ impl KvSession {
     }
 
     /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No
-    /// row moves: those behind the length are set to zero, as [`add`](Self::add) does it, and written over by the next
-    /// step.
+    /// byte moves: the rows are behind the length, and become zeros when the sample runs again, as [`add`](Self::add)
+    /// says.
     ///
     /// # Errors
     /// [`Error::NoSuchSample`]; [`Error::TruncateBeyond`] if it is not that long.
     pub fn truncate(&mut self, sample: Sample, length: usize) -> Result<(), Error> {
-        self.places.truncate(sample, length)?;
-        self.caches.forget(sample.place, length);
-        Ok(())
+        self.places.truncate(sample, length)
     }
 
     /// How many tokens of a sample are in the cache.
@@ -246,8 +242,7 @@ impl KvSession {
 
     fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, Error> {
         let kept = self.caches.keep(&round.kept);
-        let starts = round.feed.samples.iter().map(|sample| sample.start);
-        let ran = self.caches.run(&mut self.runner, inputs, starts, round.feed.width);
+        let ran = self.caches.run(&mut self.runner, &round.feed, inputs);
         self.caches.put_back(&round.kept, &kept);
         let (logits, wrote) = ran?;
         self.written += wrote.written;

@@ -125,8 +125,9 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     let (long, short) = (session.add().unwrap(), session.add().unwrap());
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5])]).unwrap();
     assert!(ragged.last(short).unwrap().iter().all(|score| score.is_nan()));
-    session.truncate(short, 1).unwrap();
+    // Rows of padding.
     assert_eq!(session.step(&[(short, &[6])]).unwrap().last(short).unwrap(), alone(&[5, 6])[1]);
+    // A former sample's, and those of a free place.
     session.step(&[(long, &[7, 8])]).unwrap();
     session.remove(short).unwrap();
     session.step(&[(long, &[9, 10])]).unwrap();

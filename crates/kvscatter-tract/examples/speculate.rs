@@ -7,7 +7,7 @@
 //!
 //! A draft is what followed the last two tokens where they stood before ("prompt lookup"), so that no second model is
 //! needed. One step verifies all of it: the model's scores after every drafted token say how far it would have said the
-//! same, and the rest is cut off again, which moves no row of the cache. The tokens are those of decoding one by one;
+//! same, and the rest is cut off again, which moves no byte of the cache. The tokens are those of decoding one by one;
 //! what changes is the number of steps, which this program prints.
 
 use std::collections::VecDeque;
