@@ -1,0 +1,459 @@
+// Writes new rows into KV caches on a GPU: in place, or into a new tensor.
+//
+// Compiled ahead for devices (`cargo xtask cuda-images`), and as C++ for tests (`shim.h`). The host has checked every
+// shape (G1, G2 of `Geometry`); what the indices say it cannot know, since they are on the device. So this file holds
+// the second copy of the rule which slot a start means. The first is `SlotRule` in the core's `call.rs`; both are held
+// to the oracle.
+//
+// A bad index is never written and never trapped: its sample stays as it was, and `report` counts it.
+
+#ifdef KVSCATTER_SHIM
+#include "shim.h"
+#define KVSCATTER_UNROLL
+#else
+#define KVSCATTER_UNROLL _Pragma("unroll")
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+struct alignas(8) V8 { u32 x, y; };
+struct alignas(16) V16 { u32 x, y, z, w; };
+
+// ---- What the host passes by value. `abi.rs` has the same structs; sizes and offsets are held together there. ----
+
+// One cache and its update; the functional form also has the cache that is kept.
+struct Job {
+    void* cache;
+    const void* update;
+};
+struct PresentJob {
+    void* present;
+    const void* past;
+    const void* update;
+};
+template <class J, int N>
+struct Table {
+    J jobs[N];
+};
+
+// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements.
+struct Loop {
+    i64 dst, src;
+    u32 count, unused;
+};
+
+struct Shape {
+    Loop samples;   // as many as the lists have
+    Loop rows;      // those of one sample of a padded update, or all tokens of a packed one
+    Loop around[4]; // every other dimension that does not lie within a run
+    i64 layer;      // from one layer of the cache to the next
+    u32 run;        // units that lie together on both sides
+    u32 capacity, layers, per_thread;
+};
+
+static constexpr u32 MOST_PER_THREAD = 4;
+
+enum : u32 {
+    STARTS_I64 = 1 << 0,
+    LENGTHS_I64 = 1 << 1,
+    SPANS_I64 = 1 << 2,
+    CUMULATIVE = 1 << 3,      // spans are running totals from 0, one more than samples; otherwise a number for each
+    FROM_END = 1 << 4,        // starts are lengths after the write, padding included: Ascend's tokenOffset
+    CIRCULAR = 1 << 5,
+    REJECT_NEGATIVE = 1 << 6, // in a ring
+    SKIP_NEGATIVE = 1 << 7,   // a negative start leaves its sample out without being bad: slot mappings
+    SKIP_ALL = 1 << 8,        // a launch with any bad index writes nothing
+};
+
+struct Status {
+    u32 bad_samples;
+    u32 first_sample;
+    i64 first_value;
+};
+
+// Absent lists are null: slot 0, all rows, a padded update, layer 0, no report.
+struct Call {
+    const void* starts;
+    const void* lengths;
+    const void* spans;
+    const int* layer;
+    Status* status;
+    u32 flags;
+    u32 least, most; // rows that a sample of a packed update may bring
+};
+
+static_assert(sizeof(Table<Job, 2>) == 32 && sizeof(Table<Job, 128>) == 2048 && sizeof(Table<PresentJob, 64>) == 1536);
+static_assert(sizeof(Loop) == 24 && sizeof(Shape) == 168 && sizeof(Call) == 56 && sizeof(Status) == 16);
+
+// ---- Which slots of which sample: the rule. ----
+
+static __device__ __forceinline__ i64 at(const void* list, u32 index, u32 is_i64) {
+    return is_i64 ? __ldg((const i64*)list + index) : (i64)__ldg((const int*)list + index);
+}
+
+// `first` is what `Status::first_sample` says beside the number of the sample: that its length is bad, not its start.
+enum : u32 { LENGTH = 1u << 31, LAYER = 0xFFFFFFFF };
+
+struct Place {
+    u32 slot, length;
+    bool is_written;
+    bool is_bad;
+    u32 what;
+    i64 value;
+};
+
+static __device__ __forceinline__ Place bad(u32 what, i64 value) { return {0, 0, false, true, what, value}; }
+
+// Where a sample goes that brings `span` rows.
+template <bool LISTS>
+static __device__ __forceinline__ Place place(const Shape& shape, const Call& call, u32 sample, u32 span) {
+    u32 length = span;
+    if (LISTS && call.lengths) {
+        i64 given = at(call.lengths, sample, call.flags & LENGTHS_I64);
+        if (given < 0 || given > (i64)span) return bad(sample | LENGTH, given);
+        length = (u32)given;
+    }
+    if (!call.starts) return {0, length, length > 0, false, 0, 0};
+    const i64 value = at(call.starts, sample, call.flags & STARTS_I64);
+    const i64 capacity = shape.capacity;
+    i64 start = value;
+    if (call.flags & SKIP_NEGATIVE && value < 0) return {0, 0, false, false, 0, 0};
+    if (call.flags & FROM_END) {
+        if (value < (i64)span) return bad(sample, value);
+        start = value - (i64)span;
+    }
+    if (call.flags & CIRCULAR) {
+        if ((u64)start >= (u64)capacity) {
+            if (start < 0 && call.flags & REJECT_NEGATIVE) return bad(sample, value);
+            // Reduced first, so that nothing overflows. A ring without slots has only slot 0.
+            start = capacity ? start % capacity : 0;
+            if (start < 0) start += capacity;
+        }
+    } else if (start < 0 || start > capacity - (i64)length) {
+        return bad(sample, value);
+    }
+    return {(u32)start, length, length > 0, false, 0, 0};
+}
+
+// The rows that a sample of a packed update brings. The difference of running totals may be any number.
+static __device__ __forceinline__ i64 span_of(const Call& call, u32 sample) {
+    const u32 is_i64 = call.flags & SPANS_I64;
+    if (!(call.flags & CUMULATIVE)) return at(call.spans, sample, is_i64);
+    return (i64)((u64)at(call.spans, sample + 1, is_i64) - (u64)at(call.spans, sample, is_i64));
+}
+
+// Which sample a token of a packed update belongs to, and which row of it the token is.
+struct Found {
+    u32 sample, row, span;
+    bool is_partition; // whether the lists tell all tokens apart; if not, nothing is written
+    u32 what;
+    i64 value;
+};
+
+// All threads walk all samples: the loads are the same for a warp and do not wait for each other, and every thread
+// sees whether the whole list is right, as the CPU does before it writes.
+static __device__ __forceinline__ Found find(const Shape& shape, const Call& call, u32 token) {
+    Found found = {0, 0, 0, true, 0, 0};
+    if (call.flags & CUMULATIVE) {
+        i64 first = at(call.spans, 0, call.flags & SPANS_I64);
+        if (first != 0) return {0, 0, 0, false, LENGTH, first};
+    }
+    i64 total = 0;
+    for (u32 sample = 0; sample < shape.samples.count; ++sample) {
+        i64 span = span_of(call, sample);
+        if (span < (i64)call.least || span > (i64)call.most) return {0, 0, 0, false, sample | LENGTH, span};
+        if (total <= (i64)token && (i64)token - total < span) {
+            found.sample = sample;
+            found.row = token - (u32)total;
+            found.span = (u32)span;
+        }
+        total += span; // fewer than 2^32 samples of fewer than 2^32 rows
+    }
+    if (total != (i64)shape.rows.count) return {0, 0, 0, false, shape.samples.count | LENGTH, total};
+    return found;
+}
+
+// The rows of one sample within the update, if the lists are right.
+struct Part {
+    u32 first, span;
+    bool is_there;
+};
+
+static __device__ __forceinline__ Part part_of(const Shape& shape, const Call& call, u32 wanted) {
+    if (!call.spans) return {0, shape.rows.count, true};
+    if (!find(shape, call, 0).is_partition) return {0, 0, false};
+    u32 first = 0;
+    for (u32 sample = 0; sample < wanted; ++sample) first += (u32)span_of(call, sample);
+    return {first, (u32)span_of(call, wanted), true};
+}
+
+// ---- Bad indices. ----
+
+// A sample of a padded update, or of a packed one whose lists are right.
+static __device__ __forceinline__ Place place_of(const Shape& shape, const Call& call, u32 sample) {
+    return place<true>(shape, call, sample, call.spans ? (u32)span_of(call, sample) : shape.rows.count);
+}
+
+static __device__ __forceinline__ bool any_bad(const Shape& shape, const Call& call) {
+    for (u32 sample = 0; sample < shape.samples.count; ++sample)
+        if (place_of(shape, call, sample).is_bad) return true;
+    return false;
+}
+
+static __device__ __forceinline__ void record(Status* status, u32 count, u32 what, i64 value) {
+    // What an earlier launch has found stays.
+    if (atomicAdd(&status->bad_samples, count) == 0) {
+        status->first_sample = what;
+        status->first_value = value;
+    }
+}
+
+// Run by one block of a launch. Each of its threads looks at some samples; the one that finds the first bad one counts
+// the others too, so that one thread writes, and only if something is wrong.
+static __device__ __noinline__ void report(const Shape& shape, const Call& call) {
+    const u32 thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
+    const u32 samples = shape.samples.count;
+    if (call.layer && (u32)*call.layer >= shape.layers) {
+        if (thread == 0) record(call.status, samples ? samples : 1, LAYER, *call.layer);
+        return;
+    }
+    if (call.spans) {
+        Found found = find(shape, call, 0);
+        if (!found.is_partition) {
+            if (thread == 0) record(call.status, samples ? samples : 1, found.what, found.value);
+            return;
+        }
+    }
+    for (u32 sample = thread; sample < samples; sample += threads) {
+        const Place first = place_of(shape, call, sample);
+        if (!first.is_bad) continue;
+        for (u32 before = 0; before < sample; ++before)
+            if (place_of(shape, call, before).is_bad) return;
+        u32 count = 1;
+        for (u32 after = sample + 1; after < samples; ++after) count += place_of(shape, call, after).is_bad;
+        record(call.status, count, first.what, first.value);
+        return;
+    }
+}
+
+// ---- What all kernels walk. ----
+
+// A run of a tensor: its number is (sample, around..., row), the last fastest.
+struct Run {
+    u32 sample, row;
+    i64 dst, src; // of the dimensions around, and of nothing else
+};
+
+static __device__ __forceinline__ Run run_at(const Loop (&around)[4], u32 rows, u32 number) {
+    u32 rest = number / rows;
+    Run run = {0, number - rest * rows, 0, 0};
+KVSCATTER_UNROLL
+    for (int k = 3; k >= 0; --k) {
+        if (around[k].count == 1) continue;
+        const u32 next = rest / around[k].count, index = rest - next * around[k].count;
+        run.dst += (i64)index * around[k].dst;
+        run.src += (i64)index * around[k].src;
+        rest = next;
+    }
+    run.sample = rest;
+    return run;
+}
+
+static __device__ __forceinline__ u32 runs_of(const Loop (&around)[4], u32 samples, u32 rows) {
+    return samples * around[0].count * around[1].count * around[2].count * around[3].count * rows;
+}
+
+// The slot of a row of the update; false where it is not written. `LISTS` is whether there is anything but starts.
+template <bool LISTS>
+static __device__ __forceinline__ bool slot_of(const Shape& shape, const Call& call, Run& run, u32& slot, i64& layer) {
+    u32 span = shape.rows.count;
+    layer = 0;
+    if (LISTS) {
+        if (call.layer) {
+            const u32 index = (u32)__ldg(call.layer);
+            if (index >= shape.layers) return false;
+            layer = (i64)index * shape.layer;
+        }
+        if (call.spans) {
+            const Found found = find(shape, call, run.row);
+            if (!found.is_partition) return false;
+            run.sample = found.sample;
+            run.row = found.row;
+            span = found.span;
+        }
+        if (call.flags & SKIP_ALL && any_bad(shape, call)) return false;
+    }
+    const Place where = place<LISTS>(shape, call, run.sample, span);
+    if (!where.is_written || (LISTS && run.row >= where.length)) return false;
+    slot = where.slot + run.row;
+    // A sample is no longer than the ring, so that it goes round once at most.
+    if (slot >= shape.capacity) slot -= shape.capacity;
+    return true;
+}
+
+template <class F>
+static __device__ __forceinline__ void each_of_mine(u32 per_thread, u32 count, F&& f) {
+KVSCATTER_UNROLL
+    for (u32 k = 0; k < MOST_PER_THREAD; ++k) {
+        const u32 number = (blockIdx.x * per_thread + k) * blockDim.y + threadIdx.y;
+        if (k < per_thread && number < count) f(k, number);
+    }
+}
+
+// ---- The write in place. ----
+
+// blockIdx.y is the job. threadIdx.x goes along a run, threadIdx.y over runs, `per_thread` of them for a thread: their
+// loads are under way before the first index has arrived, since where they come from does not depend on it.
+template <bool LISTS, class V, class T>
+static __device__ __forceinline__ void write(const T& table, const Shape& shape, const Call& call) {
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
+    V* const cache = (V*)table.jobs[blockIdx.y].cache;
+    const V* const update = (const V*)table.jobs[blockIdx.y].update;
+    const u32 runs = runs_of(shape.around, LISTS && call.spans ? 1 : shape.samples.count, shape.rows.count);
+    for (u32 lane = threadIdx.x; lane < shape.run; lane += blockDim.x) {
+        V loaded[MOST_PER_THREAD];
+        each_of_mine(shape.per_thread, runs, [&](u32 k, u32 number) {
+            const Run run = run_at(shape.around, shape.rows.count, number);
+            loaded[k] = update[run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src + lane];
+        });
+        each_of_mine(shape.per_thread, runs, [&](u32 k, u32 number) {
+            Run run = run_at(shape.around, shape.rows.count, number);
+            u32 slot;
+            i64 layer;
+            if (slot_of<LISTS>(shape, call, run, slot, layer))
+                cache[layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst + lane] =
+                    loaded[k];
+        });
+    }
+}
+
+#define WRITE(NAME, V, N, LISTS)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256)                                                                 \
+        NAME(const __grid_constant__ Table<Job, N> table, const __grid_constant__ Shape shape,                        \
+             const __grid_constant__ Call call) {                                                                     \
+        write<LISTS, V>(table, shape, call);                                                                          \
+    }
+WRITE(kvscatter_write_16, V16, 2, false)
+WRITE(kvscatter_write_8, V8, 2, false)
+WRITE(kvscatter_write_4, u32, 2, false)
+WRITE(kvscatter_write_2, u16, 2, false)
+WRITE(kvscatter_write_1, u8, 2, false)
+WRITE(kvscatter_write_many_16, V16, 128, false)
+WRITE(kvscatter_write_many_8, V8, 128, false)
+WRITE(kvscatter_write_many_4, u32, 128, false)
+WRITE(kvscatter_write_many_2, u16, 128, false)
+WRITE(kvscatter_write_many_1, u8, 128, false)
+WRITE(kvscatter_write_lists_16, V16, 128, true)
+WRITE(kvscatter_write_lists_8, V8, 128, true)
+WRITE(kvscatter_write_lists_4, u32, 128, true)
+WRITE(kvscatter_write_lists_2, u16, 128, true)
+WRITE(kvscatter_write_lists_1, u8, 128, true)
+
+// ---- 4-bit elements that do not come in whole bytes. ----
+
+// `count` elements from `first` on, the first in the lowest bits. Only bytes that hold some of them are read.
+static __device__ __forceinline__ u32 nibbles(const u8* from, i64 first, u32 count) {
+    const i64 byte = first >> 1;
+    const u32 bytes = (u32)(((first + count + 1) >> 1) - byte);
+    u64 bits = 0;
+    for (u32 k = 0; k < bytes; ++k) bits |= (u64)from[byte + k] << (8 * k);
+    return (u32)(bits >> (4 * (first & 1))) & (u32)((1ull << (4 * count)) - 1);
+}
+
+// A thread writes all elements of one word. Rows of one launch may meet in a word: it is then exchanged whole, with what
+// others have put there. The host has seen that the cache begins with a word and ends with one.
+extern "C" __global__ void __launch_bounds__(256)
+    kvscatter_write_nibbles(const __grid_constant__ Table<Job, 128> table, const __grid_constant__ Shape shape,
+                            const __grid_constant__ Call call) {
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
+    u32* const cache = (u32*)table.jobs[blockIdx.y].cache;
+    const u8* const update = (const u8*)table.jobs[blockIdx.y].update;
+    const u32 runs = runs_of(shape.around, call.spans ? 1 : shape.samples.count, shape.rows.count);
+    each_of_mine(shape.per_thread, runs, [&](u32, u32 number) {
+        Run run = run_at(shape.around, shape.rows.count, number);
+        const i64 src = run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src;
+        u32 slot;
+        i64 layer;
+        if (!slot_of<true>(shape, call, run, slot, layer)) return;
+        const i64 begin = layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst;
+        const i64 end = begin + shape.run;
+        for (i64 word = (begin >> 3) + threadIdx.x; word <= (end - 1) >> 3; word += blockDim.x) {
+            const i64 from = begin > word * 8 ? begin : word * 8, to = end < word * 8 + 8 ? end : word * 8 + 8;
+            const u32 count = (u32)(to - from), shift = 4 * (u32)(from - word * 8);
+            const u32 value = nibbles(update, src + (from - begin), count) << shift;
+            if (count == 8) {
+                cache[word] = value;
+                continue;
+            }
+            const u32 mask = ((1u << (4 * count)) - 1) << shift;
+            u32 seen = cache[word], old;
+            do {
+                old = seen;
+                seen = atomicCAS(&cache[word], old, (old & ~mask) | value);
+            } while (seen != old);
+        }
+    });
+}
+
+// ---- The functional form: a present from a past and an update, in one pass. ----
+
+// `around`, `rows` and `samples` of both sources: `dst` is the present's.
+struct PresentShape {
+    Shape update;
+    Loop past_samples; // count: all samples of the cache
+    Loop past_rows;
+    Loop past_around[4];
+    Loop layers; // of the past
+};
+
+template <class V>
+static __device__ __forceinline__ void present(const Table<PresentJob, 64>& table, const PresentShape& shape,
+                                               const Call& call) {
+    const Shape& update_shape = shape.update;
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(update_shape, call);
+    const PresentJob& job = table.jobs[blockIdx.y];
+    const u32 capacity = update_shape.capacity;
+    const u32 samples = shape.past_samples.count;
+    const u32 runs = runs_of(shape.past_around, samples * shape.layers.count, capacity);
+    const bool is_refused = call.flags & SKIP_ALL && any_bad(update_shape, call);
+    each_of_mine(update_shape.per_thread, runs, [&](u32, u32 number) {
+        const Run run = run_at(shape.past_around, capacity, number);
+        const u32 layer = run.sample / samples, sample = run.sample - layer * samples;
+        const i64 dst = run.dst + (i64)layer * shape.layers.dst + (i64)sample * shape.past_samples.dst +
+                        (i64)run.row * shape.past_rows.dst;
+        const V* from = (const V*)job.past + run.src + (i64)layer * shape.layers.src +
+                        (i64)sample * shape.past_samples.src + (i64)run.row * shape.past_rows.src;
+        if (!is_refused && sample < update_shape.samples.count &&
+            layer == (call.layer ? (u32)__ldg(call.layer) : 0)) {
+            const Part part = part_of(update_shape, call, sample);
+            const Place where = part.is_there ? place<true>(update_shape, call, sample, part.span)
+                                              : Place{0, 0, false, false, 0, 0};
+            u32 row = run.row - where.slot;
+            if (run.row < where.slot) row += capacity;
+            if (where.is_written && row < where.length) {
+                const u32 around = (number / capacity) % (runs / (samples * shape.layers.count * capacity));
+                const Run same = run_at(update_shape.around, 1, around);
+                from = (const V*)job.update + same.src + (call.spans ? 0 : (i64)sample * update_shape.samples.src) +
+                       (i64)(part.first + row) * update_shape.rows.src;
+            }
+        }
+        for (u32 lane = threadIdx.x; lane < update_shape.run; lane += blockDim.x)
+            ((V*)job.present)[dst + lane] = from[lane];
+    });
+}
+
+#define PRESENT(NAME, V)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                 \
+        NAME(const __grid_constant__ Table<PresentJob, 64> table, const __grid_constant__ PresentShape shape,         \
+             const __grid_constant__ Call call) {                                                                     \
+        present<V>(table, shape, call);                                                                               \
+    }
+PRESENT(kvscatter_present_16, V16)
+PRESENT(kvscatter_present_8, V8)
+PRESENT(kvscatter_present_4, u32)
+PRESENT(kvscatter_present_2, u16)
+PRESENT(kvscatter_present_1, u8)

@@ -1,0 +1,25 @@
+// What `kvscatter.cu` needs of CUDA, in C++: one thread of one block after the other. There is no barrier in the
+// kernels, so any order is as good as any other.
+#pragma once
+
+struct Dim3 {
+    unsigned x, y, z;
+};
+inline thread_local Dim3 blockIdx, threadIdx, blockDim, gridDim;
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __noinline__
+#define __grid_constant__
+#define __launch_bounds__(threads)
+
+template <class T>
+T __ldg(const T* at) {
+    return *at;
+}
+inline unsigned atomicAdd(unsigned* at, unsigned value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
+    __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
