@@ -40,10 +40,11 @@ struct Table {
     J jobs[N];
 };
 
-// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements.
+// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements. `magic` divides by `count`:
+// 2^(31 + bits) / count, rounded up, where 2^bits is the least power that is not below `count`.
 struct Loop {
     i64 dst, src;
-    u32 count, unused;
+    u32 count, magic;
 };
 
 struct Shape {
@@ -248,13 +249,18 @@ struct Run {
     i64 dst, src; // of the dimensions around, and of nothing else
 };
 
-static __device__ __forceinline__ Run run_at(const Loop (&around)[4], u32 rows, u32 number) {
-    u32 rest = number / rows;
-    Run run = {0, number - rest * rows, 0, 0};
+// `number / by.count`, for numbers below 2^31.
+template <class L>
+static __device__ __forceinline__ u32 over(u32 number, const L& by) {
+    return by.count == 1 ? number : __umulhi(number, by.magic) >> (31 - __clz(by.count - 1));
+}
+
+static __device__ __forceinline__ Run run_at(const Loop (&around)[4], const Loop& rows, u32 number) {
+    u32 rest = over(number, rows);
+    Run run = {0, number - rest * rows.count, 0, 0};
 KVSCATTER_UNROLL
     for (int k = 3; k >= 0; --k) {
-        if (around[k].count == 1) continue;
-        const u32 next = rest / around[k].count, index = rest - next * around[k].count;
+        const u32 next = over(rest, around[k]), index = rest - next * around[k].count;
         run.dst += (i64)index * around[k].dst;
         run.src += (i64)index * around[k].src;
         rest = next;
@@ -272,6 +278,7 @@ template <bool LISTS>
 static __device__ __forceinline__ bool slot_of(const Shape& shape, const Call& call, Run& run, u32& slot, i64& layer) {
     u32 span = shape.rows.count;
     layer = 0;
+    slot = 0;
     if (LISTS) {
         if (call.layer) {
             const u32 index = (u32)__ldg(call.layer);
@@ -306,29 +313,37 @@ KVSCATTER_UNROLL
 
 // ---- The write in place. ----
 
+static constexpr i64 NOWHERE = -1;
+
 // blockIdx.y is the job. threadIdx.x goes along a run, threadIdx.y over runs, `per_thread` of them for a thread: their
 // loads are under way before the first index has arrived, since where they come from does not depend on it.
 template <bool LISTS, class V, class T>
 static __device__ __forceinline__ void write(const T& table, const Shape& shape, const Call& call) {
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
     V* const cache = (V*)table.jobs[blockIdx.y].cache;
     const V* const update = (const V*)table.jobs[blockIdx.y].update;
     const u32 runs = runs_of(shape.around, LISTS && call.spans ? 1 : shape.samples.count, shape.rows.count);
     for (u32 lane = threadIdx.x; lane < shape.run; lane += blockDim.x) {
         V loaded[MOST_PER_THREAD];
+        Run mine[MOST_PER_THREAD];
+        i64 to[MOST_PER_THREAD];
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32 number) {
-            const Run run = run_at(shape.around, shape.rows.count, number);
+            const Run run = mine[k] = run_at(shape.around, shape.rows, number);
             loaded[k] = update[run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src + lane];
         });
-        each_of_mine(shape.per_thread, runs, [&](u32 k, u32 number) {
-            Run run = run_at(shape.around, shape.rows.count, number);
+        each_of_mine(shape.per_thread, runs, [&](u32 k, u32) {
+            Run run = mine[k];
             u32 slot;
             i64 layer;
-            if (slot_of<LISTS>(shape, call, run, slot, layer))
-                cache[layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst + lane] =
-                    loaded[k];
+            const bool is_written = slot_of<LISTS>(shape, call, run, slot, layer);
+            to[k] = layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst + lane;
+            if (!is_written) to[k] = NOWHERE;
+        });
+        each_of_mine(shape.per_thread, runs, [&](u32 k, u32) {
+            if (to[k] != NOWHERE) cache[to[k]] = loaded[k];
         });
     }
+    // Last, so that no row waits for it.
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
 }
 
 #define WRITE(NAME, V, N, LISTS)                                                                                      \
@@ -374,7 +389,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const u8* const update = (const u8*)table.jobs[blockIdx.y].update;
     const u32 runs = runs_of(shape.around, call.spans ? 1 : shape.samples.count, shape.rows.count);
     each_of_mine(shape.per_thread, runs, [&](u32, u32 number) {
-        Run run = run_at(shape.around, shape.rows.count, number);
+        Run run = run_at(shape.around, shape.rows, number);
         const i64 src = run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src;
         u32 slot;
         i64 layer;
@@ -397,53 +412,65 @@ extern "C" __global__ void __launch_bounds__(256)
             } while (seen != old);
         }
     });
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
 }
 
 // ---- The functional form: a present from a past and an update, in one pass. ----
 
-// `around`, `rows` and `samples` of both sources: `dst` is the present's.
-struct PresentShape {
-    Shape update;
-    Loop past_samples; // count: all samples of the cache
-    Loop past_rows;
-    Loop past_around[4];
-    Loop layers; // of the past
+// Steps of all three tensors.
+struct PresentLoop {
+    i64 dst, past, update;
+    u32 count, magic;
 };
+
+struct PresentShape {
+    Shape update; // `around` is not used: it may be split in another way
+    PresentLoop around[4];
+    Loop slots;   // count: the capacity; src: of the past
+    Loop samples; // those of the cache, which may have more
+    Loop layers;
+};
+
+static_assert(sizeof(PresentLoop) == 32 && sizeof(PresentShape) == 368);
 
 template <class V>
 static __device__ __forceinline__ void present(const Table<PresentJob, 64>& table, const PresentShape& shape,
                                                const Call& call) {
-    const Shape& update_shape = shape.update;
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(update_shape, call);
     const PresentJob& job = table.jobs[blockIdx.y];
-    const u32 capacity = update_shape.capacity;
-    const u32 samples = shape.past_samples.count;
-    const u32 runs = runs_of(shape.past_around, samples * shape.layers.count, capacity);
-    const bool is_refused = call.flags & SKIP_ALL && any_bad(update_shape, call);
-    each_of_mine(update_shape.per_thread, runs, [&](u32, u32 number) {
-        const Run run = run_at(shape.past_around, capacity, number);
-        const u32 layer = run.sample / samples, sample = run.sample - layer * samples;
-        const i64 dst = run.dst + (i64)layer * shape.layers.dst + (i64)sample * shape.past_samples.dst +
-                        (i64)run.row * shape.past_rows.dst;
-        const V* from = (const V*)job.past + run.src + (i64)layer * shape.layers.src +
-                        (i64)sample * shape.past_samples.src + (i64)run.row * shape.past_rows.src;
-        if (!is_refused && sample < update_shape.samples.count &&
-            layer == (call.layer ? (u32)__ldg(call.layer) : 0)) {
-            const Part part = part_of(update_shape, call, sample);
-            const Place where = part.is_there ? place<true>(update_shape, call, sample, part.span)
-                                              : Place{0, 0, false, false, 0, 0};
-            u32 row = run.row - where.slot;
-            if (run.row < where.slot) row += capacity;
-            if (where.is_written && row < where.length) {
-                const u32 around = (number / capacity) % (runs / (samples * shape.layers.count * capacity));
-                const Run same = run_at(update_shape.around, 1, around);
-                from = (const V*)job.update + same.src + (call.spans ? 0 : (i64)sample * update_shape.samples.src) +
-                       (i64)(part.first + row) * update_shape.rows.src;
-            }
+    const Shape& update = shape.update;
+    const u32 written_layer = call.layer ? (u32)__ldg(call.layer) : 0;
+    const bool is_refused = call.flags & SKIP_ALL && any_bad(update, call);
+    u32 runs = shape.layers.count * shape.samples.count * shape.slots.count;
+    for (const PresentLoop& around : shape.around) runs *= around.count;
+    each_of_mine(update.per_thread, runs, [&](u32, u32 number) {
+        u32 rest = over(number, shape.slots);
+        const u32 slot = number - rest * shape.slots.count;
+        i64 dst = (i64)slot * shape.slots.dst, past = (i64)slot * shape.slots.src, from_update = 0;
+KVSCATTER_UNROLL
+        for (int k = 3; k >= 0; --k) {
+            const u32 next = over(rest, shape.around[k]), index = rest - next * shape.around[k].count;
+            dst += (i64)index * shape.around[k].dst;
+            past += (i64)index * shape.around[k].past;
+            from_update += (i64)index * shape.around[k].update;
+            rest = next;
         }
-        for (u32 lane = threadIdx.x; lane < update_shape.run; lane += blockDim.x)
-            ((V*)job.present)[dst + lane] = from[lane];
+        const u32 layer = over(rest, shape.samples), sample = rest - layer * shape.samples.count;
+        dst += (i64)sample * shape.samples.dst + (i64)layer * shape.layers.dst;
+        past += (i64)sample * shape.samples.src + (i64)layer * shape.layers.src;
+        const V* from = (const V*)job.past + past;
+        if (!is_refused && sample < update.samples.count && layer == written_layer) {
+            const Part part = part_of(update, call, sample);
+            const Place where =
+                part.is_there ? place<true>(update, call, sample, part.span) : Place{0, 0, false, false, 0, 0};
+            // Rows of a sample that is no longer than the ring, counted from its first slot.
+            const u32 row = slot < where.slot ? slot + update.capacity - where.slot : slot - where.slot;
+            if (where.is_written && row < where.length)
+                from = (const V*)job.update + from_update + (call.spans ? 0 : (i64)sample * update.samples.src) +
+                       (i64)(part.first + row) * update.rows.src;
+        }
+        for (u32 lane = threadIdx.x; lane < update.run; lane += blockDim.x) ((V*)job.present)[dst + lane] = from[lane];
     });
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(update, call);
 }
 
 #define PRESENT(NAME, V)                                                                                              \

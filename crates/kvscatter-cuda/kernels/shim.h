@@ -18,6 +18,8 @@ template <class T>
 T __ldg(const T* at) {
     return *at;
 }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+inline int __clz(int number) { return number ? __builtin_clz((unsigned)number) : 32; }
 inline unsigned atomicAdd(unsigned* at, unsigned value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
     __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
