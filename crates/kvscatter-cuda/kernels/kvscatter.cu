@@ -10,8 +10,10 @@
 #ifdef KVSCATTER_SHIM
 #include "shim.h"
 #define KVSCATTER_UNROLL
+#define KVSCATTER_ROLL
 #else
 #define KVSCATTER_UNROLL _Pragma("unroll")
+#define KVSCATTER_ROLL _Pragma("unroll 1")
 #endif
 
 typedef unsigned char u8;
@@ -54,6 +56,9 @@ struct Shape {
     i64 layer;      // from one layer of the cache to the next
     u32 run;        // units that lie together on both sides
     u32 capacity, layers, per_thread;
+    // 4-bit elements from a job's addresses to its first elements: less than a word of the cache, less than a byte of the
+    // update.
+    u32 dst_begin, src_begin;
 };
 
 static constexpr u32 MOST_PER_THREAD = 4;
@@ -88,7 +93,7 @@ struct Call {
 };
 
 static_assert(sizeof(Table<Job, 2>) == 32 && sizeof(Table<Job, 128>) == 2048 && sizeof(Table<PresentJob, 64>) == 1536);
-static_assert(sizeof(Loop) == 24 && sizeof(Shape) == 168 && sizeof(Call) == 56 && sizeof(Status) == 16);
+static_assert(sizeof(Loop) == 24 && sizeof(Shape) == 176 && sizeof(Call) == 56 && sizeof(Status) == 16);
 
 // ---- Which slots of which sample: the rule. ----
 
@@ -96,8 +101,9 @@ static __device__ __forceinline__ i64 at(const void* list, u32 index, u32 is_i64
     return is_i64 ? __ldg((const i64*)list + index) : (i64)__ldg((const int*)list + index);
 }
 
-// `first` is what `Status::first_sample` says beside the number of the sample: that its length is bad, not its start.
-enum : u32 { LENGTH = 1u << 31, LAYER = 0xFFFFFFFF };
+// What `Status::first_sample` says beside the number of a sample, of which there are fewer than 2^30 - 1: bad is not its
+// start, but its length, or what the list of a packed update says of it. The number behind the last sample is the total.
+enum : u32 { LENGTH = 1u << 31, SPAN = 3u << 30, LAYER = 0xFFFFFFFF };
 
 struct Place {
     u32 slot, length;
@@ -161,12 +167,12 @@ static __device__ __forceinline__ Found find(const Shape& shape, const Call& cal
     Found found = {0, 0, 0, true, 0, 0};
     if (call.flags & CUMULATIVE) {
         i64 first = at(call.spans, 0, call.flags & SPANS_I64);
-        if (first != 0) return {0, 0, 0, false, LENGTH, first};
+        if (first != 0) return {0, 0, 0, false, SPAN, first};
     }
     i64 total = 0;
     for (u32 sample = 0; sample < shape.samples.count; ++sample) {
         i64 span = span_of(call, sample);
-        if (span < (i64)call.least || span > (i64)call.most) return {0, 0, 0, false, sample | LENGTH, span};
+        if (span < (i64)call.least || span > (i64)call.most) return {0, 0, 0, false, sample | SPAN, span};
         if (total <= (i64)token && (i64)token - total < span) {
             found.sample = sample;
             found.row = token - (u32)total;
@@ -174,7 +180,7 @@ static __device__ __forceinline__ Found find(const Shape& shape, const Call& cal
         }
         total += span; // fewer than 2^32 samples of fewer than 2^32 rows
     }
-    if (total != (i64)shape.rows.count) return {0, 0, 0, false, shape.samples.count | LENGTH, total};
+    if (total != (i64)shape.rows.count) return {0, 0, 0, false, shape.samples.count | SPAN, total};
     return found;
 }
 
@@ -215,7 +221,7 @@ static __device__ __forceinline__ void record(Status* status, u32 count, u32 wha
 
 // Run by one block of a launch. Each of its threads looks at some samples; the one that finds the first bad one counts
 // the others too, so that one thread writes, and only if something is wrong.
-static __device__ __noinline__ void report(const Shape& shape, const Call& call) {
+static __device__ __forceinline__ void report(const Shape& shape, const Call& call) {
     const u32 thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
     const u32 samples = shape.samples.count;
     if (call.layer && (u32)*call.layer >= shape.layers) {
@@ -302,6 +308,7 @@ static __device__ __forceinline__ bool slot_of(const Shape& shape, const Call& c
     return true;
 }
 
+// Unrolled, for those that load ahead; `in_turn` is the same, short.
 template <class F>
 static __device__ __forceinline__ void each_of_mine(u32 per_thread, u32 count, F&& f) {
 KVSCATTER_UNROLL
@@ -311,9 +318,19 @@ KVSCATTER_UNROLL
     }
 }
 
+template <class F>
+static __device__ __forceinline__ void in_turn(u32 per_thread, u32 count, F&& f) {
+KVSCATTER_ROLL
+    for (u32 k = 0; k < per_thread; ++k) {
+        const u32 number = (blockIdx.x * per_thread + k) * blockDim.y + threadIdx.y;
+        if (number < count) f(number);
+    }
+}
+
 // ---- The write in place. ----
 
-static constexpr i64 NOWHERE = -1;
+// No tensor is as far from its first element.
+static constexpr i64 NOWHERE = (i64)(1ull << 63);
 
 // blockIdx.y is the job. threadIdx.x goes along a run, threadIdx.y over runs, `per_thread` of them for a thread: their
 // loads are under way before the first index has arrived, since where they come from does not depend on it.
@@ -388,13 +405,13 @@ extern "C" __global__ void __launch_bounds__(256)
     u32* const cache = (u32*)table.jobs[blockIdx.y].cache;
     const u8* const update = (const u8*)table.jobs[blockIdx.y].update;
     const u32 runs = runs_of(shape.around, call.spans ? 1 : shape.samples.count, shape.rows.count);
-    each_of_mine(shape.per_thread, runs, [&](u32, u32 number) {
+    in_turn(shape.per_thread, runs, [&](u32 number) {
         Run run = run_at(shape.around, shape.rows, number);
-        const i64 src = run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src;
+        const i64 src = shape.src_begin + run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src;
         u32 slot;
         i64 layer;
         if (!slot_of<true>(shape, call, run, slot, layer)) return;
-        const i64 begin = layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst;
+        const i64 begin = shape.dst_begin + layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst;
         const i64 end = begin + shape.run;
         for (i64 word = (begin >> 3) + threadIdx.x; word <= (end - 1) >> 3; word += blockDim.x) {
             const i64 from = begin > word * 8 ? begin : word * 8, to = end < word * 8 + 8 ? end : word * 8 + 8;
@@ -431,7 +448,7 @@ struct PresentShape {
     Loop layers;
 };
 
-static_assert(sizeof(PresentLoop) == 32 && sizeof(PresentShape) == 368);
+static_assert(sizeof(PresentLoop) == 32 && sizeof(PresentShape) == 376);
 
 template <class V>
 static __device__ __forceinline__ void present(const Table<PresentJob, 64>& table, const PresentShape& shape,
@@ -442,7 +459,7 @@ static __device__ __forceinline__ void present(const Table<PresentJob, 64>& tabl
     const bool is_refused = call.flags & SKIP_ALL && any_bad(update, call);
     u32 runs = shape.layers.count * shape.samples.count * shape.slots.count;
     for (const PresentLoop& around : shape.around) runs *= around.count;
-    each_of_mine(update.per_thread, runs, [&](u32, u32 number) {
+    in_turn(update.per_thread, runs, [&](u32 number) {
         u32 rest = over(number, shape.slots);
         const u32 slot = number - rest * shape.slots.count;
         i64 dst = (i64)slot * shape.slots.dst, past = (i64)slot * shape.slots.src, from_update = 0;
