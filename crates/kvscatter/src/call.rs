@@ -2,6 +2,7 @@
 
 use crate::geometry::{Geometry, Samples};
 use crate::indices::{Lengths, Starts, Values};
+use crate::lists::ListLengths;
 use crate::{Argument, Error, Mode, NegativeIndex, OutOfRange};
 
 /// What one call adds to a geometry.
@@ -28,11 +29,14 @@ pub(crate) enum Anchor {
 pub(crate) enum Spans<'a> {
     /// Those of a padded update.
     Uniform,
-    /// One number per sample, none below `least`.
-    Each { values: Values<'a>, least: usize },
+    /// One number per sample, none below [`LEAST`].
+    Each(Values<'a>),
     /// Running totals, one more than samples, from 0.
     Cumulative(Values<'a>),
 }
+
+/// Rows that each sample brings at least where a list says how many: Ascend's rule.
+const LEAST: usize = 1;
 
 /// The indices of a call beside the geometry they are meant for.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +92,7 @@ impl<'a> Positions<'a> {
         let Geometry { words, .. } = self.geometry;
         let spans = match self.call.spans {
             Spans::Uniform => None,
-            Spans::Each { values, .. } | Spans::Cumulative(values) => Some(values),
+            Spans::Each(values) | Spans::Cumulative(values) => Some(values),
         };
         let lists = [
             (words.starts, self.call.starts.values()),
@@ -129,16 +133,14 @@ impl<'a> Positions<'a> {
     #[cold]
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
-        let layers = self.geometry.layers();
-        let layer = usize::try_from(self.call.layer).ok().filter(|&layer| layer < layers);
-        let layer = layer.ok_or(Error::LayerOutOfRange { value: self.call.layer, layers })?; // Condition 1
+        let layer = self.layer(self.call.layer)?; // Condition 1
         self.check_counts()?; // Condition 2
         if self.is_uniform() {
             // Slot 0 fits wherever the update does; a batch that is huge and empty is not walked.
             let rows = self.batch().wrapping_mul(self.most_rows());
             return Ok(Checked { layer, rows, ..Checked::NOTHING });
         }
-        self.call.spans.check_order(self.geometry.words.spans)?; // Condition 3, with `rows_of`
+        self.check_order()?; // Condition 3, with `rows_of`
         let mut checked = Checked { layer, ..Checked::NOTHING };
         let mut brought = 0_i64;
         for sample in 0..self.batch() {
@@ -162,7 +164,7 @@ impl<'a> Positions<'a> {
         match (self.geometry.samples, self.call.spans) {
             (Samples::Padded { batch, .. }, _) => batch,
             (Samples::Packed { .. }, Spans::Uniform) => 0,
-            (Samples::Packed { .. }, Spans::Each { values, .. }) => values.len(),
+            (Samples::Packed { .. }, Spans::Each(values)) => values.len(),
             (Samples::Packed { .. }, Spans::Cumulative(values)) => values.len().saturating_sub(1),
         }
     }
@@ -176,44 +178,67 @@ impl<'a> Positions<'a> {
     /// The rows a sample brings, and how many of them are written.
     #[inline]
     pub(crate) fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
-        let Geometry { words, samples, .. } = self.geometry;
-        let (spans, capacity) = (words.spans, self.geometry.capacity());
-        let within = |argument, value: i64, min: usize, max: usize| {
-            let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
-            length.ok_or(Error::LengthOutOfRange { argument, index: sample, value, min, max })
-        };
-        let span = match (self.call.spans, samples) {
-            (Spans::Uniform, _) => self.most_rows(),
-            (Spans::Each { values, least }, Samples::Packed { .. }) => {
-                within(spans, self.read(spans, values, sample)?, least, capacity)?
-            }
-            (Spans::Each { values, least }, Samples::Padded { rows, .. }) => {
-                let value = self.read(spans, values, sample)?;
-                within(spans, value, least, capacity)?;
-                within(spans, value, *rows, *rows)?
-            }
-            (Spans::Cumulative(values), _) => {
+        let spans = self.geometry.words.spans;
+        let span = match self.call.spans {
+            Spans::Uniform => self.most_rows(),
+            Spans::Each(values) => self.span(sample, self.read(spans, values, sample)?)?,
+            Spans::Cumulative(values) => {
                 let next = self.read(spans, values, sample.wrapping_add(1))?;
                 // `check_order` has seen that they do not decrease from 0, so this does not overflow.
-                let rows = next.wrapping_sub(self.read(spans, values, sample)?);
-                let span = usize::try_from(rows).ok().filter(|&span| span <= capacity);
-                span.ok_or(Error::CumulativeLength { argument: spans, index: sample, rows, capacity })?
+                self.span_between(sample, next.wrapping_sub(self.read(spans, values, sample)?))?
             }
         };
         let length = match self.call.lengths.values() {
             None => span,
-            Some(values) => {
-                within(Argument::Lengths, self.read(Argument::Lengths, values, sample)?, 0, span)?
-            }
+            Some(values) => self.length(sample, self.read(Argument::Lengths, values, sample)?, span)?,
         };
         Ok((span, length))
+    }
+
+    /// The rows that a list says a sample brings.
+    pub(crate) fn span(&self, index: usize, value: i64) -> Result<usize, Error> {
+        let (argument, capacity) = (self.geometry.words.spans, self.geometry.capacity());
+        let span = within(argument, index, value, LEAST, capacity)?;
+        match self.geometry.samples {
+            Samples::Packed { .. } => Ok(span),
+            Samples::Padded { rows, .. } => within(argument, index, value, rows, rows),
+        }
+    }
+
+    /// The rows between a sample's running total and the next.
+    pub(crate) fn span_between(&self, index: usize, rows: i64) -> Result<usize, Error> {
+        let (argument, capacity) = (self.geometry.words.spans, self.geometry.capacity());
+        let span = usize::try_from(rows).ok().filter(|&span| span <= capacity);
+        span.ok_or(Error::CumulativeLength { argument, index, rows, capacity })
+    }
+
+    /// The rows that are written of those that a sample brings.
+    pub(crate) fn length(&self, index: usize, value: i64, span: usize) -> Result<usize, Error> {
+        within(Argument::Lengths, index, value, 0, span)
+    }
+
+    pub(crate) fn layer(&self, value: i64) -> Result<usize, Error> {
+        let layers = self.geometry.layers();
+        let layer = usize::try_from(value).ok().filter(|&layer| layer < layers);
+        layer.ok_or(Error::LayerOutOfRange { value, layers })
     }
 
     /// The first slot written.
     #[inline]
     pub(crate) fn slot(&self, sample: usize, span: usize, length: usize) -> Result<usize, Error> {
         let Some(starts) = self.call.starts.values() else { return Ok(0) };
-        let value = self.read(self.geometry.words.starts, starts, sample)?;
+        self.slot_at(sample, self.read(self.geometry.words.starts, starts, sample)?, span, length)
+    }
+
+    /// The first slot that a position means.
+    #[inline]
+    pub(crate) fn slot_at(
+        &self,
+        sample: usize,
+        value: i64,
+        span: usize,
+        length: usize,
+    ) -> Result<usize, Error> {
         match self.call.anchor {
             Anchor::First => self.slot_from_start(sample, value, length),
             Anchor::End => self.slot_before_end(sample, value, span, length),
@@ -275,33 +300,42 @@ impl<'a> Positions<'a> {
     }
 
     fn check_counts(&self) -> Result<(), Error> {
-        let Geometry { words, rules, .. } = self.geometry;
-        if let Spans::Cumulative(values) = self.call.spans
-            && values.len() == 0
-        {
-            let want = self.call.starts.values().map_or(0, Values::len).saturating_add(1);
-            return Err(Error::Count { argument: words.spans, got: 0, want });
-        }
-        let want = self.batch();
-        let cache = self.geometry.cache_batch();
-        if self.call.starts == Starts::Zero && !rules.optional_starts {
-            return Err(Error::Count { argument: words.starts, got: 0, want });
-        }
-        if want > cache {
-            return Err(Error::BatchTooLarge { cache, update: want });
-        }
-        let check = |argument, values: Option<Values<'_>>| match values {
-            Some(values) if values.len() != want => Err(Error::Count { argument, got: values.len(), want }),
-            _ => Ok(()),
+        let spans = match self.call.spans {
+            Spans::Uniform => None,
+            Spans::Each(values) | Spans::Cumulative(values) => Some(values),
         };
-        check(words.starts, self.call.starts.values())?;
-        if let Spans::Each { values, .. } = self.call.spans {
-            check(words.spans, Some(values))?;
-        }
-        check(Argument::Lengths, self.call.lengths.values())
+        let count = |values: Option<Values<'_>>| values.map(Values::len);
+        self.geometry.check_counts(ListLengths {
+            starts: count(self.call.starts.values()),
+            spans: count(spans),
+            lengths: count(self.call.lengths.values()),
+        })?;
+        Ok(())
     }
 
-    fn check_total(&self, got: i64) -> Result<(), Error> {
+    fn check_order(&self) -> Result<(), Error> {
+        let Spans::Cumulative(values) = self.call.spans else { return Ok(()) };
+        let read = |at| self.read(self.geometry.words.spans, values, at);
+        // There is a first one where there are no samples, too.
+        self.order(0, read(0)?, i64::MAX)?;
+        (0..self.batch())
+            .try_for_each(|sample| self.order(sample, read(sample)?, read(sample.wrapping_add(1))?))
+    }
+
+    /// Running totals begin with 0 and do not decrease.
+    pub(crate) fn order(&self, sample: usize, previous: i64, value: i64) -> Result<(), Error> {
+        let argument = self.geometry.words.spans;
+        if sample == 0 && previous != 0 {
+            return Err(Error::CumulativeStart { argument, value: previous });
+        }
+        if value < previous {
+            let index = sample.saturating_add(1);
+            return Err(Error::CumulativeOrder { argument, index, value, previous });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
         match self.geometry.samples {
             Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
                 Err(Error::TokenSum { argument: self.geometry.words.spans, got, tokens })
@@ -344,19 +378,7 @@ impl SlotRule {
     }
 }
 
-impl Spans<'_> {
-    fn check_order(self, argument: Argument) -> Result<(), Error> {
-        let Self::Cumulative(values) = self else { return Ok(()) };
-        let mut previous = 0;
-        for (index, value) in (0..values.len()).filter_map(|index| Some((index, values.at(index)?))) {
-            if index == 0 && value != 0 {
-                return Err(Error::CumulativeStart { argument, value });
-            }
-            if value < previous {
-                return Err(Error::CumulativeOrder { argument, index, value, previous });
-            }
-            previous = value;
-        }
-        Ok(())
-    }
+fn within(argument: Argument, index: usize, value: i64, min: usize, max: usize) -> Result<usize, Error> {
+    let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
+    length.ok_or(Error::LengthOutOfRange { argument, index, value, min, max })
 }

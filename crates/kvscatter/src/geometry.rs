@@ -6,6 +6,7 @@ use crate::apart::Steps;
 use crate::argument::Words;
 use crate::cpu::{Cpu, Isa, Shapes};
 use crate::layout::{self, Dim, View};
+use crate::lists::Lists;
 use crate::mapping::{Dimensions, Loop, Mapping, Step};
 use crate::plan::Source;
 use crate::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange, size};
@@ -278,13 +279,14 @@ pub(crate) struct Rules {
     pub(crate) negative_index: NegativeIndex,
     /// Whether absent starts mean zero.
     pub(crate) optional_starts: bool,
+    pub(crate) lists: Lists,
 }
 
 impl Rules {
     /// Those of a specification that knows no ring: a negative position never fits.
-    pub(crate) fn linear(out_of_range: OutOfRange) -> Self {
+    pub(crate) fn linear(lists: Lists, out_of_range: OutOfRange) -> Self {
         let negative_index = NegativeIndex::Reject;
-        Self { mode: Mode::Linear, out_of_range, negative_index, optional_starts: false }
+        Self { mode: Mode::Linear, out_of_range, negative_index, optional_starts: false, lists }
     }
 }
 

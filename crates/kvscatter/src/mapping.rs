@@ -198,6 +198,18 @@ impl Mapping {
         steps.chain([self.run.cast_signed()]).all(|step| step % 2 == 0)
     }
 
+    /// How far one sample lies from the next, and one row.
+    pub(crate) fn steps(&self) -> (Step, Step) {
+        (self.sample, self.row)
+    }
+
+    /// Every other loop, outermost first, and the run inside them, whatever the number of rows.
+    pub(crate) fn around(&self) -> (Vec<Loop>, usize) {
+        let loops = self.loops.iter().enumerate().filter(|(place, _)| Some(*place) != self.rows_at);
+        let around = self.split.iter().chain(loops.map(|(_, around)| around));
+        (around.filter(|around| around.count != 1).copied().collect(), self.run)
+    }
+
     /// The length of a run when this many rows move.
     pub(crate) fn run_of(&self, rows: usize) -> usize {
         // G1: a run of whole rows is a part of the tensor.

@@ -34,7 +34,7 @@ pub(crate) use self::limits::SHARED;
 use self::nibbles::Nibbles;
 pub use self::raw::RawBuffer;
 use crate::size::Width;
-use crate::{ElementType, Error, WritePlan};
+use crate::{ElementType, Error, Geometry, WritePlan};
 
 /// What is decided when a geometry is prepared.
 #[derive(Clone, Debug)]
@@ -95,7 +95,10 @@ pub(crate) fn check_bytes<'a>(
     cache: usize,
     update: usize,
 ) -> Result<Raw<'a>, Error> {
-    let geometry = plan.geometry();
+    check_lengths(plan.geometry(), buffer, cache, update)
+}
+
+fn check_lengths(geometry: &Geometry, buffer: usize, cache: usize, update: usize) -> Result<Raw<'_>, Error> {
     let raw = match &geometry.cpu.by {
         By::Bytes(copiers) => Raw::Bytes(copiers),
         By::Nibbles(nibbles) => Raw::Nibbles(nibbles),

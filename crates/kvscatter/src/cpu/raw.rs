@@ -3,8 +3,8 @@
 
 use core::{ptr, slice};
 
-use super::{Raw, check_bytes};
-use crate::{Argument, Error, WritePlan, Written};
+use super::{Raw, check_bytes, check_lengths};
+use crate::{Argument, Error, Geometry, WritePlan, Written};
 
 /// The memory of one tensor, by address and length: what a C caller or a host runtime lends.
 ///
@@ -50,11 +50,10 @@ impl WritePlan<'_> {
         pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
     ) -> Result<Written, Error> {
         let pairs = pairs.into_iter();
-        for (index, (cache, update)) in pairs.clone().enumerate() {
-            check_bytes(self, index, cache.len, update.len)?;
-            self.check_null(index, [(self.words().cache, cache), (self.words().update, update)])?;
+        self.geometry().check_raw(pairs.clone())?;
+        for (buffer, (cache, _)) in pairs.clone().enumerate() {
+            self.check_lists(self.words().cache, buffer, cache)?;
         }
-        self.check_apart(&pairs)?;
         for (index, (cache, update)) in pairs.enumerate() {
             match check_bytes(self, index, cache.len, update.len)? {
                 // SAFETY: just checked, and the caller's.
@@ -86,18 +85,9 @@ impl WritePlan<'_> {
         update: RawBuffer,
         present: RawBuffer,
     ) -> Result<Written, Error> {
-        let words = self.words();
-        let raw = check_bytes(self, 0, past.len, update.len)?;
-        self.geometry().check_present(present.len, |buffer| buffer.bytes)?;
-        self.check_null(0, [(words.cache, past), (words.update, update)])?;
-        self.check_null(0, [(words.present, present)])?;
-        for (with, other) in [(words.cache, past), (words.update, update)] {
-            if present.overlaps(other) {
-                return Err(Error::Overlap { argument: words.present, with, buffer: 0, with_buffer: 0 });
-            }
-        }
-        self.check_lists(words.present, 0, present)?;
-        match raw {
+        self.geometry().check_raw_present(past, update, present)?;
+        self.check_lists(self.words().present, 0, present)?;
+        match check_bytes(self, 0, past.len, update.len)? {
             // SAFETY: just checked, and the caller's.
             Raw::Bytes(copiers) => unsafe { copiers.fill(self, present.ptr, past.ptr, update.ptr) },
             Raw::Nibbles(nibbles) => {
@@ -117,23 +107,75 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    fn check_null<const N: usize>(
+    /// Indices are checked once and read again while bytes move: what is written shares no byte with them.
+    fn check_lists(&self, argument: Argument, buffer: usize, written: RawBuffer) -> Result<(), Error> {
+        match self.positions().lists().find(|(_, values)| written.overlaps(values.buffer())) {
+            Some((with, _)) => Err(Error::Overlap { argument, with, buffer, with_buffer: buffer }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What memory must be like before anything writes to it: its addresses and lengths alone, so that it may lie anywhere,
+/// on a device too.
+impl Geometry {
+    /// Checks pairs of a cache and its update for a write in place, without touching them. Strided caches may
+    /// interleave, as long as no two positions meet.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::NullBuffer`]; [`Error::Overlap`] if a cache shares a byte with an update, or a
+    /// bit with another cache; [`Error::ElementWidth`] for strings.
+    pub fn check_raw(
         &self,
-        buffer: usize,
-        buffers: [(Argument, RawBuffer); N],
+        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
     ) -> Result<(), Error> {
+        let pairs = pairs.into_iter();
+        for (index, (cache, update)) in pairs.clone().enumerate() {
+            check_lengths(self, index, cache.len, update.len)?;
+            Self::check_null(index, [(self.words.cache, cache), (self.words.update, update)])?;
+        }
+        self.check_apart(&pairs)
+    }
+
+    /// The same for the functional form.
+    ///
+    /// # Errors
+    /// As [`check_raw`](Self::check_raw); [`Error::Overlap`] if the present shares a byte with the past or the update.
+    pub fn check_raw_present(
+        &self,
+        past: RawBuffer,
+        update: RawBuffer,
+        present: RawBuffer,
+    ) -> Result<(), Error> {
+        let words = self.words;
+        check_lengths(self, 0, past.len, update.len)?;
+        self.check_present(present.len, |buffer| buffer.bytes)?;
+        Self::check_null(0, [(words.cache, past), (words.update, update)])?;
+        Self::check_null(0, [(words.present, present)])?;
+        match [(words.cache, past), (words.update, update)]
+            .into_iter()
+            .find(|(_, other)| present.overlaps(*other))
+        {
+            Some((with, _)) => {
+                Err(Error::Overlap { argument: words.present, with, buffer: 0, with_buffer: 0 })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_null<const N: usize>(buffer: usize, buffers: [(Argument, RawBuffer); N]) -> Result<(), Error> {
         match buffers.into_iter().find(|(_, raw)| raw.ptr.is_null() && raw.len > 0) {
             Some((argument, RawBuffer { len, .. })) => Err(Error::NullBuffer { argument, buffer, len }),
             None => Ok(()),
         }
     }
 
-    /// No cache shares a byte with an update or with the indices, nor a bit with another cache.
+    /// No cache shares a byte with an update, nor a bit with another cache.
     fn check_apart(
         &self,
         pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
     ) -> Result<(), Error> {
-        let words = self.words();
+        let words = self.words;
         // What lies outside of all updates needs no second look.
         let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));
         let mut caches = RawBuffer::NONE;
@@ -151,7 +193,6 @@ impl WritePlan<'_> {
             {
                 return refused(words.cache, pair);
             }
-            self.check_lists(words.cache, buffer, cache)?;
             caches = caches.join(cache);
         }
         Ok(())
@@ -159,16 +200,7 @@ impl WritePlan<'_> {
 
     fn caches_meet(&self, one: RawBuffer, other: RawBuffer) -> bool {
         let distance = one.ptr.addr().wrapping_sub(other.ptr.addr()).cast_signed();
-        let bits = self.geometry().element().size_bits();
-        self.geometry().steps.meet(distance, bits)
-    }
-
-    /// Indices are checked once and read again while bytes move: what is written shares no byte with them.
-    fn check_lists(&self, argument: Argument, buffer: usize, written: RawBuffer) -> Result<(), Error> {
-        match self.positions().lists().find(|(_, values)| written.overlaps(values.buffer())) {
-            Some((with, _)) => Err(Error::Overlap { argument, with, buffer, with_buffer: buffer }),
-            None => Ok(()),
-        }
+        self.steps.meet(distance, self.element().size_bits())
     }
 }
 

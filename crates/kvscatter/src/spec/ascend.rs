@@ -15,6 +15,7 @@ use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Rules, agree};
 use crate::indices::Values;
 use crate::layout::{Dim, Layout};
+use crate::lists::{ListLengths, Lists};
 use crate::{Argument, ElementType, Error, Lengths, OutOfRange, Starts, WritePlan, Written};
 
 /// The operation: `past` is `[layer, batch, maxSeqLen, hiddenSize]`, written in place.
@@ -122,7 +123,7 @@ impl KvCacheOperation {
         let geometry = Geometry::new(&Normalised {
             words: &Words::ASCEND,
             element,
-            rules: Rules::linear(self.out_of_range),
+            rules: Rules::linear(Lists::Ends, self.out_of_range),
             cache: &old,
             update: &new,
             layers,
@@ -178,18 +179,18 @@ impl Prepared {
         let &[layer] = layer_id else {
             return Err(Error::Count { argument: Argument::LayerId, got: layer_id.len(), want: 1 });
         };
-        let want = self.geometry.cache_batch();
-        for (argument, values) in [(Argument::TokenOffset, token_offset), (Argument::SeqLen, seq_len)] {
-            if values.len() != want {
-                return Err(Error::Count { argument, got: values.len(), want });
-            }
-        }
+        let lengths = lengths.into();
+        self.geometry.check_counts(ListLengths {
+            starts: Some(token_offset.len()),
+            spans: Some(seq_len.len()),
+            lengths: None, // The plan's matter, behind the layer.
+        })?;
         let call = Call {
             layer: layer.into(),
             starts: Starts::I32(token_offset),
             anchor: Anchor::End,
-            spans: Spans::Each { values: Values::I32(seq_len), least: 1 },
-            lengths: lengths.into(),
+            spans: Spans::Each(Values::I32(seq_len)),
+            lengths,
         };
         WritePlan::new(&self.geometry, call)
     }

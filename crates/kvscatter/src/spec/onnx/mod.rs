@@ -6,6 +6,7 @@ pub use infer::{Dimension, Inferred};
 
 use crate::argument::Words;
 use crate::geometry::{Geometry, Normalised, Rules, agree};
+use crate::lists::Lists;
 use crate::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, Prepared};
 
 /// The operator and its attributes.
@@ -38,6 +39,7 @@ impl TensorScatter {
             out_of_range: OutOfRange::Error,
             negative_index: NegativeIndex::Modulo,
             optional_starts: true,
+            lists: Lists::Starts,
         };
         Self { axis: -2, rules }
     }

@@ -21,6 +21,7 @@ use crate::call::{Anchor, Call, Spans};
 use crate::geometry::{Geometry, Normalised, Roles, Rules, agree};
 use crate::indices::Values;
 use crate::layout::{Dim, View};
+use crate::lists::Lists;
 use crate::{Argument, ElementType, Error, Layout, Lengths, OutOfRange, Prepared, Starts, WritePlan};
 
 /// The layer: `cache` is `[b, d, s_max, h]`, written in place.
@@ -71,7 +72,7 @@ impl KvCacheUpdate {
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), &[4])?;
-        let rules = Rules::linear(self.out_of_range);
+        let rules = Rules::linear(Lists::Starts, self.out_of_range);
         let geometry =
             Geometry::new(&Normalised::padded(&Words::TENSORRT, element, rules, &cache, &update, 2)?)?;
         Ok(Prepared::new(geometry))
@@ -96,7 +97,7 @@ impl KvCacheUpdate {
         let geometry = Geometry::new(&Normalised {
             words: &Words::TENSORRT,
             element,
-            rules: Rules::linear(self.out_of_range),
+            rules: Rules::linear(Lists::RunningTotals, self.out_of_range),
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
