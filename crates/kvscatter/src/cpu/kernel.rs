@@ -215,6 +215,7 @@ pub(super) struct Fixed<const N: usize>;
 impl<const N: usize> Run for Fixed<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        const { assert!(N < LINE || N.is_multiple_of(LINE)) };
         debug_assert_eq!(len, N, "a kernel for other runs");
         let mut at = 0;
         // A line's worth at a time: of one longer copy the compiler makes stores that go down, and those take twice
@@ -222,7 +223,7 @@ impl<const N: usize> Run for Fixed<N> {
         while at < N {
             let piece = if N < LINE { N } else { LINE };
             // SAFETY: the caller's, for `N` bytes: the contract of [`Kernel`] is that runs are as long. `N` is less
-            // than a line or a number of them, so that `at + piece` is at most `N`.
+            // than a line or a number of them, as asserted above, so that `at + piece` is at most `N`.
             unsafe { ptr::copy_nonoverlapping(src.wrapping_add(at), dst.wrapping_add(at), piece) };
             at = at.wrapping_add(piece);
         }
