@@ -267,25 +267,13 @@ fn check_elements(interface: &Interface) -> Result<(), Error> {
 
 /// What the model is run with: what is asked for where it fits, and what fits where nothing is asked for.
 fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
-    let batch = match (request.prompts.as_ref().map(Vec::len), request.batch, interface.batch) {
-        (Some(prompts), Some(batch), _) if prompts != batch => {
+    let batch = match (request.prompts.as_ref().map(Vec::len), request.batch) {
+        (Some(prompts), Some(batch)) if prompts != batch => {
             return Err(Error::PromptCount { prompts, batch });
         }
-        (asked, also, fixed) => match (asked.or(also), fixed) {
-            (Some(got), Some(want)) if got != want => {
-                let input = interface.caches.first().map(|cache| cache.past.clone()).unwrap_or_default();
-                return Err(session::Error::SizesDiffer { what: "batch", input, got: want, want: got }.into());
-            }
-            (asked, fixed) => asked.or(fixed).unwrap_or(PROMPTS.len()),
-        },
+        (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
     };
-    let capacity = match (interface.capacity()?, request.capacity) {
-        (Some(got), Some(want)) if got != want => {
-            let input = interface.caches.first().map(|cache| cache.past.clone()).unwrap_or_default();
-            return Err(session::Error::SizesDiffer { what: "capacity", input, got, want }.into());
-        }
-        (known, asked) => known.or(asked).ok_or(session::Error::CapacityOpen)?,
-    };
+    let capacity = interface.capacity_or(request.capacity)?.ok_or(session::Error::CapacityOpen)?;
     if batch == 0 || capacity < 2 {
         return Err(Error::TooSmall { batch, capacity });
     }

@@ -11,7 +11,7 @@ use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Verdict};
 use kvscatter_certify::{Error, Request, certify};
 use kvscatter_onnx::{Model, Target, Weights, lower};
-use kvscatter_session as session;
+use kvscatter_session::{self as session, Setting};
 use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
@@ -151,7 +151,7 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(
         matches!(
             error,
-            Error::Session(session::Error::SizesDiffer { what: "capacity", got: 64, want: 65, .. })
+            Error::Session(session::Error::SizeFixed { what: Setting::Capacity, fixed: 64, got: 65 })
         ),
         "{error}"
     );
@@ -176,5 +176,5 @@ fn a_lowered_model_is_refused_for_what_writes_its_caches() {
     let error = certify(&Fake(Fault::None), &Request { model: lowered, ..request(None) }, &mut |_| {});
     let says = error.unwrap_err().to_string();
     let says = says.split_once("lowered.onnx: ").unwrap().1;
-    assert_eq!(says, "cache \"key_cache.0\" is not written by anything that is known: ScatterND writes it");
+    assert_eq!(says, "cache \"key_cache.0\" is not written in a way that can be run: ScatterND writes it");
 }

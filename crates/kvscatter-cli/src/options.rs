@@ -2,15 +2,14 @@
 
 use kvscatter_certify::Error as CertifyError;
 use kvscatter_onnxruntime::Error as RuntimeError;
-use kvscatter_session::Error as SessionError;
+use kvscatter_session::{Error as SessionError, Setting};
 
 /// What is put behind the words of a session's error, such as ` (--memory)`. Empty where no option is about it.
 pub(crate) fn of_session(error: &SessionError) -> &'static str {
-    match error {
-        SessionError::MemoryLimit { .. } => " (--memory)",
-        SessionError::CapacityOpen
-        | SessionError::CapacityUseless
-        | SessionError::SizeFixed { what: "capacity", .. } => " (--capacity)",
+    match error.about() {
+        Some(Setting::Memory) => " (--memory)",
+        Some(Setting::Capacity) => " (--capacity)",
+        // Where a session is opened, the batch is the number of prompts.
         _ => "",
     }
 }
@@ -18,8 +17,8 @@ pub(crate) fn of_session(error: &SessionError) -> &'static str {
 /// As [`of_session`], for an error of a certificate.
 pub(crate) fn of_certify(error: &CertifyError) -> &'static str {
     match error {
+        CertifyError::Session(error) if error.about() == Some(Setting::Batch) => " (--prompt, --batch)",
         CertifyError::Session(error) => of_session(error),
-        CertifyError::InModel { cause, .. } => of_certify(cause),
         CertifyError::PromptCount { .. } => " (--prompt, --batch)",
         CertifyError::PromptTooLong { .. } => " (--prompt, --steps)",
         CertifyError::TooSmall { .. } => " (--batch, --capacity)",

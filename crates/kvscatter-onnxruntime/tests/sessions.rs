@@ -42,15 +42,8 @@ fn converted_decoders_score_each_sample_as_alone() {
 #[ignore = "needs ONNX Runtime"]
 fn nan_of_what_is_forgotten_reaches_nobody() {
     let engine = OnnxRuntime::load(None).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let [model, weights] = ["model.onnx", "model.onnx.data"].map(|name| folder.path().join(name));
-    std::fs::copy(testdata("mobius-llama-static"), &model).unwrap();
-    let mut values =
-        std::fs::read(testdata("mobius-llama-static").with_file_name("model.onnx.data")).unwrap();
-    // The embedding, [256, 64], is what comes first.
-    let token_13 = &mut values[13 * 64 * 4..14 * 64 * 4];
-    token_13.as_chunks_mut().0.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
-    std::fs::write(&weights, values).unwrap();
+    let folder = poisoned(13);
+    let model = folder.path().join("model.onnx");
     let mut session = KvSession::open(&engine, &model, SessionOptions::default()).unwrap();
     let score = |session: &mut KvSession, sample, token| {
         session.step(&[(sample, &[token])]).unwrap().last(sample).unwrap().to_vec()
@@ -68,6 +61,39 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     session.remove(bad).unwrap();
     let next = session.add().unwrap();
     assert_eq!(score(&mut session, next, 1), want[0], "removed");
+}
+
+/// Padding is of what a sample brings itself: no other token's NaN reaches it.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn padding_brings_no_token_of_its_own() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = poisoned(0);
+    let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+    let mut session = KvSession::open(&engine, &folder.path().join("model.onnx"), options).unwrap();
+    let (long, short) = (session.add().unwrap(), session.add().unwrap());
+    let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5, 6])]).unwrap();
+    session.remove(long).unwrap();
+    let alone = session.add().unwrap();
+    let scores = session.step(&[(alone, &[5, 6])]).unwrap();
+    for token in 0..2 {
+        let (got, want) = (ragged.after(short, token).unwrap(), scores.after(alone, token).unwrap());
+        let worst = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+        assert!(got.iter().all(|score| score.is_finite()) && worst <= 1e-4, "token {token}: off by {worst}");
+    }
+}
+
+/// A folder with the exported static decoder, in which the embedding of a token is NaN.
+fn poisoned(token: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let from = testdata("mobius-llama-static");
+    std::fs::copy(&from, folder.path().join("model.onnx")).unwrap();
+    let mut values = std::fs::read(from.with_file_name("model.onnx.data")).unwrap();
+    // The embedding, [256, 64], is what comes first.
+    let row = &mut values[token * 64 * 4..(token + 1) * 64 * 4];
+    row.as_chunks_mut().0.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
+    std::fs::write(folder.path().join("model.onnx.data"), values).unwrap();
+    folder
 }
 
 /// All of these have the same weights. The last declares no head size: its weights tell.

@@ -1,7 +1,7 @@
 //! The errors of sessions as exceptions, in the classes of [`error`](crate::error).
 
 use kvscatter_onnxruntime::Error as RuntimeError;
-use kvscatter_session::Error;
+use kvscatter_session::{Error, Setting};
 use pyo3::prelude::*;
 
 use crate::error::{Class, Field, raise as raise_of};
@@ -34,11 +34,10 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
 
 /// What is put behind an error's words: the keyword that is about it. Empty where none is.
 fn keyword(error: &Error) -> &'static str {
-    match error {
-        Error::MemoryLimit { .. } => " (memory=)",
-        Error::CapacityOpen | Error::CapacityUseless | Error::SizeFixed { what: "capacity", .. } => {
-            " (capacity=)"
-        }
+    match error.about() {
+        Some(Setting::Memory) => " (memory=)",
+        Some(Setting::Capacity) => " (capacity=)",
+        // A batch may be the number of prompts as well, which has no keyword.
         _ => "",
     }
 }
@@ -62,7 +61,7 @@ fn describe(error: &Error) -> Described {
         Error::CapacityOpen | Error::CapacityUseless => option("capacity", vec![]),
         Error::BatchFull { batch } => option("batch", vec![("want", (*batch).into())]),
         Error::SizeFixed { what, fixed, got } => {
-            option(what, vec![("got", (*got).into()), ("want", (*fixed).into())])
+            option(what.name(), vec![("got", (*got).into()), ("want", (*fixed).into())])
         }
         Error::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
         Error::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),

@@ -39,7 +39,9 @@ impl Apart {
         self.pasts.iter().map(Tensor::len).sum()
     }
 
-    /// Gives every sample its next `width` tokens. `token` gives that of a sample at a place in its sequence.
+    /// Gives every sample its next `width` tokens, for which static caches must have room: it is not checked, and an
+    /// engine that is given too many says so in words of its own. `token` gives that of a sample at a place in its
+    /// sequence.
     ///
     /// # Errors
     /// [`Error::Run`], after which everything is as before; [`Error::TensorTooLarge`], and what [`Feed::tensors`] and

@@ -8,8 +8,12 @@ use crate::Sample;
 
 /// Why a decoder cannot be run, or not so.
 ///
-/// Nothing has been written then, unless a run failed or gave what it should not: [`Run`](Self::Run),
-/// [`CacheLost`](Self::CacheLost), [`LogitsShape`](Self::LogitsShape) and [`LogitsElement`](Self::LogitsElement).
+/// A session's errors come before anything is written, except what only a run shows: [`Run`](Self::Run) and
+/// [`CacheLost`](Self::CacheLost); [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
+/// [`LogitsElement`](Self::LogitsElement) of a step; [`TokenUnknown`](Self::TokenUnknown) where the first run tells how
+/// many tokens there are; [`TensorTooLarge`](Self::TensorTooLarge) where memory for a later run of the step is not to be
+/// had. After those the lengths are as they were, and rows behind them may have been written; after
+/// [`CacheLost`](Self::CacheLost) the session has to be opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -41,8 +45,8 @@ pub enum Error {
         "cache {input:?} grows with every step: only static caches are run in place; kvscatter convert makes it static"
     )]
     NotStatic { input: String },
-    /// Nothing that is known writes it.
-    #[error("cache {input:?} is not written by anything that is known: {why}")]
+    /// What writes it, if anything does, is not known to write in place.
+    #[error("cache {input:?} is not written in a way that can be run: {why}")]
     NotScattered { input: String, why: String },
     /// Past and present are one buffer: what else reads it may meet old rows or new ones.
     #[error(
@@ -79,8 +83,8 @@ pub enum Error {
     #[error("the caches have an open capacity: one must be given")]
     CapacityOpen,
     /// Another one is asked for than the model has.
-    #[error("the model's {what} is fixed to {fixed}, got {got}")]
-    SizeFixed { what: &'static str, fixed: usize, got: usize },
+    #[error("the model's {} is fixed to {fixed}, got {got}", what.name())]
+    SizeFixed { what: Setting, fixed: usize, got: usize },
     /// A size that no session can have.
     #[error("a batch of {batch} and a capacity of {capacity}: both must be at least 1")]
     Empty { batch: usize, capacity: usize },
@@ -157,6 +161,43 @@ pub enum Error {
     /// It lost a cache in a failed run.
     #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
     CacheLost { engine: String, cache: String },
+}
+
+/// What a caller chooses, in words of its own: an option, a keyword.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Setting {
+    /// Samples.
+    Batch,
+    /// Slots of each cache.
+    Capacity,
+    /// The most bytes that caches may take.
+    Memory,
+}
+
+impl Setting {
+    /// `batch`, `capacity` or `memory`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Capacity => "capacity",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl Error {
+    /// The setting that another choice of would help, if there is one.
+    #[must_use]
+    pub fn about(&self) -> Option<Setting> {
+        match self {
+            Self::MemoryLimit { .. } => Some(Setting::Memory),
+            Self::CapacityOpen | Self::CapacityUseless => Some(Setting::Capacity),
+            Self::SizeFixed { what, .. } => Some(*what),
+            _ => None,
+        }
+    }
 }
 
 /// A number of bytes, if it is one.

@@ -53,8 +53,8 @@ impl Feed {
         let batch = self.samples.len();
         let tensor = |purpose, rank| {
             let (shape, values): (Vec<usize>, Vec<i64>) = match purpose {
-                Purpose::Tokens => (vec![batch, self.width], self.columns(&token)),
-                Purpose::Positions => (vec![batch, self.width], self.columns(|_, position| int(position))),
+                Purpose::Tokens => (vec![batch, self.width], self.tokens(&token)),
+                Purpose::Positions => (vec![batch, self.width], self.positions()),
                 Purpose::Mask => (vec![batch, slots], self.mask(slots)),
                 Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
                 Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
@@ -76,16 +76,28 @@ impl Feed {
         feeds.collect()
     }
 
-    /// A value for every token of every sample; 0 for padding, which is a token and a position that every model has.
-    fn columns(&self, value: impl Fn(usize, usize) -> i64) -> Vec<i64> {
-        let mut all = Vec::with_capacity(self.samples.len() * self.width);
-        for (index, sample) in self.samples.iter().enumerate() {
-            all.extend((0..self.width).map(|column| match sample.position(column) {
-                Some(position) => value(index, position),
-                None => 0,
-            }));
-        }
-        all
+    /// The tokens of every sample. Padding repeats the sample's last one: attention may multiply rows that it does not
+    /// see by zero, and so no value may be in them that the sample did not bring itself, such as NaN in the embedding of
+    /// another token. A sample without tokens has no scores that this could reach: 0 will do.
+    fn tokens(&self, token: impl Fn(usize, usize) -> i64) -> Vec<i64> {
+        self.columns(|index, sample, column| {
+            let last = || sample.tokens.clone().next_back();
+            sample.position(column).or_else(last).map_or(0, |position| token(index, position))
+        })
+    }
+
+    /// The positions of every sample; those of padding are 0, which every table of positions has and every sample begins
+    /// with.
+    fn positions(&self) -> Vec<i64> {
+        self.columns(|_, sample, column| sample.position(column).map_or(0, int))
+    }
+
+    fn columns(&self, value: impl Fn(usize, &SampleFeed, usize) -> i64) -> Vec<i64> {
+        let value = &value;
+        let samples = self.samples.iter().enumerate();
+        samples
+            .flat_map(|(index, sample)| (0..self.width).map(move |column| value(index, sample, column)))
+            .collect()
     }
 
     fn mask(&self, slots: usize) -> Vec<i64> {

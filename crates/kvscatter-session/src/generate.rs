@@ -58,8 +58,8 @@ impl Generator {
     /// Loads a model with room for this many prompts: a static-cache decoder, or one whose caches grow.
     ///
     /// # Errors
-    /// As [`KvSession::open`](crate::KvSession::open); [`Error::NoPrompts`] for none; [`Error::SizeFixed`] for more than the model's batch;
-    /// [`Error::CapacityUseless`] for a capacity of caches that grow.
+    /// As [`KvSession::open`](crate::KvSession::open); [`Error::NoPrompts`] for none; [`Error::SizeFixed`] for more than
+    /// the model's batch; [`Error::CapacityUseless`] for a capacity of caches that grow.
     pub fn open(
         engine: &dyn Engine,
         model: &Path,

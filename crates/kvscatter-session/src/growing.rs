@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::kv_session::bytes;
-use crate::{Apart, Engine, Error, Interface, Logits, MemoryReport, Options, Runner, SessionOptions};
+use crate::{
+    Apart, Engine, Error, Interface, Logits, MemoryReport, Options, Runner, SessionOptions, Setting,
+};
 
 /// A decoder that gives every cache back one step longer (`Concat`, `Attention`'s past, `GroupQueryAttention`).
 ///
@@ -27,7 +29,7 @@ impl Growing {
         interface.settle(None)?;
         let batch = match interface.batch {
             Some(batch) if batch < samples => {
-                return Err(Error::SizeFixed { what: "batch", fixed: batch, got: samples });
+                return Err(Error::SizeFixed { what: Setting::Batch, fixed: batch, got: samples });
             }
             batch => batch.unwrap_or(samples),
         };

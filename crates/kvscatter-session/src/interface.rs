@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::decoder::{Cache, Decoder, Input, Role, Style};
 use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
 
-use crate::Error;
+use crate::{Error, Setting};
 
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
@@ -138,6 +138,22 @@ impl Interface {
     /// Whether some input is fed with this.
     pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
+    }
+
+    /// The batch that the model fixes or else is asked for.
+    ///
+    /// # Errors
+    /// [`Error::SizeFixed`] if it is asked for another one.
+    pub fn batch_or(&self, asked: Option<usize>) -> Result<Option<usize>, Error> {
+        fixed(Setting::Batch, self.batch, asked)
+    }
+
+    /// The capacity that the model fixes or else is asked for.
+    ///
+    /// # Errors
+    /// [`Error::SizeFixed`] if it is asked for another one; [`Error::SizesDiffer`] as [`capacity`](Self::capacity).
+    pub fn capacity_or(&self, asked: Option<usize>) -> Result<Option<usize>, Error> {
+        fixed(Setting::Capacity, self.capacity()?, asked)
     }
 
     /// The capacity that all caches declare; `None` where none does.
@@ -301,6 +317,14 @@ fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BT
         }
     }
     sources
+}
+
+/// A size that the model fixes or leaves to the caller.
+fn fixed(what: Setting, fixed: Option<usize>, asked: Option<usize>) -> Result<Option<usize>, Error> {
+    match (fixed, asked) {
+        (Some(fixed), Some(got)) if got != fixed => Err(Error::SizeFixed { what, fixed, got }),
+        (fixed, asked) => Ok(fixed.or(asked)),
+    }
 }
 
 fn cache_ports(decoder: &Decoder<'_>) -> Vec<CachePort> {

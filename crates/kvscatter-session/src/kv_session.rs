@@ -8,6 +8,7 @@ use kvscatter_onnx::decoder::{Decoder, Hazard};
 use crate::caches::Caches;
 use crate::places::Places;
 use crate::rounds::{Limits, Round, rounds};
+use crate::tensor::check_value;
 use crate::{
     CachePort, Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Runner, Sample, Scores,
     Tensor,
@@ -39,9 +40,7 @@ impl Default for SessionOptions {
 /// and a length; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from the lengths, by the rule that
 /// sample `b`'s next token goes to slot `length[b]` and sees slots `0..=length[b]`.
 ///
-/// Every error comes before anything is written, except of a run that failed or gave no scores: [`Error::Run`],
-/// [`Error::LogitsShape`], [`Error::LogitsElement`]. After those the lengths are as they were, and rows behind them may
-/// have been written; after [`Error::CacheLost`] the session has to be opened again.
+/// After an error the lengths are as they were, and nothing has been written unless [`Error`] says so.
 pub struct KvSession {
     runner: Runner,
     places: Places,
@@ -56,7 +55,8 @@ impl KvSession {
     /// # Errors
     /// What the engine says in [`Error::Load`]; [`Error::NotStatic`], [`Error::NoWriteIndices`] and their like for a
     /// model that is no static-cache decoder; [`Error::SizeFixed`], [`Error::CapacityOpen`], [`Error::Empty`] for a
-    /// batch or a capacity that the model does not have; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
+    /// batch or a capacity that the model does not have; [`Error::InputType`] for a capacity that the type of an input
+    /// does not hold; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
     pub fn open(engine: &dyn Engine, model: &Path, options: SessionOptions) -> Result<Self, Error> {
         let interface = interface(&Model::load(model)?)?;
         Self::of_interface(engine, model, interface, options)
@@ -70,12 +70,12 @@ impl KvSession {
     ) -> Result<Self, Error> {
         check_static(&interface)?;
         interface.settle(None)?;
-        let batch = fixed("batch", interface.batch, options.batch)?.unwrap_or(1);
-        let capacity = fixed("capacity", interface.capacity()?, options.capacity)?;
-        let capacity = capacity.ok_or(Error::CapacityOpen)?;
+        let batch = interface.batch_or(options.batch)?.unwrap_or(1);
+        let capacity = interface.capacity_or(options.capacity)?.ok_or(Error::CapacityOpen)?;
         if batch == 0 || capacity == 0 {
             return Err(Error::Empty { batch, capacity });
         }
+        check_types(&interface, capacity)?;
         MemoryReport::check(&interface, batch, capacity, options.memory)?;
         let session = engine.load(model, Options { threads: options.threads })?;
         let runner = Runner::new(session, interface);
@@ -158,8 +158,9 @@ impl KvSession {
     ///
     /// # Errors
     /// Before anything is run, [`Error::NoSamples`], [`Error::NoSuchSample`], [`Error::SampleTwice`],
-    /// [`Error::NoTokens`], [`Error::TokenUnknown`] and [`Error::CapacityExceeded`]; [`Error::Run`] with the engine's
-    /// words.
+    /// [`Error::NoTokens`], [`Error::TokenUnknown`], [`Error::InputType`] for a token that its input's type does not
+    /// hold, and [`Error::CapacityExceeded`]; [`Error::Run`] with the engine's words, and the others that [`Error`] says
+    /// only a run shows.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Scores, Error> {
         self.run(tokens, usize::MAX, false)
     }
@@ -182,7 +183,8 @@ impl KvSession {
         MemoryReport::of(&self.runner.interface, self.batch(), self.capacity())
     }
 
-    /// The bytes that the last step wrote into the caches, padding included.
+    /// The bytes that the model wrote into the caches in the last step, padding included. Rows that were set to zero
+    /// before do not count.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
@@ -225,13 +227,15 @@ impl KvSession {
             };
             let inputs = round.feed.tensors(&self.runner.interface, token, limits.capacity)?;
             let logits = self.run_round(&round, &inputs)?;
+            if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
+                self.check_known(tokens)?;
+            }
             if logits.scores_last() && !self.runner.interface.scores_last {
                 // It does not declare that it scores the last column only: samples that were padded have no score. Their
                 // lengths are as before, and so all of it is run again.
                 self.runner.interface.scores_last = true;
                 return self.run(tokens, chunk, only_last);
             }
-            self.runner.interface.vocabulary = Some(logits.vocabulary);
             scores.take(&round.feed, &before, &logits, only_last);
         }
         for (sample, tokens) in tokens {
@@ -264,13 +268,23 @@ impl KvSession {
             if seen.get_mut(sample.place).is_some_and(|seen| std::mem::replace(seen, true)) {
                 return Err(Error::SampleTwice { sample });
             }
-            let vocabulary = self.vocabulary();
+        }
+        self.check_known(given)
+    }
+
+    /// That the model has all tokens, as far as it is known how many it has, and can be fed with them.
+    fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), Error> {
+        let vocabulary = self.vocabulary();
+        for &(sample, tokens) in given {
             check_tokens(tokens, vocabulary, |index, token| Error::TokenUnknown {
                 sample,
                 index,
                 token,
                 vocabulary,
             })?;
+            for feed in self.interface().feeds.iter().filter(|feed| feed.purpose == Purpose::Tokens) {
+                tokens.iter().try_for_each(|token| check_value(feed.element, *token))?;
+            }
         }
         Ok(())
     }
@@ -318,12 +332,21 @@ fn check_static(interface: &Interface) -> Result<(), Error> {
     Ok(())
 }
 
-/// A size that the model fixes or leaves to the caller.
-fn fixed(what: &'static str, fixed: Option<usize>, asked: Option<usize>) -> Result<Option<usize>, Error> {
-    match (fixed, asked) {
-        (Some(fixed), Some(got)) if got != fixed => Err(Error::SizeFixed { what, fixed, got }),
-        (fixed, asked) => Ok(fixed.or(asked)),
-    }
+/// That the types of inputs hold whatever they will be fed with; [`KvSession::check_known`] sees to tokens.
+fn check_types(interface: &Interface, capacity: usize) -> Result<(), Error> {
+    let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+    interface.feeds.iter().try_for_each(|feed| {
+        let most = match feed.purpose {
+            Purpose::Tokens => 0,
+            Purpose::Mask => 1,
+            Purpose::Positions
+            | Purpose::WriteIndices
+            | Purpose::NonpadKvSeqlen
+            | Purpose::SeqlensK
+            | Purpose::TotalLength => capacity,
+        };
+        check_value(feed.element, most)
+    })
 }
 
 /// That the model has all of the tokens.

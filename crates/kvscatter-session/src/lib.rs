@@ -27,7 +27,7 @@ mod tensor;
 
 pub use apart::Apart;
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};
-pub use error::Error;
+pub use error::{Error, Setting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, Greedy, Progress};
 pub use interface::{CachePort, FeedPort, Interface, Purpose};

@@ -1,8 +1,7 @@
 //! How tokens of different counts become runs of a model, all of whose samples have one width.
 //!
 //! A model writes `width` rows for every sample, padding included. Rows of padding lie behind a sample's length, where
-//! nothing sees them and the next write covers them; what they must not do is to reach beyond the capacity or over rows
-//! that are in use.
+//! nothing sees them; what they must not do is to reach beyond the capacity or over rows that are in use.
 
 use std::ops::Range;
 

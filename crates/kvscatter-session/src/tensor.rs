@@ -181,6 +181,11 @@ impl Tensor {
     }
 }
 
+/// That an input of this type can be fed with an integer.
+pub(crate) fn check_value(element: ElementType, value: i64) -> Result<(), Error> {
+    encode(element, value).map(|_| ()).ok_or(Error::InputType { element, value })
+}
+
 /// An integer in the bytes of a type; `None` if the type does not hold it.
 fn encode(element: ElementType, value: i64) -> Option<Vec<u8>> {
     Some(match element {

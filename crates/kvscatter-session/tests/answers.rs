@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_session::{
     Engine, Error, Generator, Greedy, KvSession, Memory, Options, Ran, Session, SessionOptions, Step, Tensor,
 };
@@ -136,6 +137,94 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
 }
 
 #[test]
+fn rows_of_a_failed_run_are_zero_when_the_sample_runs_again() {
+    let mut session = open(Answers(|step, batch, width| {
+        if width == 1 {
+            return Ok(vec![logits(&[batch, 1, 256])]);
+        }
+        // Slots 1 and 2 of the first sample, in caches of [batch, capacity, 32].
+        for shared in &mut step.shared {
+            let rows = shared.cache.bytes_mut()[32 * 4..3 * 32 * 4].as_chunks_mut().0;
+            rows.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
+        }
+        Err(Error::Run { engine: "answers 1".to_owned(), says: "no".to_owned() })
+    }));
+    let sample = session.add().unwrap();
+    session.step(&[(sample, &[1])]).unwrap();
+    assert!(matches!(session.step(&[(sample, &[2, 3])]), Err(Error::Run { .. })));
+    let is_zero = |session: &KvSession| session.cache(3).unwrap().bytes().iter().all(|byte| *byte == 0);
+    assert!(!is_zero(&session));
+    session.step(&[(sample, &[4])]).unwrap();
+    assert!(is_zero(&session));
+}
+
+#[test]
+fn padding_repeats_a_sample_s_last_token() {
+    let mut session = open(Answers(|step, batch, width| {
+        assert_eq!(fed(step, "input_ids"), [5, 6, 7, 8, 9, 9]);
+        assert_eq!(fed(step, "position_ids"), [0, 1, 2, 0, 1, 0]);
+        Ok(vec![logits(&[batch, width, 256])])
+    }));
+    let (long, short) = (session.add().unwrap(), session.add().unwrap());
+    session.step(&[(long, &[5, 6, 7]), (short, &[8, 9])]).unwrap();
+}
+
+/// The values of an input of int64.
+fn fed(step: &Step<'_>, name: &str) -> Vec<i64> {
+    let tensor = step.inputs.iter().find(|(input, _)| *input == name).unwrap().1;
+    tensor.bytes().as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
+}
+
+#[test]
+fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
+    let engine = Answers(|step, batch, width| {
+        let tokens = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1;
+        assert_eq!(tokens.bytes(), 1_i32.to_le_bytes());
+        step.shared[0].cache.bytes_mut().fill(1);
+        Ok(vec![logits(&[batch, width, 256])])
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    let mut model = Model::load(&model(STATIC)).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    tensor(&mut graph.input, "input_ids").elem_type = Some(ElementType::Int32.onnx_code());
+    tensor(&mut graph.output, "logits").shape.as_option_mut().unwrap().dim[2].value = None;
+    model.save(&file).unwrap();
+    let mut session = KvSession::open(&engine, &file, SessionOptions::default()).unwrap();
+    let sample = session.add().unwrap();
+    let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
+    assert!(matches!(error, Error::InputType { element: ElementType::Int32, .. }), "{error}");
+    assert!(session.cache(0).unwrap().bytes().iter().all(|byte| *byte == 0));
+    // The first run tells how many tokens there are, and the second is not made.
+    assert_eq!(session.vocabulary(), None);
+    let error = session.prefill(&[(sample, &[1, 300])], 1).unwrap_err();
+    assert!(matches!(error, Error::TokenUnknown { index: 1, vocabulary: Some(256), .. }), "{error}");
+    assert_eq!((session.vocabulary(), session.length(sample).unwrap()), (Some(256), 0));
+}
+
+#[test]
+fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    let mut model = Model::load(&model(STATIC)).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    tensor(&mut graph.input, "position_ids").elem_type = Some(ElementType::Int32.onnx_code());
+    for name in ["key_cache.0", "value_cache.0", "key_cache.1", "value_cache.1"] {
+        tensor(&mut graph.input, name).shape.as_option_mut().unwrap().dim[1].value = None;
+    }
+    model.save(&file).unwrap();
+    let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
+    let open = |capacity| {
+        let options = SessionOptions { capacity, memory: 1 << 20, ..SessionOptions::default() };
+        KvSession::open(&engine, &file, options).map(|session| session.capacity())
+    };
+    assert!(matches!(open(Some(1 << 31)), Err(Error::InputType { element: ElementType::Int32, .. })));
+    assert!(matches!(open(Some((1 << 31) - 1)), Err(Error::MemoryLimit { .. })));
+    assert!(matches!(open(None), Err(Error::CapacityOpen)));
+    assert_eq!(open(Some(9)).unwrap(), 9);
+}
+
+#[test]
 fn scores_that_are_no_numbers_choose_no_token() {
     // NaN for the second prompt.
     let engine = Answers(|_, batch, width| {
@@ -183,15 +272,18 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
 fn decode_only(name: &str) -> Model {
     let mut loaded = Model::load(&model(name)).unwrap();
     let graph = loaded.proto_mut().graph.as_option_mut().unwrap();
-    for input in graph
-        .input
-        .iter_mut()
-        .filter(|input| ["input_ids", "position_ids"].contains(&input.name.as_deref().unwrap_or_default()))
-    {
-        let Some(TypeValue::TensorType(tensor)) = input.r#type.as_option_mut().unwrap().value.as_mut() else {
-            panic!("{input:?} is no tensor")
-        };
-        tensor.shape.as_option_mut().unwrap().dim[1].value = Some(DimValue::DimValue(1));
+    for name in ["input_ids", "position_ids"] {
+        let shape = tensor(&mut graph.input, name).shape.as_option_mut().unwrap();
+        shape.dim[1].value = Some(DimValue::DimValue(1));
     }
     loaded
+}
+
+/// The type of an input or output.
+fn tensor<'g>(values: &'g mut [ValueInfoProto], name: &str) -> &'g mut TensorType {
+    let value = values.iter_mut().find(|value| value.name.as_deref() == Some(name)).unwrap();
+    match value.r#type.as_option_mut().unwrap().value.as_mut() {
+        Some(TypeValue::TensorType(tensor)) => tensor,
+        other => panic!("{name} is {other:?}"),
+    }
 }

@@ -4,14 +4,16 @@
 
 mod churn;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
-#[expect(dead_code, reason = "faults are planted in certificates only")]
+#[expect(dead_code, reason = "most faults are planted in certificates only")]
 mod fake;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
-use kvscatter_session::{Error, Generator, Greedy, KvSession, Progress, Sample, SessionOptions, most_likely};
+use kvscatter_session::{
+    Error, Generator, Greedy, KvSession, Progress, Sample, SessionOptions, Setting, most_likely,
+};
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
@@ -29,6 +31,11 @@ fn with_fault(batch: usize, fault: Fault) -> KvSession {
     let options =
         SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() };
     KvSession::open(&Fake(fault), &model(STATIC), options).unwrap()
+}
+
+/// Progress that nobody waits for.
+fn unheard(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 /// The scores after each of these tokens, in a session of their own.
@@ -124,6 +131,7 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     let mut session = with_fault(2, Fault::NanInPadding);
     let (long, short) = (session.add().unwrap(), session.add().unwrap());
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5])]).unwrap();
+    // This engine makes NaN of padding, whatever it is fed with.
     assert!(ragged.last(short).unwrap().iter().all(|score| score.is_nan()));
     // Rows of padding.
     assert_eq!(session.step(&[(short, &[6])]).unwrap().last(short).unwrap(), alone(&[5, 6])[1]);
@@ -161,7 +169,7 @@ fn what_a_model_does_not_have_is_refused() {
     assert!(matches!(open(GROWING, options), Err(Error::NotStatic { .. })));
     let open = |options| open(STATIC, options);
     let other = SessionOptions { capacity: Some(65), ..options };
-    assert!(matches!(open(other), Err(Error::SizeFixed { what: "capacity", fixed: 64, got: 65 })));
+    assert!(matches!(open(other), Err(Error::SizeFixed { what: Setting::Capacity, fixed: 64, got: 65 })));
     assert!(matches!(open(SessionOptions { batch: Some(0), ..options }), Err(Error::Empty { .. })));
     for batch in [1 << 20, usize::MAX] {
         let refused = open(SessionOptions { batch: Some(batch), ..options });
@@ -209,7 +217,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
         |name| Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
     let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
-    let whole = open(STATIC).generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples;
+    let whole = open(STATIC).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
     let eos = whole[0][3];
     let cut = |tokens: &[i64]| {
         let end = tokens.iter().position(|token| *token == eos).map_or(tokens.len(), |end| end + 1);
@@ -217,8 +225,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
     };
     for name in [STATIC, GROWING] {
         let greedy = Greedy { eos: vec![eos], ..greedy.clone() };
-        let ended =
-            open(name).generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples;
+        let ended = open(name).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
         assert_eq!(ended, [cut(&whole[0]), cut(&whole[1])], "{name}");
     }
 }
@@ -251,11 +258,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     let says = |name, prompts: &[Vec<i64>], tokens| {
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
         let generator = open(name, 2).unwrap();
-        generator
-            .generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
-            .map(|_| ())
-            .unwrap_err()
-            .to_string()
+        generator.generate(prompts, &greedy, &mut unheard).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(says(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
     assert_eq!(
@@ -272,12 +275,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch has 2 places, and all are taken");
     let greedy = Greedy { tokens: 5, eos: Vec::new(), chunk: 8 };
-    assert!(
-        open(STATIC, 1)
-            .unwrap()
-            .generate(&[vec![1; 60]], &greedy, &mut |_| ControlFlow::Continue(()))
-            .is_ok()
-    );
+    assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
 }
 
 #[test]
@@ -287,7 +285,7 @@ fn caches_that_grow_stay_within_the_limit() {
     let generate = |tokens| {
         let generator = Generator::open(&Fake(Fault::None), &model(GROWING), 1, options).unwrap();
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
-        generator.generate(&[vec![1, 2, 3]], &greedy, &mut |_| ControlFlow::Continue(())).map(|_| ())
+        generator.generate(&[vec![1, 2, 3]], &greedy, &mut unheard).map(|_| ())
     };
     generate(3).unwrap();
     let refused = generate(4);
