@@ -1,6 +1,12 @@
 //! The command line: every command, its arguments and the help that teaches them.
 
+use std::any::TypeId;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
 use clap::{Args, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use kvscatter_bench::Starts;
 
 use crate::commands::{apply, bench, cases, certify, convert, generate, inspect, lower, plan, run, verify};
 
@@ -44,11 +50,22 @@ pub(crate) fn parse() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Every option takes the negative number behind it, so that its own parser says what is wrong with that.
+/// Every option whose value is a number takes the negative one behind it, so that its own parser says what is wrong with
+/// that. A path takes none: what is forgotten before an option is not the path.
 fn with_negative_numbers(command: Clap) -> Clap {
+    let numbers = [
+        TypeId::of::<usize>(),
+        TypeId::of::<NonZeroUsize>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<i64>(),
+        TypeId::of::<f64>(),
+        TypeId::of::<Duration>(),
+        TypeId::of::<Starts>(),
+    ];
     let takes = |arg: clap::Arg| {
-        let is_option = arg.get_action().takes_values() && !arg.is_positional();
-        arg.allow_negative_numbers(is_option)
+        let of = arg.get_value_parser().type_id();
+        let is_number = !arg.is_positional() && numbers.iter().any(|number| of == *number);
+        if is_number { arg.allow_negative_numbers(true) } else { arg }
     };
     command.mut_args(takes).mut_subcommands(with_negative_numbers)
 }

@@ -7,7 +7,9 @@ use std::str::FromStr;
 pub(crate) fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| {
         let digits = text.strip_prefix('-').unwrap_or_default();
-        let is_negative = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        // -0 is not below any limit.
+        let is_negative =
+            digits.bytes().any(|byte| byte != b'0') && digits.bytes().all(|byte| byte.is_ascii_digit());
         match error.kind() {
             IntErrorKind::PosOverflow => "too large".to_owned(),
             IntErrorKind::NegOverflow => "too small".to_owned(),
@@ -40,6 +42,7 @@ mod tests {
             ("x", "must be a whole number"),
             ("-x", "must be a whole number"),
             ("-", "must be a whole number"),
+            ("-0", "must be a whole number"),
             ("", "must be a whole number"),
             ("1.5", "must be a whole number"),
         ] {
@@ -47,6 +50,8 @@ mod tests {
         }
         assert_eq!(whole::<u64>("0"), Ok(0));
         assert_eq!(whole::<u64>("-1").unwrap_err(), "must be at least 0");
+        assert_eq!(whole::<u64>("-0").unwrap_err(), "must be a whole number");
+        assert_eq!(whole::<u64>("-00").unwrap_err(), "must be a whole number");
         assert_eq!(whole::<i64>("-1"), Ok(-1));
         assert_eq!(whole::<i64>("-99999999999999999999").unwrap_err(), "too small");
     }

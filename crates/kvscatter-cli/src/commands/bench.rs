@@ -38,9 +38,7 @@ const LEAST_ROUNDS: usize = 9;
 /// kvscatter, called as a host calls it; with threads or a wrap, also what those are compared with. Each result is compared with the specification's own pseudocode before it is
 /// timed. One engine has two turns: how far it is from itself is the A/A spread, and a difference inside it is none.
 #[derive(Debug, Args)]
-#[command(
-    allow_negative_numbers = true,
-    after_help = "\
+#[command(after_help = "\
 Examples:
   kvscatter bench --shape 8,8,4096,128
       one token for each of 8 samples, the same call again and again
@@ -53,11 +51,10 @@ Examples:
 Build with --release and keep the machine quiet. Linux only.
 docs/performance.md says how to read the table.
 KVSCATTER_MAX_ISA=portable, sse2 or avx2 limits the instructions.
-Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage."
-)]
+Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage.")]
 pub(crate) struct Bench {
     /// The cache: 8,8,4096,128 is batch, heads, capacity, head size
-    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE", allow_hyphen_values = true, value_parser = whole::<usize>)]
+    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE", value_parser = whole::<usize>)]
     shape: Vec<usize>,
 
     /// Rows written per sample

@@ -61,7 +61,7 @@ pub(crate) struct Certify {
     ort_lib: Option<PathBuf>,
 
     /// Tokens in each sample's prompt [default: 7,3,5 as far as they fit]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', allow_hyphen_values = true, help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
     prompt: Option<Vec<NonZeroUsize>>,
 
     /// Samples in a batch [default: the model's, or 3]

@@ -60,11 +60,11 @@ pub(crate) enum Plan {
 #[derive(Debug, Args)]
 pub(crate) struct Planned<O: Args> {
     /// The cache: a shape or a file
-    #[arg(long, value_name = "SHAPE|FILE", visible_aliases = ["past-cache", "past"], allow_hyphen_values = true)]
+    #[arg(long, value_name = "SHAPE|FILE", visible_aliases = ["past-cache", "past"])]
     cache: Operand,
 
     /// What would be written: a shape or a file
-    #[arg(long, value_name = "SHAPE|FILE", visible_alias = "new-kv", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SHAPE|FILE", visible_alias = "new-kv")]
     update: Operand,
 
     #[command(flatten)]

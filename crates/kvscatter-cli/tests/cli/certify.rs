@@ -1,6 +1,10 @@
 //! What `certify` refuses without ONNX Runtime, and certifies in tract; with ONNX Runtime it is tested beside the models
 //! of the exporters.
 
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+
 use crate::support::Folder;
 
 /// A library that is none: what is refused before it is looked for does not mention it.
@@ -40,12 +44,43 @@ fn what_is_refused_names_the_options() {
             "a prompt of 60 tokens, at least 1, and 60 steps do not fit a cache of 64 slots (--prompt, --steps)",
         ),
         ("--memory 1000", "bytes of memory are needed, the limit is 1000 bytes (--memory)"),
+        ("--capacity 32", "the model's capacity is fixed to 64, got 32 (--capacity)"),
     ];
-    for (options, says) in lines {
-        let line = format!("certify testdata/mobius-llama-static/model.onnx --engine tract {options}");
-        let refused = folder.run(&line).refused();
-        assert!(refused.trim_end().ends_with(says), "{options}: {refused}");
+    let says = |line: &str, says: &str| {
+        let refused = folder.run_without_onnxruntime(line).refused();
+        assert!(refused.trim_end().ends_with(says), "{line}: {refused}");
+    };
+    for (options, end) in lines {
+        says(&format!("certify testdata/mobius-llama-static/model.onnx --engine tract {options}"), end);
     }
+    // Two samples, and caches of any capacity.
+    let other = folder.path("other.onnx");
+    let mut model = Model::load(&folder.path("testdata/mobius-llama-static/model.onnx")).unwrap();
+    for input in &mut model.proto_mut().graph.as_option_mut().unwrap().input {
+        let name = input.name.clone().unwrap();
+        let Some(TypeValue::TensorType(tensor)) = input.r#type.as_option_mut().unwrap().value.as_mut() else {
+            panic!("{name} is no tensor")
+        };
+        let dims = &mut tensor.shape.as_option_mut().unwrap().dim;
+        match name.as_str() {
+            "input_ids" => dims[0].value = Some(DimValue::DimValue(2)),
+            name if name.contains("cache") => dims[1].value = None,
+            _ => {}
+        }
+    }
+    model.save(&other).unwrap();
+    let open = "the caches have an open capacity: one must be given (--capacity)";
+    says("certify other.onnx --engine tract", open);
+    says("generate other.onnx --prompt-ids 1", open);
+    says(
+        "certify other.onnx --engine tract --capacity 1",
+        "a batch of 2 and a capacity of 1 are too small: at least 1 and 2 are needed (--batch, --capacity)",
+    );
+    let batch = "the model's batch is fixed to 2, got 3 (--prompt, --batch)";
+    says("certify other.onnx --engine tract --batch 3", batch);
+    // For generation it is the number of prompts, and no option.
+    says("generate other.onnx --prompt-ids 1 --prompt-ids 2 --prompt-ids 3", "fixed to 2, got 3");
+    says("certify other.onnx --engine ort", "its library, or a folder with it, can be given (--ort-lib)");
 }
 
 #[test]

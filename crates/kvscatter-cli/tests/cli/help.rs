@@ -124,7 +124,7 @@ fn usage_errors_are_one_line() {
     insta::assert_snapshot!(answers.concat());
 }
 
-/// Every option that takes a whole number, and the least that it takes before the library is asked.
+/// These options take whole numbers; and the least that each takes before the library is asked.
 const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
     ("generate m.onnx --prompt-ids 1", &[("tokens", 1), ("chunk", 1), ("capacity", 1), ("memory", 0)]),
     (
@@ -164,6 +164,24 @@ fn what_is_wrong_with_a_number_is_said_for_people() {
             }
         }
     }
+}
+
+#[test]
+fn a_forgotten_value_is_not_what_follows() {
+    let folder = Folder::new();
+    for (line, says) in [
+        ("bench --shape --rows 2", "a value is required for '--shape <"),
+        ("certify m.onnx --prompt --batch 2", "a value is required for '--prompt <"),
+        ("plan tensor-scatter --cache --update 2,1,1", "a value is required for '--cache <"),
+        ("plan tensor-scatter --cache 2,4,1 --update --type float16", "a value is required for '--update <"),
+        ("cases -o -1 --count 1", "unexpected argument '-1' found"),
+        ("certify m.onnx --html -1", "unexpected argument '-1' found"),
+        ("run m.onnx --engine ort --ort-lib -1", "unexpected argument '-1' found"),
+    ] {
+        let refused = folder.run(line).refused();
+        assert!(refused.starts_with(&format!("error: {says}")), "{line}: {refused}");
+    }
+    assert!(!folder.path("-1").exists());
 }
 
 #[test]

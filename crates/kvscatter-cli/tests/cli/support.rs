@@ -56,6 +56,13 @@ impl Folder {
         self.answer(Command::new(BINARY).args(args))
     }
 
+    /// As [`run`](Self::run), where no ONNX Runtime is to be found.
+    pub(crate) fn run_without_onnxruntime(&self, line: &str) -> Answer {
+        let mut command = Command::new(BINARY);
+        command.args(line.split_whitespace()).env("VIRTUAL_ENV", self.path("no-environment"));
+        self.answer(command.env_remove("KVSCATTER_ORT_LIB").env_remove("ORT_DYLIB_PATH"))
+    }
+
     pub(crate) fn run_os(&self, args: &[OsString]) -> Answer {
         self.answer(Command::new(BINARY).args(args))
     }
