@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import importlib.util
 import shutil
 import threading
 import time
@@ -268,7 +269,7 @@ def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
 @pytest.mark.parametrize(
     ("kind", "of", "options", "says"),
     [
-        ("size_fixed", errors.OptionError, {"capacity": 65}, "capacity is fixed to 64, got 65"),
+        ("size_fixed", errors.OptionError, {"capacity": 65}, "capacity is fixed to 64, got 65 (capacity=)"),
         ("empty", errors.OptionError, {"batch": 0}, "both must be at least 1"),
         ("memory_limit", errors.OptionError, {"memory": 1000}, "the limit is 1000 bytes (memory=)"),
         ("runtime_unusable", errors.SessionError, {"onnxruntime": TESTDATA}, "no libonnxruntime in it"),
@@ -281,6 +282,17 @@ def test_a_session_that_cannot_be(
         KvSession(STATIC, **options)
     assert caught.value.kind == kind
     assert says in str(caught.value)
+
+
+def test_a_runtime_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for variable in ("KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    with pytest.raises(errors.SessionError) as caught:
+        KvSession(STATIC)
+    assert (caught.value.kind, caught.value.argument) == ("runtime_missing", "onnxruntime")
+    assert str(caught.value).endswith("can be given (onnxruntime=)")
 
 
 def test_a_model_that_cannot_be(tmp_path: Path) -> None:
