@@ -363,8 +363,9 @@ static __device__ __forceinline__ void write(const T& table, const Shape& shape,
     if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
 }
 
+// Two blocks of every kernel: with no number given, ptxas moves registers to memory so that a few more fit.
 #define WRITE(NAME, V, N, LISTS)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                              \
         NAME(const __grid_constant__ Table<Job, N> table, const __grid_constant__ Shape shape,                        \
              const __grid_constant__ Call call) {                                                                     \
         write<LISTS, V>(table, shape, call);                                                                          \
@@ -398,7 +399,7 @@ static __device__ __forceinline__ u32 nibbles(const u8* from, i64 first, u32 cou
 
 // A thread writes all elements of one word. Rows of one launch may meet in a word: it is then exchanged whole, with what
 // others have put there. The host has seen that the cache begins with a word and ends with one.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     kvscatter_write_nibbles(const __grid_constant__ Table<Job, 128> table, const __grid_constant__ Shape shape,
                             const __grid_constant__ Call call) {
     u32* const cache = (u32*)table.jobs[blockIdx.y].cache;
@@ -490,7 +491,7 @@ KVSCATTER_UNROLL
 }
 
 #define PRESENT(NAME, V)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                              \
         NAME(const __grid_constant__ Table<PresentJob, 64> table, const __grid_constant__ PresentShape shape,         \
              const __grid_constant__ Call call) {                                                                     \
         present<V>(table, shape, call);                                                                               \

@@ -12,7 +12,7 @@ inline thread_local Dim3 blockIdx, threadIdx, blockDim, gridDim;
 #define __forceinline__ inline
 #define __noinline__
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 
 template <class T>
 T __ldg(const T* at) {

@@ -1,0 +1,187 @@
+"""Compiles the CUDA kernels into the images that the crate holds, or shows that those are current.
+
+    python cuda_images.py FOLDER [--check]
+
+Everything is compiled into FOLDER, and the machine code is looked through, before anything checked in is replaced or
+compared. Run by the Python of an environment with what kernels/requirements.txt lists; nvcc also needs gcc.
+"""
+
+import argparse
+import hashlib
+import pathlib
+import re
+import shlex
+import subprocess
+import sysconfig
+
+import machine_code
+
+ROOT = pathlib.Path(__file__).parents[2]
+KERNELS = ROOT / "crates/kvscatter-cuda/kernels"
+IMAGES = KERNELS / "images"
+SOURCE = "kvscatter.cu"
+TOOLS = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/bin"
+
+#: Those with machine code of their own; it also runs on later devices of the same generation.
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+NVCC = ("nvcc", "-std=c++17", "-allow-unsupported-compiler")
+FATBIN = (
+    *(*NVCC, "-fatbin", "--compress-mode=size"),
+    *(f"-gencode=arch={name.replace('sm', 'compute')},code={name}" for name in ARCHITECTURES),
+)
+#: For devices that have no machine code of their own, and for drivers that do not know this compiler's: the oldest
+#: target that it has, in the oldest language that has this target.
+PTX = (*NVCC, "-ptx", "-arch=compute_75")
+PTX_VERSION = "6.3"
+#: Tells which bytes of a vector are used; to ptxas a hint, which older ones do not know.
+PTX_HINT = re.compile(r'\t\.pragma "used_bytes_mask \d+";\n')
+
+
+def build(folder: pathlib.Path) -> None:
+    """Images and `made-by.txt` in `folder`. By relative paths, so that no image tells where it was made."""
+    compiled = folder / "compiled.ptx"
+    run(*FATBIN, SOURCE, "-o", str(folder / "kvscatter.fatbin"))
+    run(*PTX, SOURCE, "-o", str(compiled))
+    lowered = folder / "kvscatter.ptx"
+    lowered.write_text(lower(compiled.read_text()))
+    same_code(compiled, lowered)
+    (folder / "made-by.txt").write_text(made_by(folder))
+
+
+def run(tool: str, *arguments: str) -> None:
+    """Runs a tool of the wheels among the kernels."""
+    print("  $", shlex.join([tool, *arguments]), flush=True)
+    subprocess.run([str(TOOLS / tool), *arguments], check=True, cwd=KERNELS)
+
+
+def lower(ptx: str) -> str:
+    """The same program, for drivers that are older than the compiler."""
+    lowered, count = re.subn(
+        r"^\.version \d+\.\d+$", f".version {PTX_VERSION}", PTX_HINT.sub("", ptx), flags=re.M
+    )
+    if count != 1:
+        raise SystemExit(f"{SOURCE}: the compiler wrote {count} lines of .version instead of one")
+    return lowered
+
+
+def same_code(compiled: pathlib.Path, lowered: pathlib.Path) -> None:
+    """Fails unless ptxas, which refuses what a version does not have, makes the same machine code of both."""
+    code = []
+    for ptx in (compiled, lowered):
+        cubin = ptx.with_suffix(".cubin")
+        run("ptxas", "-arch=sm_90", str(ptx), "-o", str(cubin))
+        code.append(machine_code.kernels(str(TOOLS / "cuobjdump"), str(cubin), "sm_90"))
+    if code[0] != code[1]:
+        raise SystemExit(f"{lowered}: other machine code than what the compiler wrote")
+
+
+def made_by(folder: pathlib.Path) -> str:
+    """What made the images, and what was made, in words that a later build can be compared with."""
+    commands = [
+        shlex.join([*FATBIN, SOURCE, "-o", "kvscatter.fatbin"]),
+        shlex.join([*PTX, SOURCE, "-o", "kvscatter.ptx"]),
+    ]
+    wheels = re.findall(r"^\S+==\S+", (KERNELS / "requirements.txt").read_text(), flags=re.M)
+    files = [
+        (f"../{SOURCE}", KERNELS / SOURCE),
+        *((name, folder / name) for name in ("kvscatter.fatbin", "kvscatter.ptx")),
+    ]
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}" for name, path in files]
+    return "\n".join(
+        [
+            "Made by `cargo xtask cuda-images`, which runs",
+            "",
+            *(f"    {command}" for command in commands),
+            "",
+            f"and then takes the PTX from the compiler's version back to {PTX_VERSION}, without the hint `used_bytes_mask`. With",
+            "",
+            *(f"    {wheel}" for wheel in wheels),
+            "",
+            "SHA-256, as `sha256sum` writes it:",
+            "",
+            *sums,
+            "",
+        ]
+    )
+
+
+def look_through(folder: pathlib.Path) -> list[str]:
+    """What is wrong with the machine code, a line each."""
+    faults = []
+    for architecture in ARCHITECTURES:
+        kernels = machine_code.kernels(
+            str(TOOLS / "cuobjdump"), str(folder / "kvscatter.fatbin"), architecture
+        )
+        faults += [
+            f"{architecture}: {kernel.name} {fault}" for kernel in kernels for fault in faults_of(kernel)
+        ]
+        names = [kernel.name for kernel in kernels]
+        exported = re.findall(
+            r"^(?:WRITE|PRESENT)\((\w+),|^ {4}(kvscatter_\w+)\(", (KERNELS / SOURCE).read_text(), flags=re.M
+        )
+        missing = {first or second for first, second in exported}.symmetric_difference(names)
+        faults += [
+            f"{architecture}: {name} is in one of {SOURCE} and the image only" for name in sorted(missing)
+        ]
+    return faults
+
+
+def faults_of(kernel: machine_code.Kernel) -> list[str]:
+    """What is wrong with a kernel."""
+    faults = []
+    if kernel.local_bytes or kernel.named("LDL") or kernel.named("STL"):
+        faults.append(f"keeps {kernel.local_bytes} bytes of a thread in local memory")
+    # A 64-bit division is a call: a start that is within its ring must not need one.
+    reached = kernel.reached_without_a_call()
+    faults += [
+        f"cannot write without a call: {each.name} at {each.address:#x}"
+        for each in kernel.code
+        if each.is_store and each.address not in reached
+    ]
+    if kernel.name.endswith("_16"):
+        loads, stores = kernel.named("LDG.E.128"), kernel.named("STG.E.128")
+        if not loads or not stores:
+            faults.append(f"has {len(loads)} LDG.E.128 and {len(stores)} STG.E.128")
+        elif kernel.name.startswith("kvscatter_write_") and max(loads) > min(stores):
+            faults.append("loads some of the update after it has begun to write")
+    return faults
+
+
+def compare(folder: pathlib.Path) -> list[str]:
+    """The files that are not what is checked in."""
+    names = sorted(
+        {path.name for path in IMAGES.glob("*")} | {"kvscatter.fatbin", "kvscatter.ptx", "made-by.txt"}
+    )
+
+    def is_same(name: str) -> bool:
+        made, kept = folder / name, IMAGES / name
+        return made.is_file() and kept.is_file() and made.read_bytes() == kept.read_bytes()
+
+    return [
+        f"{IMAGES / name} is not what `cargo xtask cuda-images` makes now"
+        for name in names
+        if not is_same(name)
+    ]
+
+
+def replace(folder: pathlib.Path) -> None:
+    """Puts what was made where it is checked in."""
+    IMAGES.mkdir(exist_ok=True)
+    for name in ("kvscatter.fatbin", "kvscatter.ptx", "made-by.txt"):
+        (IMAGES / name).write_bytes((folder / name).read_bytes())
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser()
+    options.add_argument("folder", type=pathlib.Path)
+    options.add_argument("--check", action="store_true")
+    given = options.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    build(given.folder)
+    if faults := look_through(given.folder):
+        raise SystemExit("\n".join(faults))
+    if not given.check:
+        replace(given.folder)
+    elif differences := compare(given.folder):
+        raise SystemExit("\n".join(differences))
