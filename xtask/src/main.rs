@@ -4,6 +4,7 @@ mod python;
 mod step;
 mod steps;
 mod steps_c;
+mod steps_cuda;
 mod steps_models;
 mod steps_ort;
 mod steps_python;
@@ -24,8 +25,8 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, models,
-    /// ort, python and python-torch
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, cuda,
+    /// models, ort, python and python-torch
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -46,6 +47,9 @@ enum Task {
     /// The C interface, installed and compiled against: shared, static, under sanitizers and valgrind, through pkg-config
     /// and CMake
     C,
+    /// The CUDA kernels and their host code on a driver without a device, which runs the kernels as C++; then the same under
+    /// sanitizers
+    Cuda,
     /// Installs kvscatter.h, both libraries and what pkg-config and CMake read
     InstallC {
         /// Where include/, lib/ and share/ are or will be
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
         Task::Kernels => one(steps::kernels()),
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),
+        Task::Cuda => one(steps_cuda::cuda()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
         Task::Ort => one(steps_ort::ort()),

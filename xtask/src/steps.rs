@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::{steps_c, steps_models, steps_ort, steps_python};
+use crate::{steps_c, steps_cuda, steps_models, steps_ort, steps_python};
 
 pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -52,7 +52,13 @@ pub(crate) fn all() -> Vec<Step> {
     ];
     let runtime = [steps_models::models(), steps_ort::ort()];
     let torch = [steps_python::torch()];
-    rust.into_iter().chain(steps_c::all()).chain(runtime).chain(steps_python::all()).chain(torch).collect()
+    rust.into_iter()
+        .chain(steps_c::all())
+        .chain([steps_cuda::cuda()])
+        .chain(runtime)
+        .chain(steps_python::all())
+        .chain(torch)
+        .collect()
 }
 
 pub(crate) fn fmt() -> Step {

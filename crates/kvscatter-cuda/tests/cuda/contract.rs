@@ -1,0 +1,192 @@
+//! What a launch must do whose indices are on the device: samples with a bad index stay as they are and are counted; lists
+//! that do not tell the update's rows apart, and a layer that does not exist, leave everything as it was.
+
+use kvscatter_oracle::cases::{Call, Case};
+use kvscatter_oracle::tensorrt::UpdateForm;
+use kvscatter_oracle::{OutOfRange, Refusal};
+
+use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
+
+/// What the status must say after one launch, and what the caches must hold.
+#[derive(Debug)]
+pub(crate) struct Contract {
+    pub(crate) status: StatusWords,
+    /// The case whose answer they hold, which nothing refuses; `None` where nothing is written.
+    pub(crate) written: Option<Case>,
+}
+
+/// `None` where the shapes are refused, or the numbers of indices: the host knows those.
+pub(crate) fn of(case: &Case) -> Option<Contract> {
+    let Case { call, cache_shape, update_shape, elements, .. } = case;
+    if call.check_elements(*elements).is_err() {
+        return None;
+    }
+    let is_counted = || lengths(call).is_none_or(|lengths| lengths.len() == batch(call, update_shape));
+    let starts_alone = with_policy(&without_lengths(call), OutOfRange::SkipSample);
+    match starts_alone.run_on_origins(cache_shape, update_shape) {
+        Ok(_) => is_counted().then(|| of_samples(case)),
+        Err(refusal) => {
+            let (first_sample, first_value) = match refusal {
+                Refusal::LayerId { layer_id, .. } => (LAYER, layer_id.into()),
+                Refusal::UpdateLengthsFirst { .. }
+                | Refusal::UpdateLengthsDecrease { .. }
+                | Refusal::UpdateLengthsTooLong { .. }
+                | Refusal::UpdateLengthsTotal { .. }
+                | Refusal::SeqLen { .. }
+                | Refusal::SeqLenTotal { .. } => bad_span(call, cache_shape, update_shape)?,
+                _ => return None,
+            };
+            let bad_samples = u32::try_from(batch(call, update_shape).max(1)).unwrap();
+            let status = StatusWords { bad_samples, first_sample, first_value };
+            is_counted().then_some(Contract { status, written: None })
+        }
+    }
+}
+
+/// With lists that are right, each sample is held to the rule by itself.
+fn of_samples(case: &Case) -> Contract {
+    let Case { call, cache_shape, update_shape, .. } = case;
+    let spans = spans_of(call, update_shape);
+    let is_bad = |sample: usize, length: i64| !(0..=spans[sample]).contains(&length);
+    // A sample whose length is bad brings nothing, so that it may as well begin at a slot that there is.
+    let mut told = with_policy(call, OutOfRange::SkipSample);
+    let mut with_bad_length = 0;
+    let (mut starts, lengths) = lists_mut(&mut told);
+    for (sample, length) in lengths.into_iter().flatten().enumerate() {
+        if is_bad(sample, *length) {
+            *length = 0;
+            with_bad_length += 1;
+            starts.set(sample, spans[sample]);
+        }
+    }
+    let skipped = told.run_on_origins(cache_shape, update_shape).unwrap().skipped;
+    let strict = with_policy(call, OutOfRange::Error).run_on_origins(cache_shape, update_shape);
+    let (first_sample, first_value) = match strict {
+        Ok(_) => (0, 0),
+        Err(Refusal::Length { sample, length, .. }) => (u32::try_from(sample).unwrap() | LENGTH, length),
+        Err(Refusal::NegativeStart { sample, .. } | Refusal::OutOfRange { sample, .. }) => {
+            (u32::try_from(sample).unwrap(), starts_of(call).unwrap()[sample])
+        }
+        Err(other) => unreachable!("{other:?} of {case:?}"),
+    };
+    let bad_samples = u32::try_from(skipped + with_bad_length).unwrap();
+    let status = StatusWords { bad_samples, first_sample, first_value };
+    Contract { status, written: Some(Case { call: told, ..case.clone() }) }
+}
+
+/// The first sample of a packed update that brings too few rows or too many, or their wrong sum.
+fn bad_span(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> Option<(u32, i64)> {
+    if let Call::KvCacheUpdate { update_lengths: Some(lengths), .. } = call
+        && lengths[0] != 0
+    {
+        return Some((SPAN, lengths[0].into()));
+    }
+    let capacity = cache_shape[2] as i64;
+    let (least, most) = match (call, update_shape) {
+        (Call::KvCacheOperation { .. }, &[_, rows, _, _]) => (rows as i64, rows as i64),
+        (Call::KvCacheOperation { .. }, _) => (1, capacity),
+        _ => (0, capacity),
+    };
+    let spans = spans_of(call, update_shape);
+    let bad = spans.iter().position(|span| !(least..=most).contains(span));
+    let found = bad.map_or((spans.len(), spans.iter().sum()), |sample| (sample, spans[sample]));
+    Some((u32::try_from(found.0).unwrap() | SPAN, found.1))
+}
+
+/// The rows that each sample brings.
+pub(crate) fn spans_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
+    match call {
+        Call::TensorScatter { operator, .. } => {
+            let axis = operator.axis.rem_euclid(update_shape.len() as i64) as usize;
+            vec![update_shape[axis] as i64; update_shape[0]]
+        }
+        Call::KvCacheUpdate { update_lengths: Some(totals), .. } => {
+            totals.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])).collect()
+        }
+        Call::KvCacheUpdate { .. } => vec![update_shape[2] as i64; update_shape[0]],
+        Call::KvCacheOperation { seq_len, .. } => seq_len.iter().map(|&rows| rows.into()).collect(),
+    }
+}
+
+/// Samples of the update.
+pub(crate) fn batch(call: &Call, update_shape: &[usize]) -> usize {
+    match call {
+        Call::KvCacheUpdate { operator, update_lengths: Some(totals), .. }
+            if operator.update_form == UpdateForm::Packed =>
+        {
+            totals.len() - 1
+        }
+        Call::KvCacheOperation { seq_len, .. } => seq_len.len(),
+        _ => update_shape[0],
+    }
+}
+
+/// The starts as the call gives them.
+pub(crate) fn starts_of(call: &Call) -> Option<Vec<i64>> {
+    match call {
+        Call::TensorScatter { write_indices, .. } => write_indices.clone(),
+        Call::KvCacheUpdate { write_indices, .. } => Some(write_indices.clone()),
+        Call::KvCacheOperation { token_offset, .. } => {
+            Some(token_offset.iter().map(|&end| end.into()).collect())
+        }
+    }
+}
+
+/// The lengths as the call gives them.
+pub(crate) fn lengths(call: &Call) -> Option<&[i64]> {
+    match call {
+        Call::TensorScatter { lengths, .. }
+        | Call::KvCacheUpdate { lengths, .. }
+        | Call::KvCacheOperation { lengths, .. } => lengths.as_deref(),
+    }
+}
+
+/// The starts of a call, whatever they count.
+enum Starts<'a> {
+    None,
+    First(&'a mut [i64]),
+    End(&'a mut [i32]),
+}
+
+impl Starts<'_> {
+    /// Gives a sample that brings `span` rows slot 0.
+    fn set(&mut self, sample: usize, span: i64) {
+        match self {
+            Self::None => {}
+            Self::First(starts) => starts[sample] = 0,
+            Self::End(ends) => ends[sample] = i32::try_from(span).unwrap(),
+        }
+    }
+}
+
+fn lists_mut(call: &mut Call) -> (Starts<'_>, Option<&mut Vec<i64>>) {
+    match call {
+        Call::TensorScatter { write_indices, lengths, .. } => {
+            (write_indices.as_mut().map_or(Starts::None, |starts| Starts::First(starts)), lengths.as_mut())
+        }
+        Call::KvCacheUpdate { write_indices, lengths, .. } => {
+            (Starts::First(write_indices), lengths.as_mut())
+        }
+        Call::KvCacheOperation { token_offset, lengths, .. } => (Starts::End(token_offset), lengths.as_mut()),
+    }
+}
+
+fn without_lengths(call: &Call) -> Call {
+    let mut call = call.clone();
+    match &mut call {
+        Call::TensorScatter { lengths, .. }
+        | Call::KvCacheUpdate { lengths, .. }
+        | Call::KvCacheOperation { lengths, .. } => *lengths = None,
+    }
+    call
+}
+
+pub(crate) fn with_policy(call: &Call, policy: OutOfRange) -> Call {
+    let mut call = call.clone();
+    match &mut call {
+        Call::TensorScatter { operator, .. } => operator.out_of_range = policy,
+        Call::KvCacheUpdate { operator, .. } => operator.out_of_range = policy,
+        Call::KvCacheOperation { operator, .. } => operator.out_of_range = policy,
+    }
+    call
+}

@@ -1,0 +1,236 @@
+//! The driver's functions that tests need beside the host code: memory, streams, graphs, and launches of their own.
+
+use std::env;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+/// Anything that the driver has made.
+pub(crate) type Handle = *mut c_void;
+
+/// The driver's number for what went wrong.
+pub(crate) type Failure = c_int;
+
+/// Declares the functions that every driver has, and a method for each.
+macro_rules! functions {
+    ($struct:ident, $($name:ident($($argument:ident: $type:ty),*);)*) => {
+        #[expect(non_snake_case, reason = "the driver's names")]
+        pub(crate) struct $struct {
+            $($name: unsafe extern "C" fn($($type),*) -> c_int,)*
+        }
+
+        #[expect(non_snake_case, clippy::too_many_arguments, reason = "the driver's")]
+        impl $struct {
+            fn of(library: &'static Library) -> Self {
+                Self {
+                    $($name: {
+                        // SAFETY: the type is what the driver's header declares.
+                        let found = unsafe { library.get(stringify!($name)) };
+                        *found.expect(stringify!($name))
+                    },)*
+                }
+            }
+
+            $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), Failure> {
+                // SAFETY: the tests of this folder pass what the function asks for: places that live as long as the
+                // call, and addresses and handles that the driver has given out, or that it is to refuse.
+                let result = unsafe { (self.$name)($($argument),*) };
+                if result == 0 { Ok(()) } else { Err(result) }
+            })*
+        }
+    };
+}
+
+functions! {
+    Functions,
+    cuInit(flags: c_uint);
+    cuDeviceGet(device: *mut c_int, ordinal: c_int);
+    cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+    cuCtxSetCurrent(context: Handle);
+    cuGetErrorName(error: c_int, name: *mut *const c_char);
+    cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    cuModuleUnload(module: Handle);
+    cuMemAlloc_v2(address: *mut u64, bytes: usize);
+    cuMemFree_v2(address: u64);
+    cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
+    cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);
+    cuStreamCreate(stream: *mut Handle, flags: c_uint);
+    cuStreamDestroy_v2(stream: Handle);
+    cuStreamSynchronize(stream: Handle);
+    cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
+    cuStreamEndCapture(stream: Handle, graph: *mut Handle);
+    cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: u64);
+    cuGraphLaunch(executable: Handle, stream: Handle);
+    cuGraphDestroy(graph: Handle);
+    cuGraphExecDestroy(executable: Handle);
+    cuLaunchKernel(
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared: c_uint, stream: Handle, arguments: *mut Handle, extra: *mut Handle
+    );
+}
+
+/// A driver and the one context that tests share.
+pub(crate) struct Device {
+    pub(crate) functions: Functions,
+    context: Handle,
+}
+
+// SAFETY: the functions may be called from any thread, and the context may be current in all of them.
+unsafe impl Sync for Device {}
+// SAFETY: as above; nothing of it belongs to a thread.
+unsafe impl Send for Device {}
+
+/// Where the driver lies that the tests use.
+pub(crate) fn path() -> String {
+    env::var("KVSCATTER_CUDA_DRIVER").expect("KVSCATTER_CUDA_DRIVER names a driver: cargo xtask cuda")
+}
+
+/// The driver's library, which stays.
+pub(crate) fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        // SAFETY: a driver, or the tests' own library, neither of which does anything when it is loaded.
+        unsafe { Library::new(path()) }.unwrap()
+    })
+}
+
+/// The device, its context being current in this thread.
+pub(crate) fn device() -> &'static Device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        let functions = Functions::of(library());
+        let (mut device, mut context) = (0, null_mut());
+        functions.cuInit(0).unwrap();
+        functions.cuDeviceGet(&raw mut device, 0).unwrap();
+        functions.cuDevicePrimaryCtxRetain(&raw mut context, device).unwrap();
+        Device { functions, context }
+    });
+    device.make_current();
+    device
+}
+
+impl Device {
+    pub(crate) fn make_current(&self) {
+        self.functions.cuCtxSetCurrent(self.context).unwrap();
+    }
+
+    /// The driver's name for an error.
+    pub(crate) fn name(&self, failure: Failure) -> String {
+        let mut name = null();
+        self.functions.cuGetErrorName(failure, &raw mut name).unwrap();
+        // SAFETY: the driver's own text, which ends with a zero and stays.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+
+    /// A kernel of an image.
+    pub(crate) fn function(&self, module: Handle, name: &str) -> Result<Handle, Failure> {
+        let (mut function, name) = (null_mut(), CString::new(name).unwrap());
+        self.functions.cuModuleGetFunction(&raw mut function, module, name.as_ptr())?;
+        Ok(function)
+    }
+
+    /// `image` ends with a zero where it is text.
+    pub(crate) fn module(&self, image: &[u8]) -> Result<Handle, Failure> {
+        let mut module = null_mut();
+        self.functions.cuModuleLoadData(&raw mut module, image.as_ptr().cast())?;
+        Ok(module)
+    }
+}
+
+/// Device memory, freed in the end.
+pub(crate) struct Memory {
+    pub(crate) address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    /// As many bytes, these. Nothing lies at address 0, so that there is at least one.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let mut memory = Self { address: 0, bytes: bytes.len() };
+        device().functions.cuMemAlloc_v2(&raw mut memory.address, bytes.len().max(1)).unwrap();
+        memory.fill(bytes);
+        memory
+    }
+
+    pub(crate) fn of_i64(values: &[i64]) -> Self {
+        Self::of(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn of_i32(values: &[i32]) -> Self {
+        Self::of(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn fill(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.bytes);
+        device().functions.cuMemcpyHtoD_v2(self.address, bytes.as_ptr().cast(), bytes.len()).unwrap();
+    }
+
+    pub(crate) fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes];
+        device().functions.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.address, self.bytes).unwrap();
+        bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let freed = device().functions.cuMemFree_v2(self.address);
+        assert!(freed.is_ok() || std::thread::panicking(), "{freed:?}");
+    }
+}
+
+/// A stream that waits for no other.
+pub(crate) struct Stream(pub(crate) Handle);
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        const NON_BLOCKING: c_uint = 1;
+        let mut stream = null_mut();
+        device().functions.cuStreamCreate(&raw mut stream, NON_BLOCKING).unwrap();
+        Self(stream)
+    }
+
+    pub(crate) fn synchronize(&self) {
+        let result = device().functions.cuStreamSynchronize(self.0);
+        assert!(result.is_ok(), "{}", device().name(result.unwrap_err()));
+    }
+
+    /// What is launched on it meanwhile, to be repeated.
+    pub(crate) fn captured(&self, launch: impl FnOnce()) -> Result<Graph, Failure> {
+        const OF_THIS_THREAD: c_int = 1;
+        let functions = &device().functions;
+        functions.cuStreamBeginCapture_v2(self.0, OF_THIS_THREAD)?;
+        launch();
+        let (mut graph, mut executable) = (null_mut(), null_mut());
+        functions.cuStreamEndCapture(self.0, &raw mut graph)?;
+        functions.cuGraphInstantiateWithFlags(&raw mut executable, graph, 0)?;
+        functions.cuGraphDestroy(graph)?;
+        Ok(Graph(executable))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let destroyed = device().functions.cuStreamDestroy_v2(self.0);
+        assert!(destroyed.is_ok() || std::thread::panicking(), "{destroyed:?}");
+    }
+}
+
+/// Launches that can be repeated.
+pub(crate) struct Graph(Handle);
+
+impl Graph {
+    pub(crate) fn launch(&self, stream: &Stream) {
+        device().functions.cuGraphLaunch(self.0, stream.0).unwrap();
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let destroyed = device().functions.cuGraphExecDestroy(self.0);
+        assert!(destroyed.is_ok() || std::thread::panicking(), "{destroyed:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! A launch of one kernel, as the host code makes it, but with any number of threads and blocks.
+
+use std::ffi::{c_uint, c_void};
+use std::fs;
+use std::path::Path;
+use std::ptr::{from_ref, null_mut};
+use std::sync::OnceLock;
+
+use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
+use crate::device::{Failure, Handle, Memory, Stream, device};
+
+/// A checked-in image, with the zero that text ends with.
+pub(crate) fn image(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/images").join(name);
+    let mut bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    bytes.push(0);
+    bytes
+}
+
+/// How many threads and blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Threads {
+    pub(crate) block: [u32; 2],
+    pub(crate) per_thread: u32,
+    /// Blocks that find nothing to do.
+    pub(crate) spare: u32,
+}
+
+impl Threads {
+    fn blocks(self, runs: u32) -> u32 {
+        runs.div_ceil(self.block[1] * self.per_thread).max(1) + self.spare
+    }
+}
+
+/// In place.
+pub(crate) fn write(
+    kernel: &str,
+    jobs: &[Job],
+    shape: &Shape,
+    call: &Call,
+    threads: Threads,
+    runs: u32,
+    stream: &Stream,
+) {
+    let mut shape = *shape;
+    shape.per_thread = threads.per_thread;
+    let grid = [threads.blocks(runs), u32::try_from(jobs.len()).unwrap(), 1];
+    let block = [threads.block[0], threads.block[1], 1];
+    let launched = if is_few(kernel) {
+        launch(kernel, &table::<_, FEW_JOBS>(jobs), &shape, call, grid, block, stream)
+    } else {
+        launch(kernel, &table::<_, JOBS>(jobs), &shape, call, grid, block, stream)
+    };
+    assert!(launched.is_ok(), "{kernel}: {}", device().name(launched.unwrap_err()));
+}
+
+/// `kvscatter_write_16` and its like, whose table is short.
+fn is_few(kernel: &str) -> bool {
+    kernel.rsplit_once('_').is_some_and(|(name, _)| name == "kvscatter_write") && !kernel.ends_with("nibbles")
+}
+
+/// In functional form.
+pub(crate) fn present(
+    kernel: &str,
+    jobs: &[PresentJob],
+    shape: &PresentShape,
+    call: &Call,
+    threads: Threads,
+    runs: u32,
+    stream: &Stream,
+) {
+    let mut shape = *shape;
+    shape.update.per_thread = threads.per_thread;
+    let grid = [threads.blocks(runs), u32::try_from(jobs.len()).unwrap(), 1];
+    let block = [threads.block[0], threads.block[1], 1];
+    let launched = launch(kernel, &table::<_, PRESENT_JOBS>(jobs), &shape, call, grid, block, stream);
+    assert!(launched.is_ok(), "{kernel}: {}", device().name(launched.unwrap_err()));
+}
+
+fn table<J: Copy + Default, const N: usize>(jobs: &[J]) -> [J; N] {
+    let mut table = [J::default(); N];
+    table[..jobs.len()].copy_from_slice(jobs);
+    table
+}
+
+/// Whatever the driver says to it.
+pub(crate) fn launch<T, S>(
+    kernel: &str,
+    table: &T,
+    shape: &S,
+    call: &Call,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    stream: &Stream,
+) -> Result<(), Failure> {
+    let mut arguments = [pointer(table), pointer(shape), pointer(call)];
+    let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (grid, block);
+    device().functions.cuLaunchKernel(
+        function(kernel),
+        grid_x,
+        grid_y,
+        grid_z,
+        block_x,
+        block_y,
+        block_z,
+        0,
+        stream.0,
+        arguments.as_mut_ptr(),
+        null_mut(),
+    )
+}
+
+fn pointer<T>(value: &T) -> Handle {
+    from_ref(value).cast::<c_void>().cast_mut()
+}
+
+/// A kernel of the one module, which stays.
+fn function(name: &str) -> Handle {
+    static MODULE: OnceLock<usize> = OnceLock::new();
+    let module = MODULE.get_or_init(|| device().module(&image("kvscatter.ptx")).unwrap() as usize);
+    device().function(*module as Handle, name).unwrap()
+}
+
+/// Whole numbers on the device, and whether they are 64 bits wide.
+pub(crate) struct List {
+    pub(crate) memory: Memory,
+    pub(crate) is_i64: bool,
+}
+
+impl List {
+    /// 32 bits wide where `may_be_short` and all fit.
+    pub(crate) fn of(values: &[i64], may_be_short: bool) -> Self {
+        let short: Result<Vec<i32>, _> = values.iter().map(|&value| i32::try_from(value)).collect();
+        match short {
+            Ok(short) if may_be_short => Self { memory: Memory::of_i32(&short), is_i64: false },
+            _ => Self { memory: Memory::of_i64(values), is_i64: true },
+        }
+    }
+}

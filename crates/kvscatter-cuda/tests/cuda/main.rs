@@ -1,0 +1,28 @@
+//! Kernels and host code against the oracle, on any CUDA driver: `cargo xtask cuda` builds one that has no device and runs
+//! the kernels' source as C++. With `KVSCATTER_CUDA_DRIVER=libcuda.so.1` the same tests run on the device that is there,
+//! but for those of `faults`, which ask the driver to fail.
+//!
+//! Ignored by default, since not every machine has a C++ compiler.
+
+#[cfg(test)]
+#[path = "../../src/abi.rs"]
+#[expect(
+    dead_code,
+    unreachable_pub,
+    reason = "the host code's own, taken in here for launches that it never makes"
+)]
+mod abi;
+#[cfg(test)]
+mod contract;
+#[cfg(test)]
+mod device;
+#[cfg(test)]
+mod kernels;
+#[cfg(test)]
+mod launch;
+#[cfg(test)]
+mod raw;
+#[cfg(test)]
+mod rules;
+#[cfg(test)]
+mod status;

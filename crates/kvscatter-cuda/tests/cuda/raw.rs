@@ -1,0 +1,208 @@
+//! From a case to what a kernel is told, written down a second time: no dimensions are merged, units may be smaller than
+//! they could be, and blocks of threads have any size.
+
+use kvscatter_oracle::cases::{Call, View};
+
+use crate::abi::{AROUND, Loop, PresentLoop, PresentShape, Shape, magic};
+
+/// A dimension that all tensors have, by its steps in elements.
+#[derive(Clone, Copy, Debug)]
+struct Dim {
+    count: usize,
+    cache: isize,
+    present: isize,
+    update: isize,
+}
+
+/// A case's dimensions by what they are for.
+#[derive(Debug)]
+pub(crate) struct Dims {
+    layers: Dim,
+    /// Of the cache.
+    samples: Dim,
+    /// Of the update.
+    batch: usize,
+    rows: Dim,
+    capacity: usize,
+    around: Vec<Dim>,
+}
+
+/// What a kernel moves at once: so many bytes, or one 4-bit element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Bytes(usize),
+    Nibble,
+}
+
+impl Dims {
+    /// `batch` is what the lists have, for a packed update.
+    pub(crate) fn of(call: &Call, cache: &View, update: &View, batch: usize) -> Self {
+        let present = dense(cache.shape());
+        let [old, new] =
+            [cache, update].map(|view| view.strides().map_or_else(|| dense(view.shape()), <[isize]>::to_vec));
+        let count = |from: usize| cache.shape()[from];
+        let pair = |of_cache: usize, of_update: usize| Dim {
+            count: count(of_cache),
+            cache: old[of_cache],
+            present: present[of_cache],
+            update: new[of_update],
+        };
+        let rows = |of_cache: usize, of_update: usize| Dim {
+            count: update.shape()[of_update],
+            ..pair(of_cache, of_update)
+        };
+        let of_cache = |from: usize| Dim { update: 0, ..pair(from, 0) };
+        let one = Dim { count: 1, cache: 0, present: 0, update: 0 };
+        match (call, update.shape()) {
+            (Call::TensorScatter { operator, .. }, shape) => {
+                let axis = operator.axis.rem_euclid(shape.len() as i64) as usize;
+                let around = (1..shape.len()).filter(|&at| at != axis).map(|at| pair(at, at)).collect();
+                let batch = shape[0];
+                Self {
+                    layers: one,
+                    samples: pair(0, 0),
+                    batch,
+                    rows: rows(axis, axis),
+                    capacity: count(axis),
+                    around,
+                }
+            }
+            (Call::KvCacheUpdate { .. }, &[batch, ..]) if update.shape().len() == 4 => {
+                let around = vec![pair(1, 1), pair(3, 3)];
+                Self { layers: one, samples: pair(0, 0), batch, rows: rows(2, 2), capacity: count(2), around }
+            }
+            (Call::KvCacheUpdate { .. }, _) => {
+                let around = vec![pair(1, 1), pair(3, 2)];
+                Self {
+                    layers: one,
+                    samples: of_cache(0),
+                    batch,
+                    rows: rows(2, 0),
+                    capacity: count(2),
+                    around,
+                }
+            }
+            (Call::KvCacheOperation { .. }, &[_, _]) => {
+                let (layers, samples, around) = (of_cache(0), of_cache(1), vec![pair(3, 1)]);
+                Self { layers, samples, batch, rows: rows(2, 0), capacity: count(2), around }
+            }
+            (Call::KvCacheOperation { .. }, &[of_update, each, ..]) => {
+                // Dense, so that rows of all samples follow each other and heads are one dimension.
+                let rows = Dim { count: of_update * each, ..pair(2, 1) };
+                let (layers, samples, around) = (of_cache(0), of_cache(1), vec![pair(3, 3)]);
+                Self { layers, samples, batch, rows, capacity: count(2), around }
+            }
+            (call, shape) => unreachable!("{call:?} with an update of {shape:?}"),
+        }
+    }
+
+    /// What the kernel that writes in place is told, if this unit fits all steps.
+    pub(crate) fn in_place(&self, unit: Unit, bits: usize) -> Option<Shape> {
+        self.shape(unit, bits, |dim| (dim.cache, dim.update) == (1, 1))
+    }
+
+    /// The same for the functional form.
+    pub(crate) fn functional(&self, unit: Unit, bits: usize) -> Option<PresentShape> {
+        let together = |dim: &Dim| (dim.cache, dim.present, dim.update) == (1, 1, 1);
+        let update = self.shape(unit, bits, together)?;
+        let (around, _) = self.split(together);
+        let mut loops = [PresentLoop { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) }; AROUND];
+        assert!(around.len() <= AROUND, "{self:?}");
+        for (to, from) in loops.iter_mut().zip(around) {
+            let count = u32::try_from(from.count).unwrap();
+            *to = PresentLoop {
+                dst: steps(unit, bits, from.count, from.present)?,
+                past: steps(unit, bits, from.count, from.cache)?,
+                update: steps(unit, bits, from.count, from.update)?,
+                count,
+                magic: magic(count),
+            };
+        }
+        let past = |dim: Dim| looped(unit, bits, dim.count, [dim.present, dim.cache]);
+        Some(PresentShape {
+            update,
+            around: loops,
+            slots: past(Dim { count: self.capacity, ..self.rows })?,
+            samples: past(self.samples)?,
+            layers: past(self.layers)?,
+        })
+    }
+
+    fn shape(&self, unit: Unit, bits: usize, is_together: impl Fn(&Dim) -> bool) -> Option<Shape> {
+        let (around, run) = self.split(is_together);
+        let mut loops = [Loop { dst: 0, src: 0, count: 1, magic: magic(1) }; AROUND];
+        assert!(around.len() <= AROUND, "{self:?}");
+        for (to, from) in loops.iter_mut().zip(around) {
+            *to = looped(unit, bits, from.count, [from.cache, from.update])?;
+        }
+        let batch = u32::try_from(self.batch).unwrap();
+        let samples = looped(unit, bits, self.samples.count, [self.samples.cache, self.samples.update])?;
+        let tokens = u32::try_from(self.rows.count).unwrap();
+        let rows = Loop {
+            // From slot to slot, of which there may be more than rows.
+            dst: steps(unit, bits, self.capacity, self.rows.cache)?,
+            src: steps(unit, bits, self.rows.count, self.rows.update)?,
+            count: tokens,
+            magic: magic(tokens),
+        };
+        Some(Shape {
+            samples: Loop { count: batch, magic: magic(batch), ..samples },
+            rows,
+            around: loops,
+            layer: steps(unit, bits, self.layers.count, self.layers.cache)?,
+            run: u32::try_from(steps(unit, bits, 2, run.cast_signed())?).unwrap(),
+            capacity: u32::try_from(self.capacity).unwrap(),
+            layers: u32::try_from(self.layers.count).unwrap(),
+            per_thread: 1,
+            dst_begin: 0,
+            src_begin: 0,
+        })
+    }
+
+    /// The dimensions around a run, and the elements of one.
+    fn split(&self, is_together: impl Fn(&Dim) -> bool) -> (&[Dim], usize) {
+        match self.around.split_last() {
+            Some((last, around)) if is_together(last) => (around, last.count),
+            _ => (&self.around, 1),
+        }
+    }
+
+    /// Runs of a write in place, or of the functional form.
+    pub(crate) fn runs(shape: &Shape, is_packed: bool) -> u32 {
+        let samples = if is_packed { 1 } else { shape.samples.count };
+        shape.around.iter().fold(samples * shape.rows.count, |runs, around| runs * around.count)
+    }
+
+    pub(crate) fn present_runs(shape: &PresentShape) -> u32 {
+        let all = shape.layers.count * shape.samples.count * shape.slots.count;
+        shape.around.iter().fold(all, |runs, around| runs * around.count)
+    }
+}
+
+fn looped(unit: Unit, bits: usize, count: usize, [dst, src]: [isize; 2]) -> Option<Loop> {
+    let (dst, src) = (steps(unit, bits, count, dst)?, steps(unit, bits, count, src)?);
+    let count = u32::try_from(count).unwrap();
+    Some(Loop { dst, src, count, magic: magic(count) })
+}
+
+/// So many elements in units; any step will do where there is nothing to step to.
+fn steps(unit: Unit, bits: usize, count: usize, elements: isize) -> Option<i64> {
+    let elements = elements as i64;
+    match unit {
+        _ if count < 2 => Some(0),
+        Unit::Nibble => Some(elements),
+        Unit::Bytes(width) => {
+            let (of_step, of_unit) = (elements * bits as i64, 8 * width as i64);
+            (of_step % of_unit == 0).then_some(of_step / of_unit)
+        }
+    }
+}
+
+/// Row-major strides.
+fn dense(shape: &[usize]) -> Vec<isize> {
+    let mut strides = vec![1; shape.len()];
+    for at in (1..shape.len()).rev() {
+        strides[at - 1] = strides[at] * shape[at].cast_signed();
+    }
+    strides
+}

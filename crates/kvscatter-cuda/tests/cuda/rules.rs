@@ -1,0 +1,127 @@
+//! What every driver does and refuses, so that the one without a device is held to what the others do.
+
+use std::ptr::null_mut;
+
+use crate::abi::{AROUND, Call, FEW_JOBS, Job, Loop, STARTS_I64, Shape, magic};
+use crate::device::{Failure, Memory, Stream, device};
+use crate::launch::{self, Threads, image};
+
+const INVALID_VALUE: Failure = 1;
+const INVALID_IMAGE: Failure = 200;
+const ILLEGAL_STATE: Failure = 401;
+const NOT_FOUND: Failure = 500;
+const CAPTURE_UNSUPPORTED: Failure = 900;
+const CAPTURE_INVALIDATED: Failure = 901;
+
+/// `[1, 4]` from `[1, 1]`, of a byte each.
+fn shape() -> Shape {
+    let once = Loop { dst: 0, src: 0, count: 1, magic: magic(1) };
+    Shape {
+        samples: once,
+        rows: Loop { dst: 1, src: 1, ..once },
+        around: [once; AROUND],
+        layer: 0,
+        run: 1,
+        capacity: 4,
+        layers: 1,
+        per_thread: 1,
+        dst_begin: 0,
+        src_begin: 0,
+    }
+}
+
+/// A write of one byte to the slot that a list on the device says.
+struct Scene {
+    cache: Memory,
+    update: Memory,
+    starts: Memory,
+    stream: Stream,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (cache, update) = (Memory::of(&[0; 4]), Memory::of(&[1]));
+        Self { cache, update, starts: Memory::of_i64(&[0]), stream: Stream::new() }
+    }
+
+    fn launch(&self) {
+        let job = Job { cache: self.cache.address, update: self.update.address };
+        let call = Call { starts: self.starts.address, flags: STARTS_I64, ..Call::default() };
+        let threads = Threads { block: [1, 1], per_thread: 1, spare: 0 };
+        launch::write("kvscatter_write_1", &[job], &shape(), &call, threads, 1, &self.stream);
+    }
+
+    /// As many blocks and threads as this.
+    fn refused(&self, grid: [u32; 3], block: [u32; 3]) -> Option<Failure> {
+        let table = [Job { cache: self.cache.address, update: self.update.address }; FEW_JOBS];
+        let call = Call { starts: self.starts.address, flags: STARTS_I64, ..Call::default() };
+        launch::launch("kvscatter_write_1", &table, &shape(), &call, grid, block, &self.stream).err()
+    }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn grids_and_blocks_that_no_device_has_are_refused() {
+    let scene = Scene::new();
+    for none in [[0, 1, 1], [1, 0, 1], [1, 1, 0]] {
+        assert_eq!(scene.refused(none, [1, 1, 1]), Some(INVALID_VALUE), "{none:?}");
+        assert_eq!(scene.refused([1, 1, 1], none), Some(INVALID_VALUE), "{none:?}");
+    }
+    assert_eq!(scene.refused([1, 65_536, 1], [1, 1, 1]), Some(INVALID_VALUE));
+    // The kernels promise their compiler that there are no more than 256.
+    for block in [[1025, 1, 1], [32, 33, 1], [257, 1, 1]] {
+        assert!(scene.refused([1, 1, 1], block).is_some(), "{block:?}");
+    }
+    assert_eq!(scene.refused([1, 1, 1], [256, 1, 1]), None);
+    scene.stream.synchronize();
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn what_is_no_image_and_no_kernel_is_refused() {
+    let device = device();
+    assert_eq!(device.module(&[0; 64]), Err(INVALID_IMAGE));
+    assert_eq!(device.module(b"#!/bin/sh\0"), Err(INVALID_IMAGE));
+    let module = device.module(&image("kvscatter.ptx")).unwrap();
+    assert_eq!(device.function(module, "kvscatter_write_3"), Err(NOT_FOUND));
+    assert!(device.function(module, "kvscatter_write_nibbles").is_ok());
+    device.functions.cuModuleUnload(module).unwrap();
+}
+
+/// Indices are read when the graph runs, and again each time.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_captured_launch_runs_when_it_is_replayed() {
+    let scene = Scene::new();
+    let graph = scene.stream.captured(|| scene.launch()).unwrap();
+    scene.stream.synchronize();
+    assert_eq!(scene.cache.read(), [0, 0, 0, 0]);
+    for (start, expected) in [(2, [0, 0, 1, 0]), (0, [1, 0, 1, 0]), (4, [1, 0, 1, 0])] {
+        scene.starts.fill(&i64::to_ne_bytes(start));
+        graph.launch(&scene.stream);
+        scene.stream.synchronize();
+        assert_eq!(scene.cache.read(), expected);
+    }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_capture_is_spoilt_by_what_cannot_be_captured() {
+    let scene = Scene::new();
+    let functions = &device().functions;
+    let spoilt = scene.stream.captured(|| {
+        scene.launch();
+        assert_eq!(functions.cuStreamSynchronize(scene.stream.0), Err(CAPTURE_UNSUPPORTED));
+    });
+    assert_eq!(spoilt.err(), Some(CAPTURE_INVALIDATED));
+    let spoilt = scene.stream.captured(|| {
+        let mut address = 0;
+        assert_eq!(functions.cuMemAlloc_v2(&raw mut address, 16), Err(CAPTURE_UNSUPPORTED));
+    });
+    assert_eq!(spoilt.err(), Some(CAPTURE_INVALIDATED));
+    let mut graph = null_mut();
+    assert_eq!(functions.cuStreamEndCapture(scene.stream.0, &raw mut graph), Err(ILLEGAL_STATE));
+    scene.launch();
+    scene.stream.synchronize();
+    assert_eq!(scene.cache.read(), [1, 0, 0, 0]);
+}

@@ -1,0 +1,67 @@
+//! CUDA without a device: the kernels' source as C++ behind a driver of the tests' own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::Step;
+use crate::steps::{cargo, target_dir};
+use crate::steps_c::GXX;
+
+const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";
+
+/// Where the tests find the driver.
+const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
+
+/// The address sanitizer has to be there before the program that it watches, whose own allocations it then sees too.
+const SANITIZED: &str = r#"target.'cfg(unix)'.runner = [
+    'sh', '-c', 'LD_PRELOAD=$(g++ -print-file-name=libasan.so) exec "$@"', 'sh'
+]"#;
+
+/// The tests on the driver, then again with the address and the undefined behaviour sanitizer in driver and kernels: what
+/// is not aligned as a device asks for it fails there as well.
+pub(crate) fn cuda() -> Step {
+    let plain = driver("libcuda.so.1", &["-O1"]);
+    let checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let sanitized = driver("libcuda-sanitized.so.1", &checks);
+    let mut watched = test(&sanitized.1);
+    watched.args(["--config", SANITIZED]);
+    watched.args(["--", "--include-ignored"]);
+    let mut tests = test(&plain.1);
+    tests.args(["--", "--include-ignored"]);
+    Step::new("cuda", vec![make_folder(), plain.0, tests, sanitized.0, watched]).needs(&[GXX])
+}
+
+/// As `unit` builds them, so that nothing is built again.
+fn test(driver: &Path) -> Command {
+    let mut test = cargo("test --workspace --exclude kvscatter --test cuda");
+    test.env(DRIVER_VARIABLE, driver);
+    test
+}
+
+/// What compiles it, and where it lies then.
+fn driver(name: &str, options: &[&str]) -> (Command, PathBuf) {
+    let library = folder().join(name);
+    let mut compile = Command::new("g++");
+    compile.args([
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-DKVSCATTER_SHIM",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+    ]);
+    compile.args(options).arg(DRIVER).arg("-o").arg(&library);
+    (compile, library)
+}
+
+fn make_folder() -> Command {
+    let mut make = Command::new("mkdir");
+    make.arg("-p").arg(folder());
+    make
+}
+
+fn folder() -> PathBuf {
+    target_dir().join("cuda")
+}
