@@ -65,10 +65,16 @@ pub(crate) struct PresentLoop {
 
 /// What divides numbers below 2^31 by `count`: 2^(31 + bits) / count, rounded up, where 2^bits is the least power that is
 /// not below `count`. As in Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
-pub(crate) fn magic(count: u32) -> u32 {
-    let power = 1_u64 << (31 + u64::from(count.max(1)).next_power_of_two().trailing_zeros());
+pub(crate) const fn magic(count: u32) -> u32 {
+    let count = if count == 0 { 1 } else { count };
+    let power = 1_u64 << (31 + (count as u64).next_power_of_two().trailing_zeros());
     // `count` is more than half of 2^bits, so that this is below 2^32; for 1 it is 2^31, and not used.
-    u32::try_from(power.div_ceil(u64::from(count.max(1)))).unwrap_or(0)
+    power.div_ceil(count as u64) as u32
+}
+
+impl Loop {
+    /// A dimension that is not there.
+    pub(crate) const ONCE: Self = Self { dst: 0, src: 0, count: 1, magic: magic(1) };
 }
 
 /// What a write moves.

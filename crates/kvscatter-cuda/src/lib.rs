@@ -1,5 +1,65 @@
-//! kvscatter's cache write on CUDA devices.
-#[expect(dead_code, reason = "the host code that fills these follows")]
+//! kvscatter's cache write on CUDA devices: keys and values, or the caches of many layers, in one asynchronous launch,
+//! with positions that stay on the device.
+//!
+//! ```no_run
+//! use kvscatter::{ElementType, spec::onnx::TensorScatter};
+//! use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream};
+//!
+//! # fn main() -> Result<(), kvscatter_cuda::Error> {
+//! # let (k, v, new_k, new_v, write_indices, status, stream) = (0, 0, 0, 0, 0, 0, std::ptr::null_mut());
+//! // Once: the driver, the shapes, and where everything lies.
+//! let cuda = Cuda::new()?;
+//! let shapes = TensorScatter::new().prepare(ElementType::Float16, &[64, 8, 4096, 128], &[64, 8, 1, 128])?;
+//! let buffer = |address, bytes: Option<usize>| DeviceBuffer::new(address, bytes.unwrap_or(0));
+//! let pair = |cache, update| Pair {
+//!     cache: buffer(cache, shapes.geometry().cache_bytes()),
+//!     update: buffer(update, shapes.geometry().update_bytes()),
+//! };
+//! let write = cuda.prepare(shapes.geometry(), &[pair(k, new_k), pair(v, new_v)])?;
+//!
+//! // Every step, or once in a graph that is replayed.
+//! let (indices, status) = (Indices::new(DeviceList::i64(write_indices, 64)), Status::at(status)?);
+//! // SAFETY: all of it is memory of the current context, and stays until the launch has run.
+//! unsafe { write.launch(Stream::new(stream), &indices, Some(status)) }?;
+//!
+//! // Wherever the caller waits for the device anyhow.
+//! // SAFETY: as above.
+//! unsafe { write.check(status, &indices) }?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Bad indices
+//!
+//! The host cannot see positions that are on the device, so no error can stop a launch. Instead:
+//!
+//! * nothing outside the caches is ever written, and no kernel traps: the context stays usable;
+//! * a sample with a bad index is left as it is; with [`Write::skip_all`] the whole launch is;
+//! * [`StatusWords`], 16 bytes of the caller's, count each such sample once per launch, and hold the first one;
+//! * [`Write::check`] returns for it the error that the CPU returns.
+//!
+//! Which slot a start means, and which indices are bad, are the rules of the operator that was prepared.
+//!
+//! # What is needed
+//!
+//! A driver, when the program runs: without one [`Cuda::new`] returns an error. Building needs no CUDA; the kernels are
+//! compiled ahead and are part of this crate. Memory, streams and contexts are the caller's: of PyTorch, JAX, CuPy, or of
+//! its own.
+
 mod abi;
+mod check;
+mod cuda;
+mod driver;
+mod error;
+mod grid;
+mod images;
+mod memory;
+mod shape;
+mod units;
+mod write;
 
 pub use abi::StatusWords;
+pub use cuda::{Cuda, Status, Stream};
+pub use error::{Error, List};
+pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
+pub use write::Write;

@@ -2,7 +2,7 @@
 
 use crate::geometry::{Geometry, Samples};
 use crate::indices::{Lengths, Starts, Values};
-use crate::lists::ListLengths;
+use crate::lists::{LEAST, ListLengths};
 use crate::{Argument, Error, Mode, NegativeIndex, OutOfRange};
 
 /// What one call adds to a geometry.
@@ -34,9 +34,6 @@ pub(crate) enum Spans<'a> {
     /// Running totals, one more than samples, from 0.
     Cumulative(Values<'a>),
 }
-
-/// Rows that each sample brings at least where a list says how many: Ascend's rule.
-const LEAST: usize = 1;
 
 /// The indices of a call beside the geometry they are meant for.
 #[derive(Clone, Copy, Debug)]

@@ -28,11 +28,25 @@ pub struct ListLengths {
     pub lengths: Option<usize>,
 }
 
+/// Rows that each sample brings at least where a list says how many: Ascend's rule.
+pub(crate) const LEAST: usize = 1;
+
 impl Geometry {
     /// Which lists a call brings.
     #[must_use]
     pub fn lists(&self) -> Lists {
         self.rules.lists
+    }
+
+    /// The least and the most rows that each sample may bring. For a padded update the two are the same, unless no
+    /// number is allowed.
+    #[must_use]
+    pub fn span_limits(&self) -> (usize, usize) {
+        let (least, most) = match self.samples {
+            Samples::Padded { rows, .. } => (rows, rows),
+            Samples::Packed { .. } => (0, self.capacity()),
+        };
+        if self.lists() == Lists::Ends { (least.max(LEAST), most) } else { (least, most) }
     }
 
     /// Holds lists against each other and against the cache, by their lengths alone: one value per sample, and no more

@@ -1,0 +1,266 @@
+//! The driver and its kernels, and what is done with them: preparing writes, and statuses.
+
+use std::ffi::{CStr, c_void};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvscatter::Geometry;
+
+use crate::abi::{Address, StatusWords};
+use crate::driver::{Context, Driver, Handle};
+use crate::error::List;
+use crate::memory::{Pair, Triple};
+use crate::units::WIDTHS;
+use crate::{Error, Write, images};
+
+/// The CUDA driver, and the kernels in every context that has used them.
+///
+/// Clones share both. Contexts must live as long as what was prepared in them; primary contexts, which CUDA's runtime
+/// and therefore PyTorch, JAX and CuPy use, do.
+#[derive(Clone)]
+pub struct Cuda {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    driver: Driver,
+    modules: Mutex<Vec<(Context, Arc<Module>)>>,
+}
+
+/// The kernels of one context.
+pub(crate) struct Module {
+    pub(crate) kernels: Kernels,
+    pub(crate) multiprocessors: u32,
+}
+
+/// By the width of what one thread moves at a time, widest first: [`WIDTHS`].
+pub(crate) struct Kernels {
+    /// Starts alone, keys and values.
+    pub(crate) few: [Handle; WIDTHS.len()],
+    /// Starts alone.
+    pub(crate) many: [Handle; WIDTHS.len()],
+    /// Any lists.
+    pub(crate) lists: [Handle; WIDTHS.len()],
+    /// The functional form, any lists.
+    pub(crate) present: [Handle; WIDTHS.len()],
+    /// 4-bit elements that straddle bytes, any lists.
+    pub(crate) nibbles: Handle,
+}
+
+/// A stream of the context that is current: `CUstream`, or `cudaStream_t`, which is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(Handle);
+
+/// Sixteen bytes on the device, in which launches count samples with bad indices: [`StatusWords`].
+///
+/// They are the caller's, who clears them before the first launch and whenever it has read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(Address);
+
+impl Cuda {
+    /// Loads the driver of this machine. Nothing is asked of a device yet.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] where there is none; [`Error::Driver`] if it does not start, as without a device.
+    pub fn new() -> Result<Self, Error> {
+        Self::load(Path::new(if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" }))
+    }
+
+    /// Loads the driver from this file.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Safety
+    /// The file is a CUDA driver: its functions do what NVIDIA's reference says. Loading it runs its code.
+    pub unsafe fn load_from(library: &Path) -> Result<Self, Error> {
+        Self::load(library)
+    }
+
+    fn load(library: &Path) -> Result<Self, Error> {
+        let shared = Shared { driver: Driver::load(library)?, modules: Mutex::default() };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn driver_version(&self) -> Result<i32, Error> {
+        self.driver().version()
+    }
+
+    /// Makes a device's primary context current on this thread, for callers without another library that does. It is
+    /// kept as long as the process runs, as CUDA's runtime keeps it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if there is no such device.
+    pub fn set_device(&self, ordinal: i32) -> Result<(), Error> {
+        self.driver().use_primary_context(ordinal)
+    }
+
+    /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. It is
+    /// for the context that is current on this thread.
+    ///
+    /// Nothing is asked of the memory but where it lies. More than 128 pairs take several launches.
+    ///
+    /// # Errors
+    /// What [`Geometry::check_raw`] finds, buffers being as large as the tensors or larger; [`Error::Loops`],
+    /// [`Error::TooLarge`], [`Error::Apart`], [`Error::WholeWords`]; [`Error::NoContext`], [`Error::Kernels`],
+    /// [`Error::Driver`].
+    pub fn prepare(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<Write, Error> {
+        Write::in_place(self, geometry, pairs)
+    }
+
+    /// Prepares a write of tokens to one slot each, as engines with paged caches make it: a negative slot leaves its
+    /// token out and is not bad. The geometry has batch 1, in linear mode; its capacity is the number of slots, its
+    /// update a list of tokens. Two tokens with one slot leave either's bytes there, and possibly some of each.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare); [`Error::SlotMapping`].
+    pub fn prepare_slots(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<Write, Error> {
+        Write::slots(self, geometry, pairs)
+    }
+
+    /// Prepares the functional form: a dense present from a past and an update, in one pass over memory. More than 64
+    /// triples take several launches.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare), and what [`Geometry::check_raw_present`] finds; [`Error::PresentNibbles`].
+    pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<Write, Error> {
+        Write::present(self, geometry, triples)
+    }
+
+    /// Clears a status, in the stream's order.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    ///
+    /// # Safety
+    /// The status lies in memory of the current context until this has run, and the stream belongs to that context.
+    pub unsafe fn clear(&self, status: Status, stream: Stream) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
+    }
+
+    /// Reads a status. This waits for the legacy default stream, and for no other: launches whose status it is must have
+    /// run.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], which may be one of an earlier launch.
+    ///
+    /// # Safety
+    /// The status lies in memory of the current context.
+    pub unsafe fn read(&self, status: Status) -> Result<StatusWords, Error> {
+        // SAFETY: the caller's; any bits are numbers.
+        unsafe { self.driver().read(status.0) }
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.shared.driver
+    }
+
+    /// The kernels in the current context.
+    pub(crate) fn module(&self) -> Result<Arc<Module>, Error> {
+        let context = self.driver().context()?;
+        let mut modules = self.shared.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, module)) = modules.iter().find(|(known, _)| *known == context) {
+            return Ok(Arc::clone(module));
+        }
+        let module = Arc::new(Module::load(self.driver())?);
+        modules.push((context, Arc::clone(&module)));
+        Ok(module)
+    }
+}
+
+impl std::fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cuda").field("driver_version", &self.driver_version().ok()).finish_non_exhaustive()
+    }
+}
+
+impl Module {
+    fn load(driver: &Driver) -> Result<Self, Error> {
+        // SAFETY: nvcc has made it.
+        let machine_code = unsafe { driver.load_module(images::machine_code()) };
+        let module = machine_code.or_else(|machine_code| {
+            // SAFETY: nvcc has made it, and `ptx` ends it with a zero.
+            let ptx = unsafe { driver.load_module(images::ptx()) };
+            ptx.map_err(|ptx| Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) })
+        })?;
+        Ok(Self { kernels: Kernels::find(driver, module)?, multiprocessors: driver.multiprocessors()? })
+    }
+}
+
+impl Kernels {
+    fn find(driver: &Driver, module: Handle) -> Result<Self, Error> {
+        let each = |names: [&CStr; WIDTHS.len()]| -> Result<[Handle; WIDTHS.len()], Error> {
+            let mut handles = [Handle::NULL; WIDTHS.len()];
+            for (handle, name) in handles.iter_mut().zip(names) {
+                *handle = driver.function(module, name)?;
+            }
+            Ok(handles)
+        };
+        Ok(Self {
+            few: each([
+                c"kvscatter_write_16",
+                c"kvscatter_write_8",
+                c"kvscatter_write_4",
+                c"kvscatter_write_2",
+                c"kvscatter_write_1",
+            ])?,
+            many: each([
+                c"kvscatter_write_many_16",
+                c"kvscatter_write_many_8",
+                c"kvscatter_write_many_4",
+                c"kvscatter_write_many_2",
+                c"kvscatter_write_many_1",
+            ])?,
+            lists: each([
+                c"kvscatter_write_lists_16",
+                c"kvscatter_write_lists_8",
+                c"kvscatter_write_lists_4",
+                c"kvscatter_write_lists_2",
+                c"kvscatter_write_lists_1",
+            ])?,
+            present: each([
+                c"kvscatter_present_16",
+                c"kvscatter_present_8",
+                c"kvscatter_present_4",
+                c"kvscatter_present_2",
+                c"kvscatter_present_1",
+            ])?,
+            nibbles: driver.function(module, c"kvscatter_write_nibbles")?,
+        })
+    }
+}
+
+impl Stream {
+    /// The stream that a library has made; null is the legacy default stream.
+    #[must_use]
+    pub fn new(raw: *mut c_void) -> Self {
+        Self(Handle::new(raw))
+    }
+
+    pub(crate) fn handle(self) -> Handle {
+        self.0
+    }
+}
+
+impl Status {
+    /// The status at this address of a device: 16 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Address`] if it is null or no multiple of 8.
+    pub fn at(address: u64) -> Result<Self, Error> {
+        let alignment = 8;
+        if address == 0 || !address.is_multiple_of(alignment) {
+            return Err(Error::Address { list: List::Status, address, alignment });
+        }
+        Ok(Self(address))
+    }
+
+    pub(crate) fn address(self) -> Address {
+        self.0
+    }
+}

@@ -1,0 +1,290 @@
+//! The CUDA driver, loaded when it is asked for: the few functions that are called here, and no others.
+//!
+//! What a function means is said in NVIDIA's driver API reference; types are those of `cuda.h`.
+
+use std::error::Error as _;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::ptr;
+
+use libloading::Library;
+
+use crate::Error;
+use crate::abi::Address;
+
+/// A handle of the driver's: a context, a module, a function or a stream. It is never followed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Handle(*mut c_void);
+
+// SAFETY: a handle is a name. The driver's functions may be called with it from every thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    pub(crate) const NULL: Self = Self(ptr::null_mut());
+
+    pub(crate) fn new(raw: *mut c_void) -> Self {
+        Self(raw)
+    }
+}
+
+/// A context, told from one that had its handle before, where the driver can do that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context {
+    handle: Handle,
+    id: u64,
+}
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const MULTIPROCESSOR_COUNT: c_int = 16;
+
+/// Declares the functions, and how all of them are found.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        #[expect(non_snake_case, reason = "the driver's own names")]
+        struct Functions {
+            $($name: unsafe extern "system" fn($($argument),*) -> c_int,)*
+            /// From CUDA 12 on.
+            cuCtxGetId: Option<unsafe extern "system" fn(Handle, *mut u64) -> c_int>,
+        }
+
+        impl Functions {
+            /// The name of the function that is missing, if one is.
+            fn find(library: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $(
+                        // SAFETY: the driver's function of this name has this signature.
+                        $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
+                            .map_err(|_| stringify!($name))?,
+                    )*
+                    // SAFETY: as above.
+                    cuCtxGetId: unsafe { library.get(b"cuCtxGetId\0") }.ok().map(|function| *function),
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuDeviceGet(*mut c_int, c_int);
+    cuDeviceGetAttribute(*mut c_int, c_int, c_int);
+    cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+    cuCtxSetCurrent(Handle);
+    cuCtxGetCurrent(*mut Handle);
+    cuCtxGetDevice(*mut c_int);
+    cuModuleLoadData(*mut Handle, *const c_void);
+    cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+    cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+    cuMemcpyDtoH_v2(*mut c_void, Address, usize);
+    cuMemsetD8Async(Address, u8, usize, Handle);
+    cuGetErrorName(c_int, *mut *const c_char);
+    cuGetErrorString(c_int, *mut *const c_char);
+}
+
+/// Blocks of a launch, and threads of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    pub(crate) blocks: [u32; 2],
+    pub(crate) threads: [u32; 2],
+}
+
+/// The driver, initialised.
+pub(crate) struct Driver {
+    functions: Functions,
+    /// Keeps the functions where they are.
+    _library: Library,
+}
+
+impl Driver {
+    /// Loads a driver from this file, or from where the system looks for libraries of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] if there is none, or one that lacks a function; [`Error::Driver`] if it does not start, as
+    /// where there is no device.
+    pub(crate) fn load(library: &Path) -> Result<Self, Error> {
+        let refused = |why| Error::NoDriver { library: library.to_owned(), why };
+        // SAFETY: a driver may be loaded at any time, and stays loaded while its functions are held. Whoever names
+        // another file vouches for it: see `Cuda::load_from`.
+        let loaded = unsafe { Library::new(library) }.map_err(|error| {
+            // What the system says is behind what was asked of it.
+            refused(error.source().map_or_else(|| error.to_string(), ToString::to_string))
+        })?;
+        let functions = Functions::find(&loaded);
+        let functions =
+            functions.map_err(|name| refused(format!("it has no {name}: it is too old, or no driver")))?;
+        let driver = Self { functions, _library: loaded };
+        // SAFETY: no other function has been called before; a second call does nothing.
+        let code = unsafe { (driver.functions.cuInit)(0) };
+        driver.checked("cuInit", code)?;
+        Ok(driver)
+    }
+
+    /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
+    pub(crate) fn version(&self) -> Result<i32, Error> {
+        let mut version = 0;
+        // SAFETY: writes one number.
+        let code = unsafe { (self.functions.cuDriverGetVersion)(&raw mut version) };
+        self.checked("cuDriverGetVersion", code)?;
+        Ok(version)
+    }
+
+    /// Retains a device's primary context and makes it current on this thread.
+    pub(crate) fn use_primary_context(&self, ordinal: i32) -> Result<(), Error> {
+        let mut device = 0;
+        // SAFETY: writes one number.
+        let code = unsafe { (self.functions.cuDeviceGet)(&raw mut device, ordinal) };
+        self.checked("cuDeviceGet", code)?;
+        let mut context = Handle::NULL;
+        // SAFETY: writes one handle; the driver has just named the device.
+        let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+        self.checked("cuDevicePrimaryCtxRetain", code)?;
+        // SAFETY: the context has just been retained, and is never released.
+        let code = unsafe { (self.functions.cuCtxSetCurrent)(context) };
+        self.checked("cuCtxSetCurrent", code)
+    }
+
+    /// The context that is current on this thread.
+    pub(crate) fn context(&self) -> Result<Context, Error> {
+        let mut handle = Handle::NULL;
+        // SAFETY: writes one handle.
+        let code = unsafe { (self.functions.cuCtxGetCurrent)(&raw mut handle) };
+        self.checked("cuCtxGetCurrent", code)?;
+        if handle == Handle::NULL {
+            return Err(Error::NoContext);
+        }
+        let mut id = 0;
+        if let Some(get_id) = self.functions.cuCtxGetId {
+            // SAFETY: writes one number; the context is current.
+            let code = unsafe { get_id(handle, &raw mut id) };
+            self.checked("cuCtxGetId", code)?;
+        }
+        Ok(Context { handle, id })
+    }
+
+    /// Multiprocessors of the current context's device.
+    pub(crate) fn multiprocessors(&self) -> Result<u32, Error> {
+        let (mut device, mut count) = (0, 0);
+        // SAFETY: writes one number.
+        let code = unsafe { (self.functions.cuCtxGetDevice)(&raw mut device) };
+        self.checked("cuCtxGetDevice", code)?;
+        // SAFETY: writes one number; the driver has just named the device.
+        let code =
+            unsafe { (self.functions.cuDeviceGetAttribute)(&raw mut count, MULTIPROCESSOR_COUNT, device) };
+        self.checked("cuDeviceGetAttribute", code)?;
+        Ok(u32::try_from(count).unwrap_or(1).max(1))
+    }
+
+    /// Loads kernels into the current context.
+    ///
+    /// # Safety
+    /// The image is one that compilers for CUDA make; PTX ends with a zero.
+    pub(crate) unsafe fn load_module(&self, image: &[u8]) -> Result<Handle, Error> {
+        let mut module = Handle::NULL;
+        // SAFETY: writes one handle, and reads the image, whose length is in it: the caller's.
+        let code = unsafe { (self.functions.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) };
+        self.checked("cuModuleLoadData", code)?;
+        Ok(module)
+    }
+
+    /// A kernel of a module that this driver has loaded.
+    pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Error> {
+        let mut function = Handle::NULL;
+        // SAFETY: writes one handle, and reads a name that ends with a zero; modules are never unloaded here.
+        let code = unsafe { (self.functions.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
+        self.checked("cuModuleGetFunction", code)?;
+        Ok(function)
+    }
+
+    /// Launches a kernel. Its arguments are copied before this returns.
+    ///
+    /// # Safety
+    /// The function and the stream belong to the current context. Each argument points to as many bytes as the kernel's
+    /// parameter has, and what they hold keeps the kernel inside memory that it may touch, until it has run.
+    pub(crate) unsafe fn launch(
+        &self,
+        function: Handle,
+        grid: Grid,
+        stream: Handle,
+        arguments: [*const c_void; 3],
+    ) -> Result<(), Error> {
+        let Grid { blocks: [x, y], threads: [along, across] } = grid;
+        let mut arguments = arguments.map(<*const c_void>::cast_mut);
+        let (arguments, no_options) = (arguments.as_mut_ptr(), ptr::null_mut());
+        // SAFETY: the caller's; the driver reads the arguments and writes to none.
+        let code = unsafe {
+            (self.functions.cuLaunchKernel)(
+                function, x, y, 1, along, across, 1, 0, stream, arguments, no_options,
+            )
+        };
+        self.checked("cuLaunchKernel", code)
+    }
+
+    /// Reads a value from the device, after what the legacy default stream has been given.
+    ///
+    /// # Safety
+    /// Every pattern of bits is a `T`. The address lies in memory of the current context, with as many bytes behind it.
+    pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, Error> {
+        let mut value = T::default();
+        let to = (&raw mut value).cast();
+        // SAFETY: the caller's; it writes the bytes of one `T`.
+        let code = unsafe { (self.functions.cuMemcpyDtoH_v2)(to, address, size_of::<T>()) };
+        self.checked("cuMemcpyDtoH_v2", code)?;
+        Ok(value)
+    }
+
+    /// Sets bytes to zero, in the stream's order.
+    ///
+    /// # Safety
+    /// The bytes lie in memory of the current context, to which the stream belongs, until this has run.
+    pub(crate) unsafe fn clear(&self, address: Address, bytes: usize, stream: Handle) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
+        self.checked("cuMemsetD8Async", code)
+    }
+
+    #[inline]
+    fn checked(&self, call: &'static str, code: c_int) -> Result<(), Error> {
+        if code == 0 { Ok(()) } else { Err(self.error(call, code)) }
+    }
+
+    #[cold]
+    fn error(&self, call: &'static str, code: c_int) -> Error {
+        let text = |function: unsafe extern "system" fn(c_int, *mut *const c_char) -> c_int| {
+            let mut text = ptr::null();
+            // SAFETY: writes one pointer: null, or to a text of the driver's.
+            unsafe { function(code, &raw mut text) };
+            if text.is_null() {
+                return "unknown".to_owned();
+            }
+            // SAFETY: a text that ends with a zero and is never freed.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        let (name, text) = (text(self.functions.cuGetErrorName), text(self.functions.cuGetErrorString));
+        Error::Driver { call, code, name, text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::Driver;
+    use crate::Error;
+
+    #[test]
+    fn no_driver_is_an_error() {
+        let refused = Driver::load(Path::new("libno-such-driver.so.1")).err().unwrap();
+        assert!(matches!(refused, Error::NoDriver { .. }), "{refused}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_library_that_is_no_driver_is_an_error() {
+        let refused = Driver::load(Path::new("libc.so.6")).err().unwrap();
+        assert!(matches!(&refused, Error::NoDriver { why, .. } if why.contains("cuInit")), "{refused}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Memory on a device, by address and length. Nothing here follows an address.
+
+use std::ptr;
+
+use kvscatter::RawBuffer;
+
+use crate::Error;
+use crate::abi::Address;
+use crate::error::List;
+
+/// The memory of one tensor on a device: at least the bytes that its geometry asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceBuffer {
+    /// The first byte; any, if there are no bytes.
+    pub address: u64,
+    /// Bytes from there on that may be used.
+    pub bytes: usize,
+}
+
+/// A cache and its update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// What is written.
+    pub cache: DeviceBuffer,
+    /// What it is written from.
+    pub update: DeviceBuffer,
+}
+
+/// The tensors of the functional form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Triple {
+    /// What is written, all of it: a dense tensor.
+    pub present: DeviceBuffer,
+    /// The cache as it was.
+    pub past: DeviceBuffer,
+    /// What is new.
+    pub update: DeviceBuffer,
+}
+
+impl DeviceBuffer {
+    /// So many bytes from an address on.
+    #[must_use]
+    pub const fn new(address: u64, bytes: usize) -> Self {
+        Self { address, bytes }
+    }
+
+    /// As many of its bytes as a tensor takes, for checks of what lies where.
+    pub(crate) fn first(self, bytes: Option<usize>) -> RawBuffer {
+        // The address space of a device is as large as the host's: `abi` asserts it.
+        let address = usize::try_from(self.address).unwrap_or(usize::MAX);
+        let len = bytes.map_or(self.bytes, |bytes| bytes.min(self.bytes));
+        RawBuffer { ptr: ptr::without_provenance_mut(address), len }
+    }
+}
+
+/// A list of whole numbers on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceList {
+    address: Address,
+    len: usize,
+    width: Width,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Width {
+    I32,
+    I64,
+}
+
+impl DeviceList {
+    /// A list of 64-bit numbers.
+    #[must_use]
+    pub const fn i64(address: u64, len: usize) -> Self {
+        Self { address, len, width: Width::I64 }
+    }
+
+    /// A list of 32-bit numbers.
+    #[must_use]
+    pub const fn i32(address: u64, len: usize) -> Self {
+        Self { address, len, width: Width::I32 }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn address(self) -> Address {
+        self.address
+    }
+
+    pub(crate) fn is_i64(self) -> bool {
+        self.width == Width::I64
+    }
+
+    /// Where a number lies; `None` if there are fewer.
+    pub(crate) fn place(self, index: usize) -> Option<Address> {
+        let offset = u64::try_from(index).ok()?.checked_mul(self.bytes_each())?;
+        if index < self.len { self.address.checked_add(offset) } else { None }
+    }
+
+    /// Where it lies, for checks.
+    pub(crate) fn buffer(self) -> RawBuffer {
+        let each = usize::try_from(self.bytes_each()).unwrap_or(usize::MAX);
+        DeviceBuffer::new(self.address, self.len.saturating_mul(each)).first(None)
+    }
+
+    /// # Errors
+    /// [`Error::Address`] unless a device can read it. A list without numbers may lie anywhere.
+    pub(crate) fn check(self, list: List) -> Result<(), Error> {
+        let (address, alignment) = (self.address, self.bytes_each());
+        if self.len > 0 && (address == 0 || !address.is_multiple_of(alignment)) {
+            return Err(Error::Address { list, address, alignment });
+        }
+        Ok(())
+    }
+
+    fn bytes_each(self) -> u64 {
+        match self.width {
+            Width::I32 => 4,
+            Width::I64 => 8,
+        }
+    }
+}
+
+/// What a launch reads on the device, all of it when the launch runs: in a captured graph, whenever it is replayed.
+///
+/// ```
+/// use kvscatter_cuda::{DeviceList, Indices};
+///
+/// # let (write_indices, lengths) = (0x1000, 0x2000);
+/// let ragged = Indices::new(DeviceList::i64(write_indices, 8)).lengths(DeviceList::i32(lengths, 8));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Indices {
+    pub(crate) starts: Option<DeviceList>,
+    pub(crate) lengths: Option<DeviceList>,
+    pub(crate) spans: Option<DeviceList>,
+    pub(crate) layer: Option<DeviceList>,
+}
+
+impl Indices {
+    /// Every sample from slot 0, where the operator allows it.
+    #[must_use]
+    pub const fn zero() -> Self {
+        Self { starts: None, lengths: None, spans: None, layer: None }
+    }
+
+    /// The positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of a slot mapping.
+    #[must_use]
+    pub const fn new(starts: DeviceList) -> Self {
+        Self { starts: Some(starts), ..Self::zero() }
+    }
+
+    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
+    #[must_use]
+    pub const fn lengths(self, lengths: DeviceList) -> Self {
+        Self { lengths: Some(lengths), ..self }
+    }
+
+    /// TensorRT's `updateLengths` (running totals from 0, one more than samples), or Ascend's `seqLen`.
+    #[must_use]
+    pub const fn spans(self, spans: DeviceList) -> Self {
+        Self { spans: Some(spans), ..self }
+    }
+
+    /// Ascend's `layerId`: the address of one 32-bit number.
+    #[must_use]
+    pub const fn layer(self, address: u64) -> Self {
+        Self { layer: Some(DeviceList::i32(address, 1)), ..self }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (List, DeviceList)> {
+        let lists = [
+            (List::Starts, self.starts),
+            (List::Lengths, self.lengths),
+            (List::Spans, self.spans),
+            (List::Layer, self.layer),
+        ];
+        lists.into_iter().filter_map(|(list, numbers)| Some((list, numbers?)))
+    }
+}

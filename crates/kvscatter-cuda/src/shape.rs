@@ -1,0 +1,198 @@
+//! From a geometry to what the kernels walk, in units, and held against their 32-bit arithmetic.
+
+use kvscatter::{Geometry, Lists, Loop, Loops};
+
+use crate::Error;
+use crate::abi::{self, AROUND, MOST_SAMPLES, PresentLoop, PresentShape, Shape, magic};
+use crate::units::Scale;
+
+/// The loops from the update into the cache, tokens one behind the other wherever a list says how many rows a sample
+/// has.
+///
+/// # Errors
+/// [`Error::Apart`].
+pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loops, Error> {
+    if geometry.lists() != Lists::Ends || geometry.is_packed() {
+        return Ok(loops);
+    }
+    let Loop { count: batch, src: sample, .. } = loops.samples;
+    let Loop { count: rows, src: row, .. } = loops.rows;
+    let one_list = rows <= 1
+        || batch <= 1
+        || Some(sample) == isize::try_from(rows).ok().map(|rows| rows.wrapping_mul(row));
+    if !one_list {
+        return Err(Error::Apart);
+    }
+    // G1: rows of the update.
+    loops.rows =
+        Loop { count: batch.wrapping_mul(rows), src: if rows <= 1 { sample } else { row }, ..loops.rows };
+    loops.samples.src = 0;
+    Ok(loops)
+}
+
+/// Loops over tokens that have a slot each, instead of rows of one sample.
+///
+/// # Errors
+/// [`Error::SlotMapping`].
+pub(crate) fn slot_loops(geometry: &Geometry) -> Result<Loops, Error> {
+    let mut loops = geometry.write_loops();
+    let samples = loops.samples.count;
+    let linear = geometry.mode() == kvscatter::Mode::Linear;
+    if geometry.lists() != Lists::Starts || samples != 1 || !linear {
+        return Err(Error::SlotMapping { samples });
+    }
+    loops.samples = Loop { dst: 0, ..loops.rows };
+    loops.rows = Loop { count: 1, src: 0, ..loops.rows };
+    Ok(loops)
+}
+
+/// What a write in place walks.
+///
+/// # Errors
+/// [`Error::Loops`], [`Error::TooLarge`].
+pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Result<(Shape, usize), Error> {
+    let mut around = [abi::Loop::ONCE; AROUND];
+    if loops.around.len() > AROUND {
+        return Err(Error::Loops { loops: loops.around.len() });
+    }
+    for (place, by) in around.iter_mut().zip(&loops.around) {
+        *place = in_units(scale, *by)?;
+    }
+    if loops.run == 0 {
+        around = [abi::Loop { count: 0, ..abi::Loop::ONCE }; AROUND];
+    }
+    if loops.samples.count > MOST_SAMPLES {
+        return Err(Error::TooLarge { what: "samples", got: loops.samples.count, most: MOST_SAMPLES });
+    }
+    let shape = Shape {
+        samples: in_units(scale, loops.samples)?,
+        rows: abi::Loop {
+            // Of slots there are more than rows.
+            dst: if geometry.capacity() > 1 { scale.step(loops.rows.dst) } else { 0 },
+            ..in_units(scale, loops.rows)?
+        },
+        around,
+        layer: in_units(scale, loops.layers)?.dst,
+        run: run(scale, loops)?,
+        capacity: count("capacity", geometry.capacity())?,
+        layers: count("layers", loops.layers.count)?,
+        per_thread: 1,
+        dst_begin: 0,
+        src_begin: 0,
+    };
+    let samples = if packed(geometry) { 1 } else { loops.samples.count };
+    let runs = runs([samples, loops.rows.count].into_iter().chain(loops.around.iter().map(|by| by.count)))?;
+    Ok((shape, if loops.run == 0 { 0 } else { runs }))
+}
+
+/// Whether the kernels look tokens up in a list.
+pub(crate) fn packed(geometry: &Geometry) -> bool {
+    geometry.lists() != Lists::Starts
+}
+
+/// What the functional form walks.
+///
+/// # Errors
+/// As [`in_place`].
+pub(crate) fn present(
+    geometry: &Geometry,
+    past: &Loops,
+    update: &Loops,
+    scale: Scale,
+) -> Result<(PresentShape, usize), Error> {
+    let joined = join(past, update);
+    if joined.len() > AROUND {
+        return Err(Error::Loops { loops: joined.len() });
+    }
+    let mut around = [PresentLoop { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) }; AROUND];
+    for (place, by) in around.iter_mut().zip(&joined) {
+        let Joined { count: times, dst, past, update } = *by;
+        let times = count("elements of a dimension", times)?;
+        let [dst, past, update] = [dst, past, update].map(|step| scale.step(step));
+        *place = PresentLoop { dst, past, update, count: times, magic: magic(times) };
+    }
+    let mut update = update.clone();
+    update.run = past.run.min(update.run);
+    // What is around the present is around its update.
+    update.around.clear();
+    let (shape, _) = in_place(geometry, &update, scale)?;
+    let (slots, samples, layers) = (past.rows, past.samples, past.layers);
+    let counts = [slots.count, samples.count, layers.count].into_iter();
+    let runs = runs(counts.chain(joined.iter().map(|by| by.count)))?;
+    let shape = PresentShape {
+        update: shape,
+        around,
+        slots: in_units(scale, slots)?,
+        samples: in_units(scale, samples)?,
+        layers: in_units(scale, layers)?,
+    };
+    Ok((shape, if update.run == 0 { 0 } else { runs }))
+}
+
+/// A dimension of all three tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Joined {
+    count: usize,
+    dst: isize,
+    past: isize,
+    update: isize,
+}
+
+/// The dimensions around runs that are as long in both mappings. They have the same dimensions and may have merged
+/// different ones, so that of two that end in one place, the longer is a multiple of the shorter.
+fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
+    let run = past.run.min(update.run);
+    let mut stacks = [past, update].map(|loops| {
+        let mut around = loops.around.clone();
+        let (count, step) = (loops.run.checked_div(run).unwrap_or(1), run.cast_signed());
+        if count > 1 {
+            around.push(Loop { count, dst: step, src: step });
+        }
+        around
+    });
+    let [past, update] = &mut stacks;
+    let mut joined: Vec<Joined> = Vec::new();
+    while let (Some(one), Some(other)) = (past.pop(), update.pop()) {
+        let count = one.count.min(other.count);
+        for (stack, by) in [(&mut *past, one), (&mut *update, other)] {
+            let times = by.count.checked_div(count).unwrap_or(1);
+            if times > 1 {
+                // G1: steps within a tensor.
+                let over = |step: isize| step.wrapping_mul(count.cast_signed());
+                stack.push(Loop { count: times, dst: over(by.dst), src: over(by.src) });
+            }
+        }
+        joined.push(Joined { count, dst: one.dst, past: one.src, update: other.src });
+    }
+    joined.reverse();
+    joined
+}
+
+fn run(scale: Scale, loops: &Loops) -> Result<u32, Error> {
+    let units = usize::try_from(scale.step(loops.run.cast_signed())).unwrap_or(usize::MAX);
+    count("units of a run", units)
+}
+
+fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, Error> {
+    let times = count("elements of a dimension", by.count)?;
+    // What is taken once steps nowhere, and need not be a number of units.
+    let step = |elements| if by.count > 1 { scale.step(elements) } else { 0 };
+    Ok(abi::Loop { dst: step(by.dst), src: step(by.src), count: times, magic: magic(times) })
+}
+
+/// Numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
+fn count(what: &'static str, got: usize) -> Result<u32, Error> {
+    let most = 0x7FFF_FFFF;
+    let fits = u32::try_from(got).ok().filter(|_| got <= most);
+    fits.ok_or(Error::TooLarge { what, got, most })
+}
+
+/// Runs of a job.
+fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, Error> {
+    if counts.clone().any(|count| count == 0) {
+        return Ok(0);
+    }
+    let product = counts.fold(1, usize::saturating_mul);
+    count("rows of a cache in one launch", product)?;
+    Ok(product)
+}

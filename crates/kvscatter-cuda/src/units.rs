@@ -1,0 +1,174 @@
+//! What one thread moves at a time: the widest that every address, step and run is a multiple of.
+
+use kvscatter::{Geometry, Loops};
+
+use crate::abi::Address;
+use crate::memory::DeviceBuffer;
+
+/// Bytes that the kernels move at a time.
+pub(crate) const WIDTHS: [i64; 5] = [16, 8, 4, 2, 1];
+
+/// What steps and runs are counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// So many bytes: the place of their number in [`WIDTHS`].
+    Bytes(usize),
+    /// 4-bit elements.
+    Nibbles,
+}
+
+/// From elements to units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scale {
+    pub(crate) unit: Unit,
+    /// Half bytes of an element: a power of two.
+    halves: i64,
+}
+
+impl Scale {
+    /// The widest for these loops and buffers. Each buffer comes with the element at which its tensor begins.
+    pub(crate) fn widest<'a>(
+        geometry: &Geometry,
+        loops: impl IntoIterator<Item = &'a Loops>,
+        buffers: impl IntoIterator<Item = (DeviceBuffer, usize)>,
+    ) -> Self {
+        // Strings, which have no width, are refused with their buffers.
+        let halves = geometry.element().bits().map_or(2, |bits| bits.div_ceil(4));
+        let scale = Self { unit: Unit::Nibbles, halves: i64::try_from(halves).unwrap_or(2) };
+        let steps = loops.into_iter().flat_map(|loops| steps(loops, geometry.capacity()));
+        // The lowest bit that any of them has is the largest power of two that divides them all.
+        let all = steps.map(|step| scale.halves_of(step)).fold(2 * WIDTHS[0], |all, step| all | step);
+        let all = buffers.into_iter().fold(all, |all, (buffer, begin)| {
+            // What does not fit is the remainder that a power of two leaves all the same.
+            let address = buffer.address.wrapping_mul(2).cast_signed();
+            all | address.wrapping_add(scale.halves_of(begin.cast_signed()))
+        });
+        match WIDTHS.iter().position(|width| all % (2 * width) == 0) {
+            Some(place) => Self { unit: Unit::Bytes(place), ..scale },
+            None => scale,
+        }
+    }
+
+    /// A step of elements in units, if it is one of those that were looked at.
+    pub(crate) fn step(self, elements: isize) -> i64 {
+        // G1: a step of a dimension that has one fits `isize` in bytes.
+        self.halves_of(elements) / self.unit_halves()
+    }
+
+    /// Where a tensor begins that lies from an element of its buffer on: an address on a multiple of `alignment` bytes,
+    /// and the elements from there. There are some only if elements are units.
+    pub(crate) fn begin(self, buffer: DeviceBuffer, element: usize, alignment: usize) -> (Address, u32) {
+        let rest = match self.unit {
+            Unit::Nibbles => element % (2 * alignment),
+            Unit::Bytes(_) => 0,
+        };
+        let bytes = self.halves_of((element - rest).cast_signed()) / 2;
+        (buffer.address.wrapping_add_signed(bytes), u32::try_from(rest).unwrap_or(0))
+    }
+
+    fn unit_halves(self) -> i64 {
+        match self.unit {
+            Unit::Bytes(place) => WIDTHS.get(place).map_or(2, |width| 2 * width),
+            Unit::Nibbles => 1,
+        }
+    }
+
+    fn halves_of(self, elements: isize) -> i64 {
+        // Twice the bytes may not fit; what is then lost is no low bit. `step` divides only what moves: a device has
+        // fewer than 2^62 bytes.
+        i64::try_from(elements).unwrap_or(0).wrapping_mul(self.halves)
+    }
+}
+
+/// Every number of elements that is ever added to an address.
+fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
+    let Loops { layers, samples, rows, around, run, .. } = loops;
+    let both = [layers, samples].into_iter().chain(around).filter(|by| by.count > 1);
+    let both = both.flat_map(|by| [by.dst, by.src]);
+    // A row of an update goes to any slot, even if there is but one.
+    let rows = [(slots, rows.dst), (rows.count, rows.src)].into_iter().filter(|(count, _)| *count > 1);
+    both.chain(rows.map(|(_, step)| step)).chain([run.cast_signed()])
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::spec::onnx::TensorScatter;
+    use kvscatter::{ElementType, Geometry, Layout};
+
+    use super::{Scale, Unit, WIDTHS};
+    use crate::memory::DeviceBuffer;
+
+    fn widest(geometry: &Geometry, addresses: [u64; 2]) -> Option<i64> {
+        let loops = geometry.write_loops();
+        let begins = [loops.dst, loops.src];
+        let buffers = addresses.into_iter().zip(begins);
+        let buffers = buffers.map(|(address, begin)| (DeviceBuffer::new(address, 1 << 40), begin));
+        match Scale::widest(geometry, [&loops], buffers).unit {
+            Unit::Bytes(place) => Some(WIDTHS[place]),
+            Unit::Nibbles => None,
+        }
+    }
+
+    fn dense(element: ElementType, head: usize) -> Geometry {
+        let write = TensorScatter::new().prepare(element, &[2, 3, 8, head], &[2, 3, 1, head]).unwrap();
+        write.geometry().clone()
+    }
+
+    #[test]
+    fn the_least_aligned_of_all_decides() {
+        let even = dense(ElementType::Float16, 64);
+        for (cache, update, width) in
+            [(256, 512, 16), (256, 8, 8), (4, 512, 4), (258, 512, 2), (257, 512, 1), (256, 255, 1)]
+        {
+            assert_eq!(widest(&even, [cache, update]), Some(width), "{cache} {update}");
+        }
+        for (head, width) in [(8, 16), (4, 8), (2, 4), (3, 2), (24, 16), (20, 8)] {
+            assert_eq!(widest(&dense(ElementType::Float16, head), [256, 256]), Some(width), "{head}");
+        }
+        assert_eq!(widest(&dense(ElementType::Complex128, 3), [256, 256]), Some(16));
+    }
+
+    #[test]
+    fn strides_count_where_there_is_more_than_one_step() {
+        // A row of 8 elements of 2 bytes every 9 elements; of slots there are more than rows.
+        let shape = [2, 3, 8, 8];
+        let padded = Layout::strided(&shape, &[3 * 8 * 16, 8 * 16, 9, 1]);
+        let write = TensorScatter::new().prepare(ElementType::Float16, padded, &[2, 3, 1, 8]).unwrap();
+        assert_eq!(widest(write.geometry(), [256, 256]), Some(2));
+        let single = Layout::strided(&[1, 3, 1, 8], &[5, 16, 7, 1]);
+        let write = TensorScatter::new().prepare(ElementType::Float16, &[1, 3, 8, 8], single).unwrap();
+        assert_eq!(widest(write.geometry(), [256, 256]), Some(16), "nothing steps by 5 or 7");
+    }
+
+    #[test]
+    fn offsets_and_addresses_add_up() {
+        let shape = [1, 3, 8, 8];
+        let view = Layout::dense(&shape).offset(4);
+        let write = TensorScatter::new().prepare(ElementType::Float16, view, &[1, 3, 1, 8]).unwrap();
+        assert_eq!(widest(write.geometry(), [256, 256]), Some(8));
+        assert_eq!(widest(write.geometry(), [248, 256]), Some(16));
+    }
+
+    #[test]
+    fn half_bytes_are_bytes_where_everything_is_even() {
+        let int4 = ElementType::Int4;
+        for (head, width) in [(32, Some(16)), (8, Some(4)), (2, Some(1)), (3, None)] {
+            assert_eq!(widest(&dense(int4, head), [256, 256]), width, "{head}");
+        }
+        let shape = [2, 3, 8, 8];
+        let odd = TensorScatter::new().prepare(int4, Layout::dense(&shape).offset(1), &[2, 3, 1, 8]).unwrap();
+        assert_eq!(widest(odd.geometry(), [256, 256]), None);
+    }
+
+    #[test]
+    fn what_begins_in_the_middle_of_a_word_says_where() {
+        let shape = [2, 1, 8, 3];
+        let write = TensorScatter::new().prepare(ElementType::Int4, &shape, &[2, 1, 1, 3]).unwrap();
+        let loops = write.geometry().write_loops();
+        let buffer = DeviceBuffer::new(256, 64);
+        let scale = Scale::widest(write.geometry(), [&loops], [(buffer, 0)]);
+        assert_eq!(scale.begin(buffer, 21, 4), (264, 5));
+        assert_eq!(scale.begin(buffer, 21, 1), (266, 1));
+        assert_eq!(scale.step(-3), -3);
+    }
+}

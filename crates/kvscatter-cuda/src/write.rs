@@ -1,0 +1,417 @@
+//! A write that is prepared: tables of jobs that a launch passes as they are.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use kvscatter::{Error as CoreError, Geometry, ListLengths, Lists, Loops, Mode, NegativeIndex};
+
+use crate::abi::{self, Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
+use crate::cuda::{Cuda, Module, Status, Stream};
+use crate::driver::{Grid, Handle};
+use crate::error::List;
+use crate::grid::spread;
+use crate::memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
+use crate::units::{Scale, Unit};
+use crate::{Error, shape};
+
+/// A write whose shapes and addresses are checked: prepare it once, launch it every step.
+///
+/// It holds addresses, and no memory. It may be launched from any thread on which its context is current.
+pub struct Write {
+    cuda: Cuda,
+    module: Arc<Module>,
+    geometry: Geometry,
+    unit: Unit,
+    form: Form,
+    /// Of each launch; the number of jobs is the second number of blocks.
+    grids: Vec<Grid>,
+    written: Vec<DeviceBuffer>,
+    /// What every launch says of its lists.
+    flags: u32,
+}
+
+/// What moves, and a table for each launch.
+enum Form {
+    InPlace {
+        shape: Shape,
+        tables: Vec<[Job; JOBS]>,
+    },
+    /// As in place, with a sample for each token.
+    Slots {
+        shape: Shape,
+        tables: Vec<[Job; JOBS]>,
+    },
+    Present {
+        shape: Box<PresentShape>,
+        tables: Vec<[PresentJob; PRESENT_JOBS]>,
+    },
+}
+
+impl Write {
+    pub(crate) fn in_place(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
+        check_pairs(geometry, pairs)?;
+        let loops = shape::update_loops(geometry, geometry.write_loops())?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &loops, pairs)?;
+        let form = Form::InPlace { shape, tables };
+        let written = pairs.iter().map(|pair| pair.cache).collect();
+        Self::new(cuda, geometry, unit, form, written, runs)
+    }
+
+    pub(crate) fn slots(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
+        check_pairs(geometry, pairs)?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &shape::slot_loops(geometry)?, pairs)?;
+        let form = Form::Slots { shape, tables };
+        let written = pairs.iter().map(|pair| pair.cache).collect();
+        let write = Self::new(cuda, geometry, unit, form, written, runs)?;
+        Ok(Self { flags: write.flags | abi::SKIP_NEGATIVE, ..write })
+    }
+
+    pub(crate) fn present(cuda: &Cuda, geometry: &Geometry, triples: &[Triple]) -> Result<Self, Error> {
+        for triple in triples {
+            let past = triple.past.first(geometry.cache_bytes());
+            let update = triple.update.first(geometry.update_bytes());
+            let present = triple.present.first(geometry.present_bytes());
+            geometry.check_raw_present(past, update, present)?;
+        }
+        let past = geometry.present_from_past_loops();
+        let update = shape::update_loops(geometry, geometry.present_from_update_loops())?;
+        let begins = [past.dst, past.src, update.src];
+        let buffers = |triple: &Triple| [triple.present, triple.past, triple.update].into_iter().zip(begins);
+        let scale = Scale::widest(geometry, [&past, &update], triples.iter().flat_map(buffers));
+        if scale.unit == Unit::Nibbles {
+            return Err(Error::PresentNibbles);
+        }
+        let (shape, runs) = shape::present(geometry, &past, &update, scale)?;
+        let job = |triple: &Triple| PresentJob {
+            present: scale.begin(triple.present, past.dst, 1).0,
+            past: scale.begin(triple.past, past.src, 1).0,
+            update: scale.begin(triple.update, update.src, 1).0,
+        };
+        let tables = tables(triples.iter().map(job));
+        let form = Form::Present { shape: Box::new(shape), tables };
+        let written = triples.iter().map(|triple| triple.present).collect();
+        Self::new(cuda, geometry, scale.unit, form, written, runs)
+    }
+
+    fn new(
+        cuda: &Cuda,
+        geometry: &Geometry,
+        unit: Unit,
+        mut form: Form,
+        written: Vec<DeviceBuffer>,
+        runs: usize,
+    ) -> Result<Self, Error> {
+        let module = cuda.module()?;
+        let (run, per_thread, most) = match &mut form {
+            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => {
+                (shape.run, &mut shape.per_thread, JOBS)
+            }
+            Form::Present { shape, .. } => (shape.update.run, &mut shape.update.per_thread, PRESENT_JOBS),
+        };
+        let along = match unit {
+            Unit::Bytes(_) => run,
+            // Words that a run of 4-bit elements lies in.
+            Unit::Nibbles => run.div_ceil(8) + 1,
+        };
+        // Launches of one write are as large as the first, but for the last.
+        let jobs = |written: &[DeviceBuffer]| u32::try_from(written.len()).unwrap_or(u32::MAX);
+        let first =
+            spread(along, runs, jobs(written.get(..most).unwrap_or(&written)), module.multiprocessors);
+        *per_thread = first.per_thread;
+        let [blocks, _] = first.grid.blocks;
+        let grids = written.chunks(most).map(|part| Grid { blocks: [blocks, jobs(part)], ..first.grid });
+        let grids = grids.collect();
+        let flags = flags(geometry);
+        Ok(Self { cuda: cuda.clone(), module, geometry: geometry.clone(), unit, form, grids, written, flags })
+    }
+
+    /// Whether a launch with any bad index writes nothing at all, instead of leaving out the samples that have one. Every
+    /// thread then looks at all samples before it writes.
+    #[must_use]
+    pub fn skip_all(mut self, skip_all: bool) -> Self {
+        self.flags = if skip_all { self.flags | abi::SKIP_ALL } else { self.flags & !abi::SKIP_ALL };
+        self
+    }
+
+    /// The shapes that are written.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Bytes that a thread moves at a time; `None` where 4-bit rows straddle bytes.
+    #[must_use]
+    pub fn width(&self) -> Option<usize> {
+        match self.unit {
+            Unit::Bytes(place) => {
+                crate::units::WIDTHS.get(place).and_then(|&width| usize::try_from(width).ok())
+            }
+            Unit::Nibbles => None,
+        }
+    }
+
+    /// Launches the write. It allocates nothing and waits for nothing, and may be captured in a graph: what is at the
+    /// addresses of the lists counts when the graph runs.
+    ///
+    /// Whatever the lists say, nothing outside the caches is written and no kernel traps. A sample with a bad index is
+    /// left as it is and counted in `status`, once per launch; [`check`](Self::check) has the error. Lists that do not
+    /// tell the tokens of a packed update apart, and a layer that does not exist, leave everything as it is.
+    ///
+    /// A write of more than 128 caches, or 64 presents, is several launches one behind the other; if the driver refuses
+    /// one of them, those before it have been made.
+    ///
+    /// # Errors
+    /// [`kvscatter::Error::Count`] and [`kvscatter::Error::BatchTooLarge`] for lists of the wrong length;
+    /// [`Error::List`], [`Error::Address`], [`Error::Overlap`]; [`Error::Driver`], which may be one of an earlier launch.
+    ///
+    /// # Safety
+    /// * The context that was current when this was prepared is current, and the stream belongs to it.
+    /// * Until the launch has run, every buffer of this write, every list and the status is memory of that context, as
+    ///   large as it was said to be; nothing else writes to any of them, and nothing else reads the caches.
+    /// * For a graph: the same, whenever it runs.
+    pub unsafe fn launch(
+        &self,
+        stream: Stream,
+        indices: &Indices,
+        status: Option<Status>,
+    ) -> Result<(), Error> {
+        let samples = self.check_indices(indices, status)?;
+        let samples = u32::try_from(samples).unwrap_or(u32::MAX); // No more than the cache has, or tokens.
+        let mut call = self.call(indices, status);
+        match &self.form {
+            Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
+                let mut shape = *shape;
+                shape.samples.count = samples;
+                for (table, grid) in tables.iter().zip(&self.grids) {
+                    // SAFETY: the caller's; the kernel is one of those whose table is at most as long.
+                    unsafe {
+                        self.launch_one(self.kernel(&call, *grid), *grid, stream, table, &shape, &call)
+                    }?;
+                    call.status = 0; // Each sample counts once.
+                }
+            }
+            Form::Present { shape, tables } => {
+                let mut shape = **shape;
+                shape.update.samples.count = samples;
+                for (table, grid) in tables.iter().zip(&self.grids) {
+                    // SAFETY: the caller's; these are the arguments of the kernels for presents.
+                    unsafe { self.launch_one(self.present_kernel(), *grid, stream, table, &shape, &call) }?;
+                    call.status = 0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`launch`](Self::launch), and the kernel takes these three.
+    unsafe fn launch_one<T, S>(
+        &self,
+        kernel: Handle,
+        grid: Grid,
+        stream: Stream,
+        table: &T,
+        shape: &S,
+        call: &Call,
+    ) -> Result<(), Error> {
+        let arguments: [*const c_void; 3] =
+            [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
+        // SAFETY: the arguments live until this returns. `prepare` has held every address that follows from the shapes
+        // against its buffer (P1 of the geometry, `check_raw`); `Shape` and `Call` say the same to the kernel, which
+        // checks each value of the lists before it uses it. What is left is the caller's.
+        unsafe { self.cuda.driver().launch(kernel, grid, stream.handle(), arguments) }
+    }
+
+    /// The smallest kernel that does what a launch asks for.
+    fn kernel(&self, call: &Call, grid: Grid) -> Handle {
+        let kernels = &self.module.kernels;
+        let Unit::Bytes(place) = self.unit else { return kernels.nibbles };
+        let starts_alone =
+            (call.lengths, call.spans, call.layer) == (0, 0, 0) && call.flags & abi::SKIP_ALL == 0;
+        let few = usize::try_from(grid.blocks[1]).is_ok_and(|jobs| jobs <= FEW_JOBS);
+        let by_width = match (starts_alone, few) {
+            (true, true) => &kernels.few,
+            (true, false) => &kernels.many,
+            (false, _) => &kernels.lists,
+        };
+        by_width.get(place).copied().unwrap_or(Handle::NULL)
+    }
+
+    fn present_kernel(&self) -> Handle {
+        let Unit::Bytes(place) = self.unit else { return Handle::NULL };
+        self.module.kernels.present.get(place).copied().unwrap_or(Handle::NULL)
+    }
+
+    fn call(&self, indices: &Indices, status: Option<Status>) -> Call {
+        let address = |list: Option<DeviceList>| list.map_or(0, DeviceList::address);
+        let wide =
+            |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
+        let (least, most) = self.geometry.span_limits();
+        let [least, most] = [least, most].map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
+        Call {
+            starts: address(indices.starts),
+            lengths: address(indices.lengths),
+            spans: address(indices.spans),
+            layer: address(indices.layer),
+            status: status.map_or(0, Status::address),
+            flags: self.flags
+                | wide(indices.starts, abi::STARTS_I64)
+                | wide(indices.lengths, abi::LENGTHS_I64)
+                | wide(indices.spans, abi::SPANS_I64),
+            least,
+            most,
+            unused: 0,
+        }
+    }
+
+    /// Holds the lists of a launch against what is written, by their addresses and lengths. Returns the samples.
+    pub(crate) fn check_indices(&self, indices: &Indices, status: Option<Status>) -> Result<usize, Error> {
+        let samples = self.samples(indices)?;
+        let status = status.map(|status| (List::Status, DeviceList::i64(status.address(), 2)));
+        for (list, numbers) in indices.all().chain(status) {
+            numbers.check(list)?;
+            let written =
+                |buffer: &DeviceBuffer| buffer.first(self.written_bytes()).overlaps(numbers.buffer());
+            if let Some(pair) = self.written.iter().position(written) {
+                return Err(Error::Overlap { list, pair });
+            }
+        }
+        Ok(samples)
+    }
+
+    fn written_bytes(&self) -> Option<usize> {
+        match self.form {
+            Form::InPlace { .. } | Form::Slots { .. } => self.geometry.cache_bytes(),
+            Form::Present { .. } => self.geometry.present_bytes(),
+        }
+    }
+
+    /// Samples that the lists are for.
+    pub(crate) fn samples(&self, indices: &Indices) -> Result<usize, Error> {
+        let has_layer = self.geometry.lists() == Lists::Ends;
+        if has_layer != indices.layer.is_some() {
+            return Err(Error::List { list: List::Layer, given: !has_layer });
+        }
+        let Indices { starts, lengths, spans, .. } = indices;
+        if let Form::Slots { shape, .. } = &self.form {
+            return check_slots(shape, indices);
+        }
+        if self.geometry.lists() == Lists::Starts && spans.is_some() {
+            return Err(Error::List { list: List::Spans, given: true });
+        }
+        let len = |list: &Option<DeviceList>| list.map(DeviceList::len);
+        let lists = ListLengths { starts: len(starts), spans: len(spans), lengths: len(lengths) };
+        Ok(self.geometry.check_counts(lists)?)
+    }
+
+    pub(crate) fn is_slots(&self) -> bool {
+        matches!(self.form, Form::Slots { .. })
+    }
+
+    pub(crate) fn cuda(&self) -> &Cuda {
+        &self.cuda
+    }
+}
+
+impl std::fmt::Debug for Write {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (unit, grids) = (&self.unit, &self.grids);
+        f.debug_struct("Write").field("unit", unit).field("grids", grids).finish_non_exhaustive()
+    }
+}
+
+/// Rules of the operator that the kernels follow.
+fn flags(geometry: &Geometry) -> u32 {
+    let ring = if geometry.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
+    let reject = if geometry.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
+    let lists = match geometry.lists() {
+        Lists::RunningTotals => abi::CUMULATIVE,
+        Lists::Ends => abi::FROM_END,
+        _ => 0,
+    };
+    ring | reject | lists
+}
+
+/// One slot for each token, and no other list.
+fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, Error> {
+    for (list, given) in [(List::Lengths, indices.lengths), (List::Spans, indices.spans)] {
+        if given.is_some() {
+            return Err(Error::List { list, given: true });
+        }
+    }
+    let slots = indices.starts.ok_or(Error::List { list: List::Starts, given: false })?;
+    let (got, tokens) = (slots.len(), usize::try_from(shape.samples.count).unwrap_or(usize::MAX));
+    if got != tokens {
+        return Err(
+            CoreError::Count { argument: kvscatter::Argument::WriteIndices, got, want: tokens }.into()
+        );
+    }
+    Ok(tokens)
+}
+
+fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
+    let raw =
+        |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
+    Ok(geometry.check_raw(pairs.iter().map(raw))?)
+}
+
+/// What a write in place moves.
+struct Jobs {
+    unit: Unit,
+    shape: Shape,
+    /// One for each launch.
+    tables: Vec<[Job; JOBS]>,
+    /// Runs of one job.
+    runs: usize,
+}
+
+impl Jobs {
+    fn new(geometry: &Geometry, loops: &Loops, pairs: &[Pair]) -> Result<Self, Error> {
+        let begins = [loops.dst, loops.src];
+        let buffers = |pair: &Pair| [pair.cache, pair.update].into_iter().zip(begins);
+        let scale = Scale::widest(geometry, [loops], pairs.iter().flat_map(buffers));
+        let (mut shape, runs) = shape::in_place(geometry, loops, scale)?;
+        let word = size_of::<u32>();
+        if scale.unit == Unit::Nibbles {
+            for (pair, Pair { cache, .. }) in pairs.iter().enumerate() {
+                check_words(geometry, pair, *cache, word)?;
+            }
+        }
+        let begin =
+            |pair: &Pair| (scale.begin(pair.cache, loops.dst, word), scale.begin(pair.update, loops.src, 1));
+        if let Some(((_, dst_begin), (_, src_begin))) = pairs.first().map(begin) {
+            // The same for all: they have one layout, and begin on words and bytes.
+            (shape.dst_begin, shape.src_begin) = (dst_begin, src_begin);
+        }
+        let jobs = pairs.iter().map(|pair| {
+            let ((cache, _), (update, _)) = begin(pair);
+            Job { cache, update }
+        });
+        Ok(Self { unit: scale.unit, shape, tables: tables(jobs), runs })
+    }
+}
+
+fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usize) -> Result<(), Error> {
+    let DeviceBuffer { address, bytes } = cache;
+    let needed = geometry.cache_bytes().unwrap_or(0).next_multiple_of(word);
+    let on_word = address.is_multiple_of(u64::try_from(word).unwrap_or(1));
+    if needed > 0 && (!on_word || bytes < needed) {
+        return Err(Error::WholeWords { pair, address, bytes, needed });
+    }
+    Ok(())
+}
+
+/// A table for each launch. What no job fills is not looked at.
+fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> Vec<[J; N]> {
+    let mut tables: Vec<[J; N]> = Vec::new();
+    for (index, job) in jobs.enumerate() {
+        if index % N == 0 {
+            tables.push([J::default(); N]);
+        }
+        if let Some(place) = tables.last_mut().and_then(|table| table.get_mut(index % N)) {
+            *place = job;
+        }
+    }
+    tables
+}
