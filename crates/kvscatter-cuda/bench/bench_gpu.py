@@ -1,0 +1,144 @@
+"""What a cache write costs on a GPU, and what others take for it, in one process.
+
+    cargo xtask bench-gpu [OPTION]...
+
+Everyone first writes into painted caches, eager and replayed, which are compared, whole and with guards around them,
+with a loop over samples. Then every round samples everyone once, in an order that changes. Between samples the device's
+last cache level is filled with something else, and within one every write goes to other slots from another update.
+"""
+
+import argparse
+import gc
+import json
+import pathlib
+import platform
+import random
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import report
+from cases import CASES, SMALL, Case
+from results import Result, Run
+from targets import verdicts
+
+PAGE = pathlib.Path("docs/cuda.md")
+PACKAGES = ("torch", "triton", "jax", "cupy-cuda13x", "cupy-cuda12x")
+# A case does not begin when less is left of the time.
+LONGEST_CASE = 40
+OF_A_CASE = 5  # seconds of timing
+# Of the device's memory, for each of caches, what they should hold, and updates.
+SHARE = 0.12
+
+
+def main() -> int:
+    """0 where everything was measured or tested, and was right."""
+    given = options().parse_args()
+    if given.self_test:
+        import self_test
+
+        return self_test.run(SMALL, given.library)
+    if given.read:
+        run = Run.of_json(json.loads(given.read.read_text(encoding="utf-8")))
+    else:
+        if given.library is None:
+            raise SystemExit("--library: missing; `cargo xtask bench-gpu` builds it and says where it is")
+        run = measure(CASES, given.library, given.seconds)
+    text = report.page(run)
+    print(f"\n{text}", flush=True)
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / "results.json").write_text(json.dumps(run.as_json()), encoding="utf-8")
+        (given.out / "table.md").write_text(text, encoding="utf-8")
+    if given.write_docs:
+        report.write_docs(PAGE, text)
+    missed = [verdict for verdict in verdicts(run) if verdict.judged == "missed"]
+    for verdict in missed:
+        print(f"missed: {verdict.target}: {verdict.case}: {report.shown(verdict.value)}")
+    return 0
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="cargo xtask bench-gpu")
+    parser.add_argument("--library", type=pathlib.Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="where results.json and table.md go")
+    parser.add_argument(
+        "--seconds", type=float, default=450, metavar="N", help="no case begins that would not end"
+    )
+    parser.add_argument(
+        "--read", type=pathlib.Path, metavar="FILE", help="a results.json, instead of measuring"
+    )
+    parser.add_argument("--write-docs", action="store_true", help="rewrite the tables of docs/cuda.md")
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="small cases without a GPU: everyone's results, and the tables",
+    )
+    return parser
+
+
+def measure(cases: list[Case], library_file: pathlib.Path, seconds: float) -> Run:
+    """All cases for which there is time."""
+    begin = time.monotonic()
+    random.seed(1)
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device; --self-test does what can be done without")
+    import one_case
+    from ours import Library
+    from timing import Gpu
+
+    gpu, library = Gpu(), Library(library_file)
+    run = Run(machine(torch.cuda.get_device_name()), gpu.copy_bandwidth(), [], {})
+    print(f"{run.machine}: copies move {run.copy_bandwidth / 1e6:.3g} TB/s", flush=True)
+    peers = one_case.installed(run.skipped)
+    budget = int(SHARE * gpu.properties.total_memory)
+    for case in cases:
+        left = seconds - (time.monotonic() - begin)
+        if left < LONGEST_CASE:
+            run.skipped[case.says] = "no time left"
+            continue
+        result = one_case.measure(gpu, library, peers, case, budget, OF_A_CASE)
+        run.results.append(result)
+        print(line(result), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    print(f"{time.monotonic() - begin:.0f} s", flush=True)
+    return run
+
+
+def line(result: Result) -> str:
+    """How it went, as soon as it is known."""
+    times = (f"{name} {report.shown(result.median(name, 'replayed'))}" for name in result.samples)
+    return f"{result.case.says}: {', '.join(times)} µs" + "".join(
+        f"; no {name}: {why}" for name, why in result.absent.items()
+    )
+
+
+def machine(name: str) -> str:
+    """The GPU, its driver, and who was compared."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        found = []
+    driver = f", driver {found[0]}" if found else ""
+    return f"{name}{driver}; Python {platform.python_version()}, {', '.join(packages())}"
+
+
+def packages() -> list[str]:
+    """Those that are installed, with their versions."""
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""What ways are called where they are compared."""
+
+OURS = "kvscatter"
+AGAIN = "kvscatter, again"
+NO_STATUS = "kvscatter, no status"
+SKIP_ALL = "kvscatter, SkipAll"
+MEMCPY = "cudaMemcpyAsync"

@@ -1,0 +1,108 @@
+"""One case: everyone is checked, then timed, then checked again."""
+
+import importlib
+import pathlib
+from collections.abc import Callable, MutableMapping, Sequence
+from functools import partial
+from types import ModuleType
+
+from cases import Case
+from memory import Memory
+from ours import Library, Ours, check_contract, synchronize
+from results import Result
+from timing import Gpu
+from way import Absent, Role, Way
+
+HOST_ROUNDS = 15
+
+
+class WrongResult(Exception):
+    """Somebody writes something else."""
+
+
+def installed(skipped: MutableMapping[str, str]) -> list[ModuleType]:
+    """The peers that are here; of the others it is noted why not."""
+    found = []
+    for file in sorted(pathlib.Path(__file__).with_name("peers").glob("with_*.py")):
+        try:
+            found.append(importlib.import_module(f"peers.{file.stem}"))
+        except (ImportError, OSError) as why:
+            skipped[file.stem.removeprefix("with_")] = one_line(why)
+    return found
+
+
+def measure(
+    gpu: Gpu, library: Library, peers: Sequence[ModuleType], case: Case, budget: int, seconds: float
+) -> Result:
+    """Times of everyone whose results are right; ours must be."""
+    memory = Memory(case, gpu.device, gpu.cache_level, budget)
+    if not case.is_functional:
+        check_contract(library, memory)
+    ours, absent = Ours(library, memory), dict[str, str]()
+    ways, graphs = [], {}
+    for way in [*ours.ways(), *ways_of(peers, memory, absent)]:
+        try:
+            check(memory, way, partial(enqueue_all, memory, way))
+            if way.is_capturable:
+                graph = gpu.captured(way, len(memory.writes))
+                check(memory, way, graph.replay)
+                graphs[way.name] = graph
+            ways.append(way)
+        except Exception as why:
+            # Whatever a peer raises is its own; ours must not.
+            if way.role in (Role.OURS, Role.VARIANT):
+                raise
+            absent[way.name] = one_line(why)
+    host = []
+    for _ in range(HOST_ROUNDS):
+        synchronize(memory.device)
+        host.append(ours.host_time())
+    samples = gpu.measure(ways, graphs, len(memory.writes), seconds)
+    # Everyone has written the same again and again, at full speed.
+    refuse_wrong(memory, "all together", memory.wrong())
+    ours.close()
+    names = [way.name for way in ways if way.role is Role.PEER]
+    return Result(case, samples, names, host, absent)
+
+
+def ways_of(peers: Sequence[ModuleType], memory: Memory, absent: MutableMapping[str, str]) -> list[Way]:
+    """Those of the peers that can write this case."""
+    found: list[Way] = []
+    for peer in peers:
+        try:
+            found.extend(peer.ways(memory))
+        except Absent as why:
+            absent[peer.__name__.removeprefix("peers.with_")] = one_line(why)
+    return found
+
+
+def check(memory: Memory, way: Way, work: Callable[[], object]) -> None:
+    """All writes into painted caches, once; all of these are compared, with what is around them."""
+    memory.paint()
+    way.start_over()
+    synchronize(memory.device)
+    work()
+    if way.wait:
+        way.wait()
+    synchronize(memory.device)
+    if way.role is Role.CEILING:
+        return
+    refuse_wrong(memory, way.name, memory.wrong(way.caches() if way.caches else None))
+
+
+def refuse_wrong(memory: Memory, name: str, wrong: str | None) -> None:
+    """Raises where there is something wrong."""
+    if wrong:
+        raise WrongResult(f"{memory.case.says}: {name}: {wrong} is not what it should be")
+
+
+def enqueue_all(memory: Memory, way: Way) -> None:
+    """Every write once."""
+    for number in range(len(memory.writes)):
+        way.write(number)
+
+
+def one_line(why: BaseException) -> str:
+    """Of any error, and not too long."""
+    words = " ".join(str(why).split()) or type(why).__name__
+    return words if len(words) <= 160 else f"{words[:157]}..."

@@ -1,0 +1,169 @@
+"""This project's write, through the C functions of `library.rs`."""
+
+import ctypes
+import pathlib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cases import HEADS, WIDTH, Case
+from memory import Memory
+from names import AGAIN, NO_STATUS, OURS, SKIP_ALL
+from way import Role, Way
+
+STATUS_BYTES = 16
+
+
+class Shape(ctypes.Structure):
+    """As `library.rs` has it."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("batch", "heads", "rows", "capacity", "width", "functional", "skip_all")
+    ]
+
+
+class Failed(Exception):
+    """What the library says."""
+
+
+class Library:
+    """The functions, with the types that they take."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Loads it, and the driver behind it."""
+        library = ctypes.CDLL(str(path))
+        numbers, pointer = ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p
+        self._error = library.kvscatter_bench_error
+        self._error.restype = ctypes.c_char_p
+        self._prepare = library.kvscatter_bench_prepare
+        self._prepare.argtypes = [ctypes.POINTER(Shape), numbers, ctypes.c_size_t]
+        self._prepare.restype = pointer
+        self.free = library.kvscatter_bench_free
+        self.free.argtypes = [pointer]
+        self.free.restype = None
+        self.launch = library.kvscatter_bench_launch
+        self.launch.argtypes = [pointer, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64]
+        self._time = library.kvscatter_bench_time
+        self._time.argtypes = [
+            ctypes.POINTER(pointer),
+            numbers,
+            ctypes.c_size_t,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+        ]
+        self._time.restype = ctypes.c_int64
+
+    def prepare(self, case: Case, addresses: Sequence[int], skip_all: bool) -> int:
+        """`addresses`: cache and update of each tensor; present, past and update in the functional form."""
+        shape = Shape(case.batch, HEADS, case.rows, case.capacity, WIDTH, case.is_functional, skip_all)
+        found = self._prepare(ctypes.byref(shape), numbers(addresses), case.tensors)
+        if not found:
+            raise Failed(self.error())
+        return int(found)
+
+    def time(self, writes: Sequence[int], starts: Sequence[int], stream: int, status: int) -> float:
+        """Microseconds of the host for each of these launches, one after the other, called from Rust."""
+        handles = (ctypes.c_void_p * len(writes))(*writes)
+        nanoseconds = self._time(handles, numbers(starts), len(writes), stream, status)
+        if nanoseconds < 0:
+            raise Failed(self.error())
+        return float(nanoseconds) / len(writes) / 1e3
+
+    def error(self) -> str:
+        """The last one."""
+        return bytes(self._error()).decode()
+
+
+class Ours:
+    """Prepared writes of a case, one for each of its writes."""
+
+    def __init__(self, library: Library, memory: Memory) -> None:
+        """Prepares them with and without SkipAll."""
+        self.library = library
+        self.memory = memory
+        device = memory.device
+        self.status = torch.zeros(STATUS_BYTES, dtype=torch.uint8, device=device)
+        self.starts = [row.data_ptr() for row in memory.starts]
+        self.usual = [self._prepared(number, skip_all=False) for number in range(len(memory.writes))]
+        self.skip_all = [self._prepared(number, skip_all=True) for number in range(len(memory.writes))]
+
+    def ways(self) -> list[Way]:
+        """The write twice, so that a comparison with itself says what the others' are worth; and what options cost."""
+        status = self.status.data_ptr()
+        return [
+            Way(OURS, Role.OURS, self._writer(self.usual, status)),
+            Way(AGAIN, Role.OURS, self._writer(self.usual, status)),
+            Way(NO_STATUS, Role.VARIANT, self._writer(self.usual, 0)),
+            Way(SKIP_ALL, Role.VARIANT, self._writer(self.skip_all, status)),
+        ]
+
+    def host_time(self) -> float:
+        """Microseconds of the host for a launch."""
+        stream = current_stream(self.status.device)
+        return self.library.time(self.usual, self.starts, stream, self.status.data_ptr())
+
+    def close(self) -> None:
+        """Frees what was prepared."""
+        for write in (*self.usual, *self.skip_all):
+            self.library.free(write)
+
+    def _prepared(self, number: int, skip_all: bool) -> int:
+        memory, at = self.memory, self.memory.writes[number]
+        kept = [memory.pasts[at.caches]] if memory.pasts else []
+        of_tensors = zip(memory.caches[at.caches], *kept, memory.updates[at.update], strict=True)
+        addresses = [tensor.data_ptr() for tensors in of_tensors for tensor in tensors]
+        return self.library.prepare(memory.case, addresses, skip_all)
+
+    def _writer(self, writes: list[int], status: int) -> Callable[[int], None]:
+        launch, starts, device = self.library.launch, self.starts, self.status.device
+
+        def write(number: int) -> None:
+            if launch(writes[number], current_stream(device), starts[number], status):
+                raise Failed(self.library.error())
+
+        return write
+
+
+def check_contract(library: Library, memory: Memory) -> None:
+    """A launch in place with a bad start leaves that sample, writes the others and says so; SkipAll writes nothing."""
+    case, device, write = memory.case, memory.device, memory.writes[0]
+    bad, value = case.batch - 1, case.capacity + 7
+    starts = memory.starts[0].clone()
+    starts[bad] = value
+    for skip_all in (False, True):
+        memory.paint()
+        wanted = [block.copy() for block in memory.written[write.caches]]
+        for block, update in zip(wanted, memory.updates[write.update], strict=True):
+            for sample, start in enumerate([] if skip_all else write.starts[:bad]):
+                block.tensor[sample, :, start : start + case.rows] = update[sample]
+        ours = Ours(library, memory)
+        ours.starts[0] = starts.data_ptr()
+        way = ours.ways()[-1 if skip_all else 0]
+        way.write(0)
+        synchronize(device)
+        ours.close()
+        status = ours.status.cpu()
+        said = (*status[:8].view(torch.int32).tolist(), int(status[8:].view(torch.int64)))
+        if said != (1, bad, value):
+            raise Failed(f"{way.name}: {value} for sample {bad} was reported as {said}")
+        for number, (want, got) in enumerate(zip(wanted, memory.written[write.caches], strict=True)):
+            if not torch.equal(want.whole.view(torch.int16), got.whole.view(torch.int16)):
+                raise Failed(f"{way.name}: a bad start, and tensor {number} is not what it should be")
+    memory.paint()
+
+
+def numbers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
+    """As an array for C."""
+    return (ctypes.c_uint64 * len(values))(*values)
+
+
+def current_stream(device: torch.device) -> int:
+    """PyTorch's; 0 where there is none."""
+    return int(torch.cuda.current_stream().cuda_stream) if device.type == "cuda" else 0
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for what was enqueued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,57 @@
+"""A stand-in for ONNX Runtime's CUDA kernel, which its Python package for CPUs does not hold: that scalar design.
+
+One thread an element, 64-bit divisions, one launch a tensor, and a copy of the past first where it is kept.
+"""
+
+from collections.abc import Callable
+
+import cupy
+import torch
+
+from cases import HEADS, WIDTH
+from memory import Memory
+from way import Absent, Role, Way
+
+THREADS = 256
+
+SOURCE = """
+extern "C" __global__ void scatter(unsigned short* present, const unsigned short* update, const long long* starts,
+                                   long long lines_per_sample, long long capacity, long long rows, long long width,
+                                   long long elements) {
+    const long long element = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (element >= elements) return;
+    const long long line = element / (rows * width), within = element % (rows * width);
+    const long long slot = starts[line / lines_per_sample] + within / width;
+    present[(line * capacity + slot) * width + within % width] = update[element];
+}
+"""
+
+
+def ways(memory: Memory) -> list[Way]:
+    """One, on PyTorch's current stream."""
+    if memory.device.type != "cuda":
+        raise Absent("no GPU")
+    return [Way("scalar kernel, ONNX Runtime's stand-in (CuPy)", Role.PEER, writer(memory))]
+
+
+def writer(memory: Memory) -> Callable[[int], None]:
+    """A launch for each tensor."""
+    case = memory.case
+    kernel = cupy.RawKernel(SOURCE, "scatter")
+    elements = case.batch * HEADS * case.rows * WIDTH
+    blocks = -(-elements // THREADS)
+    sizes = (HEADS, case.capacity, case.rows, WIDTH, elements)
+    pasts, cache_tensors = memory.pasts, memory.caches
+    caches = [[tensor.data_ptr() for tensor in tensors] for tensors in memory.caches]
+    updates = [[tensor.data_ptr() for tensor in tensors] for tensors in memory.updates]
+    starts = [row.data_ptr() for row in memory.starts]
+
+    def write(number: int) -> None:
+        at = memory.writes[number]
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            for k, cache in enumerate(caches[at.caches]):
+                if pasts:
+                    cache_tensors[at.caches][k].copy_(pasts[at.caches][k])
+                kernel((blocks,), (THREADS,), (cache, updates[at.update][k], starts[number], *sizes))
+
+    return write

@@ -1,0 +1,101 @@
+"""What was promised for an H200, and whether a run keeps it."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from names import AGAIN, MEMCPY, OURS
+from results import Result, Run
+
+DECODE_MICROSECONDS = 1.5
+DECODE_BATCH = 64
+JOBS_MICROSECONDS = 6.0
+PREFILL_ROWS = 4096
+PREFILL_SHARE = 0.90
+HOST_MICROSECONDS = 4.0
+# Of the best peer's time; where that is more than so many times the copy's, it has to be less than the peer's.
+PEER_RATIO = 1.03
+EASY = 1.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """One target in one case."""
+
+    target: str
+    case: str
+    value: float
+    limit: float
+    # The least and the greatest that the spread of a comparison with itself makes of the value.
+    least: float
+    most: float
+    is_at_least: bool = False
+
+    @property
+    def judged(self) -> str:
+        """Whether the limit is kept, unless another run may say the opposite."""
+        worst, best = (self.least, self.most) if self.is_at_least else (self.most, self.least)
+        if self._keeps(worst):
+            return "met"
+        return "inside the spread" if self._keeps(best) else "missed"
+
+    def _keeps(self, value: float) -> bool:
+        return value >= self.limit if self.is_at_least else value <= self.limit
+
+
+def verdicts(run: Run) -> list[Verdict]:
+    """All targets in all cases that they are about."""
+    return [verdict for result in run.results for verdict in of_result(result, run.copy_bandwidth)]
+
+
+def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
+    """The targets that this case is about."""
+    case = result.case
+    replayed, spread = result.median(OURS, "replayed"), result.spread(AGAIN, OURS, "replayed") or (1.0, 1.0)
+
+    def verdict(target: str, value: float, limit: float, is_at_least: bool = False) -> Verdict:
+        return Verdict(target, case.says, value, limit, value * spread[0], value * spread[1], is_at_least)
+
+    if replayed is not None and not case.is_functional:
+        if case.is_decode and case.tensors == 2 and case.batch <= DECODE_BATCH:
+            yield verdict(f"decode, B ≤ {DECODE_BATCH}, replayed: µs", replayed, DECODE_MICROSECONDS)
+        if case.tensors == 64:
+            yield verdict("64 jobs, replayed: µs", replayed, JOBS_MICROSECONDS)
+        if case.rows == PREFILL_ROWS:
+            share = 2 * case.copied_bytes / replayed / bandwidth
+            yield verdict(f"prefill {PREFILL_ROWS}: share of the copy bandwidth", share, PREFILL_SHARE, True)
+    if result.host_in_rust:
+        times = sorted(result.host_in_rust)
+        middle, least, most = (times[len(times) * at // 4] for at in (2, 1, 3))
+        yield Verdict("host, a launch: µs", case.says, middle, HOST_MICROSECONDS, least, most)
+    yield from beside_peers(result)
+
+
+def beside_peers(result: Result) -> Iterator[Verdict]:
+    """Eager and replayed."""
+    for what in ("eager", "replayed"):
+        peer = result.best_peer(what)
+        if peer is None or (value := result.ratio(OURS, peer, what)) is None:
+            continue
+        ceiling = result.ratio(peer, MEMCPY, what)
+        limit = 1.0 if ceiling is not None and ceiling > EASY else PEER_RATIO
+        least, most = result.spread(AGAIN, OURS, what) or (1.0, 1.0)
+        name = f"{what}, of the best peer's time"
+        yield Verdict(name, result.case.says, value, limit, value * least, value * most)
+
+
+def summary(found: list[Verdict]) -> list[tuple[str, dict[str, int], Verdict]]:
+    """For each target how many cases keep it, and the worst of them."""
+    by_target: dict[str, list[Verdict]] = {}
+    for verdict in found:
+        by_target.setdefault(verdict.target, []).append(verdict)
+
+    def worst(one: Verdict) -> float:
+        return one.limit / one.value if one.is_at_least else one.value / one.limit
+
+    return [
+        (target, {word: sum(one.judged == word for one in group) for word in WORDS}, max(group, key=worst))
+        for target, group in by_target.items()
+    ]
+
+
+WORDS = ("met", "inside the spread", "missed")

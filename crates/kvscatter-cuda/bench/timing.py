@@ -1,0 +1,118 @@
+"""Clocks: the device's, around many writes eager or replayed from a graph, and the host's, around enqueuing them."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from results import Samples
+from way import Way
+
+MICRO = 1e3
+ROUNDS = 31
+WARM_UP = 2
+COPIED = 2 << 30
+COPIES = 20
+
+
+class Gpu:
+    """The current device."""
+
+    def __init__(self) -> None:
+        """Allocates what evicts its last cache level."""
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.properties = torch.cuda.get_device_properties(self.device)
+        self.cache_level = int(self.properties.L2_cache_size)
+        self._evicting = torch.empty(4 * self.cache_level, dtype=torch.uint8, device=self.device)
+
+    def evict(self) -> None:
+        """Fills the last cache level with something else."""
+        self._evicting.random_()
+        torch.cuda.synchronize()
+
+    def copy_bandwidth(self) -> float:
+        """Bytes per microsecond, read and written, of one large copy; the median of some."""
+        to, from_ = (torch.empty(COPIED, dtype=torch.uint8, device=self.device).random_() for _ in range(2))
+
+        def copy() -> float:
+            return between_events(lambda: to.copy_(from_))
+
+        for _ in range(WARM_UP):
+            copy()
+        return 2 * COPIED / statistics.median(copy() for _ in range(COPIES))
+
+    def captured(self, way: Way, writes: int) -> torch.cuda.CUDAGraph:
+        """All writes, one after the other."""
+        for number in range(writes):
+            way.write(number)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for number in range(writes):
+                way.write(number)
+        return graph
+
+    def eager(self, way: Way, writes: int) -> tuple[float, float]:
+        """Microseconds per write: the device's, and the host's for enqueuing it."""
+        self.evict()
+        if way.wait:
+            begin = time.perf_counter_ns()
+            host = enqueue(way, writes)
+            way.wait()
+            return (time.perf_counter_ns() - begin) / writes / MICRO, host
+        host = 0.0
+
+        def work() -> None:
+            nonlocal host
+            host = enqueue(way, writes)
+
+        return between_events(work) / writes, host
+
+    def replayed(self, graph: torch.cuda.CUDAGraph, writes: int) -> float:
+        """Microseconds of the device per write."""
+        self.evict()
+        return between_events(graph.replay) / writes
+
+    def measure(
+        self, ways: list[Way], graphs: Mapping[str, torch.cuda.CUDAGraph], writes: int, seconds: float
+    ) -> dict[str, Samples]:
+        """Every round has a sample of each, in an order that changes; fewer rounds where `seconds` are over."""
+        found = {way.name: Samples() for way in ways}
+        end = time.monotonic() + seconds
+        order = list(ways)
+        for turn in range(WARM_UP + ROUNDS):
+            if turn > WARM_UP + 2 and time.monotonic() > end:
+                break
+            random.shuffle(order)
+            for way in order:
+                eager, host = self.eager(way, writes)
+                replayed = self.replayed(graphs[way.name], writes) if way.name in graphs else None
+                if turn < WARM_UP:
+                    continue
+                samples = found[way.name]
+                samples.eager.append(eager)
+                samples.host.append(host)
+                if replayed is not None:
+                    samples.replayed.append(replayed)
+        return found
+
+
+def enqueue(way: Way, writes: int) -> float:
+    """Microseconds of the host per write."""
+    write, numbers = way.write, range(writes)
+    begin = time.perf_counter_ns()
+    for number in numbers:
+        write(number)
+    return (time.perf_counter_ns() - begin) / writes / MICRO
+
+
+def between_events(work: Callable[[], object]) -> float:
+    """Microseconds of the device."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * MICRO
