@@ -24,11 +24,12 @@ def test_a_thousand_loads_and_unloads_leave_nothing_behind():
     assert told["operators"]["heap"] < 16, told
     # Of each session 1.31 keeps some 50 bytes itself, of each refused run 100, with its own kernels too.
     assert told["session"]["heap"] < (512 if VERSION >= (1, 31) else 16), told
-    for grown in told.values():
+    for name, grown in told.items():
         assert grown["resident"] < 2 << 20, told
         assert grown["handles"] == 0 and grown["threads"] == 0, told
-        # A library that is left has four, one that is left each time thousands.
-        assert grown["mappings"] < 4, told
+        # A library that is left has four, one that is left each time thousands. Threads of sessions take more of
+        # malloc's arenas on a busy machine, and those stay: once 12 mappings.
+        assert grown["mappings"] < (64 if name == "session" else 4), told
     assert not told["operators"]["loaded"], told
     # Up to 1.25 each registration keeps a reference to the library for ever.
     is_kept = VERSION < (1, 31)
