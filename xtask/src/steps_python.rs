@@ -38,10 +38,18 @@ const TORCH_LOCK: &str = "crates/kvscatter-python/locks/torch.txt";
 const WHEEL_LOCK: &str = "crates/kvscatter-python/locks/wheel.txt";
 
 /// What unpacked PyTorch, its CUDA libraries and the downloads of both take.
-const TORCH_GIGABYTES: u32 = 12;
+macro_rules! torch_gigabytes {
+    () => {
+        12
+    };
+}
 const TORCH_DISK: Tool = Tool {
-    name: "12 GB of disk for PyTorch",
-    probe: "python3 -c assert(12e9<=__import__('shutil').disk_usage(__import__('os').getenv('CARGO_TARGET_DIR','.')).free)",
+    name: concat!(torch_gigabytes!(), " GB of disk for PyTorch"),
+    probe: concat!(
+        "python3 -c assert(",
+        torch_gigabytes!(),
+        "e9<=__import__('shutil').disk_usage(__import__('os').getenv('CARGO_TARGET_DIR','.')).free)"
+    ),
     install: "CARGO_TARGET_DIR can be on another disk",
 };
 
@@ -171,7 +179,7 @@ fn tools() -> Environment {
 }
 
 fn with_torch() -> Environment {
-    Environment::new("python/torch", TORCH_LOCK).gigabytes(TORCH_GIGABYTES)
+    Environment::new("python/torch", TORCH_LOCK).gigabytes(torch_gigabytes!())
 }
 
 fn wheels() -> PathBuf {
