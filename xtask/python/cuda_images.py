@@ -11,6 +11,7 @@ import hashlib
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sysconfig
 
@@ -20,7 +21,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 KERNELS = ROOT / "crates/kvscatter-cuda/kernels"
 IMAGES = KERNELS / "images"
 SOURCE = "kvscatter.cu"
+COMPILED = ("kvscatter.fatbin", "kvscatter.ptx")
 TOOLS = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/bin"
+CUOBJDUMP = str(TOOLS / "cuobjdump")
 
 #: Those with machine code of their own; it also runs on later devices of the same generation.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
@@ -71,58 +74,41 @@ def same_code(compiled: pathlib.Path, lowered: pathlib.Path) -> None:
     for ptx in (compiled, lowered):
         cubin = ptx.with_suffix(".cubin")
         run("ptxas", "-arch=sm_90", str(ptx), "-o", str(cubin))
-        code.append(machine_code.kernels(str(TOOLS / "cuobjdump"), str(cubin), "sm_90"))
+        code.append(machine_code.dump(CUOBJDUMP, str(cubin), "sm_90", "-sass"))
     if code[0] != code[1]:
         raise SystemExit(f"{lowered}: other machine code than what the compiler wrote")
 
 
 def made_by(folder: pathlib.Path) -> str:
     """What made the images, and what was made, in words that a later build can be compared with."""
-    commands = [
-        shlex.join([*FATBIN, SOURCE, "-o", "kvscatter.fatbin"]),
-        shlex.join([*PTX, SOURCE, "-o", "kvscatter.ptx"]),
-    ]
+    commands = [shlex.join([*options, SOURCE]) for options in (FATBIN, PTX)]
     wheels = re.findall(r"^\S+==\S+", (KERNELS / "requirements.txt").read_text(), flags=re.M)
-    files = [
-        (f"../{SOURCE}", KERNELS / SOURCE),
-        *((name, folder / name) for name in ("kvscatter.fatbin", "kvscatter.ptx")),
-    ]
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}" for name, path in files]
-    return "\n".join(
+    files = {f"../{SOURCE}": KERNELS / SOURCE, **{name: folder / name for name in COMPILED}}
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}" for name, path in files.items()]
+    indented = ["\n".join(f"    {line}" for line in lines) for lines in (commands, wheels)]
+    return "\n\n".join(
         [
             "Made by `cargo xtask cuda-images`, which runs",
-            "",
-            *(f"    {command}" for command in commands),
-            "",
-            f"and then takes the PTX from the compiler's version back to {PTX_VERSION}, without the hint `used_bytes_mask`. With",
-            "",
-            *(f"    {wheel}" for wheel in wheels),
-            "",
+            indented[0],
+            f"and takes the PTX back to version {PTX_VERSION}, without the hint `used_bytes_mask`. What compiled it:",
+            indented[1],
             "SHA-256, as `sha256sum` writes it:",
-            "",
-            *sums,
-            "",
+            "\n".join(sums) + "\n",
         ]
     )
 
 
 def look_through(folder: pathlib.Path) -> list[str]:
     """What is wrong with the machine code, a line each."""
+    source = (KERNELS / SOURCE).read_text()
+    wanted = set(re.findall(r"\b(kvscatter_(?:write|present)_\w+)\b", source))
     faults = []
     for architecture in ARCHITECTURES:
-        kernels = machine_code.kernels(
-            str(TOOLS / "cuobjdump"), str(folder / "kvscatter.fatbin"), architecture
-        )
+        kernels = machine_code.kernels(CUOBJDUMP, str(folder / "kvscatter.fatbin"), architecture)
+        names = {kernel.name for kernel in kernels}
+        faults += [f"{architecture}: there is no {name}" for name in sorted(wanted - names)]
         faults += [
             f"{architecture}: {kernel.name} {fault}" for kernel in kernels for fault in faults_of(kernel)
-        ]
-        names = [kernel.name for kernel in kernels]
-        exported = re.findall(
-            r"^(?:WRITE|PRESENT)\((\w+),|^ {4}(kvscatter_\w+)\(", (KERNELS / SOURCE).read_text(), flags=re.M
-        )
-        missing = {first or second for first, second in exported}.symmetric_difference(names)
-        faults += [
-            f"{architecture}: {name} is in one of {SOURCE} and the image only" for name in sorted(missing)
         ]
     return faults
 
@@ -150,26 +136,20 @@ def faults_of(kernel: machine_code.Kernel) -> list[str]:
 
 def compare(folder: pathlib.Path) -> list[str]:
     """The files that are not what is checked in."""
-    names = sorted(
-        {path.name for path in IMAGES.glob("*")} | {"kvscatter.fatbin", "kvscatter.ptx", "made-by.txt"}
-    )
+    names = {*COMPILED, "made-by.txt", *(path.name for path in IMAGES.glob("*"))}
 
-    def is_same(name: str) -> bool:
-        made, kept = folder / name, IMAGES / name
-        return made.is_file() and kept.is_file() and made.read_bytes() == kept.read_bytes()
+    def content(path: pathlib.Path) -> bytes | None:
+        return path.read_bytes() if path.exists() else None
 
-    return [
-        f"{IMAGES / name} is not what `cargo xtask cuda-images` makes now"
-        for name in names
-        if not is_same(name)
-    ]
+    other = sorted(name for name in names if content(folder / name) != content(IMAGES / name))
+    return [f"{IMAGES / name} is not what `cargo xtask cuda-images` makes of {SOURCE} now" for name in other]
 
 
 def replace(folder: pathlib.Path) -> None:
     """Puts what was made where it is checked in."""
     IMAGES.mkdir(exist_ok=True)
-    for name in ("kvscatter.fatbin", "kvscatter.ptx", "made-by.txt"):
-        (IMAGES / name).write_bytes((folder / name).read_bytes())
+    for name in (*COMPILED, "made-by.txt"):
+        shutil.copyfile(folder / name, IMAGES / name)
 
 
 if __name__ == "__main__":
@@ -177,11 +157,12 @@ if __name__ == "__main__":
     options.add_argument("folder", type=pathlib.Path)
     options.add_argument("--check", action="store_true")
     given = options.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    build(given.folder)
-    if faults := look_through(given.folder):
+    built = given.folder.resolve()
+    built.mkdir(parents=True, exist_ok=True)
+    build(built)
+    if faults := look_through(built):
         raise SystemExit("\n".join(faults))
     if not given.check:
-        replace(given.folder)
-    elif differences := compare(given.folder):
+        replace(built)
+    elif differences := compare(built):
         raise SystemExit("\n".join(differences))

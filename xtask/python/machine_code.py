@@ -11,10 +11,13 @@ LINE = re.compile(
 FUNCTION = re.compile(r"\s*Function : (\w+)")
 USAGE = re.compile(r"\s*Function (\w+):\n.*\bSTACK:(\d+) .*\bLOCAL:(\d+)")
 
+#: After these the next instruction is not run. What is jumped to through a register is not followed either.
+LEAVES = ("BRA", "BRX", "JMP", "JMX", "CALL", "RET", "EXIT")
+
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction, with the address that it may go on at."""
+    """One instruction, with the address that it may branch to."""
 
     address: int
     name: str
@@ -48,46 +51,42 @@ class Kernel:
         while open_places:
             place = open_places.pop()
             each = self.code[place]
-            if each.address in reached or each.name.startswith(("CALL", "BRX", "JMX")):
+            if each.address in reached:
                 continue
             reached.add(each.address)
-            is_branch = each.name.startswith(("BRA", "JMP"))
-            if is_branch and each.target is not None:
+            if each.target is not None:
                 open_places.append(places[each.target])
-            ends = is_branch or each.name.startswith(("EXIT", "RET"))
-            if (not ends or each.is_conditional) and place + 1 < len(self.code):
+            if each.is_conditional or not each.name.startswith(LEAVES):
                 open_places.append(place + 1)
         return reached
 
 
+def dump(cuobjdump: str, image: str, architecture: str, what: str) -> str:
+    """What the tool says about the part of `image` that devices of `architecture`, such as `sm_90`, run."""
+    command = [cuobjdump, what, "-arch", architecture, image]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def kernels(cuobjdump: str, image: str, architecture: str) -> list[Kernel]:
-    """The kernels that `image` has for devices of `architecture`, such as `sm_90`."""
-
-    def dump(what: str) -> str:
-        command = [cuobjdump, what, "-arch", architecture, image]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    usage = {name: int(stack) + int(local) for name, stack, local in USAGE.findall(dump("-res-usage"))}
+    """The kernels that `image` has for devices of `architecture`."""
+    usage = USAGE.findall(dump(cuobjdump, image, architecture, "-res-usage"))
+    local_bytes = {name: int(stack) + int(local) for name, stack, local in usage}
     code: dict[str, list[Instruction]] = {}
     name = ""
-    for line in dump("-sass").splitlines():
+    for line in dump(cuobjdump, image, architecture, "-sass").splitlines():
         if function := FUNCTION.match(line):
             name = function[1]
             code[name] = []
         elif found := LINE.match(line):
             code[name].append(instruction(found))
-    if code.keys() != usage.keys():
-        raise SystemExit(
-            f"{image}: {architecture}: cuobjdump shows the code of {sorted(code)} and what {sorted(usage)} use"
-        )
-    return [Kernel(name, usage[name], code[name]) for name in code]
+    return [Kernel(name, local_bytes[name], code[name]) for name in code]
 
 
 def instruction(found: re.Match[str]) -> Instruction:
     """A line that [`LINE`] describes."""
-    predicate, rest = found["predicate"] or "", found["rest"]
+    name, rest = found["name"], found["rest"]
     # A branch may also have its condition among its operands: `BRA.U UP0, 0x120`.
-    condition = predicate.strip() not in ("", "@PT") or bool(re.search(r"\bU?P\d", rest))
-    address = re.findall(r"\b0x[0-9a-f]+\b", rest)
-    target = int(address[-1], 16) if found["name"].startswith(("BRA", "JMP")) and address else None
-    return Instruction(int(found["address"], 16), found["name"], condition, target)
+    is_conditional = bool(found["predicate"] or re.search(r"\bU?P\d", rest) or ".DIV" in name)
+    addresses = re.findall(r"\b0x[0-9a-f]+\b", rest)
+    target = int(addresses[-1], 16) if name.startswith(("BRA", "JMP")) and addresses else None
+    return Instruction(int(found["address"], 16), name, is_conditional, target)

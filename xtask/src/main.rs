@@ -5,6 +5,7 @@ mod step;
 mod steps;
 mod steps_c;
 mod steps_cuda;
+mod steps_cuda_images;
 mod steps_models;
 mod steps_ort;
 mod steps_python;
@@ -26,7 +27,7 @@ use crate::step::{Missing, Step};
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
     /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, cuda,
-    /// models, ort, python and python-torch
+    /// cuda-images, models, ort, python and python-torch
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -50,6 +51,12 @@ enum Task {
     /// The CUDA kernels and their host code on a driver without a device, which runs the kernels as C++; then the same under
     /// sanitizers
     Cuda,
+    /// Compiles the CUDA kernels into the images that are checked in (needs Python and gcc, downloads once)
+    CudaImages {
+        /// Compares them instead, as `test` does
+        #[arg(long)]
+        check: bool,
+    },
     /// Installs kvscatter.h, both libraries and what pkg-config and CMake read
     InstallC {
         /// Where include/, lib/ and share/ are or will be
@@ -134,6 +141,8 @@ fn main() -> ExitCode {
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),
         Task::Cuda => one(steps_cuda::cuda()),
+        Task::CudaImages { check: false } => one(steps_cuda_images::cuda_images()),
+        Task::CudaImages { check: true } => one(steps_cuda_images::check()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
         Task::Ort => one(steps_ort::ort()),

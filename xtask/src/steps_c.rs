@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::step::{Step, Tool};
 use crate::steps::{NIGHTLY, cargo, prefixed, root, target_dir};
 
-const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
+pub(crate) const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
 pub(crate) const GXX: Tool = Tool { name: "g++", probe: "g++ --version", install: "apt-get install g++" };
 const VALGRIND: Tool =
     Tool { name: "valgrind", probe: "valgrind --version", install: "apt-get install valgrind" };
