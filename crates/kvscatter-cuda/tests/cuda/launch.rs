@@ -120,20 +120,3 @@ fn function(name: &str) -> Handle {
     let module = MODULE.get_or_init(|| device().module(&image("kvscatter.ptx")).unwrap() as usize);
     device().function(*module as Handle, name).unwrap()
 }
-
-/// Whole numbers on the device, and whether they are 64 bits wide.
-pub(crate) struct List {
-    pub(crate) memory: Memory,
-    pub(crate) is_i64: bool,
-}
-
-impl List {
-    /// 32 bits wide where `may_be_short` and all fit.
-    pub(crate) fn of(values: &[i64], may_be_short: bool) -> Self {
-        let short: Result<Vec<i32>, _> = values.iter().map(|&value| i32::try_from(value)).collect();
-        match short {
-            Ok(short) if may_be_short => Self { memory: Memory::of_i32(&short), is_i64: false },
-            _ => Self { memory: Memory::of_i64(values), is_i64: true },
-        }
-    }
-}

@@ -25,4 +25,6 @@ mod raw;
 #[cfg(test)]
 mod rules;
 #[cfg(test)]
+mod scene;
+#[cfg(test)]
 mod status;

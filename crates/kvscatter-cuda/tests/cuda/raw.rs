@@ -1,9 +1,11 @@
 //! From a case to what a kernel is told, written down a second time: no dimensions are merged, units may be smaller than
 //! they could be, and blocks of threads have any size.
 
-use kvscatter_oracle::cases::{Call, View};
+use kvscatter_oracle::cases::{Call, Case};
 
 use crate::abi::{AROUND, Loop, PresentLoop, PresentShape, Shape, magic};
+use crate::contract;
+use crate::scene::Scene;
 
 /// A dimension that all tensors have, by its steps in elements.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +37,10 @@ pub(crate) enum Unit {
 }
 
 impl Dims {
-    /// `batch` is what the lists have, for a packed update.
-    pub(crate) fn of(call: &Call, cache: &View, update: &View, batch: usize) -> Self {
+    /// `None` where the tokens of a packed update do not lie at even steps: the kernels know one.
+    pub(crate) fn of(scene: &Scene<'_>) -> Option<Self> {
+        let Scene { case: Case { call, update_shape, .. }, views: [cache, update], .. } = scene;
+        let batch = contract::batch(call, update_shape);
         let present = dense(cache.shape());
         let [old, new] =
             [cache, update].map(|view| view.strides().map_or_else(|| dense(view.shape()), <[isize]>::to_vec));
@@ -53,47 +57,38 @@ impl Dims {
         };
         let of_cache = |from: usize| Dim { update: 0, ..pair(from, 0) };
         let one = Dim { count: 1, cache: 0, present: 0, update: 0 };
-        match (call, update.shape()) {
+        let (layers, samples, rows, around) = match (call, update.shape()) {
             (Call::TensorScatter { operator, .. }, shape) => {
                 let axis = operator.axis.rem_euclid(shape.len() as i64) as usize;
                 let around = (1..shape.len()).filter(|&at| at != axis).map(|at| pair(at, at)).collect();
-                let batch = shape[0];
-                Self {
-                    layers: one,
-                    samples: pair(0, 0),
-                    batch,
-                    rows: rows(axis, axis),
-                    capacity: count(axis),
-                    around,
-                }
+                (one, pair(0, 0), rows(axis, axis), around)
             }
-            (Call::KvCacheUpdate { .. }, &[batch, ..]) if update.shape().len() == 4 => {
-                let around = vec![pair(1, 1), pair(3, 3)];
-                Self { layers: one, samples: pair(0, 0), batch, rows: rows(2, 2), capacity: count(2), around }
+            (Call::KvCacheUpdate { .. }, [_, _, _, _]) => {
+                (one, pair(0, 0), rows(2, 2), vec![pair(1, 1), pair(3, 3)])
             }
-            (Call::KvCacheUpdate { .. }, _) => {
-                let around = vec![pair(1, 1), pair(3, 2)];
-                Self {
-                    layers: one,
-                    samples: of_cache(0),
-                    batch,
-                    rows: rows(2, 0),
-                    capacity: count(2),
-                    around,
-                }
-            }
+            (Call::KvCacheUpdate { .. }, _) => (one, of_cache(0), rows(2, 0), vec![pair(1, 1), pair(3, 2)]),
             (Call::KvCacheOperation { .. }, &[_, _]) => {
-                let (layers, samples, around) = (of_cache(0), of_cache(1), vec![pair(3, 1)]);
-                Self { layers, samples, batch, rows: rows(2, 0), capacity: count(2), around }
+                (of_cache(0), of_cache(1), rows(2, 0), vec![pair(3, 1)])
             }
-            (Call::KvCacheOperation { .. }, &[of_update, each, ..]) => {
-                // Dense, so that rows of all samples follow each other and heads are one dimension.
-                let rows = Dim { count: of_update * each, ..pair(2, 1) };
-                let (layers, samples, around) = (of_cache(0), of_cache(1), vec![pair(3, 3)]);
-                Self { layers, samples, batch, rows, capacity: count(2), around }
+            (Call::KvCacheOperation { .. }, &[samples, each, heads, head_size]) => {
+                // Tokens one behind the other, and the hidden size in two.
+                if samples > 1 && each > 1 && new[0] != each.cast_signed() * new[1] {
+                    return None;
+                }
+                let tokens = Dim { count: samples * each, ..pair(2, usize::from(each > 1)) };
+                let over = |step: isize| step * head_size.cast_signed();
+                let heads = Dim { count: heads, cache: over(old[3]), present: over(1), update: new[2] };
+                (of_cache(0), of_cache(1), tokens, vec![heads, Dim { count: head_size, ..pair(3, 3) }])
             }
             (call, shape) => unreachable!("{call:?} with an update of {shape:?}"),
-        }
+        };
+        let capacity = match call {
+            Call::TensorScatter { operator, .. } => {
+                count(operator.axis.rem_euclid(cache.shape().len() as i64) as usize)
+            }
+            _ => count(2),
+        };
+        Some(Self { layers, samples, batch, rows, capacity, around })
     }
 
     /// What the kernel that writes in place is told, if this unit fits all steps.

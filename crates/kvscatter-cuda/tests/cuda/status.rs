@@ -5,8 +5,8 @@ use crate::abi::{
     STARTS_I64, Shape, StatusWords, magic,
 };
 use crate::device::{Memory, Stream};
-use crate::kernels::status_of;
 use crate::launch::{self, Threads};
+use crate::scene::status_of;
 
 const UNTOUCHED: u8 = 0xEE;
 const THREADS: Threads = Threads { block: [1, 64], per_thread: 2, spare: 0 };

@@ -1,0 +1,157 @@
+//! A case somewhere in the memory of a device, and what must be there afterwards.
+
+use kvscatter_oracle::cases::{Call as Operator, Case, Element, Origin, Placed, Random, Values, View};
+
+use crate::abi::StatusWords;
+use crate::contract::{self, Contract};
+use crate::device::Memory;
+
+/// A case somewhere in memory.
+pub(crate) struct Scene<'a> {
+    pub(crate) case: &'a Case,
+    pub(crate) contract: Contract,
+    /// Where cache and update lie.
+    pub(crate) views: [View; 2],
+    pub(crate) stored: &'static Element,
+    pub(crate) bits: usize,
+    /// Elements before the first one, guards included.
+    pub(crate) begins: [usize; 2],
+    /// Caches that are written from one update.
+    pub(crate) jobs: usize,
+    pub(crate) past: Vec<u8>,
+    pub(crate) new: Vec<u8>,
+    /// The cache's buffer after a launch in place.
+    pub(crate) in_place: Vec<u8>,
+    /// The present after a launch, and what it is where nothing is written.
+    pub(crate) present: Vec<u8>,
+    pub(crate) kept: Vec<u8>,
+}
+
+impl<'a> Scene<'a> {
+    /// `None` where the host refuses the case: nothing is launched then.
+    pub(crate) fn new(case: &'a Case, views: [View; 2], random: &mut Random) -> Option<Self> {
+        let contract = contract::of(case)?;
+        let begins = views.each_ref().map(|view| view.buffer().start + view.offset());
+        let answered = contract.written.as_ref().unwrap_or(case);
+        let [cache, update] = views.clone();
+        let placed = answered.placed(cache, update);
+        let kept = kept(&placed);
+        let past = words(&placed.past);
+        let (in_place, present) = match &placed.expected {
+            Ok(after) if contract.written.is_some() => (words(&after.in_place), bytes(&after.present)),
+            _ => (past.clone(), kept.clone()),
+        };
+        let (stored, jobs) = (placed.stored[0], random.between(1, 3));
+        let (bits, new) = (stored.bits.unwrap(), bytes(&placed.new));
+        Some(Self { case, contract, views, stored, bits, begins, jobs, past, new, in_place, present, kept })
+    }
+
+    /// What the cache's buffer must be, or the present, after launches of which each may refuse all samples for one.
+    pub(crate) fn expected(&self, is_refusing_all: bool) -> [&[u8]; 2] {
+        if is_refusing_all && self.contract.status.bad_samples > 0 {
+            [&self.past, &self.kept]
+        } else {
+            [&self.in_place, &self.present]
+        }
+    }
+
+    /// What the status says after so many launches: the first one's first sample.
+    pub(crate) fn status(&self, launches: usize) -> StatusWords {
+        let of_one = self.contract.status;
+        StatusWords { bad_samples: of_one.bad_samples * launches as u32, ..of_one }
+    }
+}
+
+/// The lists of a call on the device.
+pub(crate) struct Lists {
+    pub(crate) starts: Option<List>,
+    pub(crate) lengths: Option<List>,
+    pub(crate) spans: Option<List>,
+    pub(crate) layer: Option<Memory>,
+}
+
+impl Lists {
+    pub(crate) fn of(case: &Case, random: &mut Random) -> Self {
+        let mut list = |values: &[i64]| List::of(values, random.below(2) == 0);
+        let call = &case.call;
+        let starts = contract::starts_of(call).as_deref().map(&mut list);
+        let lengths = contract::lengths(call).map(&mut list);
+        let (spans, layer) = match call {
+            Operator::KvCacheUpdate { update_lengths: Some(totals), .. } => {
+                (Some(totals.iter().map(|&total| total.into()).collect::<Vec<i64>>()), None)
+            }
+            Operator::KvCacheOperation { layer_id, .. } => {
+                (Some(contract::spans_of(call, &case.update_shape)), Some(Memory::of_i32(layer_id)))
+            }
+            _ => (None, None),
+        };
+        Self { starts, lengths, spans: spans.as_deref().map(list), layer }
+    }
+}
+
+/// Where a cache lies: in one piece or not, between guards of any number of elements.
+pub(crate) fn cache_view(case: &Case, random: &mut Random) -> View {
+    let guard = random.pick(&[0, 1, 2, 3, 8, 16]);
+    match random.below(2) {
+        0 => View::dense(&case.cache_shape, guard),
+        _ => View::strided(&case.cache_shape, guard, random),
+    }
+}
+
+/// The same of an update, whose positions may meet.
+pub(crate) fn update_view(case: &Case, random: &mut Random) -> View {
+    let guard = random.pick(&[0, 1, 2, 3, 8, 16]);
+    match random.below(3) {
+        _ if case.update_shape.is_empty() => View::dense(&case.update_shape, guard),
+        0 => View::dense(&case.update_shape, guard),
+        1 => View::strided(&case.update_shape, guard, random),
+        _ => View::broadcast(&case.update_shape, guard, random),
+    }
+}
+
+pub(crate) fn status_of(memory: &Memory) -> StatusWords {
+    let bytes = memory.read();
+    let word = |from: usize| u32::from_ne_bytes(bytes[from..from + 4].try_into().unwrap());
+    StatusWords {
+        bad_samples: word(0),
+        first_sample: word(4),
+        first_value: i64::from_ne_bytes(bytes[8..16].try_into().unwrap()),
+    }
+}
+
+/// The cache as a dense tensor before the call.
+fn kept(placed: &Placed) -> Vec<u8> {
+    let origins: Vec<_> = placed.cache.places().into_iter().map(Origin::Cache).collect();
+    bytes(&Values::gathered(placed.stored[0], &origins, &placed.past, &placed.new))
+}
+
+fn bytes(values: &Values) -> Vec<u8> {
+    match values {
+        Values::Bytes(bytes) => bytes.clone(),
+        Values::Strings(_) => unreachable!("stored as numbers"),
+    }
+}
+
+/// Ends with a whole word, as a cache of 4-bit elements must.
+fn words(values: &Values) -> Vec<u8> {
+    let mut bytes = bytes(values);
+    bytes.resize(bytes.len().next_multiple_of(4), 0x5A);
+    bytes
+}
+
+/// Whole numbers on the device, and whether they are 64 bits wide.
+pub(crate) struct List {
+    pub(crate) memory: Memory,
+    pub(crate) is_i64: bool,
+}
+
+impl List {
+    /// 32 bits wide where `may_be_short` and all fit.
+    pub(crate) fn of(values: &[i64], may_be_short: bool) -> Self {
+        let short: Result<Vec<i32>, _> = values.iter().map(|&value| i32::try_from(value)).collect();
+        match short {
+            Ok(short) if may_be_short => Self { memory: Memory::of_i32(&short), is_i64: false },
+            _ => Self { memory: Memory::of_i64(values), is_i64: true },
+        }
+    }
+}
