@@ -200,7 +200,7 @@ mod tests {
         if count == 1 {
             return number;
         }
-        let high = u64::from(number) * u64::from(magic(count)) >> 32;
+        let high = (u64::from(number) * u64::from(magic(count))) >> 32;
         u32::try_from(high).unwrap() >> (31 - (count - 1).leading_zeros())
     }
 

@@ -143,7 +143,7 @@ impl Device {
 /// Device memory, freed in the end.
 pub(crate) struct Memory {
     pub(crate) address: u64,
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Memory {

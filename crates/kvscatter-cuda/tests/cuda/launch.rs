@@ -7,7 +7,7 @@ use std::ptr::{from_ref, null_mut};
 use std::sync::OnceLock;
 
 use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
-use crate::device::{Failure, Handle, Memory, Stream, device};
+use crate::device::{Failure, Handle, Stream, device};
 
 /// A checked-in image, with the zero that text ends with.
 pub(crate) fn image(name: &str) -> Vec<u8> {

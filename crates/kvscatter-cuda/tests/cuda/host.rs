@@ -1,0 +1,294 @@
+//! The host code against the oracle and the core: the same bytes, the same errors, whatever the CPU would say.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use kvscatter::spec::{ascend, tensorrt};
+use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Layout};
+use kvscatter_cuda::{
+    Cuda, DeviceBuffer, DeviceList, Error, Indices, Pair, Status, StatusWords, Stream as OfCaller, Triple,
+    Write,
+};
+use kvscatter_oracle::OutOfRange;
+use kvscatter_oracle::cases::{Call, Case, Random, View, cases};
+use kvscatter_oracle::tensorrt::UpdateForm;
+
+use crate::abi::SPAN;
+use crate::core_call::{tensor_scatter, with_plan};
+use crate::device::{Memory, Stream, device, path};
+use crate::scene::{List, Lists, Scene, cache_view, status_of, update_view};
+use crate::{abi, contract};
+
+/// The host code on the tests' driver, with the tests' context current.
+pub(crate) fn cuda() -> &'static Cuda {
+    static CUDA: OnceLock<Cuda> = OnceLock::new();
+    device();
+    // SAFETY: a driver, or the tests' own, which keeps to the same rules.
+    CUDA.get_or_init(|| unsafe { Cuda::load_from(Path::new(&path())) }.unwrap())
+}
+
+/// What an operator makes of the shapes.
+fn geometry(
+    call: &Call,
+    element: ElementType,
+    cache: Layout<'_>,
+    update: Layout<'_>,
+) -> Result<Geometry, CoreError> {
+    match call {
+        Call::TensorScatter { operator, .. } => {
+            Ok(tensor_scatter(operator)?.prepare(element, cache, update)?.geometry().clone())
+        }
+        Call::KvCacheUpdate { operator, .. } => match operator.update_form {
+            UpdateForm::Padded => {
+                Ok(tensorrt::KvCacheUpdate::new().prepare(element, cache, update)?.geometry().clone())
+            }
+            UpdateForm::Packed => {
+                Ok(tensorrt::KvCacheUpdate::new().prepare_packed(element, cache, update)?.geometry().clone())
+            }
+        },
+        Call::KvCacheOperation { .. } => {
+            Ok(ascend::KvCacheOperation::new().prepare(element, update, cache)?.geometry().clone())
+        }
+    }
+}
+
+/// A tensor in a buffer: the address of the buffer that the host is told of, and where in it the tensor begins.
+struct Place<'a> {
+    layout: Layout<'a>,
+    /// Bytes from the beginning of the memory.
+    begin: usize,
+}
+
+impl<'a> Place<'a> {
+    /// By an address or by an offset, which comes to the same.
+    fn of(view: &'a View, strides: &'a [isize], bits: usize, random: &mut Random) -> Self {
+        let guard = view.buffer().start;
+        // An address counts whole bytes; of 4-bit elements that straddle them, whole words.
+        let is_address = (guard * bits).is_multiple_of(32) && random.below(2) == 0;
+        let offset = view.offset() + if is_address { 0 } else { guard };
+        let begin = if is_address { guard * bits / 8 } else { 0 };
+        Self { layout: Layout::strided(view.shape(), strides).offset(offset), begin }
+    }
+
+    fn buffer(&self, memory: &Memory) -> DeviceBuffer {
+        DeviceBuffer::new(memory.address + self.begin as u64, memory.bytes - self.begin)
+    }
+}
+
+fn strides(view: &View) -> Vec<isize> {
+    let mut dense = vec![1; view.shape().len()];
+    for at in (1..dense.len()).rev() {
+        dense[at - 1] = dense[at] * view.shape()[at].cast_signed();
+    }
+    view.strides().map_or(dense, <[isize]>::to_vec)
+}
+
+fn list(list: &List) -> DeviceList {
+    let (address, bytes) = (list.memory.address, list.memory.bytes);
+    if list.is_i64 { DeviceList::i64(address, bytes / 8) } else { DeviceList::i32(address, bytes / 4) }
+}
+
+fn indices(lists: &Lists) -> Indices {
+    let mut indices = lists.starts.as_ref().map_or(Indices::zero(), |starts| Indices::new(list(starts)));
+    if let Some(lengths) = &lists.lengths {
+        indices = indices.lengths(list(lengths));
+    }
+    if let Some(spans) = &lists.spans {
+        indices = indices.spans(list(spans));
+    }
+    if let Some(layer) = &lists.layer {
+        indices = indices.layer(layer.address);
+    }
+    indices
+}
+
+/// Which ways the cases have gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    in_place: usize,
+    present: usize,
+    bad: usize,
+    nibbles: usize,
+    counts: usize,
+    apart: usize,
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn every_case_is_written_as_the_oracle_writes_it() {
+    let mut seen = Seen::default();
+    for (number, case) in cases(30, 9_000).enumerate() {
+        let random = &mut Random::new(31, number);
+        if contract::of(&case).is_some() {
+            check(&case, random, &mut seen);
+        } else {
+            check_refused(&case, random, &mut seen);
+        }
+    }
+    let Seen { in_place, present, bad, nibbles, counts, apart } = seen;
+    let all = [in_place, present, bad, nibbles, counts, apart];
+    assert!(all.iter().all(|&cases| cases > 50), "{all:?}");
+}
+
+fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
+    let views = [cache_view(case, random), update_view(case, random)];
+    let Some(scene) = Scene::new(case, views, random) else { unreachable!("{case:?}") };
+    let element = ElementType::from_name(scene.stored.name).unwrap();
+    let [cache, update] = &scene.views;
+    let strides = [strides(cache), strides(update)];
+    let cache = Place::of(cache, &strides[0], scene.bits, random);
+    let update = Place::of(update, &strides[1], scene.bits, random);
+    let call = contract::with_policy(&case.call, OutOfRange::Error);
+    let geometry = match geometry(&call, element, cache.layout, update.layout) {
+        Ok(geometry) => geometry,
+        Err(error) => return assert!(matches!(error, CoreError::Layout { .. }), "{error:?} {case:?}"),
+    };
+    let (layouts, plain) = ((cache.layout, update.layout), &call);
+    let on_cpu = with_plan(plain, element, layouts.0, layouts.1, |_| Ok(()));
+    let lists = Lists::of(case, random);
+    let steps =
+        Steps { scene: &scene, call: &call, lists: &lists, on_cpu, is_refusing_all: random.below(4) == 0 };
+
+    let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&scene.past)).collect();
+    let new = Memory::of(&scene.new);
+    let pair = |memory| Pair { cache: cache.buffer(memory), update: update.buffer(&new) };
+    match cuda().prepare(&geometry, &caches.iter().map(pair).collect::<Vec<_>>()) {
+        Ok(write) => {
+            seen.in_place += 1;
+            seen.nibbles += usize::from(write.width().is_none());
+            seen.bad += usize::from(steps.on_cpu.is_err());
+            steps.run(write, random);
+            let [expected, _] = scene.expected(steps.is_refusing_all);
+            for memory in &caches {
+                assert_eq!(memory.read(), expected, "{case:#?}");
+            }
+        }
+        Err(Error::Apart) => {
+            let &[samples, rows, _, _] = scene.views[1].shape() else { panic!("{case:?}") };
+            assert!(
+                samples > 1 && rows > 1 && strides[1][0] != rows.cast_signed() * strides[1][1],
+                "{case:?}"
+            );
+            seen.apart += 1;
+            return;
+        }
+        Err(error) => panic!("{error} {case:?}"),
+    }
+
+    let past = &caches[0];
+    past.fill(&scene.past);
+    let presents: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&vec![0xEE; scene.kept.len()])).collect();
+    let triple = |present: &Memory| Triple {
+        present: DeviceBuffer::new(present.address, present.bytes),
+        past: cache.buffer(past),
+        update: update.buffer(&new),
+    };
+    match cuda().prepare_present(&geometry, &presents.iter().map(triple).collect::<Vec<_>>()) {
+        Ok(write) => {
+            seen.present += 1;
+            steps.run(write, random);
+            let [_, expected] = scene.expected(steps.is_refusing_all);
+            for memory in &presents {
+                assert_eq!(memory.read(), expected, "{case:#?}");
+            }
+        }
+        Err(error) => assert!(matches!(error, Error::PresentNibbles) && scene.bits == 4, "{error} {case:?}"),
+    }
+    assert_eq!([past.read(), new.read()], [scene.past.as_slice(), &scene.new], "{case:?}");
+}
+
+/// What is the same for both forms.
+struct Steps<'a> {
+    scene: &'a Scene<'a>,
+    call: &'a Call,
+    lists: &'a Lists,
+    /// What the CPU says of the same call.
+    on_cpu: Result<(), CoreError>,
+    is_refusing_all: bool,
+}
+
+impl Steps<'_> {
+    fn run(&self, write: Write, random: &mut Random) {
+        let (scene, indices) = (self.scene, indices(self.lists));
+        let write = write.skip_all(self.is_refusing_all);
+        let memory = Memory::of(&[0xAA; size_of::<StatusWords>()]);
+        let status = Status::at(memory.address).unwrap();
+        let stream = Stream::new();
+        let of_caller = OfCaller::new(stream.0);
+        let launches = random.between(1, 2);
+        // SAFETY: the status is memory of the context, which outlives the launches.
+        unsafe { cuda().clear(status, of_caller) }.unwrap();
+        for _ in 0..launches {
+            // SAFETY: as are all buffers and lists, and they are as large as they were said to be.
+            unsafe { write.launch(of_caller, &indices, Some(status)) }.unwrap();
+        }
+        stream.synchronize();
+
+        assert_eq!(words(&memory), scene.status(launches), "{:?}", scene.case);
+        // SAFETY: as above.
+        let checked = unsafe { write.check(status, &indices) };
+        match (self.expected(), checked) {
+            (Ok(()), Ok(())) => {}
+            (Err(expected), Err(Error::Write(found))) => assert_eq!(found, expected, "{:?}", scene.case),
+            (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { cuda().read(status) }.unwrap(), words_of(scene.status(launches)));
+    }
+
+    /// The CPU's error; of a packed update's rows and of no start, where both are bad.
+    fn expected(&self) -> Result<(), CoreError> {
+        let is_rows = self.scene.contract.status.first_sample & SPAN == SPAN;
+        match self.on_cpu {
+            Err(CoreError::StartOutOfRange { .. } | CoreError::NegativeStart { .. }) if is_rows => {
+                panic!("two errors in {:?}", self.call)
+            }
+            on_cpu => on_cpu,
+        }
+    }
+}
+
+/// Shapes and numbers of indices that the CPU refuses are refused before anything is launched.
+fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
+    let Case { call, elements, cache_shape, update_shape, .. } = case;
+    if elements[0] != elements[1] || elements[0].bits.is_none() {
+        return;
+    }
+    let element = ElementType::from_name(elements[0].name).unwrap();
+    let layouts = (Layout::dense(cache_shape), Layout::dense(update_shape));
+    let Ok(geometry) = geometry(call, element, layouts.0, layouts.1) else { return };
+    let Err(on_cpu) = with_plan(call, element, layouts.0, layouts.1, |_| Ok(())) else { return };
+    if matches!(on_cpu, CoreError::Count { argument: Argument::LayerId, .. }) {
+        return; // It is one address here.
+    }
+    let buffer = |bytes: Option<usize>| {
+        let bytes = bytes.unwrap().next_multiple_of(4);
+        (Memory::of(&vec![0xEE; bytes]), bytes)
+    };
+    let ((cache, cache_bytes), (update, update_bytes)) =
+        (buffer(geometry.cache_bytes()), buffer(geometry.update_bytes()));
+    let pair = Pair {
+        cache: DeviceBuffer::new(cache.address, cache_bytes),
+        update: DeviceBuffer::new(update.address, update_bytes),
+    };
+    let (lists, stream) = (Lists::of(case, random), Stream::new());
+    let write = cuda().prepare(&geometry, &[pair]).unwrap();
+    // SAFETY: all of it is memory of the context, which outlives this.
+    let launched = unsafe { write.launch(OfCaller::new(stream.0), &indices(&lists), None) };
+    match launched {
+        Err(Error::Write(error)) => assert_eq!(error, on_cpu, "{case:?}"),
+        other => panic!("{other:?} instead of {on_cpu:?}: {case:?}"),
+    }
+    stream.synchronize();
+    assert_eq!(cache.read(), vec![0xEE; cache_bytes]);
+    seen.counts += 1;
+}
+
+fn words(memory: &Memory) -> abi::StatusWords {
+    status_of(memory)
+}
+
+fn words_of(words: abi::StatusWords) -> StatusWords {
+    let abi::StatusWords { bad_samples, first_sample, first_value } = words;
+    StatusWords { bad_samples, first_sample, first_value }
+}
