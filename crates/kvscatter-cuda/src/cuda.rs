@@ -102,7 +102,8 @@ impl Cuda {
     /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. It is
     /// for the context that is current on this thread.
     ///
-    /// Nothing is asked of the memory but where it lies. More than 128 pairs take several launches.
+    /// Nothing is asked of the memory but where it lies. More than 128 pairs take several launches; no pairs take none, and
+    /// then nobody looks at the indices.
     ///
     /// # Errors
     /// What [`Geometry::check_raw`] finds, buffers being as large as the tensors or larger; [`Error::Loops`],

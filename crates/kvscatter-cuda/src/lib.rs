@@ -63,3 +63,9 @@ pub use cuda::{Cuda, Status, Stream};
 pub use error::{Error, List};
 pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
 pub use write::Write;
+
+const _: () = {
+    const fn shared_by_threads<T: Send + Sync>() {}
+    shared_by_threads::<Cuda>();
+    shared_by_threads::<Write>();
+};

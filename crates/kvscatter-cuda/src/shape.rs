@@ -81,8 +81,9 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
         src_begin: 0,
     };
     let samples = if packed(geometry) { 1 } else { loops.samples.count };
-    let runs = runs([samples, loops.rows.count].into_iter().chain(loops.around.iter().map(|by| by.count)))?;
-    Ok((shape, if loops.run == 0 { 0 } else { runs }))
+    let counts = [samples, loops.rows.count, loops.run.min(1)].into_iter();
+    let runs = runs(counts.chain(loops.around.iter().map(|by| by.count)))?;
+    Ok((shape, runs))
 }
 
 /// Whether the kernels look tokens up in a list.
@@ -117,7 +118,7 @@ pub(crate) fn present(
     update.around.clear();
     let (shape, _) = in_place(geometry, &update, scale)?;
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
-    let counts = [slots.count, samples.count, layers.count].into_iter();
+    let counts = [slots.count, samples.count, layers.count, update.run.min(1)].into_iter();
     let runs = runs(counts.chain(joined.iter().map(|by| by.count)))?;
     let shape = PresentShape {
         update: shape,
@@ -126,7 +127,7 @@ pub(crate) fn present(
         samples: in_units(scale, samples)?,
         layers: in_units(scale, layers)?,
     };
-    Ok((shape, if update.run == 0 { 0 } else { runs }))
+    Ok((shape, runs))
 }
 
 /// A dimension of all three tensors.
@@ -187,7 +188,7 @@ fn count(what: &'static str, got: usize) -> Result<u32, Error> {
     fits.ok_or(Error::TooLarge { what, got, most })
 }
 
-/// Runs of a job.
+/// Runs of a job: none where any number is 0.
 fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, Error> {
     if counts.clone().any(|count| count == 0) {
         return Ok(0);
@@ -195,4 +196,130 @@ fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, Error> {
     let product = counts.fold(1, usize::saturating_mul);
     count("rows of a cache in one launch", product)?;
     Ok(product)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter};
+    use kvscatter::{ElementType, Geometry, Layout, Loop, Loops};
+
+    use super::{Joined, in_place, join, slot_loops, update_loops};
+    use crate::Error;
+    use crate::units::Scale;
+
+    /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
+    fn reached(around: impl Iterator<Item = [isize; 3]>, run: usize) -> Vec<[isize; 2]> {
+        let mut reached = vec![[0, 0]];
+        let run = [run.cast_signed(), 1, 1];
+        for [count, dst, src] in around.chain([run]) {
+            let step = |at: &[isize; 2], index| [at[0] + index * dst, at[1] + index * src];
+            reached = reached.iter().flat_map(|at| (0..count).map(move |index| step(at, index))).collect();
+        }
+        reached
+    }
+
+    fn of_loops(loops: &Loops) -> Vec<[isize; 2]> {
+        let around = loops.around.iter().map(|by| [by.count.cast_signed(), by.dst, by.src]);
+        reached(around, loops.run)
+    }
+
+    /// Both mappings walk the same indices, however they have merged their dimensions.
+    #[test]
+    fn joined_loops_reach_what_each_reaches() {
+        let shape = [2, 3, 5, 4, 2];
+        let strides: [[isize; 5]; 5] = [
+            [120, 40, 8, 2, 1],
+            [120, 8, 24, 2, 1],
+            [40, 80, 8, 2, 1],
+            [240, 80, 16, 4, 2],
+            [-120, 40, 8, 1, 4],
+        ];
+        let mut seen = Vec::new();
+        for axis in 1..5 {
+            let update_shape: Vec<usize> =
+                shape.iter().enumerate().map(|(at, &size)| if at == axis { 1 } else { size }).collect();
+            for (cache, update) in
+                strides.iter().flat_map(|cache| strides.iter().map(move |update| (cache, update)))
+            {
+                let cache = Layout::strided(&shape, cache);
+                let update = Layout::strided(&update_shape, update);
+                let operator = TensorScatter::new().axis(i64::try_from(axis).unwrap());
+                let prepared = operator.prepare(
+                    ElementType::Int8,
+                    cache.offset(cache.least_offset()),
+                    update.offset(update.least_offset()),
+                );
+                let Ok(prepared) = prepared else { continue };
+                let geometry = prepared.geometry();
+                let (past, update) =
+                    (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+                let joined = join(&past, &update);
+                let run = past.run.min(update.run);
+                let each = |step: fn(&Joined) -> isize| {
+                    reached(joined.iter().map(|by| [by.count.cast_signed(), by.dst, step(by)]), run)
+                };
+                assert_eq!(each(|by| by.past), of_loops(&past));
+                assert_eq!(each(|by| by.update), of_loops(&update));
+                seen.push((past.run, update.run));
+            }
+        }
+        assert!(seen.len() > 50 && seen.iter().any(|(past, update)| past < update), "{seen:?}");
+        assert!(seen.iter().any(|(past, update)| past > update && *update > 1), "{seen:?}");
+    }
+
+    fn ascend(new_kv: &[usize], strides: &[isize]) -> Geometry {
+        let past = Layout::dense(&[2, 2, 5, 6]);
+        let write =
+            KvCacheOperation::new().prepare(ElementType::Int8, Layout::strided(new_kv, strides), past);
+        write.unwrap().geometry().clone()
+    }
+
+    #[test]
+    fn tokens_of_four_dimensions_are_one_list_if_they_lie_so() {
+        let flat = |strides: &[isize]| {
+            let geometry = ascend(&[2, 3, 2, 3], strides);
+            update_loops(&geometry, geometry.write_loops()).map(|loops| (loops.samples.src, loops.rows))
+        };
+        assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 6 }))));
+        assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 8 }))));
+        assert!(matches!(flat(&[20, 6, 3, 1]), Err(Error::Apart)));
+        let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
+        let loops = update_loops(&single, single.write_loops()).unwrap();
+        assert_eq!((loops.rows.count, loops.rows.src), (2, 20), "from sample to sample");
+    }
+
+    #[test]
+    fn a_slot_mapping_has_one_sample_for_each_token() {
+        let prepare = |batch, rows| {
+            let shapes = ([batch, 8, 6], [batch, rows, 6]);
+            let write = TensorScatter::new().prepare(ElementType::Int8, &shapes.0, &shapes.1).unwrap();
+            write.geometry().clone()
+        };
+        let loops = slot_loops(&prepare(1, 3)).unwrap();
+        assert_eq!(loops.samples, Loop { count: 3, dst: 0, src: 6 });
+        assert_eq!(loops.rows, Loop { count: 1, dst: 6, src: 0 });
+        assert!(matches!(slot_loops(&prepare(2, 3)), Err(Error::SlotMapping { samples: 2 })));
+    }
+
+    #[test]
+    fn what_thirty_two_bits_do_not_hold_is_refused() {
+        let shape = |cache: &[usize], update: &[usize]| {
+            let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, cache, update).unwrap();
+            let (geometry, loops) = (write.geometry(), write.geometry().write_loops());
+            in_place(geometry, &loops, Scale::widest(geometry, [&loops], [])).map(|(_, runs)| runs)
+        };
+        assert_eq!(shape(&[1 << 20, 1 << 10, 16], &[1 << 20, 1 << 10, 16]).ok(), Some(1 << 30));
+        let what = |result| match result {
+            Err(Error::TooLarge { what, .. }) => what,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])),
+            "rows of a cache in one launch"
+        );
+        assert_eq!(what(shape(&[1, 1 << 31, 1], &[1, 1, 1])), "capacity");
+        assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), "samples");
+        assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), "units of a run");
+        assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
+    }
 }
