@@ -38,7 +38,7 @@ def main() -> int:
     if given.self_test:
         import self_test
 
-        return self_test.run(SMALL, given.library)
+        return self_test.run(SMALL, given.library, given.driver)
     if given.read:
         run = Run.of_json(json.loads(given.read.read_text(encoding="utf-8")))
     else:
@@ -63,6 +63,7 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="cargo xtask bench-gpu")
     parser.add_argument("--library", type=pathlib.Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--driver", type=pathlib.Path, metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="where results.json and table.md go")
     parser.add_argument(
         "--seconds", type=float, default=450, metavar="N", help="no case begins that would not end"
@@ -89,9 +90,9 @@ def measure(cases: list[Case], library_file: pathlib.Path, seconds: float) -> Ru
         raise SystemExit("no CUDA device; --self-test does what can be done without")
     import one_case
     from ours import Library
-    from timing import Gpu
+    from timing import Clocks
 
-    gpu, library = Gpu(), Library(library_file)
+    gpu, library = Clocks(), Library(library_file)
     run = Run(machine(torch.cuda.get_device_name()), gpu.copy_bandwidth(), [], {})
     print(f"{run.machine}: copies move {run.copy_bandwidth / 1e6:.3g} TB/s", flush=True)
     peers = one_case.installed(run.skipped)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from cases import HEADS, WIDTH, Case, Write, cache_sets, update_sets, writes_of
+from place import Place
 
 # Elements around each cache that nobody may write.
 GUARD = 4096
@@ -40,10 +41,11 @@ class Block:
 class Memory:
     """Caches, updates and starts of all writes of a case."""
 
-    def __init__(self, case: Case, device: torch.device, cache_level: int, budget: int) -> None:
+    def __init__(self, case: Case, place: Place, cache_level: int, budget: int) -> None:
         """`budget`: bytes that one of the caches, what they should hold, and the updates may each take."""
         self.case = case
-        self.device = device
+        self.place = place
+        self.device = place.device
         sets = cache_sets(case, cache_level, budget)
         updates = update_sets(case, budget)
         self.writes: list[Write] = writes_of(case, sets, updates)
@@ -51,9 +53,10 @@ class Memory:
         def blocks(count: int, rows: int) -> list[list[Block]]:
             shape = (case.batch, HEADS, rows, WIDTH)
             size = case.batch * HEADS * rows * WIDTH + 2 * GUARD
-            one = [[torch.empty(size, dtype=torch.float16, device=device) for _ in range(case.tensors)]]
-            all_sets = [*one, *[[torch.empty_like(like) for like in one[0]] for _ in range(count - 1)]]
-            return [[Block(whole, shape) for whole in whole_set] for whole_set in all_sets]
+            return [
+                [Block(place.empty(size, torch.float16), shape) for _ in range(case.tensors)]
+                for _ in range(count)
+            ]
 
         # What is written: caches, or presents.
         self.written = blocks(sets, case.capacity)
@@ -62,7 +65,9 @@ class Memory:
         for seed, block in enumerate(block for group in (*self.kept, *self.new) for block in group):
             block.paint(seed)
         # Each in memory of its own, and so aligned.
-        self.starts = [torch.tensor(write.starts, dtype=torch.int64, device=device) for write in self.writes]
+        self.starts = [place.empty(case.batch, torch.int64) for _ in self.writes]
+        for starts, write in zip(self.starts, self.writes, strict=True):
+            starts.copy_(torch.tensor(write.starts))
         self.wanted = self._wanted()
         self.paint()
 

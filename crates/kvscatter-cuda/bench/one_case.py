@@ -8,9 +8,9 @@ from types import ModuleType
 
 from cases import Case
 from memory import Memory
-from ours import Library, Ours, check_contract, synchronize
+from ours import Library, Ours, check_contract
 from results import Result
-from timing import Gpu
+from timing import Clocks
 from way import Absent, Role, Way
 
 HOST_ROUNDS = 15
@@ -32,10 +32,10 @@ def installed(skipped: MutableMapping[str, str]) -> list[ModuleType]:
 
 
 def measure(
-    gpu: Gpu, library: Library, peers: Sequence[ModuleType], case: Case, budget: int, seconds: float
+    gpu: Clocks, library: Library, peers: Sequence[ModuleType], case: Case, budget: int, seconds: float
 ) -> Result:
     """Times of everyone whose results are right; ours must be."""
-    memory = Memory(case, gpu.device, gpu.cache_level, budget)
+    memory = Memory(case, gpu.place, gpu.cache_level, budget)
     if not case.is_functional:
         check_contract(library, memory)
     ours, absent = Ours(library, memory), dict[str, str]()
@@ -55,7 +55,7 @@ def measure(
             absent[way.name] = one_line(why)
     host = []
     for _ in range(HOST_ROUNDS):
-        synchronize(memory.device)
+        memory.place.synchronize()
         host.append(ours.host_time())
     samples = gpu.measure(ways, graphs, len(memory.writes), seconds)
     # Everyone has written the same again and again, at full speed.
@@ -78,13 +78,14 @@ def ways_of(peers: Sequence[ModuleType], memory: Memory, absent: MutableMapping[
 
 def check(memory: Memory, way: Way, work: Callable[[], object]) -> None:
     """All writes into painted caches, once; all of these are compared, with what is around them."""
+    memory.place.synchronize()
     memory.paint()
     way.start_over()
-    synchronize(memory.device)
+    memory.place.synchronize()
     work()
     if way.wait:
         way.wait()
-    synchronize(memory.device)
+    memory.place.synchronize()
     if way.role is Role.CEILING:
         return
     refuse_wrong(memory, way.name, memory.wrong(way.caches() if way.caches else None))

@@ -1,6 +1,7 @@
 """This project's write, through the C functions of `library.rs`."""
 
 import ctypes
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -30,12 +31,14 @@ class Failed(Exception):
 class Library:
     """The functions, with the types that they take."""
 
-    def __init__(self, path: pathlib.Path) -> None:
-        """Loads it, and the driver behind it."""
+    def __init__(self, path: pathlib.Path, driver: pathlib.Path | None = None) -> None:
+        """Loads it, and the driver behind it: this machine's, or another."""
         library = ctypes.CDLL(str(path))
         numbers, pointer = ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p
         self._error = library.kvscatter_bench_error
         self._error.restype = ctypes.c_char_p
+        self._open = library.kvscatter_bench_open
+        self._open.argtypes = [ctypes.c_char_p]
         self._prepare = library.kvscatter_bench_prepare
         self._prepare.argtypes = [ctypes.POINTER(Shape), numbers, ctypes.c_size_t]
         self._prepare.restype = pointer
@@ -53,6 +56,8 @@ class Library:
             ctypes.c_uint64,
         ]
         self._time.restype = ctypes.c_int64
+        if self._open(os.fsencode(driver) if driver else None):
+            raise Failed(self.error())
 
     def prepare(self, case: Case, addresses: Sequence[int], skip_all: bool) -> int:
         """`addresses`: cache and update of each tensor; present, past and update in the functional form."""
@@ -82,8 +87,7 @@ class Ours:
         """Prepares them with and without SkipAll."""
         self.library = library
         self.memory = memory
-        device = memory.device
-        self.status = torch.zeros(STATUS_BYTES, dtype=torch.uint8, device=device)
+        self.status = memory.place.empty(STATUS_BYTES, torch.uint8).zero_()
         self.starts = [row.data_ptr() for row in memory.starts]
         self.usual = [self._prepared(number, skip_all=False) for number in range(len(memory.writes))]
         self.skip_all = [self._prepared(number, skip_all=True) for number in range(len(memory.writes))]
@@ -100,8 +104,8 @@ class Ours:
 
     def host_time(self) -> float:
         """Microseconds of the host for a launch."""
-        stream = current_stream(self.status.device)
-        return self.library.time(self.usual, self.starts, stream, self.status.data_ptr())
+        stream, status = self.memory.place.stream(), self.status.data_ptr()
+        return self.library.time(self.usual, self.starts, stream, status)
 
     def close(self) -> None:
         """Frees what was prepared."""
@@ -116,10 +120,10 @@ class Ours:
         return self.library.prepare(memory.case, addresses, skip_all)
 
     def _writer(self, writes: list[int], status: int) -> Callable[[int], None]:
-        launch, starts, device = self.library.launch, self.starts, self.status.device
+        launch, starts, stream = self.library.launch, self.starts, self.memory.place.stream
 
         def write(number: int) -> None:
-            if launch(writes[number], current_stream(device), starts[number], status):
+            if launch(writes[number], stream(), starts[number], status):
                 raise Failed(self.library.error())
 
         return write
@@ -127,9 +131,9 @@ class Ours:
 
 def check_contract(library: Library, memory: Memory) -> None:
     """A launch in place with a bad start leaves that sample, writes the others and says so; SkipAll writes nothing."""
-    case, device, write = memory.case, memory.device, memory.writes[0]
+    case, write = memory.case, memory.writes[0]
     bad, value = case.batch - 1, case.capacity + 7
-    starts = memory.starts[0].clone()
+    starts = memory.place.empty(case.batch, torch.int64).copy_(memory.starts[0])
     starts[bad] = value
     for skip_all in (False, True):
         memory.paint()
@@ -141,7 +145,7 @@ def check_contract(library: Library, memory: Memory) -> None:
         ours.starts[0] = starts.data_ptr()
         way = ours.ways()[-1 if skip_all else 0]
         way.write(0)
-        synchronize(device)
+        memory.place.synchronize()
         ours.close()
         status = ours.status.cpu()
         said = (*status[:8].view(torch.int32).tolist(), int(status[8:].view(torch.int64)))
@@ -156,14 +160,3 @@ def check_contract(library: Library, memory: Memory) -> None:
 def numbers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
     """As an array for C."""
     return (ctypes.c_uint64 * len(values))(*values)
-
-
-def current_stream(device: torch.device) -> int:
-    """PyTorch's; 0 where there is none."""
-    return int(torch.cuda.current_stream().cuda_stream) if device.type == "cuda" else 0
-
-
-def synchronize(device: torch.device) -> None:
-    """Waits for what was enqueued."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()

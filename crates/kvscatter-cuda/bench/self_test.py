@@ -9,28 +9,28 @@ import pathlib
 from functools import partial
 from types import ModuleType
 
-import torch
-
 import one_case
 import report
 from cases import Case
 from memory import Memory
 from names import AGAIN, OURS
 from ours import Library, Ours, check_contract
+from place import Cpu, FakeDriver, Place
 from results import Result, Run, Samples
 
 CACHE_LEVEL = 1 << 16
 BUDGET = 1 << 22
 
 
-def run(cases: list[Case], library: pathlib.Path | None) -> int:
+def run(cases: list[Case], library: pathlib.Path | None, driver: pathlib.Path | None) -> int:
     """0 where everyone's results are right."""
     # Read when Triton is imported: its kernels then run in Python.
     os.environ["TRITON_INTERPRET"] = "1"
     skipped: dict[str, str] = {}
     peers = one_case.installed(skipped)
-    loaded = Library(library) if library else None
-    results = [of_case(case, peers, loaded, skipped) for case in cases]
+    loaded = Library(library, driver) if library and driver else None
+    place = FakeDriver(driver) if driver else Cpu()
+    results = [of_case(case, place, peers, loaded, skipped) for case in cases]
     found = Run("no GPU: these times are made up", 1e6, results, skipped)
     text = report.page(found)
     if report.page(Run.of_json(json.loads(json.dumps(found.as_json())))) != text:
@@ -39,9 +39,11 @@ def run(cases: list[Case], library: pathlib.Path | None) -> int:
     return 0
 
 
-def of_case(case: Case, peers: list[ModuleType], library: Library | None, skipped: dict[str, str]) -> Result:
+def of_case(
+    case: Case, place: Place, peers: list[ModuleType], library: Library | None, skipped: dict[str, str]
+) -> Result:
     """Checks everyone; times are made up, since the page wants some."""
-    memory = Memory(case, torch.device("cpu"), CACHE_LEVEL, BUDGET)
+    memory = Memory(case, place, CACHE_LEVEL, BUDGET)
     ways, ours = one_case.ways_of(peers, memory, skipped), None
     if library:
         if not case.is_functional:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from place import Gpu
 from results import Samples
 from way import Way
 
@@ -17,12 +18,13 @@ COPIED = 2 << 30
 COPIES = 20
 
 
-class Gpu:
-    """The current device."""
+class Clocks:
+    """Of the current device."""
 
     def __init__(self) -> None:
         """Allocates what evicts its last cache level."""
-        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.place = Gpu()
+        self.device = self.place.device
         self.properties = torch.cuda.get_device_properties(self.device)
         self.cache_level = int(self.properties.L2_cache_size)
         self._evicting = torch.empty(4 * self.cache_level, dtype=torch.uint8, device=self.device)

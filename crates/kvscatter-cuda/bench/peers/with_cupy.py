@@ -6,6 +6,7 @@ One thread an element, 64-bit divisions, one launch a tensor, and a copy of the 
 from collections.abc import Callable
 
 import cupy
+import numpy as np
 import torch
 
 from cases import HEADS, WIDTH
@@ -40,11 +41,11 @@ def writer(memory: Memory) -> Callable[[int], None]:
     kernel = cupy.RawKernel(SOURCE, "scatter")
     elements = case.batch * HEADS * case.rows * WIDTH
     blocks = -(-elements // THREADS)
-    sizes = (HEADS, case.capacity, case.rows, WIDTH, elements)
+    sizes = [np.int64(size) for size in (HEADS, case.capacity, case.rows, WIDTH, elements)]
     pasts, cache_tensors = memory.pasts, memory.caches
-    caches = [[tensor.data_ptr() for tensor in tensors] for tensors in memory.caches]
-    updates = [[tensor.data_ptr() for tensor in tensors] for tensors in memory.updates]
-    starts = [row.data_ptr() for row in memory.starts]
+    caches = [[np.uint64(tensor.data_ptr()) for tensor in tensors] for tensors in memory.caches]
+    updates = [[np.uint64(tensor.data_ptr()) for tensor in tensors] for tensors in memory.updates]
+    starts = [np.uint64(row.data_ptr()) for row in memory.starts]
 
     def write(number: int) -> None:
         at = memory.writes[number]

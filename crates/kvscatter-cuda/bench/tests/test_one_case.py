@@ -7,14 +7,14 @@ import torch
 import one_case
 from cases import SMALL, Case
 from memory import GUARD, Memory
+from place import Cpu
 from way import Role, Way
 
-CPU = torch.device("cpu")
 of_each_case = pytest.mark.parametrize("case", SMALL, ids=lambda case: case.says)
 
 
 def memory_of(case: Case) -> Memory:
-    return Memory(case, CPU, 1 << 12, 1 << 22)
+    return Memory(case, Cpu(), 1 << 12, 1 << 22)
 
 
 def slices(memory: Memory, number: int) -> None:

@@ -1,0 +1,191 @@
+//! What `bench_gpu.py` calls: the crate's own `prepare` and `launch` as C functions, for `ctypes`.
+//!
+//! The host's time for a launch is taken here, since a call from Python takes as long as several of them.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::slice;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use kvscatter::ElementType;
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream, Triple, Write};
+
+/// Dense float16 caches `[batch, heads, capacity, width]` and updates `[batch, heads, rows, width]`.
+#[repr(C)]
+pub struct Shape {
+    batch: u64,
+    heads: u64,
+    rows: u64,
+    capacity: u64,
+    width: u64,
+    /// Not 0: into a present beside the past.
+    functional: u64,
+    /// Not 0: a launch with a bad start writes nothing.
+    skip_all: u64,
+}
+
+/// A prepared write and the length of its list.
+pub struct Prepared {
+    write: Write,
+    batch: usize,
+}
+
+type Failure = Box<dyn Error>;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+static CUDA: OnceLock<Cuda> = OnceLock::new();
+
+/// What the last function that failed on this thread says, until the next one fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvscatter_bench_error() -> *const c_char {
+    LAST.with_borrow(|last| last.as_ptr())
+}
+
+/// Loads this machine's driver, or the one at a path; 0 unless it fails. It comes before everything else.
+///
+/// # Safety
+/// `driver` is null, or ends with a zero and is the path of a CUDA driver.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
+    let cuda = if driver.is_null() {
+        Cuda::new().map_err(Failure::from)
+    } else {
+        // SAFETY: the caller's.
+        let path = unsafe { CStr::from_ptr(driver) };
+        path.to_str().map_err(Failure::from).and_then(|path| {
+            // SAFETY: the caller's.
+            Ok(unsafe { Cuda::load_from(Path::new(path)) }?)
+        })
+    };
+    i32::from(kept(cuda.map(|cuda| CUDA.get_or_init(|| cuda))).is_none())
+}
+
+/// A write in the context that is current; null if it fails.
+///
+/// # Safety
+/// `addresses` has two numbers for each tensor: its cache and its update, or three in the functional form: present, past
+/// and update. Each is device memory as large as the shape says, until the write is freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvscatter_bench_prepare(
+    shape: &Shape,
+    addresses: *const u64,
+    tensors: usize,
+) -> *mut Prepared {
+    let each = if shape.functional == 0 { 2 } else { 3 };
+    // SAFETY: the caller's.
+    let addresses = unsafe { slice::from_raw_parts(addresses, tensors.saturating_mul(each)) };
+    let prepared = prepare(shape, addresses);
+    kept(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
+}
+
+/// Frees it; null is nothing.
+///
+/// # Safety
+/// [`kvscatter_bench_prepare`] has made it, and it is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut Prepared) {
+    if !prepared.is_null() {
+        // SAFETY: the caller's.
+        drop(unsafe { Box::from_raw(prepared) });
+    }
+}
+
+/// Launches it; 0 unless it fails. Without a status where that is 0.
+///
+/// # Safety
+/// The stream is one of the context that was current when it was prepared, 0 for the legacy default stream. `starts` are
+/// as many 64-bit numbers on the device as the shape has samples; they and the status live until the launch has run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvscatter_bench_launch(
+    prepared: &Prepared,
+    stream: u64,
+    starts: u64,
+    status: u64,
+) -> i32 {
+    // SAFETY: the caller's.
+    let launched = unsafe { launch(prepared, stream, starts, status) };
+    i32::from(kept(launched).is_none())
+}
+
+/// Launches one after the other, and gives back the nanoseconds that the host takes for all; -1 if one fails.
+///
+/// # Safety
+/// Both lists have `count` numbers, each of which [`kvscatter_bench_launch`] may be called with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvscatter_bench_time(
+    prepared: *const &Prepared,
+    starts: *const u64,
+    count: usize,
+    stream: u64,
+    status: u64,
+) -> i64 {
+    // SAFETY: the caller's.
+    let prepared = unsafe { slice::from_raw_parts(prepared, count) };
+    // SAFETY: the caller's.
+    let starts = unsafe { slice::from_raw_parts(starts, count) };
+    let begin = Instant::now();
+    let launched = prepared.iter().zip(starts).try_for_each(|(prepared, starts)| {
+        // SAFETY: the caller's.
+        unsafe { launch(prepared, stream, *starts, status) }
+    });
+    let nanoseconds = begin.elapsed().as_nanos();
+    if kept(launched).is_none() { -1 } else { i64::try_from(nanoseconds).unwrap_or(i64::MAX) }
+}
+
+fn prepare(shape: &Shape, addresses: &[u64]) -> Result<Prepared, Failure> {
+    let [batch, heads, rows] =
+        [usize::try_from(shape.batch)?, usize::try_from(shape.heads)?, usize::try_from(shape.rows)?];
+    let [capacity, width] = [usize::try_from(shape.capacity)?, usize::try_from(shape.width)?];
+    let operator = TensorScatter::new().axis(-2).prepare(
+        ElementType::Float16,
+        &[batch, heads, capacity, width],
+        &[batch, heads, rows, width],
+    )?;
+    let geometry = operator.geometry();
+    let bytes = geometry.cache_bytes().zip(geometry.update_bytes()).zip(geometry.present_bytes());
+    let ((cache, update), present) = bytes.ok_or("float16 has a size")?;
+    let cuda = CUDA.get().ok_or("kvscatter_bench_open comes first")?;
+    let write = if shape.functional == 0 {
+        let pairs = addresses.as_chunks().0.iter().map(|&[to, new]| Pair {
+            cache: DeviceBuffer::new(to, cache),
+            update: DeviceBuffer::new(new, update),
+        });
+        cuda.prepare(geometry, &pairs.collect::<Vec<_>>())?
+    } else {
+        let triples = addresses.as_chunks().0.iter().map(|&[to, past, new]| Triple {
+            present: DeviceBuffer::new(to, present),
+            past: DeviceBuffer::new(past, cache),
+            update: DeviceBuffer::new(new, update),
+        });
+        cuda.prepare_present(geometry, &triples.collect::<Vec<_>>())?
+    };
+    Ok(Prepared { write: write.skip_all(shape.skip_all != 0), batch })
+}
+
+/// # Safety
+/// That of [`kvscatter_bench_launch`].
+unsafe fn launch(prepared: &Prepared, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
+    let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
+    let indices = Indices::new(DeviceList::i64(starts, prepared.batch));
+    let status = if status == 0 { None } else { Some(Status::at(status)?) };
+    // SAFETY: the caller's.
+    Ok(unsafe { prepared.write.launch(stream, &indices, status) }?)
+}
+
+/// What there is, if nothing failed; otherwise the words for [`kvscatter_bench_error`].
+fn kept<T>(result: Result<T, Failure>) -> Option<T> {
+    result
+        .inspect_err(|failure| {
+            let words = CString::new(failure.to_string()).unwrap_or_default();
+            LAST.set(words);
+        })
+        .ok()
+}
