@@ -99,6 +99,15 @@ impl Cuda {
         self.driver().use_primary_context(ordinal)
     }
 
+    /// The device whose context is current on this thread.
+    ///
+    /// # Errors
+    /// [`Error::NoContext`]; [`Error::Driver`].
+    pub fn device(&self) -> Result<i32, Error> {
+        self.driver().context()?;
+        self.driver().device()
+    }
+
     /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. It is
     /// for the context that is current on this thread.
     ///

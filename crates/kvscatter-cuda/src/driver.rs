@@ -165,12 +165,18 @@ impl Driver {
         Ok(Context { handle, id })
     }
 
-    /// Multiprocessors of the current context's device.
-    pub(crate) fn multiprocessors(&self) -> Result<u32, Error> {
-        let (mut device, mut count) = (0, 0);
+    /// The current context's device.
+    pub(crate) fn device(&self) -> Result<i32, Error> {
+        let mut device = 0;
         // SAFETY: writes one number.
         let code = unsafe { (self.functions.cuCtxGetDevice)(&raw mut device) };
         self.checked("cuCtxGetDevice", code)?;
+        Ok(device)
+    }
+
+    /// Its multiprocessors.
+    pub(crate) fn multiprocessors(&self) -> Result<u32, Error> {
+        let (device, mut count) = (self.device()?, 0);
         // SAFETY: writes one number; the driver has just named the device.
         let code =
             unsafe { (self.functions.cuDeviceGetAttribute)(&raw mut count, MULTIPROCESSOR_COUNT, device) };
