@@ -6,6 +6,7 @@ mod steps;
 mod steps_c;
 mod steps_cuda;
 mod steps_cuda_images;
+mod steps_gpu;
 mod steps_models;
 mod steps_ort;
 mod steps_python;
@@ -27,7 +28,7 @@ use crate::step::{Missing, Step};
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
     /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, cuda,
-    /// cuda-images, models, ort, python and python-torch
+    /// cuda-images, models, ort, python, python-torch and bench-gpu-check
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -125,6 +126,16 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Times the CUDA kernels on this machine's GPU against PyTorch, Triton, JAX and CuPy, of those that python3 has; --help
+    /// after it shows its options
+    #[command(disable_help_flag = true)]
+    BenchGpu {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// What of bench-gpu can be tried without a GPU: types, tests, small cases on the CPU (needs Python and 12 GB of disk,
+    /// downloads once)
+    BenchGpuCheck,
     /// Generates the checked-in code of the ONNX messages from onnx.proto again
     Codegen,
 }
@@ -160,6 +171,8 @@ fn main() -> ExitCode {
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchCandle { options } => one(steps::bench_candle(&options)),
+        Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
+        Task::BenchGpuCheck => one(steps_gpu::check()),
         Task::Codegen => one(steps::codegen()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

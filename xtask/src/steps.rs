@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::{steps_c, steps_cuda, steps_cuda_images, steps_models, steps_ort, steps_python};
+use crate::{steps_c, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_python};
 
 pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -51,7 +51,7 @@ pub(crate) fn all() -> Vec<Step> {
         bench_check(),
     ];
     let runtime = [steps_models::models(), steps_ort::ort()];
-    let torch = [steps_python::torch()];
+    let torch = [steps_python::torch(), steps_gpu::check()];
     rust.into_iter()
         .chain(steps_c::all())
         .chain([steps_cuda::cuda(), steps_cuda_images::check()])

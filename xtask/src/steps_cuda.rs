@@ -20,7 +20,7 @@ const SANITIZED: &str = r#"target.'cfg(unix)'.runner = [
 /// The tests on the driver, then again with the address and the undefined behaviour sanitizer in driver and kernels: what
 /// is not aligned as a device asks for it fails there as well.
 pub(crate) fn cuda() -> Step {
-    let plain = driver("libcuda.so.1", &["-O1"]);
+    let plain = plain_driver();
     let checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let sanitized = driver("libcuda-sanitized.so.1", &checks);
     let mut watched = test(&sanitized.1);
@@ -36,6 +36,11 @@ fn test(driver: &Path) -> Command {
     let mut test = cargo("test --workspace --exclude kvscatter --test cuda");
     test.env(DRIVER_VARIABLE, driver);
     test
+}
+
+/// The driver without sanitizers.
+pub(crate) fn plain_driver() -> (Command, PathBuf) {
+    driver("libcuda.so.1", &["-O1"])
 }
 
 /// What compiles it, and where it lies then.
@@ -56,7 +61,7 @@ fn driver(name: &str, options: &[&str]) -> (Command, PathBuf) {
     (compile, library)
 }
 
-fn make_folder() -> Command {
+pub(crate) fn make_folder() -> Command {
     let mut make = Command::new("mkdir");
     make.arg("-p").arg(folder());
     make

@@ -18,8 +18,13 @@ const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// What ruff looks at.
-const SOURCES: [&str; 4] =
-    [CRATE, "crates/kvscatter-onnx/python-tests", "crates/kvscatter-ort/python-tests", "xtask"];
+const SOURCES: [&str; 5] = [
+    CRATE,
+    "crates/kvscatter-cuda/bench",
+    "crates/kvscatter-onnx/python-tests",
+    "crates/kvscatter-ort/python-tests",
+    "xtask",
+];
 
 /// Documents whose examples need NumPy and nothing else.
 const PLAIN: [&str; 4] =
@@ -90,8 +95,12 @@ pub(crate) fn torch() -> Step {
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
     commands.push(documents(&environment, &[PYTORCH]));
-    let needs = if environment.is_made() { needs(&[tools()]) } else { &[PYTHON, INDEX, TORCH_DISK] };
-    Step::new("python-torch", commands).needs(needs)
+    Step::new("python-torch", commands).needs(torch_needs())
+}
+
+/// What [`with_torch()`] needs.
+pub(crate) fn torch_needs() -> &'static [Tool] {
+    if with_torch().is_made() { needs(&[tools()]) } else { &[PYTHON, INDEX, TORCH_DISK] }
 }
 
 /// The wheel that is released.
@@ -178,7 +187,7 @@ fn tools() -> Environment {
     Environment::new("python/tools", LOCK)
 }
 
-fn with_torch() -> Environment {
+pub(crate) fn with_torch() -> Environment {
     Environment::new("python/torch", TORCH_LOCK).gigabytes(torch_gigabytes!())
 }
 

@@ -23,6 +23,7 @@ from cases import CASES, SMALL, Case
 from results import Result, Run
 from targets import verdicts
 
+FOLDER = "crates/kvscatter-cuda/bench"
 PAGE = pathlib.Path("docs/cuda.md")
 PACKAGES = ("torch", "triton", "jax", "cupy-cuda13x", "cupy-cuda12x")
 # A case does not begin when less is left of the time.
@@ -84,10 +85,13 @@ def measure(cases: list[Case], library_file: pathlib.Path, seconds: float) -> Ru
     """All cases for which there is time."""
     begin = time.monotonic()
     random.seed(1)
+    if why := missing():
+        raise SystemExit(
+            f"{why}; where there is a device, {FOLDER} and {library_file} are enough, and no Rust is needed:\n"
+            f"    python3 bench_gpu.py --library {library_file.name} --out DIR"
+        )
     import torch
 
-    if not torch.cuda.is_available():
-        raise SystemExit("no CUDA device; --self-test does what can be done without")
     import one_case
     from ours import Library
     from timing import Clocks
@@ -109,6 +113,15 @@ def measure(cases: list[Case], library_file: pathlib.Path, seconds: float) -> Ru
         torch.cuda.empty_cache()
     print(f"{time.monotonic() - begin:.0f} s", flush=True)
     return run
+
+
+def missing() -> str | None:
+    """What has to be here."""
+    try:
+        import torch
+    except ImportError as why:
+        return f"PyTorch, which memory and streams come from, is missing: {why}"
+    return None if torch.cuda.is_available() else "no CUDA device"
 
 
 def line(result: Result) -> str:

@@ -33,7 +33,7 @@ class Library:
 
     def __init__(self, path: pathlib.Path, driver: pathlib.Path | None = None) -> None:
         """Loads it, and the driver behind it: this machine's, or another."""
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path.resolve()))
         numbers, pointer = ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p
         self._error = library.kvscatter_bench_error
         self._error.restype = ctypes.c_char_p
