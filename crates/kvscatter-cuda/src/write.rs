@@ -265,8 +265,12 @@ impl Write {
         }
     }
 
-    /// Holds the lists of a launch against what is written, by their addresses and lengths. Returns the samples.
-    pub(crate) fn check_indices(&self, indices: &Indices, status: Option<Status>) -> Result<usize, Error> {
+    /// Holds the lists of a launch against what is written, by their addresses and lengths, as every launch does. Returns
+    /// the samples.
+    ///
+    /// # Errors
+    /// Those of [`launch`](Self::launch), but for the driver's.
+    pub fn check_indices(&self, indices: &Indices, status: Option<Status>) -> Result<usize, Error> {
         let samples = self.samples(indices)?;
         let status = status.map(|status| (List::Status, DeviceList::i64(status.address(), 2)));
         for (list, numbers) in indices.all().chain(status) {
