@@ -136,7 +136,8 @@ impl Cuda {
     /// triples take several launches.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), and what [`Geometry::check_raw_present`] finds; [`Error::PresentNibbles`].
+    /// As [`prepare`](Self::prepare), and what [`Geometry::check_raw_present`] finds; [`Error::Presents`],
+    /// [`Error::PresentNibbles`].
     pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<Write, Error> {
         Write::present(self, geometry, triples)
     }

@@ -40,14 +40,13 @@ pub(crate) struct Context {
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSOR_COUNT: c_int = 16;
 
-/// Declares the functions, and how all of them are found.
+/// Declares the functions that every driver has, those that newer ones have, and how they are found.
 macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
+    (every: { $($name:ident($($argument:ty),*);)* } newer: { $($newer:ident($($of_newer:ty),*);)* }) => {
         #[expect(non_snake_case, reason = "the driver's own names")]
         struct Functions {
             $($name: unsafe extern "system" fn($($argument),*) -> c_int,)*
-            /// From CUDA 12 on.
-            cuCtxGetId: Option<unsafe extern "system" fn(Handle, *mut u64) -> c_int>,
+            $($newer: Option<unsafe extern "system" fn($($of_newer),*) -> c_int>,)*
         }
 
         impl Functions {
@@ -59,8 +58,12 @@ macro_rules! functions {
                         $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
                             .map_err(|_| stringify!($name))?,
                     )*
-                    // SAFETY: as above.
-                    cuCtxGetId: unsafe { library.get(b"cuCtxGetId\0") }.ok().map(|function| *function),
+                    $(
+                        // SAFETY: as above.
+                        $newer: unsafe { library.get(concat!(stringify!($newer), "\0").as_bytes()) }
+                            .ok()
+                            .map(|function| *function),
+                    )*
                 })
             }
         }
@@ -68,21 +71,27 @@ macro_rules! functions {
 }
 
 functions! {
-    cuInit(c_uint);
-    cuDriverGetVersion(*mut c_int);
-    cuDeviceGet(*mut c_int, c_int);
-    cuDeviceGetAttribute(*mut c_int, c_int, c_int);
-    cuDevicePrimaryCtxRetain(*mut Handle, c_int);
-    cuCtxSetCurrent(Handle);
-    cuCtxGetCurrent(*mut Handle);
-    cuCtxGetDevice(*mut c_int);
-    cuModuleLoadData(*mut Handle, *const c_void);
-    cuModuleGetFunction(*mut Handle, Handle, *const c_char);
-    cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
-    cuMemcpyDtoH_v2(*mut c_void, Address, usize);
-    cuMemsetD8Async(Address, u8, usize, Handle);
-    cuGetErrorName(c_int, *mut *const c_char);
-    cuGetErrorString(c_int, *mut *const c_char);
+    every: {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGet(*mut c_int, c_int);
+        cuDeviceGetAttribute(*mut c_int, c_int, c_int);
+        cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+        cuCtxSetCurrent(Handle);
+        cuCtxGetCurrent(*mut Handle);
+        cuCtxGetDevice(*mut c_int);
+        cuModuleLoadData(*mut Handle, *const c_void);
+        cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+        cuMemcpyDtoH_v2(*mut c_void, Address, usize);
+        cuMemsetD8Async(Address, u8, usize, Handle);
+        cuGetErrorName(c_int, *mut *const c_char);
+        cuGetErrorString(c_int, *mut *const c_char);
+    }
+    newer: {
+        cuCtxGetId(Handle, *mut u64);
+        cuFuncLoad(Handle);
+    }
 }
 
 /// Blocks of a launch, and threads of a block.
@@ -196,12 +205,18 @@ impl Driver {
         Ok(module)
     }
 
-    /// A kernel of a module that this driver has loaded.
+    /// A kernel of a module that this driver has loaded, and its code on the device: newer drivers wait with that for the
+    /// first launch, which would then allocate, and wait, and could not be captured.
     pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Error> {
         let mut function = Handle::NULL;
         // SAFETY: writes one handle, and reads a name that ends with a zero; modules are never unloaded here.
         let code = unsafe { (self.functions.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
         self.checked("cuModuleGetFunction", code)?;
+        if let Some(load) = self.functions.cuFuncLoad {
+            // SAFETY: the driver has just given this function out.
+            let code = unsafe { load(function) };
+            self.checked("cuFuncLoad", code)?;
+        }
         Ok(function)
     }
 

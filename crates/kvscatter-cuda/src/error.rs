@@ -81,6 +81,14 @@ pub enum Error {
         "4-bit rows that straddle bytes have no functional form on a device: copy the cache and write in place"
     )]
     PresentNibbles,
+    /// A present that other tensors of a call lie in.
+    #[error("present {triple} shares memory with a tensor of triple {with}: each is written whole")]
+    Presents {
+        /// The present's place in the call.
+        triple: usize,
+        /// The other tensor's.
+        with: usize,
+    },
     /// The update of `KVCacheOperation` with four dimensions, whose kernel reads tokens one behind the other.
     #[error("the samples of newKv do not lie one behind the other: its tokens are read as one list")]
     Apart,

@@ -54,6 +54,7 @@ mod error;
 mod grid;
 mod images;
 mod memory;
+mod prepare;
 mod shape;
 mod units;
 mod write;

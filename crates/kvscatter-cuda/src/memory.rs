@@ -53,6 +53,38 @@ impl DeviceBuffer {
     }
 }
 
+/// Where many buffers lie, to find out quickly whether another one shares a byte with any of them.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The first byte of each, ascending, and the end of all up to it.
+    ascending: Vec<[usize; 2]>,
+}
+
+impl Places {
+    pub(crate) fn of(buffers: impl Iterator<Item = RawBuffer>) -> Self {
+        let buffers = buffers.filter(|buffer| buffer.len > 0);
+        let mut ascending: Vec<[usize; 2]> = buffers.map(ends).collect();
+        ascending.sort_unstable();
+        let mut end = 0;
+        for place in &mut ascending {
+            end = end.max(place[1]);
+            place[1] = end;
+        }
+        Self { ascending }
+    }
+
+    pub(crate) fn share(&self, buffer: RawBuffer) -> bool {
+        let [begin, end] = ends(buffer);
+        let before = self.ascending.partition_point(|place| place[0] < end);
+        buffer.len > 0
+            && self.ascending.get(..before).and_then(<[_]>::last).is_some_and(|place| begin < place[1])
+    }
+}
+
+fn ends(buffer: RawBuffer) -> [usize; 2] {
+    [buffer.ptr.addr(), buffer.ptr.addr().saturating_add(buffer.len)]
+}
+
 /// A list of whole numbers on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceList {
@@ -177,5 +209,27 @@ impl Indices {
             (List::Layer, self.layer),
         ];
         lists.into_iter().filter_map(|(list, numbers)| Some((list, numbers?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceBuffer, Places};
+
+    #[test]
+    fn places_are_shared_exactly_if_a_buffer_overlaps() {
+        let raw = |(address, bytes): (u64, usize)| DeviceBuffer::new(address, bytes).first(None);
+        let sets: [&[(u64, usize)]; 5] =
+            [&[], &[(4, 3)], &[(9, 1), (2, 3)], &[(1, 12), (3, 1), (15, 2)], &[(5, 0), (u64::MAX - 1, 9)]];
+        for set in sets {
+            let places = Places::of(set.iter().copied().map(raw));
+            for (address, bytes) in
+                (0..20).chain([u64::MAX - 2]).flat_map(|at| (0..5).map(move |bytes| (at, bytes)))
+            {
+                let other = raw((address, bytes));
+                let expected = set.iter().any(|&buffer| raw(buffer).overlaps(other));
+                assert_eq!(places.share(other), expected, "{set:?} {address} {bytes}");
+            }
+        }
     }
 }

@@ -4,35 +4,35 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use kvscatter::{Error as CoreError, Geometry, ListLengths, Lists, Loops, Mode, NegativeIndex};
+use kvscatter::{Error as CoreError, Geometry, ListLengths, Lists};
 
+use crate::Error;
 use crate::abi::{self, Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
 use crate::cuda::{Cuda, Module, Status, Stream};
 use crate::driver::{Grid, Handle};
 use crate::error::List;
-use crate::grid::spread;
-use crate::memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
-use crate::units::{Scale, Unit};
-use crate::{Error, shape};
+use crate::memory::{DeviceBuffer, DeviceList, Indices, Places};
+use crate::units::{Unit, WIDTHS};
 
 /// A write whose shapes and addresses are checked: prepare it once, launch it every step.
 ///
 /// It holds addresses, and no memory. It may be launched from any thread on which its context is current.
 pub struct Write {
-    cuda: Cuda,
-    module: Arc<Module>,
-    geometry: Geometry,
-    unit: Unit,
-    form: Form,
+    pub(crate) cuda: Cuda,
+    pub(crate) module: Arc<Module>,
+    pub(crate) geometry: Geometry,
+    pub(crate) unit: Unit,
+    pub(crate) form: Form,
     /// Of each launch; the number of jobs is the second number of blocks.
-    grids: Vec<Grid>,
-    written: Vec<DeviceBuffer>,
+    pub(crate) grids: Vec<Grid>,
+    pub(crate) written: Vec<DeviceBuffer>,
+    pub(crate) places: Places,
     /// What every launch says of its lists.
-    flags: u32,
+    pub(crate) flags: u32,
 }
 
 /// What moves, and a table for each launch.
-enum Form {
+pub(crate) enum Form {
     InPlace {
         shape: Shape,
         tables: Vec<[Job; JOBS]>,
@@ -48,84 +48,17 @@ enum Form {
     },
 }
 
+impl Form {
+    /// Bytes of what is written.
+    pub(crate) fn bytes(&self, geometry: &Geometry) -> Option<usize> {
+        match self {
+            Self::InPlace { .. } | Self::Slots { .. } => geometry.cache_bytes(),
+            Self::Present { .. } => geometry.present_bytes(),
+        }
+    }
+}
+
 impl Write {
-    pub(crate) fn in_place(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
-        check_pairs(geometry, pairs)?;
-        let loops = shape::update_loops(geometry, geometry.write_loops())?;
-        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &loops, pairs)?;
-        let form = Form::InPlace { shape, tables };
-        let written = pairs.iter().map(|pair| pair.cache).collect();
-        Self::new(cuda, geometry, unit, form, written, runs)
-    }
-
-    pub(crate) fn slots(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
-        check_pairs(geometry, pairs)?;
-        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &shape::slot_loops(geometry)?, pairs)?;
-        let form = Form::Slots { shape, tables };
-        let written = pairs.iter().map(|pair| pair.cache).collect();
-        let write = Self::new(cuda, geometry, unit, form, written, runs)?;
-        Ok(Self { flags: write.flags | abi::SKIP_NEGATIVE, ..write })
-    }
-
-    pub(crate) fn present(cuda: &Cuda, geometry: &Geometry, triples: &[Triple]) -> Result<Self, Error> {
-        for triple in triples {
-            let past = triple.past.first(geometry.cache_bytes());
-            let update = triple.update.first(geometry.update_bytes());
-            let present = triple.present.first(geometry.present_bytes());
-            geometry.check_raw_present(past, update, present)?;
-        }
-        let past = geometry.present_from_past_loops();
-        let update = shape::update_loops(geometry, geometry.present_from_update_loops())?;
-        let begins = [past.dst, past.src, update.src];
-        let buffers = |triple: &Triple| [triple.present, triple.past, triple.update].into_iter().zip(begins);
-        let scale = Scale::widest(geometry, [&past, &update], triples.iter().flat_map(buffers));
-        if scale.unit == Unit::Nibbles {
-            return Err(Error::PresentNibbles);
-        }
-        let (shape, runs) = shape::present(geometry, &past, &update, scale)?;
-        let job = |triple: &Triple| PresentJob {
-            present: scale.begin(triple.present, past.dst, 1).0,
-            past: scale.begin(triple.past, past.src, 1).0,
-            update: scale.begin(triple.update, update.src, 1).0,
-        };
-        let tables = tables(triples.iter().map(job));
-        let form = Form::Present { shape: Box::new(shape), tables };
-        let written = triples.iter().map(|triple| triple.present).collect();
-        Self::new(cuda, geometry, scale.unit, form, written, runs)
-    }
-
-    fn new(
-        cuda: &Cuda,
-        geometry: &Geometry,
-        unit: Unit,
-        mut form: Form,
-        written: Vec<DeviceBuffer>,
-        runs: usize,
-    ) -> Result<Self, Error> {
-        let module = cuda.module()?;
-        let (run, per_thread, most) = match &mut form {
-            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => {
-                (shape.run, &mut shape.per_thread, JOBS)
-            }
-            Form::Present { shape, .. } => (shape.update.run, &mut shape.update.per_thread, PRESENT_JOBS),
-        };
-        let along = match unit {
-            Unit::Bytes(_) => run,
-            // Words that a run of 4-bit elements lies in.
-            Unit::Nibbles => run.div_ceil(8) + 1,
-        };
-        // Launches of one write are as large as the first, but for the last.
-        let jobs = |written: &[DeviceBuffer]| u32::try_from(written.len()).unwrap_or(u32::MAX);
-        let first =
-            spread(along, runs, jobs(written.get(..most).unwrap_or(&written)), module.multiprocessors);
-        *per_thread = first.per_thread;
-        let [blocks, _] = first.grid.blocks;
-        let grids = written.chunks(most).map(|part| Grid { blocks: [blocks, jobs(part)], ..first.grid });
-        let grids = grids.collect();
-        let flags = flags(geometry);
-        Ok(Self { cuda: cuda.clone(), module, geometry: geometry.clone(), unit, form, grids, written, flags })
-    }
-
     /// Whether a launch with any bad index writes nothing at all, instead of leaving out the samples that have one. Every
     /// thread then looks at all samples before it writes.
     #[must_use]
@@ -144,9 +77,7 @@ impl Write {
     #[must_use]
     pub fn width(&self) -> Option<usize> {
         match self.unit {
-            Unit::Bytes(place) => {
-                crate::units::WIDTHS.get(place).and_then(|&width| usize::try_from(width).ok())
-            }
+            Unit::Bytes(place) => WIDTHS.get(place).and_then(|&width| usize::try_from(width).ok()),
             Unit::Nibbles => None,
         }
     }
@@ -275,20 +206,14 @@ impl Write {
         let status = status.map(|status| (List::Status, DeviceList::i64(status.address(), 2)));
         for (list, numbers) in indices.all().chain(status) {
             numbers.check(list)?;
-            let written =
-                |buffer: &DeviceBuffer| buffer.first(self.written_bytes()).overlaps(numbers.buffer());
-            if let Some(pair) = self.written.iter().position(written) {
+            if self.places.share(numbers.buffer()) {
+                let bytes = self.form.bytes(&self.geometry);
+                let shares = |buffer: &DeviceBuffer| buffer.first(bytes).overlaps(numbers.buffer());
+                let pair = self.written.iter().position(shares).unwrap_or(0);
                 return Err(Error::Overlap { list, pair });
             }
         }
         Ok(samples)
-    }
-
-    fn written_bytes(&self) -> Option<usize> {
-        match self.form {
-            Form::InPlace { .. } | Form::Slots { .. } => self.geometry.cache_bytes(),
-            Form::Present { .. } => self.geometry.present_bytes(),
-        }
     }
 
     /// Samples that the lists are for.
@@ -325,18 +250,6 @@ impl std::fmt::Debug for Write {
     }
 }
 
-/// Rules of the operator that the kernels follow.
-fn flags(geometry: &Geometry) -> u32 {
-    let ring = if geometry.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
-    let reject = if geometry.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
-    let lists = match geometry.lists() {
-        Lists::RunningTotals => abi::CUMULATIVE,
-        Lists::Ends => abi::FROM_END,
-        _ => 0,
-    };
-    ring | reject | lists
-}
-
 /// One slot for each token, and no other list.
 fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, Error> {
     for (list, given) in [(List::Lengths, indices.lengths), (List::Spans, indices.spans)] {
@@ -352,71 +265,4 @@ fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, Error> {
         );
     }
     Ok(tokens)
-}
-
-fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
-    let raw =
-        |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
-    Ok(geometry.check_raw(pairs.iter().map(raw))?)
-}
-
-/// What a write in place moves.
-struct Jobs {
-    unit: Unit,
-    shape: Shape,
-    /// One for each launch.
-    tables: Vec<[Job; JOBS]>,
-    /// Runs of one job.
-    runs: usize,
-}
-
-impl Jobs {
-    fn new(geometry: &Geometry, loops: &Loops, pairs: &[Pair]) -> Result<Self, Error> {
-        let begins = [loops.dst, loops.src];
-        let buffers = |pair: &Pair| [pair.cache, pair.update].into_iter().zip(begins);
-        let scale = Scale::widest(geometry, [loops], pairs.iter().flat_map(buffers));
-        let (mut shape, runs) = shape::in_place(geometry, loops, scale)?;
-        let word = size_of::<u32>();
-        if scale.unit == Unit::Nibbles {
-            for (pair, Pair { cache, .. }) in pairs.iter().enumerate() {
-                check_words(geometry, pair, *cache, word)?;
-            }
-        }
-        let begin =
-            |pair: &Pair| (scale.begin(pair.cache, loops.dst, word), scale.begin(pair.update, loops.src, 1));
-        if let Some(((_, dst_begin), (_, src_begin))) = pairs.first().map(begin) {
-            // The same for all: they have one layout, and begin on words and bytes.
-            (shape.dst_begin, shape.src_begin) = (dst_begin, src_begin);
-        }
-        let jobs = pairs.iter().map(|pair| {
-            let ((cache, _), (update, _)) = begin(pair);
-            // An address from which nothing moves may be any, and null is aligned.
-            if runs == 0 { Job::default() } else { Job { cache, update } }
-        });
-        Ok(Self { unit: scale.unit, shape, tables: tables(jobs), runs })
-    }
-}
-
-fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usize) -> Result<(), Error> {
-    let DeviceBuffer { address, bytes } = cache;
-    let needed = geometry.cache_bytes().unwrap_or(0).next_multiple_of(word);
-    let on_word = address.is_multiple_of(u64::try_from(word).unwrap_or(1));
-    if needed > 0 && (!on_word || bytes < needed) {
-        return Err(Error::WholeWords { pair, address, bytes, needed });
-    }
-    Ok(())
-}
-
-/// A table for each launch. What no job fills is not looked at.
-fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> Vec<[J; N]> {
-    let mut tables: Vec<[J; N]> = Vec::new();
-    for (index, job) in jobs.enumerate() {
-        if index % N == 0 {
-            tables.push([J::default(); N]);
-        }
-        if let Some(place) = tables.last_mut().and_then(|table| table.get_mut(index % N)) {
-            *place = job;
-        }
-    }
-    tables
 }

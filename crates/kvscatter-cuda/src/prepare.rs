@@ -1,0 +1,255 @@
+//! From shapes and addresses to a write: widths, tables of jobs, and how a launch is spread over the device.
+
+use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
+
+use crate::abi::{self, JOBS, Job, PRESENT_JOBS, PresentJob, Shape};
+use crate::cuda::Cuda;
+use crate::driver::Grid;
+use crate::grid::spread;
+use crate::memory::{DeviceBuffer, Pair, Places, Triple};
+use crate::units::{Scale, Unit};
+use crate::write::Form;
+use crate::{Error, Write, shape};
+
+impl Write {
+    pub(crate) fn in_place(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
+        check_pairs(geometry, pairs)?;
+        let loops = shape::update_loops(geometry, geometry.write_loops())?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &loops, pairs)?;
+        let form = Form::InPlace { shape, tables };
+        let written = pairs.iter().map(|pair| pair.cache).collect();
+        Self::new(cuda, geometry, unit, form, written, runs)
+    }
+
+    pub(crate) fn slots(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
+        check_pairs(geometry, pairs)?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &shape::slot_loops(geometry)?, pairs)?;
+        let form = Form::Slots { shape, tables };
+        let written = pairs.iter().map(|pair| pair.cache).collect();
+        Self::new(cuda, geometry, unit, form, written, runs)
+    }
+
+    pub(crate) fn present(cuda: &Cuda, geometry: &Geometry, triples: &[Triple]) -> Result<Self, Error> {
+        check_triples(geometry, triples)?;
+        let past = geometry.present_from_past_loops();
+        let update = shape::update_loops(geometry, geometry.present_from_update_loops())?;
+        let begins = [past.dst, past.src, update.src];
+        let buffers = |triple: &Triple| [triple.present, triple.past, triple.update].into_iter().zip(begins);
+        let scale = Scale::widest(geometry, [&past, &update], triples.iter().flat_map(buffers));
+        if scale.unit == Unit::Nibbles {
+            return Err(Error::PresentNibbles);
+        }
+        let (shape, runs) = shape::present(geometry, &past, &update, scale)?;
+        let job = |triple: &Triple| PresentJob {
+            present: scale.begin(triple.present, past.dst, 1).0,
+            past: scale.begin(triple.past, past.src, 1).0,
+            update: scale.begin(triple.update, update.src, 1).0,
+        };
+        let tables = tables(triples.iter().map(job));
+        let form = Form::Present { shape: Box::new(shape), tables };
+        let written = triples.iter().map(|triple| triple.present).collect();
+        Self::new(cuda, geometry, scale.unit, form, written, runs)
+    }
+
+    fn new(
+        cuda: &Cuda,
+        geometry: &Geometry,
+        unit: Unit,
+        mut form: Form,
+        written: Vec<DeviceBuffer>,
+        runs: usize,
+    ) -> Result<Self, Error> {
+        let module = cuda.module()?;
+        let (run, per_thread, most) = match &mut form {
+            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => {
+                (shape.run, &mut shape.per_thread, JOBS)
+            }
+            Form::Present { shape, .. } => (shape.update.run, &mut shape.update.per_thread, PRESENT_JOBS),
+        };
+        let along = match unit {
+            Unit::Bytes(_) => run,
+            // Words that a run of 4-bit elements lies in.
+            Unit::Nibbles => run.div_ceil(8) + 1,
+        };
+        // Launches of one write are as large as the first, but for the last.
+        let jobs = |written: &[DeviceBuffer]| u32::try_from(written.len()).unwrap_or(u32::MAX);
+        let first =
+            spread(along, runs, jobs(written.get(..most).unwrap_or(&written)), module.multiprocessors);
+        *per_thread = first.per_thread;
+        let [blocks, _] = first.grid.blocks;
+        let grids = written.chunks(most).map(|part| Grid { blocks: [blocks, jobs(part)], ..first.grid });
+        let grids = grids.collect();
+        let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(geometry))));
+        let (cuda, geometry, flags) = (cuda.clone(), geometry.clone(), flags(geometry, &form));
+        Ok(Self { cuda, module, geometry, unit, form, grids, written, places, flags })
+    }
+}
+
+/// Rules of the operator that the kernels follow.
+fn flags(geometry: &Geometry, form: &Form) -> u32 {
+    let ring = if geometry.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
+    let reject = if geometry.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
+    let lists = match geometry.lists() {
+        Lists::RunningTotals => abi::CUMULATIVE,
+        Lists::Ends => abi::FROM_END,
+        _ => 0,
+    };
+    let slots = if matches!(form, Form::Slots { .. }) { abi::SKIP_NEGATIVE } else { 0 };
+    ring | reject | lists | slots
+}
+
+fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
+    let raw =
+        |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
+    Ok(geometry.check_raw(pairs.iter().map(raw))?)
+}
+
+/// Each triple as the core checks it, and no present shares a byte with anything of another.
+fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
+    let present = |triple: &Triple| triple.present.first(geometry.present_bytes());
+    let sources = |triple: &Triple| {
+        [triple.past.first(geometry.cache_bytes()), triple.update.first(geometry.update_bytes())]
+    };
+    for triple in triples {
+        let [past, update] = sources(triple);
+        geometry.check_raw_present(past, update, present(triple))?;
+    }
+    let read = Places::of(triples.iter().flat_map(sources));
+    let mut ascending: Vec<usize> = (0..triples.len()).collect();
+    ascending.sort_by_key(|&index| triples.get(index).map(|triple| present(triple).ptr.addr()));
+    let mut before: Option<(usize, &Triple)> = None;
+    for (index, triple) in ascending.iter().filter_map(|&index| Some((index, triples.get(index)?))) {
+        let written = present(triple);
+        if let Some((with, other)) = before
+            && written.overlaps(present(other))
+        {
+            return Err(Error::Presents { triple: index, with });
+        }
+        if read.share(written) {
+            let shares = |other: &Triple| sources(other).into_iter().any(|source| source.overlaps(written));
+            let with = triples.iter().position(shares).unwrap_or(index);
+            return Err(Error::Presents { triple: index, with });
+        }
+        // Presents are as large as each other: who does not meet the one before meets none before that.
+        before = if written.len > 0 { Some((index, triple)) } else { before };
+    }
+    Ok(())
+}
+
+/// What a write in place moves.
+struct Jobs {
+    unit: Unit,
+    shape: Shape,
+    /// One for each launch.
+    tables: Vec<[Job; JOBS]>,
+    /// Runs of one job.
+    runs: usize,
+}
+
+impl Jobs {
+    fn new(geometry: &Geometry, loops: &Loops, pairs: &[Pair]) -> Result<Self, Error> {
+        let begins = [loops.dst, loops.src];
+        let buffers = |pair: &Pair| [pair.cache, pair.update].into_iter().zip(begins);
+        let scale = Scale::widest(geometry, [loops], pairs.iter().flat_map(buffers));
+        let (mut shape, runs) = shape::in_place(geometry, loops, scale)?;
+        let word = size_of::<u32>();
+        if scale.unit == Unit::Nibbles {
+            for (pair, Pair { cache, .. }) in pairs.iter().enumerate() {
+                check_words(geometry, pair, *cache, word)?;
+            }
+        }
+        let begin =
+            |pair: &Pair| (scale.begin(pair.cache, loops.dst, word), scale.begin(pair.update, loops.src, 1));
+        if let Some(((_, dst_begin), (_, src_begin))) = pairs.first().map(begin) {
+            // The same for all: they have one layout, and begin on words and bytes.
+            (shape.dst_begin, shape.src_begin) = (dst_begin, src_begin);
+        }
+        let jobs = pairs.iter().map(|pair| {
+            let ((cache, _), (update, _)) = begin(pair);
+            // An address from which nothing moves may be any, and null is aligned.
+            if runs == 0 { Job::default() } else { Job { cache, update } }
+        });
+        Ok(Self { unit: scale.unit, shape, tables: tables(jobs), runs })
+    }
+}
+
+fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usize) -> Result<(), Error> {
+    let DeviceBuffer { address, bytes } = cache;
+    let needed = geometry.cache_bytes().unwrap_or(0).next_multiple_of(word);
+    let on_word = address.is_multiple_of(u64::try_from(word).unwrap_or(1));
+    if needed > 0 && (!on_word || bytes < needed) {
+        return Err(Error::WholeWords { pair, address, bytes, needed });
+    }
+    Ok(())
+}
+
+/// A table for each launch. What no job fills is not looked at.
+fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> Vec<[J; N]> {
+    let mut tables: Vec<[J; N]> = Vec::new();
+    for (index, job) in jobs.enumerate() {
+        if index % N == 0 {
+            tables.push([J::default(); N]);
+        }
+        if let Some(place) = tables.last_mut().and_then(|table| table.get_mut(index % N)) {
+            *place = job;
+        }
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::{ElementType, Error as CoreError, Geometry, spec::onnx::TensorScatter};
+
+    use super::{check_triples, check_words, tables};
+    use crate::Error;
+    use crate::abi::Job;
+    use crate::memory::{DeviceBuffer, Triple};
+
+    /// 16 bytes of a cache, 4 of an update.
+    fn geometry() -> Geometry {
+        let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap();
+        write.geometry().clone()
+    }
+
+    fn triple(present: u64, past: u64, update: u64) -> Triple {
+        let [present, past] = [present, past].map(|address| DeviceBuffer::new(address, 16));
+        Triple { present, past, update: DeviceBuffer::new(update, 4) }
+    }
+
+    #[test]
+    fn a_present_is_read_by_no_other() {
+        let check = |triples: &[Triple]| check_triples(&geometry(), triples);
+        let apart = [triple(1000, 2000, 3000), triple(1016, 2000, 3000), triple(984, 2008, 3002)];
+        assert!(check(&apart).is_ok(), "sources may be shared");
+        let refused = |triples: &[Triple]| match check(triples) {
+            Err(Error::Presents { triple, with }) => (triple, with),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1015, 2000, 3000)]), (1, 0));
+        assert_eq!(refused(&[triple(1015, 2000, 3000), triple(1000, 2000, 3000)]), (0, 1));
+        assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 1015, 3000)]), (0, 1));
+        assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 2000, 1003)]), (0, 1));
+        assert!(matches!(check(&[triple(1000, 1000, 3000)]), Err(Error::Write(CoreError::Overlap { .. }))));
+        let short = Triple { present: DeviceBuffer::new(1000, 15), ..triple(0, 2000, 3000) };
+        assert!(matches!(check(&[short]), Err(Error::Write(CoreError::BufferLength { .. }))));
+    }
+
+    #[test]
+    fn half_bytes_need_whole_words() {
+        let write = TensorScatter::new().prepare(ElementType::Int4, &[1, 3, 3], &[1, 1, 3]).unwrap();
+        let check = |address, bytes| check_words(write.geometry(), 7, DeviceBuffer::new(address, bytes), 4);
+        assert!(check(64, 8).is_ok());
+        for (address, bytes) in [(64, 5), (64, 7), (66, 8), (65, 9)] {
+            let refused = check(address, bytes);
+            assert!(matches!(refused, Err(Error::WholeWords { pair: 7, needed: 8, .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn tables_are_filled_one_after_the_other() {
+        let job = |cache| Job { cache, update: 0 };
+        assert_eq!(tables::<Job, 2>((1..=3).map(job)), [[job(1), job(2)], [job(3), job(0)]]);
+        assert!(tables::<Job, 2>(std::iter::empty()).is_empty());
+    }
+}
