@@ -49,6 +49,8 @@ functions! {
     cuDeviceGet(device: *mut c_int, ordinal: c_int);
     cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
     cuCtxSetCurrent(context: Handle);
+    cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: c_int);
+    cuCtxDestroy_v2(context: Handle);
     cuGetErrorName(error: c_int, name: *mut *const c_char);
     cuModuleLoadData(module: *mut Handle, image: *const c_void);
     cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
@@ -99,17 +101,26 @@ pub(crate) fn library() -> &'static Library {
 
 /// The device, its context being current in this thread.
 pub(crate) fn device() -> &'static Device {
+    let device = shared();
+    device.make_current();
+    device
+}
+
+/// The driver's functions, whatever context is current.
+pub(crate) fn functions() -> &'static Functions {
+    &shared().functions
+}
+
+fn shared() -> &'static Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
-    let device = DEVICE.get_or_init(|| {
+    DEVICE.get_or_init(|| {
         let functions = Functions::of(library());
         let (mut device, mut context) = (0, null_mut());
         functions.cuInit(0).unwrap();
         functions.cuDeviceGet(&raw mut device, 0).unwrap();
         functions.cuDevicePrimaryCtxRetain(&raw mut context, device).unwrap();
         Device { functions, context }
-    });
-    device.make_current();
-    device
+    })
 }
 
 impl Device {

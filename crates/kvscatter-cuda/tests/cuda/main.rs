@@ -21,13 +21,23 @@ mod core_call;
 #[cfg(test)]
 mod device;
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod host;
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod kernels;
 #[cfg(test)]
 mod launch;
 #[cfg(test)]
+mod launches;
+#[cfg(test)]
 mod raw;
+#[cfg(test)]
+mod rig;
 #[cfg(test)]
 mod rules;
 #[cfg(test)]

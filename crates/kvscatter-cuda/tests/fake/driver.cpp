@@ -1,6 +1,6 @@
 // A CUDA driver for machines that have none: device memory is memory, a stream is a list of what is yet to be done, and
 // the kernels are the project's own, compiled as C++. It does nothing before a stream is synchronised, and refuses what
-// a driver refuses. What `fake_` begins is for tests, and concerns the calling thread or the one device.
+// a driver refuses. What `fake_` begins is for tests, and concerns the calling thread alone.
 
 #include "image.h"
 #include "launch.h"
@@ -63,6 +63,7 @@ typedef std::vector<std::function<int()>> Work;
 
 struct Context {
     unsigned long long number;
+    int fault = SUCCESS; // what a kernel has done wrong; nothing runs afterwards
 };
 struct Module {
     Context* context;
@@ -113,9 +114,6 @@ struct Handles {
 struct Driver {
     std::mutex mutex;
     bool is_initialised = false;
-    int capability = 90;
-    double newest_ptx = 9.0;
-    int fault = SUCCESS; // what a kernel has done wrong; nothing runs afterwards
     unsigned long long contexts_made = 0;
     Handles<Context> contexts;
     Handles<Module> modules;
@@ -141,6 +139,8 @@ thread_local Context* current = nullptr;
 thread_local std::map<std::string, unsigned> calls;
 thread_local std::string failing;
 thread_local int failure = SUCCESS;
+thread_local int capability = 90;
+thread_local double newest_ptx = 9.0;
 
 // What every function begins with.
 struct Entry {
@@ -153,7 +153,7 @@ struct Entry {
                 : !driver.is_initialised   ? NOT_INITIALIZED
                 : !needs_context           ? SUCCESS
                 : !driver.contexts.find(current) ? INVALID_CONTEXT
-                                           : driver.fault;
+                                           : current->fault;
     }
 };
 #define ENTER(...)                          \
@@ -205,8 +205,8 @@ int run(Work work, std::unique_lock<std::mutex>& lock) {
     for (auto& each : work)
         if (!error) error = each();
     lock.lock();
-    if (!driver.fault) driver.fault = error;
-    return driver.fault;
+    if (!current->fault) current->fault = error;
+    return current->fault;
 }
 
 // Runs what is pending in this context's streams.
@@ -258,17 +258,10 @@ unsigned fake_all_calls() {
     return all;
 }
 
-// What the one device is from now on: sm_90 and PTX up to 9.0 at first.
-void fake_device(int capability, double newest_ptx) {
-    std::lock_guard<std::mutex> lock(driver.mutex);
-    driver.capability = capability;
-    driver.newest_ptx = newest_ptx;
-}
-
-// As if the process began again, where a kernel has done what poisons a context.
-void fake_forgive() {
-    std::lock_guard<std::mutex> lock(driver.mutex);
-    driver.fault = SUCCESS;
+// What the device is for the calling thread: sm_90, with PTX up to 9.0, at first.
+void fake_device(int new_capability, double new_ptx) {
+    capability = new_capability;
+    newest_ptx = new_ptx;
 }
 
 // ---- The driver and its device. ----
@@ -313,8 +306,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
     static constexpr int MULTIPROCESSORS = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76;
     switch (attribute) {
     case MULTIPROCESSORS: *value = 132; return SUCCESS;
-    case CAPABILITY_MAJOR: *value = driver.capability / 10; return SUCCESS;
-    case CAPABILITY_MINOR: *value = driver.capability % 10; return SUCCESS;
+    case CAPABILITY_MAJOR: *value = capability / 10; return SUCCESS;
+    case CAPABILITY_MINOR: *value = capability % 10; return SUCCESS;
     default: return INVALID_VALUE;
     }
 }
@@ -351,7 +344,7 @@ int cuCtxGetId(Context* context, unsigned long long* number) {
 int cuCtxCreate_v2(Context** context, unsigned, int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;
-    *context = current = driver.contexts.add({++driver.contexts_made});
+    *context = current = driver.contexts.add({++driver.contexts_made, SUCCESS});
     return SUCCESS;
 }
 
@@ -375,7 +368,7 @@ int cuCtxDestroy_v2(Context* context) {
 int cuDevicePrimaryCtxRetain(Context** context, int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;
-    if (!driver.primary) driver.primary = driver.contexts.add({++driver.contexts_made});
+    if (!driver.primary) driver.primary = driver.contexts.add({++driver.contexts_made, SUCCESS});
     *context = driver.primary;
     return SUCCESS;
 }
@@ -396,7 +389,7 @@ int cuCtxSynchronize() {
 int cuModuleLoadData(Module** module, const void* bytes) {
     ENTER();
     REFUSE_WHILE_CAPTURING();
-    Image image = read_image(bytes, driver.capability, driver.newest_ptx);
+    Image image = read_image(bytes, capability, newest_ptx);
     if (image.error) return image.error;
     *module = driver.modules.add({current, std::move(image)});
     return SUCCESS;

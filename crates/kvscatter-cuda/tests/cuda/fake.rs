@@ -1,0 +1,83 @@
+//! What the driver without a device does for tests: it fails when it is asked to, counts, and is of any generation.
+
+use std::ffi::{CString, c_char, c_double, c_int, c_uint};
+
+use libloading::Symbol;
+
+use crate::device::{Failure, library};
+
+/// Whether the tests' own driver is used, and not that of a device.
+pub(crate) fn is_fake() -> bool {
+    has("fake_fail")
+}
+
+fn has(name: &str) -> bool {
+    // SAFETY: only looked for.
+    let found: Result<Symbol<'_, unsafe extern "C" fn()>, _> = unsafe { library().get(name) };
+    found.is_ok()
+}
+
+fn function<F>(name: &str) -> Symbol<'static, F> {
+    // SAFETY: the types below are those of `tests/fake/driver.cpp`.
+    unsafe { library().get(name) }.unwrap()
+}
+
+/// The function fails in this thread while this lives.
+pub(crate) struct Failing;
+
+impl Failing {
+    pub(crate) fn of(name: &str, failure: Failure) -> Self {
+        fail(name, failure);
+        Self
+    }
+}
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        fail("", 0);
+    }
+}
+
+fn fail(name: &str, failure: Failure) {
+    let name = CString::new(name).unwrap();
+    let fail = function::<unsafe extern "C" fn(*const c_char, c_int)>("fake_fail");
+    // SAFETY: the text ends with a zero, and is copied.
+    unsafe { fail(name.as_ptr(), failure) };
+}
+
+/// How often this thread has called it.
+pub(crate) fn calls(name: &str) -> u32 {
+    let name = CString::new(name).unwrap();
+    let calls = function::<unsafe extern "C" fn(*const c_char) -> c_uint>("fake_calls");
+    // SAFETY: the text ends with a zero.
+    unsafe { calls(name.as_ptr()) }
+}
+
+/// How often this thread has called any function.
+pub(crate) fn all_calls() -> u32 {
+    let calls = function::<unsafe extern "C" fn() -> c_uint>("fake_all_calls");
+    // SAFETY: takes nothing.
+    unsafe { calls() }
+}
+
+/// The device is of another generation in this thread, while this lives.
+pub(crate) struct OfGeneration;
+
+impl OfGeneration {
+    pub(crate) fn new(capability: i32, newest_ptx: f64) -> Self {
+        generation(capability, newest_ptx);
+        Self
+    }
+}
+
+impl Drop for OfGeneration {
+    fn drop(&mut self) {
+        generation(90, 9.0);
+    }
+}
+
+fn generation(capability: i32, newest_ptx: f64) {
+    let generation = function::<unsafe extern "C" fn(c_int, c_double)>("fake_device");
+    // SAFETY: takes two numbers.
+    unsafe { generation(capability, newest_ptx) };
+}

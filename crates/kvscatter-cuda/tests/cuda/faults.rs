@@ -1,0 +1,200 @@
+//! Every call of the driver may fail, and says which one it was. Only with the tests' own driver, which fails when it is
+//! asked to; what would poison a device's context is done in a context of its own.
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::ptr::null_mut;
+
+use kvscatter_cuda::{Cuda, DeviceBuffer, Error, Indices, Pair, Stream as OfCaller};
+
+use crate::device::{Failure, Handle, device, functions, path};
+use crate::fake::{Failing, OfGeneration, is_fake};
+use crate::rig::{Rig, geometry};
+
+const OUT_OF_MEMORY: Failure = 2;
+const INVALID_HANDLE: Failure = 400;
+const ILLEGAL_ADDRESS: Failure = 700;
+
+fn fresh() -> Result<Cuda, Error> {
+    // SAFETY: the tests' own driver.
+    unsafe { Cuda::load_from(Path::new(&path())) }
+}
+
+/// The driver's answer, however deep it lies.
+fn failed(call: &str, result: Result<(), Error>) {
+    let found = match result {
+        Err(Error::Driver { call, code, name, .. }) => (call, code, name),
+        other => panic!("{other:?} instead of a failure of {call}"),
+    };
+    assert_eq!(found, (found.0, OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY".to_owned()));
+    assert_eq!(found.0, call);
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn every_failure_names_the_call() {
+    if !is_fake() {
+        return;
+    }
+    let rig = Rig::new(1);
+    let write = rig.write();
+    let with = |call: &'static str, act: &dyn Fn() -> Result<(), Error>| {
+        let _failing = Failing::of(call, OUT_OF_MEMORY);
+        failed(call, act());
+    };
+    with("cuInit", &|| fresh().map(drop));
+    let cuda = fresh().unwrap();
+    with("cuDriverGetVersion", &|| cuda.driver_version().map(drop));
+    for call in ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"] {
+        with(call, &|| cuda.set_device(0));
+    }
+    for call in ["cuCtxGetCurrent", "cuModuleGetFunction", "cuCtxGetDevice", "cuDeviceGetAttribute"] {
+        with(call, &|| cuda.prepare(&geometry(), &rig.pairs()).map(drop));
+    }
+    with("cuLaunchKernel", &|| rig.launch(&write));
+    rig.stream.synchronize();
+    rig.assert_written(&[]);
+    // SAFETY: the status is memory of the context.
+    with("cuMemsetD8Async", &|| unsafe { cuda.clear(rig.status(), rig.of_caller()) });
+    with("cuMemcpyDtoH_v2", &|| rig.check(&write));
+    // SAFETY: as above.
+    with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
+
+    let unknown = {
+        let _failing = Failing::of("cuLaunchKernel", 12_345);
+        rig.launch(&write).unwrap_err()
+    };
+    assert_eq!(unknown.to_string(), "cuLaunchKernel: unknown (12345): unknown");
+    assert!(matches!(cuda.set_device(1), Err(Error::Driver { call: "cuDeviceGet", code: 101, .. })));
+    rig.launch(&write).unwrap();
+    rig.stream.synchronize();
+}
+
+/// Machine code where there is some for the device, otherwise PTX, otherwise both answers.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn devices_of_every_generation_get_what_they_can_run() {
+    if !is_fake() {
+        return;
+    }
+    let rig = Rig::new(2);
+    let prepared = |capability, newest_ptx| {
+        let _generation = OfGeneration::new(capability, newest_ptx);
+        fresh().unwrap().prepare(&geometry(), &rig.pairs())
+    };
+    // Machine code, so that a driver that is as old as the device will do.
+    for (capability, newest_ptx) in
+        [(80, 7.0), (86, 7.1), (89, 7.8), (90, 7.8), (100, 8.6), (103, 8.6), (120, 8.7)]
+    {
+        assert!(prepared(capability, newest_ptx).is_ok(), "{capability}");
+    }
+    for capability in [75, 110, 130] {
+        let write = prepared(capability, 9.0).unwrap();
+        assert_eq!(rig.run(&write, [0, 3]).bad_samples, 0, "{capability}");
+    }
+    for (capability, newest_ptx, code) in [(70, 9.0, 209), (75, 6.2, 222)] {
+        let refused = prepared(capability, newest_ptx);
+        let Err(Error::Kernels { machine_code, ptx }) = refused else { panic!("{refused:?}") };
+        assert!(matches!(*machine_code, Error::Driver { call: "cuModuleLoadData", code: 209, .. }));
+        assert!(matches!(*ptx, Error::Driver { call: "cuModuleLoadData", code: found, .. } if found == code));
+    }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn without_a_driver_there_is_an_error() {
+    // SAFETY: there is no such file.
+    let missing = unsafe { Cuda::load_from(Path::new("/nowhere/libcuda.so.1")) };
+    assert!(
+        matches!(&missing, Err(Error::NoDriver { library, .. }) if library.starts_with("/nowhere")),
+        "{missing:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn without_a_context_nothing_is_prepared() {
+    let rig = Rig::new(1);
+    let device = device();
+    device.functions.cuCtxSetCurrent(null_mut()).unwrap();
+    let refused = fresh().unwrap().prepare(&geometry(), &rig.pairs());
+    device.make_current();
+    assert!(matches!(refused, Err(Error::NoContext)), "{refused:?}");
+}
+
+/// A context of its own for this thread, which is destroyed in the end.
+struct OwnContext(Handle);
+
+impl OwnContext {
+    fn new() -> Self {
+        let mut context = null_mut();
+        functions().cuCtxCreate_v2(&raw mut context, 0, 0).unwrap();
+        Self(context)
+    }
+}
+
+impl Drop for OwnContext {
+    fn drop(&mut self) {
+        functions().cuCtxDestroy_v2(self.0).unwrap();
+        device();
+    }
+}
+
+/// Functions belong to the context in which they were loaded.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_write_of_another_context_is_the_drivers_error() {
+    if !is_fake() {
+        return;
+    }
+    let rig = Rig::new(1);
+    let write = rig.write();
+    let own = OwnContext::new();
+    let launched = rig.launch(&write);
+    drop(own);
+    assert!(
+        matches!(launched, Err(Error::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
+        "{launched:?}"
+    );
+}
+
+/// What is no stream is the driver's to find.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_stream_that_is_none_is_the_drivers_error() {
+    if !is_fake() {
+        return;
+    }
+    let rig = Rig::new(1);
+    let write = rig.write();
+    let none = OfCaller::new(0x1234 as *mut c_void);
+    // SAFETY: the tests' own driver refuses what is no stream.
+    let launched = unsafe { write.launch(none, &rig.indices(), None) };
+    assert!(
+        matches!(launched, Err(Error::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
+        "{launched:?}"
+    );
+}
+
+/// Memory that is nobody's stops the kernel, not the process; the context's later calls say so.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
+    if !is_fake() {
+        return;
+    }
+    let own = OwnContext::new();
+    let pair = Pair { cache: DeviceBuffer::new(0x1000, 64), update: DeviceBuffer::new(0x2000, 16) };
+    let write = fresh().unwrap().prepare(&geometry(), &[pair]).unwrap();
+    let mut stream = null_mut();
+    let functions = functions();
+    functions.cuStreamCreate(&raw mut stream, 1).unwrap();
+    let launch = || {
+        // SAFETY: the tests' own driver follows no address that it has not given out.
+        unsafe { write.launch(OfCaller::new(stream), &Indices::zero(), None) }
+    };
+    launch().unwrap();
+    assert_eq!(functions.cuStreamSynchronize(stream), Err(ILLEGAL_ADDRESS));
+    assert!(matches!(launch(), Err(Error::Driver { call: "cuLaunchKernel", code: ILLEGAL_ADDRESS, .. })));
+    drop(own);
+}

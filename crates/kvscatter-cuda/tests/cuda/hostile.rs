@@ -1,0 +1,210 @@
+//! Addresses and lists that no launch may be made with: refused by the host, before the driver is asked for anything.
+
+use kvscatter::spec::ascend::KvCacheOperation;
+use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::{Argument, ElementType, Error as CoreError};
+use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, List, Pair, Status, Triple};
+
+use crate::device::Memory;
+use crate::fake::{calls, is_fake};
+use crate::host::cuda;
+use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, geometry};
+
+const CACHE: usize = SAMPLES * SLOTS * ROW;
+const UPDATE: usize = SAMPLES * ROW;
+
+/// Buffers at these addresses: nothing follows them.
+fn prepared(pairs: &[(u64, usize, u64, usize)]) -> Result<(), Error> {
+    let buffers = |&(cache, cache_bytes, update, update_bytes): &(u64, usize, u64, usize)| Pair {
+        cache: DeviceBuffer::new(cache, cache_bytes),
+        update: DeviceBuffer::new(update, update_bytes),
+    };
+    cuda().prepare(&geometry(), &pairs.iter().map(buffers).collect::<Vec<_>>()).map(drop)
+}
+
+fn refused(result: Result<(), Error>) -> CoreError {
+    match result {
+        Err(Error::Write(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn buffers_that_are_missing_or_short_are_refused() {
+    let is_null = |error| matches!(error, CoreError::NullBuffer { .. });
+    assert!(is_null(refused(prepared(&[(0, CACHE, 0x9000, UPDATE)]))));
+    assert!(is_null(refused(prepared(&[(0x1000, CACHE, 0, UPDATE)]))));
+    assert!(is_null(refused(prepared(&[(0x1000, CACHE, 0x9000, UPDATE), (0, CACHE, 0x9000, UPDATE)]))));
+    let short = |argument, got, want| CoreError::BufferLength { argument, buffer: 0, got, want };
+    assert_eq!(
+        refused(prepared(&[(0x1000, CACHE - 1, 0x9000, UPDATE)])),
+        short(Argument::PastCache, CACHE - 1, CACHE)
+    );
+    assert_eq!(
+        refused(prepared(&[(0x1000, CACHE, 0x9000, UPDATE - 1)])),
+        short(Argument::Update, UPDATE - 1, UPDATE)
+    );
+    prepared(&[(0x1000, 2 * CACHE, 0x9000, 2 * UPDATE)]).unwrap();
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn buffers_that_overlap_are_refused() {
+    let is_overlap = |error| matches!(error, CoreError::Overlap { .. });
+    let (cache, update) = (CACHE as u64, UPDATE as u64);
+    for by in 1..cache + update {
+        let at = 0x1000 - update + by;
+        assert!(is_overlap(refused(prepared(&[(0x1000, CACHE, at, UPDATE)]))), "{by}");
+    }
+    for by in 1..2 * cache {
+        let at = 0x1000 - cache + by;
+        let pairs = [(0x1000, CACHE, 0x9000, UPDATE), (at, CACHE, 0xA000, UPDATE)];
+        assert!(is_overlap(refused(prepared(&pairs))), "{by}");
+    }
+    // Side by side, and one update for two caches.
+    prepared(&[(0x1000, CACHE, 0x1000 - update, UPDATE), (0x1000 + cache, CACHE, 0x1000 - update, UPDATE)])
+        .unwrap();
+
+    let triple = |present, past, update| Triple {
+        present: DeviceBuffer::new(present, CACHE),
+        past: DeviceBuffer::new(past, CACHE),
+        update: DeviceBuffer::new(update, UPDATE),
+    };
+    let present = |triple| cuda().prepare_present(&geometry(), &[triple]).map(drop);
+    assert!(is_overlap(refused(present(triple(0x1000, 0x1000, 0x9000)))));
+    assert!(is_overlap(refused(present(triple(0x1000, 0x1000 + cache - 1, 0x9000)))));
+    assert!(is_overlap(refused(present(triple(0x1000, 0x2000, 0x1000 - 1)))));
+    present(triple(0x1000, 0x1000 + cache, 0x9000)).unwrap();
+}
+
+/// At the end of what 64 bits can count.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn buffers_behind_the_last_address_do_not_wrap() {
+    let last = (u64::MAX - 3, CACHE, 0x1000, UPDATE);
+    prepared(&[last, (0x2000, CACHE, 0x10, UPDATE)]).unwrap();
+    let overlap = refused(prepared(&[last, (u64::MAX - 60, CACHE, 0x10, UPDATE)]));
+    assert!(matches!(overlap, CoreError::Overlap { .. }), "{overlap:?}");
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn lists_that_a_device_cannot_read_are_refused() {
+    let rig = Rig::new(2);
+    let write = rig.write();
+    let at = rig.starts.address;
+    let before = is_fake().then(|| calls("cuLaunchKernel"));
+    for address in [0, at + 4, at + 1] {
+        let refused = rig.launch_with(&write, &Indices::new(DeviceList::i64(address, SAMPLES)));
+        assert!(
+            matches!(refused, Err(Error::Address { list: List::Starts, alignment: 8, .. })),
+            "{refused:?}"
+        );
+    }
+    let lengths = |address| rig.indices().lengths(DeviceList::i32(address, SAMPLES));
+    for address in [0, at + 2] {
+        let refused = rig.launch_with(&write, &lengths(address));
+        assert!(
+            matches!(refused, Err(Error::Address { list: List::Lengths, alignment: 4, .. })),
+            "{refused:?}"
+        );
+    }
+    for address in [0, 4, 12] {
+        let refused = Status::at(address);
+        assert!(
+            matches!(refused, Err(Error::Address { list: List::Status, alignment: 8, .. })),
+            "{refused:?}"
+        );
+    }
+    // A list that the launch would overwrite while it reads it.
+    let cache = rig.caches[1].address;
+    for address in [cache, cache + CACHE as u64 - 8] {
+        let refused = rig.launch_with(&write, &Indices::new(DeviceList::i64(address, SAMPLES)));
+        assert!(matches!(refused, Err(Error::Overlap { list: List::Starts, pair: 1 })), "{refused:?}");
+    }
+    if let Some(before) = before {
+        assert_eq!(calls("cuLaunchKernel"), before);
+    }
+    let narrow = Memory::of_i32(&[0, 1, 2]);
+    rig.launch_with(&write, &Indices::new(DeviceList::i32(narrow.address + 4, SAMPLES))).unwrap();
+    rig.stream.synchronize();
+    rig.assert_written(&[[Some(1), Some(2)]]);
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn lists_that_an_operator_lacks_or_needs_are_named() {
+    let rig = Rig::new(1);
+    let write = rig.write();
+    let list = DeviceList::i64(rig.starts.address, SAMPLES);
+    let given = |indices: &Indices, list: List| {
+        let refused = rig.launch_with(&write, indices);
+        assert!(
+            matches!(refused, Err(Error::List { list: found, given: true }) if found == list),
+            "{refused:?}"
+        );
+    };
+    given(&rig.indices().spans(list), List::Spans);
+    given(&rig.indices().layer(rig.starts.address), List::Layer);
+    let count = |indices: &Indices, argument: Argument| {
+        let error = refused(rig.launch_with(&write, indices));
+        assert!(matches!(error, CoreError::Count { argument: found, .. } if found == argument), "{error:?}");
+    };
+    count(&Indices::new(DeviceList::i64(rig.starts.address, SAMPLES - 1)), Argument::WriteIndices);
+    count(&rig.indices().lengths(DeviceList::i64(rig.starts.address, SAMPLES + 1)), Argument::Lengths);
+    rig.launch_with(&write, &Indices::zero()).unwrap(); // ONNX: absent write_indices are zeros
+    rig.stream.synchronize();
+    rig.assert_written(&[[Some(0), Some(0)]]);
+
+    let half = ElementType::Float16;
+    let (cache, update) = (Memory::of(&[0; 64]), Memory::of(&[0; 16]));
+    let pairs = [Pair { cache: buffer(&cache), update: buffer(&update) }];
+    let layered = KvCacheOperation::new().prepare(half, &[2, 2], &[1, 2, 4, 2]).unwrap();
+    let layered = cuda().prepare(layered.geometry(), &pairs).unwrap();
+    let missing = rig.launch_with(&layered, &rig.indices().spans(list));
+    assert!(matches!(missing, Err(Error::List { list: List::Layer, given: false })), "{missing:?}");
+    let packed = KvCacheUpdate::new().prepare_packed(half, &[2, 1, 4, 2], &[2, 1, 2]).unwrap();
+    let packed = cuda().prepare(packed.geometry(), &pairs).unwrap();
+    assert!(
+        rig.launch_with(&packed, &rig.indices()).is_err(),
+        "a packed update says how many rows each sample has"
+    );
+    assert!(rig.launch_with(&packed, &Indices::zero()).is_err());
+}
+
+/// Addresses are aligned to nothing that an element would ask for: the kernels then move smaller pieces.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn odd_addresses_are_written_in_smaller_pieces() {
+    for (by, width) in [(0, 8), (8, 8), (4, 4), (2, 2), (1, 1), (12, 4), (3, 1)] {
+        let rig = Rig::new(1);
+        let memory = Memory::of(&[0xEE; 2 * CACHE]);
+        let cache = DeviceBuffer::new(memory.address + by, CACHE);
+        let write = cuda().prepare(&geometry(), &[Pair { cache, update: buffer(&rig.updates[0]) }]).unwrap();
+        assert_eq!(write.width(), Some(width), "{by}");
+        rig.run(&write, [1, 3]);
+        let all = memory.read();
+        let (before, rest) = all.split_at(by as usize);
+        let (cache, after) = rest.split_at(CACHE);
+        assert_eq!(cache, crate::rig::written(0, &[[Some(1), Some(3)]]));
+        assert!(before.iter().chain(after).all(|&byte| byte == 0xEE));
+    }
+}
+
+/// 4-bit rows that straddle bytes are exchanged by words.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn caches_of_half_bytes_are_whole_words() {
+    let write = kvscatter::spec::onnx::TensorScatter::new().axis(1);
+    let write = write.prepare(ElementType::Int4, &[1, 3, 3], &[1, 1, 3]).unwrap(); // 9 elements, 5 bytes
+    let prepare = |address, bytes| {
+        let (cache, update) = (DeviceBuffer::new(address, bytes), DeviceBuffer::new(0x9000, 2));
+        cuda().prepare(write.geometry(), &[Pair { cache, update }]).map(|write| write.width())
+    };
+    assert_eq!(prepare(0x1000, 8).unwrap(), None);
+    for (address, bytes) in [(0x1000, 5), (0x1000, 7), (0x1002, 8), (0x1001, 16)] {
+        let refused = prepare(address, bytes);
+        assert!(matches!(refused, Err(Error::WholeWords { pair: 0, needed: 8, .. })), "{refused:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! A small decoder's caches: `[2 samples, 4 slots, 8 bytes]`, a row for each sample, and as many of them as a test asks for.
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{ElementType, Geometry};
+use kvscatter_cuda::{
+    DeviceBuffer, DeviceList, Error, Indices, Pair, Status, Stream as OfCaller, Triple, Write,
+};
+
+use crate::abi::StatusWords;
+use crate::device::{Memory, Stream};
+use crate::host::cuda;
+use crate::scene::status_of;
+
+pub(crate) const SAMPLES: usize = 2;
+pub(crate) const SLOTS: usize = 4;
+pub(crate) const ROW: usize = 8;
+const OLD: u8 = 0xEE;
+
+pub(crate) fn geometry() -> Geometry {
+    let write = TensorScatter::new().axis(1);
+    let write = write.prepare(ElementType::UInt8, &[SAMPLES, SLOTS, ROW], &[SAMPLES, 1, ROW]).unwrap();
+    write.geometry().clone()
+}
+
+pub(crate) struct Rig {
+    pub(crate) caches: Vec<Memory>,
+    pub(crate) updates: Vec<Memory>,
+    pub(crate) starts: Memory,
+    pub(crate) status: Memory,
+    pub(crate) stream: Stream,
+}
+
+impl Rig {
+    /// Each cache with an update of its own.
+    pub(crate) fn new(caches: usize) -> Self {
+        Self {
+            caches: (0..caches).map(|_| Memory::of(&[OLD; SAMPLES * SLOTS * ROW])).collect(),
+            updates: (0..caches).map(|number| Memory::of(&update(number))).collect(),
+            starts: Memory::of_i64(&[0; SAMPLES]),
+            status: Memory::of(&[0; size_of::<StatusWords>()]),
+            stream: Stream::new(),
+        }
+    }
+
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
+        let pairs = self.caches.iter().zip(&self.updates);
+        pairs.map(|(cache, update)| Pair { cache: buffer(cache), update: buffer(update) }).collect()
+    }
+
+    pub(crate) fn write(&self) -> Write {
+        cuda().prepare(&geometry(), &self.pairs()).unwrap()
+    }
+
+    /// The functional form, with the caches as the past of every present.
+    pub(crate) fn present(&self, presents: &[Memory]) -> Write {
+        let triples = presents.iter().zip(self.pairs());
+        let triples = triples.map(|(present, Pair { cache, update })| Triple {
+            present: buffer(present),
+            past: cache,
+            update,
+        });
+        cuda().prepare_present(&geometry(), &triples.collect::<Vec<_>>()).unwrap()
+    }
+
+    pub(crate) fn indices(&self) -> Indices {
+        Indices::new(DeviceList::i64(self.starts.address, SAMPLES))
+    }
+
+    pub(crate) fn of_caller(&self) -> OfCaller {
+        OfCaller::new(self.stream.0)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status::at(self.status.address).unwrap()
+    }
+
+    pub(crate) fn launch(&self, write: &Write) -> Result<(), Error> {
+        self.launch_with(write, &self.indices())
+    }
+
+    pub(crate) fn launch_with(&self, write: &Write, indices: &Indices) -> Result<(), Error> {
+        // SAFETY: everything is memory of this rig, which lives until its stream has been waited for, as large as it is
+        // said to be; tests that lie about addresses say only what the host code refuses.
+        unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
+    }
+
+    /// Launches with these starts, and waits.
+    pub(crate) fn run(&self, write: &Write, starts: [i64; SAMPLES]) -> StatusWords {
+        self.starts.fill(&starts.map(i64::to_ne_bytes).concat());
+        self.launch(write).unwrap();
+        self.stream.synchronize();
+        status_of(&self.status)
+    }
+
+    pub(crate) fn check(&self, write: &Write) -> Result<(), Error> {
+        // SAFETY: as above.
+        unsafe { write.check(self.status(), &self.indices()) }
+    }
+
+    /// Holds every cache against these starts, written one after the other; `None` where a sample stays as it is.
+    pub(crate) fn assert_written(&self, starts: &[[Option<usize>; SAMPLES]]) {
+        for (number, cache) in self.caches.iter().enumerate() {
+            assert_eq!(cache.read(), written(number, starts), "cache {number}");
+        }
+    }
+}
+
+/// A cache after such writes.
+pub(crate) fn written(number: usize, starts: &[[Option<usize>; SAMPLES]]) -> Vec<u8> {
+    let mut cache = vec![OLD; SAMPLES * SLOTS * ROW];
+    for (sample, slot) in starts.iter().flat_map(|starts| starts.iter().enumerate()) {
+        if let Some(slot) = slot {
+            let row = update(number)[sample * ROW..][..ROW].to_vec();
+            cache[(sample * SLOTS + slot) * ROW..][..ROW].copy_from_slice(&row);
+        }
+    }
+    cache
+}
+
+fn update(number: usize) -> Vec<u8> {
+    (0..SAMPLES * ROW).map(|at| (number * 7 + at) as u8).collect()
+}
+
+pub(crate) fn buffer(memory: &Memory) -> DeviceBuffer {
+    DeviceBuffer::new(memory.address, memory.bytes)
+}
