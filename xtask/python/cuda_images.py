@@ -40,6 +40,8 @@ PTX_VERSION = "6.3"
 #: Tells which bytes of a vector are used; to ptxas a hint, which older ones do not know.
 PTX_HINT = re.compile(r'\t\.pragma "used_bytes_mask \d+";\n')
 
+DIVISION = re.compile(r"\b(?:div|rem)\.")
+
 
 def build(folder: pathlib.Path) -> None:
     """Images and `made-by.txt` in `folder`. By relative paths, so that no image tells where it was made."""
@@ -116,22 +118,37 @@ def look_through(folder: pathlib.Path) -> list[str]:
 def faults_of(kernel: machine_code.Kernel) -> list[str]:
     """What is wrong with a kernel."""
     faults = []
-    if kernel.local_bytes or kernel.named("LDL") or kernel.named("STL"):
+    if kernel.local_bytes or kernel.places("LDL") or kernel.places("STL"):
         faults.append(f"keeps {kernel.local_bytes} bytes of a thread in local memory")
-    # A 64-bit division is a call: a start that is within its ring must not need one.
-    reached = kernel.reached_without_a_call()
-    faults += [
-        f"cannot write without a call: {each.name} at {each.address:#x}"
-        for each in kernel.code
-        if each.is_store and each.address not in reached
-    ]
     if kernel.name.endswith("_16"):
-        loads, stores = kernel.named("LDG.E.128"), kernel.named("STG.E.128")
+        loads, stores = kernel.places("LDG.E.128"), kernel.places("STG.E.128")
         if not loads or not stores:
             faults.append(f"has {len(loads)} LDG.E.128 and {len(stores)} STG.E.128")
         elif kernel.name.startswith("kvscatter_write_") and max(loads) > min(stores):
             faults.append("loads some of the update after it has begun to write")
     return faults
+
+
+def divisions(folder: pathlib.Path) -> list[str]:
+    """What is wrong with the way of rows whose starts need no division, which takes longer than all the rest."""
+    good, any_start = (slots(folder, *options) for options in (["-DIS_GOOD"], []))
+    if not good or not all(DIVISION.search(text) for name, text in any_start.items() if "ring" in name):
+        raise SystemExit("straight.cu: no division is found even where there must be one")
+    faults = [
+        f"{name} of straight.cu divides a good start" for name, text in good.items() if DIVISION.search(text)
+    ]
+    ptx = (folder / "kvscatter.ptx").read_text()
+    # Of 64 bits, that of a start by its ring's capacity, which the compiler also writes in 32.
+    if "div." in ptx or ptx.count("rem.") != 2 * ptx.count("rem.s64"):
+        faults.append(f"{SOURCE} divides by more than the capacity of a ring")
+    return faults
+
+
+def slots(folder: pathlib.Path, *options: str) -> dict[str, str]:
+    """The functions of `straight.cu` in PTX."""
+    ptx = folder / "straight.ptx"
+    run(*PTX, *options, "straight.cu", "-o", str(ptx))
+    return dict(re.findall(r"^\.visible \.entry (straight_\w+)(.*?)^}", ptx.read_text(), flags=re.M | re.S))
 
 
 def compare(folder: pathlib.Path) -> list[str]:
@@ -160,7 +177,7 @@ if __name__ == "__main__":
     built = given.folder.resolve()
     built.mkdir(parents=True, exist_ok=True)
     build(built)
-    if faults := look_through(built):
+    if faults := look_through(built) + divisions(built):
         raise SystemExit("\n".join(faults))
     if not given.check:
         replace(built)
