@@ -247,7 +247,8 @@ impl Kernels {
 }
 
 impl Stream {
-    /// The stream that a library has made; null is the legacy default stream.
+    /// The stream that a library has made. Null and 1 are the legacy default stream, 2 is the default stream of each
+    /// thread, as everywhere in CUDA.
     #[must_use]
     pub fn new(raw: *mut c_void) -> Self {
         Self(Handle::new(raw))

@@ -70,3 +70,8 @@ const _: () = {
     shared_by_threads::<Cuda>();
     shared_by_threads::<Write>();
 };
+
+/// The page's examples are tested with the crate's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/cuda.md")]
+struct Page;

@@ -99,7 +99,7 @@ impl Write {
     /// # Safety
     /// * The context that was current when this was prepared is current, and the stream belongs to it.
     /// * Until the launch has run, every buffer of this write, every list and the status is memory of that context, as
-    ///   large as it was said to be; nothing else writes to any of them, and nothing else reads the caches.
+    ///   large as it was said to be; nothing else writes to any of them, and nothing else reads what is written.
     /// * For a graph: the same, whenever it runs.
     pub unsafe fn launch(
         &self,

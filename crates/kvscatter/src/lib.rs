@@ -38,6 +38,9 @@
 //!    many caches, all or none, [`into_present`](WritePlan::into_present) in ONNX's functional form. Or it
 //!    hands out its [blocks](WritePlan::for_each), for a backend of your own.
 //!
+//! A backend that reads its positions itself, on a device, has no plan. It takes [`Loops`] and [`Lists`] from the
+//! [`Geometry`], has it check addresses and counts, and asks it for the error of a value it has found: [`Refused`].
+//!
 //! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, `half::f16`);
 //! `*_bytes` methods take raw little-endian bytes, with 4-bit types packed two to a byte, first element in the
 //! low nibble; `*_cloned` methods move whole values, such as strings. Either side may be strided: see

@@ -92,3 +92,65 @@ impl Geometry {
         Ok(want)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ListLengths, Lists};
+    use crate::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
+    use crate::{Argument, ElementType, Error};
+
+    const HALF: ElementType = ElementType::Float16;
+
+    fn lengths(starts: usize, spans: Option<usize>) -> ListLengths {
+        ListLengths { starts: Some(starts), spans, lengths: None }
+    }
+
+    #[test]
+    fn padded_updates_have_starts_and_no_rows() {
+        let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]).unwrap();
+        let onnx = onnx.geometry();
+        assert_eq!((onnx.lists(), onnx.span_limits()), (Lists::Starts, (3, 3)));
+        assert_eq!(onnx.check_counts(lengths(2, None)), Ok(2));
+        assert_eq!(onnx.check_counts(ListLengths::default()), Ok(2), "absent starts are 0");
+        let count = |argument, got, want| Err(Error::Count { argument, got, want });
+        assert_eq!(onnx.check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
+        assert_eq!(onnx.check_counts(lengths(2, Some(2))), count(Argument::Update, 2, 0));
+        let long = ListLengths { lengths: Some(1), ..lengths(2, None) };
+        assert_eq!(onnx.check_counts(long), count(Argument::Lengths, 1, 2));
+
+        let tensorrt = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
+        let absent = tensorrt.geometry().check_counts(ListLengths::default());
+        assert_eq!(absent, count(Argument::TensorRtWriteIndices, 0, 1));
+    }
+
+    #[test]
+    fn packed_updates_have_as_many_samples_as_their_lists_say() {
+        let totals = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]).unwrap();
+        let totals = totals.geometry();
+        assert_eq!((totals.lists(), totals.span_limits()), (Lists::RunningTotals, (0, 5)));
+        assert_eq!(totals.check_counts(lengths(2, Some(3))), Ok(2));
+        assert_eq!(
+            totals.check_counts(lengths(4, Some(5))),
+            Err(Error::BatchTooLarge { cache: 3, update: 4 })
+        );
+        let count = |argument, got, want| Err(Error::Count { argument, got, want });
+        assert_eq!(totals.check_counts(lengths(2, None)), count(Argument::UpdateLengths, 0, 3));
+        assert_eq!(totals.check_counts(lengths(2, Some(4))), count(Argument::TensorRtWriteIndices, 2, 3));
+    }
+
+    #[test]
+    fn ascend_has_a_number_for_every_sample_of_the_cache() {
+        let count = |argument, got, want| Err(Error::Count { argument, got, want });
+        for (new_kv, limits) in
+            [(&[4_usize, 2][..], (1, 5)), (&[3, 2, 1, 2], (2, 2)), (&[3, 0, 1, 2], (1, 0))]
+        {
+            let write = KvCacheOperation::new().prepare(HALF, new_kv, &[2, 3, 5, 2]).unwrap();
+            let ends = write.geometry();
+            assert_eq!((ends.lists(), ends.span_limits()), (Lists::Ends, limits));
+            assert_eq!(ends.check_counts(lengths(3, Some(3))), Ok(3));
+            assert_eq!(ends.check_counts(lengths(2, Some(2))), count(Argument::TokenOffset, 2, 3));
+            assert_eq!(ends.check_counts(lengths(3, Some(2))), count(Argument::SeqLen, 2, 3));
+            assert_eq!(ends.check_counts(lengths(3, None)), count(Argument::SeqLen, 0, 3));
+        }
+    }
+}

@@ -103,6 +103,7 @@ mod tests {
     use crate::{Block, ElementType, Layout};
 
     /// Every element that moves: where it goes and where it comes from.
+    #[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
     fn moved(loops: &Loops, layer: isize, starts: &[usize]) -> Vec<(isize, isize)> {
         let mut around: Vec<(isize, isize)> = [(0, 0)].into();
         for by in &loops.around {
@@ -131,6 +132,7 @@ mod tests {
         moved
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
     fn of_blocks(visit: impl FnOnce(&mut dyn FnMut(&Block))) -> Vec<(isize, isize)> {
         let mut moved = Vec::new();
         visit(&mut |block| {
