@@ -11,7 +11,8 @@ pub(crate) fn is_fake() -> bool {
     has("fake_fail")
 }
 
-fn has(name: &str) -> bool {
+/// Whether the driver has this function.
+pub(crate) fn has(name: &str) -> bool {
     // SAFETY: only looked for.
     let found: Result<Symbol<'_, unsafe extern "C" fn()>, _> = unsafe { library().get(name) };
     found.is_ok()

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use kvscatter_cuda::{Cuda, DeviceBuffer, Error, Indices, Pair, Stream as OfCaller};
 
 use crate::device::{Failure, Handle, device, functions, path};
-use crate::fake::{Failing, OfGeneration, is_fake};
+use crate::fake::{Failing, OfGeneration, has, is_fake};
 use crate::rig::{Rig, geometry};
 
 const OUT_OF_MEMORY: Failure = 2;
@@ -48,7 +48,9 @@ fn every_failure_names_the_call() {
     for call in ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"] {
         with(call, &|| cuda.set_device(0));
     }
-    for call in ["cuCtxGetCurrent", "cuModuleGetFunction", "cuCtxGetDevice", "cuDeviceGetAttribute"] {
+    let every = ["cuCtxGetCurrent", "cuModuleGetFunction", "cuCtxGetDevice", "cuDeviceGetAttribute"];
+    let newer = ["cuCtxGetId", "cuFuncLoad"].into_iter().filter(|name| has(name));
+    for call in every.into_iter().chain(newer) {
         with(call, &|| cuda.prepare(&geometry(), &rig.pairs()).map(drop));
     }
     with("cuLaunchKernel", &|| rig.launch(&write));
@@ -156,6 +158,26 @@ fn a_write_of_another_context_is_the_drivers_error() {
         matches!(launched, Err(Error::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
         "{launched:?}"
     );
+}
+
+/// A context may lie where another one lay, whose functions are gone.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_context_where_another_one_lay_loads_the_kernels_again() {
+    if !is_fake() || !has("cuCtxGetId") {
+        return;
+    }
+    let (rig, cuda) = (Rig::new(1), fresh().unwrap());
+    for slot in 0..3 {
+        let own = OwnContext::new();
+        let (write, mut stream) = (cuda.prepare(&geometry(), &rig.pairs()).unwrap(), null_mut());
+        functions().cuStreamCreate(&raw mut stream, 1).unwrap();
+        // SAFETY: memory of the tests' own driver belongs to all contexts.
+        unsafe { write.launch(OfCaller::new(stream), &Indices::zero(), None) }.unwrap();
+        functions().cuStreamSynchronize(stream).unwrap();
+        drop(own);
+        rig.assert_written(&vec![[Some(0), Some(0)]; slot + 1]);
+    }
 }
 
 /// What is no stream is the driver's to find.

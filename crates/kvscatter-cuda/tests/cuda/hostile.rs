@@ -76,6 +76,11 @@ fn buffers_that_overlap_are_refused() {
     assert!(is_overlap(refused(present(triple(0x1000, 0x1000 + cache - 1, 0x9000)))));
     assert!(is_overlap(refused(present(triple(0x1000, 0x2000, 0x1000 - 1)))));
     present(triple(0x1000, 0x1000 + cache, 0x9000)).unwrap();
+    // Each present is written whole, so that it lies in nothing that another one is made from, either.
+    for second in [triple(0x1000, 0x4000, 0x9000), triple(0x5000, 0x1000 + cache - 1, 0x9000)] {
+        let both = cuda().prepare_present(&geometry(), &[triple(0x1000, 0x3000, 0x9000), second]);
+        assert!(matches!(both, Err(Error::Presents { triple, with }) if triple + with == 1), "{both:?}");
+    }
 }
 
 /// At the end of what 64 bits can count.

@@ -1,13 +1,14 @@
 //! A launch of one kernel, as the host code makes it, but with any number of threads and blocks.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::fs;
 use std::path::Path;
 use std::ptr::{from_ref, null_mut};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
-use crate::device::{Failure, Handle, Stream, device};
+use crate::device::{Failure, Handle, Stream, device, library};
 
 /// A checked-in image, with the zero that text ends with.
 pub(crate) fn image(name: &str) -> Vec<u8> {
@@ -114,9 +115,22 @@ fn pointer<T>(value: &T) -> Handle {
     from_ref(value).cast::<c_void>().cast_mut()
 }
 
-/// A kernel of the one module, which stays.
-fn function(name: &str) -> Handle {
+/// A kernel of the one module, which stays, with its code on the device: that cannot be brought there while a stream
+/// captures.
+pub(crate) fn function(name: &str) -> Handle {
+    static LOADED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+    let mut loaded = LOADED.lock().unwrap();
+    *loaded.entry(name.to_owned()).or_insert_with(|| load(name) as usize) as Handle
+}
+
+fn load(name: &str) -> Handle {
     static MODULE: OnceLock<usize> = OnceLock::new();
     let module = MODULE.get_or_init(|| device().module(&image("kvscatter.ptx")).unwrap() as usize);
-    device().function(*module as Handle, name).unwrap()
+    let function = device().function(*module as Handle, name).unwrap();
+    // SAFETY: newer drivers have it, with this type.
+    if let Ok(load) = unsafe { library().get::<unsafe extern "C" fn(Handle) -> Failure>("cuFuncLoad") } {
+        // SAFETY: the driver has just given this function out.
+        assert_eq!(unsafe { load(function) }, 0);
+    }
+    function
 }

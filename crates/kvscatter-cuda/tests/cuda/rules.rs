@@ -41,6 +41,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let (cache, update) = (Memory::of(&[0; 4]), Memory::of(&[1]));
+        launch::function("kvscatter_write_1");
         Self { cache, update, starts: Memory::of_i64(&[0]), stream: Stream::new() }
     }
 

@@ -73,6 +73,7 @@ struct Function {
     Context* context;
     Module* module;
     const Kernel* kernel;
+    bool is_loaded; // on the device, which an older driver does with the module
 };
 struct Stream {
     Context* context;
@@ -111,11 +112,19 @@ struct Handles {
     bool remove(const void* handle) { return all.erase(handle); }
 };
 
+// Built as a driver of CUDA 11, some functions are missing.
+#ifdef KVSCATTER_OLD_DRIVER
+constexpr bool IS_LAZY = false;
+#else
+constexpr bool IS_LAZY = true;
+#endif
+
 struct Driver {
     std::mutex mutex;
     bool is_initialised = false;
     unsigned long long contexts_made = 0;
     Handles<Context> contexts;
+    std::unique_ptr<Context> destroyed; // where the next context will lie
     Handles<Module> modules;
     Handles<Function> functions;
     Handles<Stream> streams;
@@ -333,6 +342,7 @@ int cuCtxGetDevice(int* device) {
     return SUCCESS;
 }
 
+#ifndef KVSCATTER_OLD_DRIVER
 int cuCtxGetId(Context* context, unsigned long long* number) {
     ENTER(false);
     Context* found = driver.contexts.find(context ? context : current);
@@ -340,15 +350,19 @@ int cuCtxGetId(Context* context, unsigned long long* number) {
     *number = found->number;
     return SUCCESS;
 }
+#endif
 
 int cuCtxCreate_v2(Context** context, unsigned, int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;
-    *context = current = driver.contexts.add({++driver.contexts_made, SUCCESS});
+    if (!driver.destroyed) driver.destroyed = std::make_unique<Context>();
+    *driver.destroyed = {++driver.contexts_made, SUCCESS};
+    *context = current = driver.destroyed.get();
+    driver.contexts.all[current] = std::move(driver.destroyed);
     return SUCCESS;
 }
 
-// With everything that was made in it.
+// With everything that was made in it. The next context has the same address.
 int cuCtxDestroy_v2(Context* context) {
     ENTER(false);
     if (!driver.contexts.find(context)) return INVALID_CONTEXT;
@@ -360,6 +374,7 @@ int cuCtxDestroy_v2(Context* context) {
     forget(driver.modules);
     forget(driver.streams);
     driver.default_streams.erase(context);
+    driver.destroyed = std::move(driver.contexts.all[context]);
     driver.contexts.remove(context);
     if (current == context) current = nullptr;
     return SUCCESS;
@@ -398,6 +413,8 @@ int cuModuleLoadData(Module** module, const void* bytes) {
 int cuModuleUnload(Module* module) {
     ENTER();
     REFUSE_WHILE_CAPTURING();
+    for (auto each = driver.functions.all.begin(); each != driver.functions.all.end();)
+        each = each->second->module == module ? driver.functions.all.erase(each) : std::next(each);
     return driver.modules.remove(module) ? SUCCESS : INVALID_HANDLE;
 }
 
@@ -406,9 +423,24 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
     if (!driver.modules.find(module)) return INVALID_HANDLE;
     const Kernel* kernel = kernel_named(name);
     if (!kernel || !module->image.has(name)) return NOT_FOUND;
-    *function = driver.functions.add({module->context, module, kernel});
+    for (auto& [_, known] : driver.functions.all)
+        if (known->module == module && known->kernel == kernel) {
+            *function = known.get();
+            return SUCCESS;
+        }
+    *function = driver.functions.add({module->context, module, kernel, !IS_LAZY});
     return SUCCESS;
 }
+
+#ifndef KVSCATTER_OLD_DRIVER
+int cuFuncLoad(Function* function) {
+    ENTER();
+    REFUSE_WHILE_CAPTURING();
+    if (!driver.functions.find(function)) return INVALID_HANDLE;
+    function->is_loaded = true;
+    return SUCCESS;
+}
+#endif
 
 // ---- Memory. ----
 
@@ -497,12 +529,16 @@ int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
     static constexpr unsigned MOST_THREADS = 256; // __launch_bounds__ of every kernel
     static constexpr unsigned MOST_Y = 65535, MOST_X = 0x7FFFFFFF;
     Function* found = driver.functions.find(function);
-    if (!found || found->context != current || !driver.modules.find(found->module)) return INVALID_HANDLE;
+    if (!found || found->context != current) return INVALID_HANDLE;
     if (!grid_x || !grid_y || grid_z != 1 || grid_x > MOST_X || grid_y > MOST_Y) return INVALID_VALUE;
     const unsigned long long threads = (unsigned long long)block_x * block_y * block_z;
     if (!threads || block_x > MOST_THREADS || block_y > MOST_THREADS || block_z != 1 || threads > MOST_THREADS)
         return INVALID_VALUE;
     if (shared_bytes || !arguments || extra) return INVALID_VALUE;
+    if (!found->is_loaded) {
+        REFUSE_WHILE_CAPTURING(); // Loading it now allocates.
+        found->is_loaded = true;
+    }
     auto launch = std::make_shared<Launch>(found->kernel, Dim3{grid_x, grid_y, 1}, Dim3{block_x, block_y, 1}, arguments);
     return enqueue(stream, [launch]() -> int {
         {
