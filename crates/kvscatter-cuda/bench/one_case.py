@@ -11,7 +11,7 @@ from memory import Memory
 from ours import Library, Ours, check_contract
 from results import Result
 from timing import Clocks
-from way import Absent, Role, Way
+from way import Role, Way
 
 HOST_ROUNDS = 15
 
@@ -26,7 +26,7 @@ def installed(skipped: MutableMapping[str, str]) -> list[ModuleType]:
     for file in sorted(pathlib.Path(__file__).with_name("peers").glob("with_*.py")):
         try:
             found.append(importlib.import_module(f"peers.{file.stem}"))
-        except (ImportError, OSError) as why:
+        except Exception as why:  # A package that is broken is as good as none.
             skipped[file.stem.removeprefix("with_")] = one_line(why)
     return found
 
@@ -71,7 +71,7 @@ def ways_of(peers: Sequence[ModuleType], memory: Memory, absent: MutableMapping[
     for peer in peers:
         try:
             found.extend(peer.ways(memory))
-        except Absent as why:
+        except Exception as why:  # Absent, or a peer's own: no memory left.
             absent[peer.__name__.removeprefix("peers.with_")] = one_line(why)
     return found
 
