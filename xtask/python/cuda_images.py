@@ -8,6 +8,7 @@ compared. Run by the Python of an environment with what kernels/requirements.txt
 
 import argparse
 import hashlib
+import os
 import pathlib
 import re
 import shlex
@@ -55,9 +56,10 @@ def build(folder: pathlib.Path) -> None:
 
 
 def run(tool: str, *arguments: str) -> None:
-    """Runs a tool of the wheels among the kernels."""
+    """Runs a tool of the wheels among the kernels, with no options but these."""
     print("  $", shlex.join([tool, *arguments]), flush=True)
-    subprocess.run([str(TOOLS / tool), *arguments], check=True, cwd=KERNELS)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NVCC_")}
+    subprocess.run([str(TOOLS / tool), *arguments], check=True, cwd=KERNELS, env=environment)
 
 
 def lower(ptx: str) -> str:
