@@ -93,3 +93,9 @@ def test_the_document_is_rewritten_between_its_markers(tmp_path: pathlib.Path) -
         document.read_text(encoding="utf-8")
         == f"before\n\n{report.BEGIN}\n\nsecond\n\n{report.END}\n\nafter\n"
     )
+
+
+def test_the_page_has_the_markers_once() -> None:
+    page = (pathlib.Path(__file__).parents[4] / "docs" / "cuda.md").read_text(encoding="utf-8")
+    assert page.count(report.BEGIN) == 1
+    assert page.count(report.END) == 1
