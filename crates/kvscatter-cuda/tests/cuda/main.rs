@@ -43,4 +43,6 @@ mod rules;
 #[cfg(test)]
 mod scene;
 #[cfg(test)]
+mod sizes;
+#[cfg(test)]
 mod status;
