@@ -21,7 +21,10 @@ T __ldg(const T* at) {
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 inline int __clz(int number) { return number ? __builtin_clz((unsigned)number) : 32; }
 inline unsigned atomicAdd(unsigned* at, unsigned value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+// What other threads do meanwhile.
+inline thread_local void (*before_exchange)() = nullptr;
 inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
+    if (before_exchange) before_exchange();
     __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }

@@ -56,9 +56,18 @@ pub(crate) fn calls(name: &str) -> u32 {
 
 /// How often this thread has called any function.
 pub(crate) fn all_calls() -> u32 {
-    let calls = function::<unsafe extern "C" fn() -> c_uint>("fake_all_calls");
+    counted("fake_all_calls")
+}
+
+/// Words that kernels have exchanged while this thread waited for them.
+pub(crate) fn exchanges() -> u32 {
+    counted("fake_exchanges")
+}
+
+fn counted(name: &str) -> u32 {
+    let count = function::<unsafe extern "C" fn() -> c_uint>(name);
     // SAFETY: takes nothing.
-    unsafe { calls() }
+    unsafe { count() }
 }
 
 /// The device is of another generation in this thread, while this lives.

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
-use kvscatter_oracle::NegativeIndex;
-use kvscatter_oracle::cases::{Call as Operator, Case, Random, cases};
+use kvscatter_oracle::cases::{
+    Call as Operator, Case, Element, Random, SmallCase, Values, cases, exhaustive, exhaustive_extensions,
+};
+use kvscatter_oracle::{NegativeIndex, Refusal};
 
 use crate::abi::{
     CIRCULAR, CUMULATIVE, Call, FROM_END, Job, LENGTHS_I64, PresentJob, REJECT_NEGATIVE, SKIP_ALL, SPANS_I64,
@@ -30,6 +32,30 @@ fn every_kernel_does_what_the_oracle_does() {
     let of_widths = forms.iter().flat_map(|form| WIDTHS.map(|width| format!("kvscatter_{form}_{width}")));
     for kernel in of_widths.chain(["kvscatter_write_nibbles".to_owned()]) {
         assert!(launched.contains(&kernel), "no case reaches {kernel}");
+    }
+}
+
+/// Every n-th of all calls of a small domain: lengths, starts and policies meet in every way.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn small_calls_do_what_the_oracle_does() {
+    let elements = ["int8", "float16", "uint4"].map(|name| Element::named(name).unwrap());
+    let small = exhaustive().step_by(61).chain(exhaustive_extensions().step_by(53));
+    for (number, SmallCase { call, cache_shape, update_shape }) in small.enumerate() {
+        let nothing = || Values::Bytes(Vec::new());
+        let case = Case {
+            name: format!("{number:05}_small"),
+            expected: Err(Refusal::UpdateLengthsMissing),
+            call,
+            elements: [elements[number % elements.len()]; 2],
+            cache_shape,
+            update_shape,
+            cache: nothing(),
+            update: nothing(),
+        };
+        let random = &mut Random::new(22, number);
+        check_in_place(&case, random);
+        check_functional(&case, random);
     }
 }
 

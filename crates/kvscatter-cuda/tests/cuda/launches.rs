@@ -5,10 +5,12 @@ use std::thread;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
 use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, Pair, Stream as OfCaller};
+use kvscatter_oracle::cases::Random;
+use kvscatter_oracle::nibbles;
 
 use crate::abi::StatusWords;
 use crate::device::{Memory, Stream, device};
-use crate::fake::{all_calls, calls, is_fake};
+use crate::fake::{all_calls, calls, exchanges, is_fake};
 use crate::host::cuda;
 use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, geometry, written};
 use crate::scene::status_of;
@@ -197,6 +199,97 @@ fn a_slot_mapping_leaves_out_what_is_negative() {
         ),
         "{checked:?}"
     );
+}
+
+/// A slot mapping of every width and layout, token by token as it is meant.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn slot_mappings_of_every_width_are_right() {
+    let elements = [
+        ElementType::Complex128,
+        ElementType::Float32,
+        ElementType::Float16,
+        ElementType::Int8,
+        ElementType::Int4,
+    ];
+    for (number, element) in (0..40).flat_map(|round| elements.map(|element| (round, element))).enumerate() {
+        let (random, (_, element)) = (&mut Random::new(51, number), element);
+        let (heads, slots, head) = (random.between(1, 3), random.between(1, 30), random.between(1, 9));
+        let tokens = random.between(0, slots.min(12));
+        let write = TensorScatter::new().axis(2);
+        let (past, new) = ([1, heads, slots, head], [1, heads, tokens, head]);
+        let geometry = write.prepare(element, &past, &new).unwrap().geometry().clone();
+        // Of a slot that two tokens have, either's row may be left.
+        let mut free: Vec<i64> = (0..slots as i64).collect();
+        let mapping = random.many(tokens, |random| match random.below(4) {
+            0 => random.pick(&[-1, i64::MIN, -7]),
+            1 => random.pick(&[slots as i64, i64::MAX]),
+            _ if free.is_empty() => -1,
+            _ => free.remove(random.below(free.len())),
+        });
+        let bits = element.bits().unwrap();
+        let stored = |elements: usize, first: usize| {
+            let numbers = (first..first + elements).map(|at| (at % 251) as u8);
+            if bits == 4 {
+                nibbles::pack(&numbers.collect::<Vec<_>>())
+            } else {
+                numbers.flat_map(|n| vec![n; bits / 8]).collect()
+            }
+        };
+        let (cache_elements, update_elements) = (heads * slots * head, heads * tokens * head);
+        let mut cache: Vec<usize> = (0..cache_elements).collect();
+        for (token, &slot) in mapping.iter().enumerate().filter(|(_, slot)| (0..slots as i64).contains(slot))
+        {
+            for (row, column) in (0..heads).flat_map(|row| (0..head).map(move |column| (row, column))) {
+                cache[(row * slots + slot as usize) * head + column] =
+                    cache_elements + (row * tokens + token) * head + column;
+            }
+        }
+        let words = |mut bytes: Vec<u8>| {
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let expected: Vec<u8> = cache.iter().map(|&from| (from % 251) as u8).collect();
+        let expected = match bits {
+            4 => nibbles::pack(&expected),
+            _ => expected.into_iter().flat_map(|n| vec![n; bits / 8]).collect(),
+        };
+
+        let held = Memory::of(&words(stored(cache_elements, 0)));
+        let update = Memory::of(&stored(update_elements, cache_elements));
+        let write = cuda()
+            .prepare_slots(&geometry, &[Pair { cache: buffer(&held), update: buffer(&update) }])
+            .unwrap();
+        let (rig, list) = (Rig::new(0), Memory::of_i64(&mapping));
+        rig.launch_with(&write, &Indices::new(DeviceList::i64(list.address, tokens))).unwrap();
+        rig.stream.synchronize();
+        assert_eq!(held.read(), words(expected), "{mapping:?} {past:?} {element:?}");
+        let beyond = |slot: &i64| *slot >= slots as i64;
+        let bad = mapping.iter().filter(|slot| beyond(slot)).count() as u32;
+        let first = mapping.iter().position(beyond).map_or((0, 0), |at| (at as u32, mapping[at]));
+        assert_eq!(status_of(&rig.status), status(bad, first.0, first.1));
+    }
+}
+
+/// What rows of a launch have in common is exchanged: a plain store would undo what another thread has put there.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn words_that_rows_share_are_exchanged() {
+    // 3 samples of 5 half bytes: elements 0 to 7 are one word, 8 to 14 another. Rows begin at 0, 5 and 10.
+    let write = TensorScatter::new().axis(1).prepare(ElementType::UInt4, &[3, 1, 5], &[3, 1, 5]).unwrap();
+    let (cache, update) =
+        (Memory::of(&[0; 8]), Memory::of(&[0xBA, 0xDC, 0xFE, 0x21, 0x43, 0x65, 0x87, 0x09]));
+    let pair = Pair { cache: buffer(&cache), update: buffer(&update) };
+    let write = cuda().prepare(write.geometry(), &[pair]).unwrap();
+    let rig = Rig::new(0);
+    let before = is_fake().then(exchanges);
+    rig.launch_with(&write, &Indices::zero()).unwrap();
+    rig.stream.synchronize();
+    assert_eq!(cache.read(), update.read());
+    if let Some(before) = before {
+        // One row in the first word, one in both, one in the second; and again, where one has come in between.
+        assert!((4..=8).contains(&(exchanges() - before)));
+    }
 }
 
 /// No samples, no rows, rows of nothing: nothing is written, nothing is asked of the memory, and indices are checked as on

@@ -130,6 +130,9 @@ impl Dims {
         for (to, from) in loops.iter_mut().zip(around) {
             *to = looped(unit, bits, from.count, [from.cache, from.update])?;
         }
+        if run == 0 {
+            loops[0].count = 0; // Nothing moves: there are no runs either.
+        }
         let batch = u32::try_from(self.batch).unwrap();
         let samples = looped(unit, bits, self.samples.count, [self.samples.cache, self.samples.update])?;
         let tokens = u32::try_from(self.rows.count).unwrap();

@@ -267,6 +267,9 @@ unsigned fake_all_calls() {
     return all;
 }
 
+// Words that kernels have exchanged, while the calling thread waited for them.
+unsigned fake_exchanges() { return exchanges; }
+
 // What the device is for the calling thread: sm_90, with PTX up to 9.0, at first.
 void fake_device(int new_capability, double new_ptx) {
     capability = new_capability;

@@ -71,8 +71,9 @@ inline Image read_ptx(const char* text, int device, double newest_ptx) {
     return image;
 }
 
-// Cubins for several devices, compressed or not: the newest one that fits.
-inline Image read_fatbin(const char* bytes, int device) {
+// Cubins for several devices, compressed or not: the newest one that fits. What compresses them is known from CUDA 12.4
+// on, whose PTX is 8.4.
+inline Image read_fatbin(const char* bytes, int device, double newest_ptx) {
     struct {
         uint32_t magic;
         uint16_t version, bytes;
@@ -98,6 +99,7 @@ inline Image read_fatbin(const char* bytes, int device) {
     }
     if (!found) return failed(NO_BINARY_FOR_GPU);
     if (!memcmp(found, ELFMAG, SELFMAG)) return read_cubin(found, device);
+    if (newest_ptx < 8.4) return failed(INVALID_IMAGE);
     Image image;
     image.is_compressed = true;
     return image;
@@ -107,7 +109,7 @@ inline Image read_image(const void* bytes, int device, double newest_ptx) {
     const char* text = (const char*)bytes;
     if (!memcmp(text, ELFMAG, SELFMAG)) return read_cubin(text, device);
     if (!memcmp(text, "//", 2) || !memcmp(text, ".version", 8)) return read_ptx(text, device, newest_ptx);
-    if (!memcmp(text, "\x50\xED\x55\xBA", 4)) return read_fatbin(text, device);
+    if (!memcmp(text, "\x50\xED\x55\xBA", 4)) return read_fatbin(text, device, newest_ptx);
     return failed(INVALID_IMAGE);
 }
 

@@ -47,6 +47,9 @@ inline const Kernel* kernel_named(const char* name) {
     return nullptr;
 }
 
+// Words that this thread has exchanged.
+inline thread_local unsigned exchanges = 0;
+
 // Everything that a launch passes by value, copied when it is asked for, as a driver does.
 struct Launch {
     const Kernel* kernel;
@@ -66,7 +69,8 @@ struct Launch {
         memcpy(&call, arguments[2], sizeof call);
     }
 
-    // Blocks in an order of their own each time, since no kernel may depend on it; threads of one in both orders.
+    // Blocks in an order of their own each time, since no kernel may depend on it; threads of one in both orders. While
+    // one is about to exchange a word, the next one runs.
     void run() const {
         static thread_local std::mt19937 random(1);
         std::vector<unsigned> blocks(grid.x * grid.y);
@@ -74,17 +78,45 @@ struct Launch {
         std::shuffle(blocks.begin(), blocks.end(), random);
         gridDim = grid;
         blockDim = block;
-        const unsigned threads = block.x * block.y;
-        const bool is_backwards = random() % 2;
-        for (unsigned each : blocks) {
-            blockIdx = {each % grid.x, each / grid.x, 0};
-            for (unsigned k = 0; k < threads; ++k) {
-                const unsigned thread = is_backwards ? threads - 1 - k : k;
-                threadIdx = {thread % block.x, thread / block.x, 0};
-                kernel->run(table.data(), shape.data(), call);
-            }
-        }
+        Running running{*this, std::move(blocks), random() % 2 != 0};
+        Running::current = &running;
+        before_exchange = [] {
+            ++exchanges;
+            Running::current->next();
+        };
+        while (running.next()) continue;
+        before_exchange = nullptr;
     }
+
+    // The threads of a launch that have not run yet.
+    struct Running {
+        static inline thread_local Running* current = nullptr;
+        const Launch& launch;
+        const std::vector<unsigned> blocks;
+        const bool is_backwards;
+        size_t begun = 0;
+        unsigned nested = 0;
+
+        // Runs one of them; false if there is none, or if as many are under way as may be.
+        bool next() {
+            static constexpr unsigned MOST_NESTED = 4;
+            const Dim3 &grid = launch.grid, &block = launch.block;
+            const unsigned threads = block.x * block.y;
+            if (begun == blocks.size() * threads || nested == MOST_NESTED) return false;
+            const unsigned k = begun % threads, thread = is_backwards ? threads - 1 - k : k;
+            const unsigned number = blocks[begun / threads];
+            const Dim3 outer_block = blockIdx, outer_thread = threadIdx;
+            ++begun;
+            ++nested;
+            blockIdx = {number % grid.x, number / grid.x, 0};
+            threadIdx = {thread % block.x, thread / block.x, 0};
+            launch.kernel->run(launch.table.data(), launch.shape.data(), launch.call);
+            blockIdx = outer_block;
+            threadIdx = outer_thread;
+            --nested;
+            return true;
+        }
+    };
 
     // Every address that the kernel begins at, with the size of what is read there first.
     template <class F>
