@@ -2,251 +2,9 @@
 // the kernels are the project's own, compiled as C++. It does nothing before a stream is synchronised, and refuses what
 // a driver refuses. What `fake_` begins is for tests, and concerns the calling thread alone.
 
-#include "image.h"
-#include "launch.h"
-
-#include <cstdlib>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <thread>
+#include "state.h"
 
 using namespace fake;
-
-namespace {
-
-enum Result {
-    SUCCESS = 0,
-    INVALID_VALUE = 1,
-    OUT_OF_MEMORY = 2,
-    NOT_INITIALIZED = 3,
-    INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201,
-    INVALID_HANDLE = 400,
-    ILLEGAL_STATE = 401,
-    NOT_FOUND = 500,
-    NOT_READY = 600,
-    ILLEGAL_ADDRESS = 700,
-    MISALIGNED_ADDRESS = 716,
-    CAPTURE_UNSUPPORTED = 900,
-    CAPTURE_INVALIDATED = 901,
-    CAPTURE_IMPLICIT = 906,
-};
-
-const std::map<int, const char*> NAMES = {
-    {SUCCESS, "CUDA_SUCCESS"},
-    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
-    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
-    {100, "CUDA_ERROR_NO_DEVICE"},
-    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
-    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
-    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
-    {INVALID_PTX, "CUDA_ERROR_INVALID_PTX"},
-    {UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
-    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-    {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE"},
-    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
-    {NOT_READY, "CUDA_ERROR_NOT_READY"},
-    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-    {MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS"},
-    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
-    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
-    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"},
-};
-
-typedef unsigned long long Address;
-typedef std::vector<std::function<int()>> Work;
-
-struct Context {
-    unsigned long long number;
-    int fault = SUCCESS; // what a kernel has done wrong; nothing runs afterwards
-};
-struct Module {
-    Context* context;
-    Image image;
-};
-struct Function {
-    Context* context;
-    Module* module;
-    const Kernel* kernel;
-    bool is_loaded; // on the device, which an older driver does with the module
-};
-struct Stream {
-    Context* context;
-    bool is_blocking;
-    enum { NOT, YES, INVALIDATED } capture = NOT;
-    int mode = 0;
-    std::thread::id begun{};
-    Work pending{}, captured{};
-
-    // Whether it forbids this thread what `refuse_while_capturing` lists.
-    bool forbids() const {
-        static constexpr int GLOBAL = 0, THREAD_LOCAL = 1;
-        if (capture != YES) return false;
-        return mode == GLOBAL || (mode == THREAD_LOCAL && begun == std::this_thread::get_id());
-    }
-};
-struct Graph {
-    Work work;
-};
-
-// What a handle of one kind may be; anything else is refused instead of followed.
-template <class T>
-struct Handles {
-    std::map<const void*, std::unique_ptr<T>> all;
-
-    T* add(T value) {
-        auto made = std::make_unique<T>(std::move(value));
-        T* at = made.get();
-        all[at] = std::move(made);
-        return at;
-    }
-    T* find(const void* handle) {
-        auto found = all.find(handle);
-        return found == all.end() ? nullptr : found->second.get();
-    }
-    bool remove(const void* handle) { return all.erase(handle); }
-};
-
-// Built as a driver of CUDA 11, some functions are missing.
-#ifdef KVSCATTER_OLD_DRIVER
-constexpr bool IS_LAZY = false;
-#else
-constexpr bool IS_LAZY = true;
-#endif
-
-struct Driver {
-    std::mutex mutex;
-    bool is_initialised = false;
-    unsigned long long contexts_made = 0;
-    Handles<Context> contexts;
-    std::unique_ptr<Context> destroyed; // where the next context will lie
-    Handles<Module> modules;
-    Handles<Function> functions;
-    Handles<Stream> streams;
-    Handles<Graph> graphs, executables;
-    std::map<Address, size_t> memory;
-    std::map<Context*, Stream*> default_streams;
-    Context* primary = nullptr;
-
-    bool holds(Address at, size_t bytes) const {
-        auto after = memory.upper_bound(at);
-        if (after == memory.begin()) return false;
-        auto found = std::prev(after);
-        return at - found->first <= found->second && bytes <= found->second - (at - found->first);
-    }
-};
-
-// Never destroyed: threads of tests may still run when a program ends.
-Driver& driver = *new Driver;
-
-thread_local Context* current = nullptr;
-thread_local std::map<std::string, unsigned> calls;
-thread_local std::string failing;
-thread_local int failure = SUCCESS;
-thread_local int capability = 90;
-thread_local double newest_ptx = 9.0;
-
-// What every function begins with.
-struct Entry {
-    std::unique_lock<std::mutex> lock{driver.mutex};
-    int error;
-
-    explicit Entry(const char* name, bool needs_context = true) {
-        ++calls[name];
-        error = failing == name            ? failure
-                : !driver.is_initialised   ? NOT_INITIALIZED
-                : !needs_context           ? SUCCESS
-                : !driver.contexts.find(current) ? INVALID_CONTEXT
-                                           : current->fault;
-    }
-};
-#define ENTER(...)                          \
-    Entry entry{__func__, ##__VA_ARGS__};    \
-    if (entry.error) return entry.error
-
-// Memory, modules and waiting: refused while this thread captures, or any in the global mode, and that is then spoilt.
-int refuse_while_capturing() {
-    bool is_capturing = false;
-    for (auto& [_, stream] : driver.streams.all)
-        if (stream->forbids()) {
-            stream->capture = Stream::INVALIDATED;
-            is_capturing = true;
-        }
-    return is_capturing ? CAPTURE_UNSUPPORTED : SUCCESS;
-}
-#define REFUSE_WHILE_CAPTURING() \
-    if (int error = refuse_while_capturing()) return error
-
-// 0 and 1 are the default stream, which may not be used while a stream that waits for it captures.
-int find_stream(void* handle, Stream*& found) {
-    if ((size_t)handle > 1) {
-        found = driver.streams.find(handle);
-        return !found || found->context != current ? INVALID_HANDLE : SUCCESS;
-    }
-    for (auto& [_, stream] : driver.streams.all)
-        if (stream->context == current && stream->is_blocking && stream->capture == Stream::YES) {
-            stream->capture = Stream::INVALIDATED;
-            return CAPTURE_IMPLICIT;
-        }
-    Stream*& stream = driver.default_streams[current];
-    if (!stream) stream = driver.streams.add({current, true});
-    found = stream;
-    return SUCCESS;
-}
-
-int enqueue(void* handle, std::function<int()> work) {
-    Stream* stream;
-    if (int error = find_stream(handle, stream)) return error;
-    if (stream->capture == Stream::INVALIDATED) return CAPTURE_INVALIDATED;
-    (stream->capture == Stream::YES ? stream->captured : stream->pending).push_back(std::move(work));
-    return SUCCESS;
-}
-
-// Two threads may wait for two streams at once, so nothing is held while kernels run.
-int run(Work work, std::unique_lock<std::mutex>& lock) {
-    lock.unlock();
-    int error = SUCCESS;
-    for (auto& each : work)
-        if (!error) error = each();
-    lock.lock();
-    if (!current->fault) current->fault = error;
-    return current->fault;
-}
-
-// Runs what is pending in this context's streams.
-template <class F>
-int finish(std::unique_lock<std::mutex>& lock, F&& is_meant) {
-    Work all;
-    for (auto& [_, stream] : driver.streams.all)
-        if (stream->context == current && is_meant(*stream)) {
-            std::move(stream->pending.begin(), stream->pending.end(), std::back_inserter(all));
-            stream->pending.clear();
-        }
-    return run(std::move(all), lock);
-}
-
-// What a device finds out by itself: an address that is nobody's, or not aligned.
-int fault_of(const Launch& launch) {
-    int fault = SUCCESS;
-    launch.each_address([&](const void* at, unsigned bytes) {
-        if (!at || fault) return;
-        if ((Address)at % bytes) fault = MISALIGNED_ADDRESS;
-        if (!driver.holds((Address)at, 0)) fault = ILLEGAL_ADDRESS;
-    });
-    return fault;
-}
-
-int copied(void* to, const void* from, size_t bytes) {
-    memcpy(to, from, bytes);
-    return SUCCESS;
-}
-
-} // namespace
 
 extern "C" {
 
@@ -299,12 +57,6 @@ int cuGetErrorName(int error, const char** name) {
 }
 
 int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
-
-int cuDeviceGetCount(int* count) {
-    ENTER(false);
-    *count = 1;
-    return SUCCESS;
-}
 
 int cuDeviceGet(int* device, int ordinal) {
     ENTER(false);
@@ -389,11 +141,6 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
     if (!driver.primary) driver.primary = driver.contexts.add({++driver.contexts_made, SUCCESS});
     *context = driver.primary;
     return SUCCESS;
-}
-
-int cuDevicePrimaryCtxRelease_v2(int device) {
-    ENTER(false);
-    return device ? INVALID_DEVICE : SUCCESS;
 }
 
 int cuCtxSynchronize() {
@@ -554,14 +301,6 @@ int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
 }
 
 // ---- Graphs. ----
-
-int cuStreamIsCapturing(void* handle, int* status) {
-    ENTER();
-    Stream* stream;
-    if (int error = find_stream(handle, stream)) return error;
-    *status = stream->capture;
-    return SUCCESS;
-}
 
 int cuStreamBeginCapture_v2(void* handle, int mode) {
     ENTER();
