@@ -39,7 +39,7 @@ pub(crate) enum Owner<'py> {
     Numpy(Bound<'py, PyUntypedArray>),
     Dlpack {
         object: Bound<'py, PyAny>,
-        #[expect(dead_code, reason = "held, not read: dropping it gives the memory back")]
+        /// Dropping it gives the memory back.
         tensor: ImportedDlpack,
     },
     /// Whoever made the array.
@@ -112,6 +112,14 @@ impl<'py> Array<'py> {
             Ok(())
         } else {
             Err(Failure::Moved { argument }.into())
+        }
+    }
+
+    /// What holds its memory beyond this call, if its library has lent it.
+    pub(crate) fn lent(self) -> Option<ImportedDlpack> {
+        match self.owner {
+            Owner::Dlpack { tensor, .. } => Some(tensor),
+            Owner::Numpy(_) | Owner::Caller => None,
         }
     }
 

@@ -19,19 +19,39 @@ use crate::element::Element;
 use crate::failure::{Failure, class_name};
 use crate::torch;
 
+/// Where memory must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    Cuda,
+}
+
 pub(crate) fn array<'py>(
     object: &Bound<'py, PyAny>,
     argument: &'static str,
     access: Access,
 ) -> PyResult<Array<'py>> {
-    check_library(object, argument, access)?;
-    described(object, import(object, argument)?, argument, access)
+    check_library(object, argument, access, Place::Host)?;
+    let tensor = import(object, argument, Place::Host)?;
+    described(object, tensor, argument, access, Place::Host).map(|(array, _)| array)
+}
+
+/// An array on a CUDA device, and the number of the device. No stream waits for another: see [`capsule`].
+pub(crate) fn on_cuda<'py>(
+    object: &Bound<'py, PyAny>,
+    argument: &'static str,
+    access: Access,
+) -> PyResult<(Array<'py>, i32)> {
+    check_library(object, argument, access, Place::Cuda)?;
+    let tensor = import(object, argument, Place::Cuda)?;
+    described(object, tensor, argument, access, Place::Cuda)
 }
 
 /// The same array once more, where its library tells without running Python code.
 pub(crate) fn again<'py>(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Option<Array<'py>>> {
     let tensor = exchanged(object, argument)?;
-    tensor.map(|tensor| described(object, tensor, argument, Access::Read)).transpose()
+    let Some(tensor) = tensor else { return Ok(None) };
+    described(object, tensor, argument, Access::Read, Place::Host).map(|(array, _)| Some(array))
 }
 
 fn described<'py>(
@@ -39,7 +59,8 @@ fn described<'py>(
     tensor: ImportedDlpack,
     argument: &'static str,
     access: Access,
-) -> PyResult<Array<'py>> {
+    place: Place,
+) -> PyResult<(Array<'py>, i32)> {
     if access == Access::Write && tensor.flags().contains(DlpackFlags::READ_ONLY) {
         return Err(Failure::ReadOnly { argument }.into());
     }
@@ -56,12 +77,14 @@ fn described<'py>(
         why => Failure::Export { argument, why: why.to_string() },
     };
     let described = tensor.validate().map_err(unreadable)?;
-    check_device(described.device(), argument)?;
+    let device = described.device();
+    check_device(device, argument, place)?;
     let element = Element::of_dlpack(described.dtype(), tensor.flags(), argument)?;
     let form = Form::new(element, shape(&described), strides(&described).map_err(unreadable)?);
     // SAFETY: the exporter's promise: the offset leads to the first element.
     let data = unsafe { described.offset_bytes_ptr() }.map_err(unreadable)?;
-    Ok(Array::new(argument, form, data.cast_mut(), Owner::Dlpack { object: object.clone(), tensor }))
+    let owner = Owner::Dlpack { object: object.clone(), tensor };
+    Ok((Array::new(argument, form, data.cast_mut(), owner), device.device_id))
 }
 
 fn shape(tensor: &TensorRef<'_>) -> crate::array::Shape {
@@ -83,26 +106,33 @@ fn exchanged(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Opti
     Ok(Some(ImportedDlpack::Versioned(tensor.into_parts().0)))
 }
 
-fn import(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<ImportedDlpack> {
+fn import(object: &Bound<'_, PyAny>, argument: &'static str, place: Place) -> PyResult<ImportedDlpack> {
     if let Some(tensor) = exchanged(object, argument)? {
         return Ok(tensor);
     }
     let object = object.as_borrowed();
     match dlpack_device(object) {
-        Ok(device) => check_device(device, argument)?,
+        Ok(device) => check_device(device, argument, place)?,
         Err(error) if error.is_instance_of::<PyAttributeError>(object.py()) => {
             return Err(Failure::NotAnArray { argument, class: class_name(&object.get_type()) }.into());
         }
         Err(error) => return Err(refused(&object, argument, error)),
     }
-    let capsule = capsule(&object).map_err(|error| refused(&object, argument, error))?;
+    let capsule = capsule(&object, place).map_err(|error| refused(&object, argument, error))?;
     from_dlpack(capsule.as_borrowed(), None, None).map_err(|error| refused(&object, argument, error))
 }
 
 /// `__dlpack__` without a copy. Libraries that do not know one of the words have no way to copy either, or no flags.
-fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+///
+/// On a device no stream is to wait (-1): nothing is read before a launch, which goes to the stream that the caller has
+/// ordered. JAX takes -1 for a stream's address, and waits itself where it is given none.
+fn capsule<'py>(object: &Bound<'py, PyAny>, place: Place) -> PyResult<Bound<'py, PyAny>> {
+    const NO_STREAM_WAITS: i32 = -1;
     let py = object.py();
     let keywords = PyDict::new(py);
+    if place == Place::Cuda && !matches!(&*library(object)?, "jax" | "jaxlib") {
+        keywords.set_item("stream", NO_STREAM_WAITS)?;
+    }
     keywords.set_item("max_version", (DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION))?;
     let versioned = keywords.copy()?;
     keywords.set_item("copy", false)?;
@@ -131,20 +161,31 @@ fn refused(object: &Bound<'_, PyAny>, argument: &'static str, error: PyErr) -> P
     Failure::Export { argument, why: why.lines().next().unwrap_or_default().to_owned() }.into()
 }
 
-fn check_device(device: DLDevice, argument: &'static str) -> Result<(), Failure> {
+fn check_device(device: DLDevice, argument: &'static str, place: Place) -> Result<(), Failure> {
     let DLDevice { device_type, device_id } = device;
-    let name = match device_type {
-        DLDeviceType::CPU | DLDeviceType::CUDAHOST => return Ok(()),
-        DLDeviceType::CUDA => format!("cuda:{device_id}"),
-        DLDeviceType::CUDAMANAGED => format!("cuda:{device_id} (managed memory)"),
-        _ => format!("a device of DLPack's type {} (number {device_id})", device_type.0),
+    let (name, is_place) = match device_type {
+        DLDeviceType::CPU | DLDeviceType::CUDAHOST => ("the CPU".to_owned(), Place::Host),
+        DLDeviceType::CUDA => (format!("cuda:{device_id}"), Place::Cuda),
+        DLDeviceType::CUDAMANAGED => (format!("cuda:{device_id} (managed memory)"), Place::Cuda),
+        _ => {
+            let device = format!("a device of DLPack's type {} (number {device_id})", device_type.0);
+            return Err(Failure::Device { argument, device, is: None, wanted: place });
+        }
     };
-    Err(Failure::Device { argument, device: name.clone(), cuda: name.starts_with("cuda") })
+    if is_place == place {
+        return Ok(());
+    }
+    Err(Failure::Device { argument, device: name, is: Some(is_place), wanted: place })
 }
 
 /// What DLPack has no word for: that an array is immutable although its memory is not, and what PyTorch keeps beside
 /// the memory.
-fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Access) -> PyResult<()> {
+fn check_library(
+    object: &Bound<'_, PyAny>,
+    argument: &'static str,
+    access: Access,
+    place: Place,
+) -> PyResult<()> {
     let library = library(object)?;
     let immutable = match &*library {
         // What else there is in it, such as its shapes, is no array.
@@ -163,7 +204,7 @@ fn check_library(object: &Bound<'_, PyAny>, argument: &'static str, access: Acce
     };
     match access {
         Access::Read => Ok(()),
-        Access::Write => Err(Failure::Immutable { argument, library: immutable }.into()),
+        Access::Write => Err(Failure::Immutable { argument, library: immutable, place }.into()),
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) enum Class {
     Array,
     Device,
     Session,
+    Cuda,
 }
 
 /// What an attribute of an exception holds.
@@ -96,6 +97,20 @@ fn spelled(
         }
     }
     raise(py, class, kind, argument.map(spell).as_deref(), spell(error.to_string()), &fields)
+}
+
+/// The exception for an error of the core in a functional form on a device, whose result is given.
+#[cold]
+pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
+    let words = [("past_cache", "past"), ("present_cache", "present")];
+    spelled(py, error, [Argument::PastCache, Argument::Update], &words)
+}
+
+/// The exception for an error of the core in a write by slots.
+#[cold]
+pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
+    let words = [("past_cache", "cache"), ("write_indices", "slot_mapping")];
+    spelled(py, error, [Argument::PastCache, Argument::Update], &words)
 }
 
 /// The exception for an error about one value of an argument that the core does not name: `start`, of a sample if there
@@ -270,7 +285,7 @@ impl Described {
 
 impl Class {
     fn python(self, py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-        static CLASSES: [PyOnceLock<Py<PyType>>; 7] = [const { PyOnceLock::new() }; 7];
+        static CLASSES: [PyOnceLock<Py<PyType>>; 8] = [const { PyOnceLock::new() }; 8];
         let (place, name) = match self {
             Self::Shape => (0, "ShapeError"),
             Self::Option => (1, "OptionError"),
@@ -279,6 +294,7 @@ impl Class {
             Self::Array => (4, "ArrayError"),
             Self::Device => (5, "DeviceError"),
             Self::Session => (6, "SessionError"),
+            Self::Cuda => (7, "CudaError"),
         };
         CLASSES[place].import(py, "kvscatter.errors", name)
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use crate::dlpack::Place;
 use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
@@ -26,9 +27,23 @@ pub(crate) enum Failure {
     /// The array may not be written.
     ReadOnly { argument: &'static str },
     /// Arrays of this library are never written.
-    Immutable { argument: &'static str, library: &'static str },
-    /// The memory of another device.
-    Device { argument: &'static str, device: String, cuda: bool },
+    Immutable { argument: &'static str, library: &'static str, place: Place },
+    /// The memory of another device; `is` is `None` where nothing here can reach it.
+    Device { argument: &'static str, device: String, is: Option<Place>, wanted: Place },
+    /// A CUDA device that is not the current one.
+    NotCurrent { argument: &'static str, device: i32, current: i32 },
+    /// What is no array on a CUDA device, nor any other.
+    NotOnDevice { argument: &'static str, class: String },
+    /// `__cuda_array_interface__` that does not say what it must.
+    Interface { argument: &'static str, why: &'static str },
+    /// Indices on a device that are not as wide as kernels read them.
+    DeviceIntegers { argument: &'static str, got: Element, want: &'static str },
+    /// A write of nothing.
+    NoPairs { argument: &'static str },
+    /// A status of another size.
+    StatusBytes { got: usize },
+    /// Nobody here can make a status, or knows which stream is current.
+    Unknown { argument: &'static str, library: String },
     /// A tensor whose gradient would be lost, or that is no plain memory.
     Tensor { argument: &'static str, why: &'static str },
     /// What stands for tensors of another time or place, and has no memory of its own.
@@ -71,10 +86,15 @@ pub(crate) enum Failure {
     Dimension { argument: &'static str },
 }
 
+/// Of a status on a device.
+pub(crate) const STATUS_BYTES: usize = size_of::<kvscatter_cuda::StatusWords>();
+
 impl Failure {
     fn class(&self) -> Class {
         match self {
             Self::NotAnArray { .. }
+            | Self::NotOnDevice { .. }
+            | Self::DeviceIntegers { .. }
             | Self::Dtype { .. }
             | Self::DtypeName { .. }
             | Self::ByteOrder { .. }
@@ -91,41 +111,51 @@ impl Failure {
             | Self::Tensor { .. }
             | Self::NoMemory { .. }
             | Self::Export { .. }
+            | Self::Interface { .. }
             | Self::NotContiguous { .. }
             | Self::Moved { .. }
             | Self::Overlap { .. } => Class::Array,
-            Self::Device { .. } => Class::Device,
-            Self::Prepared { .. }
+            Self::Device { .. } | Self::NotCurrent { .. } => Class::Device,
+            Self::StatusBytes { .. }
+            | Self::Prepared { .. }
             | Self::OutShape { .. }
             | Self::IndexRank { .. }
             | Self::Dimension { .. } => Class::Shape,
             Self::IntegerRange { .. } => Class::Position,
-            Self::Axis { .. } | Self::Choice { .. } | Self::Picture { .. } | Self::DtypeKeyword { .. } => {
-                Class::Option
-            }
+            Self::Axis { .. }
+            | Self::Choice { .. }
+            | Self::Picture { .. }
+            | Self::Unknown { .. }
+            | Self::NoPairs { .. }
+            | Self::DtypeKeyword { .. } => Class::Option,
         }
     }
 
     fn kind(&self) -> &'static str {
         match self {
-            Self::NotAnArray { .. } => "not_an_array",
+            Self::NotAnArray { .. } | Self::NotOnDevice { .. } => "not_an_array",
             Self::Dtype { .. } | Self::DtypeName { .. } => "element_type",
             Self::ByteOrder { .. } => "byte_order",
             Self::DtypeMismatch { .. } => "element_type_mismatch",
             Self::Strides { .. } => "strides",
             Self::ReadOnly { .. } => "read_only",
             Self::Immutable { .. } => "immutable",
-            Self::Device { .. } => "device",
+            Self::Device { .. } | Self::NotCurrent { .. } => "device",
             Self::Tensor { .. } => "tensor",
             Self::NoMemory { .. } => "no_memory",
-            Self::Export { .. } => "export",
+            Self::Export { .. } | Self::Interface { .. } => "export",
+            Self::NoPairs { .. } => "no_pairs",
+            Self::StatusBytes { .. } => "status_bytes",
+            Self::Unknown { .. } => "unknown",
             Self::Prepared { .. } => "prepared",
             Self::OutShape { .. } => "out_shape",
             Self::NotContiguous { .. } => "not_contiguous",
             Self::Moved { .. } => "moved",
             Self::NotAString { .. } => "not_a_string",
             Self::Overlap { .. } => "overlap",
-            Self::NotIntegers { .. } | Self::NotASequence { .. } => "not_integers",
+            Self::NotIntegers { .. } | Self::NotASequence { .. } | Self::DeviceIntegers { .. } => {
+                "not_integers"
+            }
             Self::NotAPair { .. } => "not_a_pair",
             Self::IntegerRange { .. } => "integer_range",
             Self::IndexRank { .. } => "rank",
@@ -148,6 +178,12 @@ impl Failure {
             | Self::ReadOnly { argument }
             | Self::Immutable { argument, .. }
             | Self::Device { argument, .. }
+            | Self::NotCurrent { argument, .. }
+            | Self::NotOnDevice { argument, .. }
+            | Self::Interface { argument, .. }
+            | Self::DeviceIntegers { argument, .. }
+            | Self::Unknown { argument, .. }
+            | Self::NoPairs { argument }
             | Self::Tensor { argument, .. }
             | Self::NoMemory { argument, .. }
             | Self::Export { argument, .. }
@@ -167,6 +203,7 @@ impl Failure {
             | Self::Dimension { argument } => argument,
             Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
             Self::Axis { .. } => "axis",
+            Self::StatusBytes { .. } => "status",
             Self::NotAPair { .. } => "pairs",
         }
     }
@@ -186,6 +223,8 @@ impl Failure {
                 vec![("dimension", int(*dimension)), ("itemsize", int(*itemsize))]
             }
             Self::Device { device, .. } => vec![("device", name(device))],
+            Self::NotCurrent { device, .. } => vec![("device", Field::Name(format!("cuda:{device}")))],
+            Self::StatusBytes { got } => vec![("got", int(*got)), ("want", int(STATUS_BYTES))],
             Self::Prepared { pair, what, got, want, .. } => {
                 vec![("buffer", int(*pair)), ("what", name(what)), ("got", name(got)), ("want", name(want))]
             }
@@ -230,20 +269,46 @@ impl fmt::Display for Failure {
             Self::ReadOnly { argument } => {
                 write!(f, "{argument} is read-only: it cannot be written in place")
             }
-            Self::Immutable { argument: "out", library } => {
+            Self::Immutable { argument, library, place: Place::Cuda } => write!(
+                f,
+                "{argument} is a {library} array, which is immutable: caches are memory of PyTorch, CuPy or your own"
+            ),
+            Self::Immutable { argument: "out", library, .. } => {
                 write!(f, "out is a {library} array, which is immutable: leave out away to get a new one")
             }
-            Self::Immutable { argument, library } => write!(
+            Self::Immutable { argument, library, .. } => write!(
                 f,
                 "{argument} is a {library} array, which is immutable: use tensor_scatter, which returns a new one"
             ),
-            Self::Device { argument, device, cuda: true } => write!(
-                f,
-                "{argument} lies on {device}: CUDA tensors need the package kvscatter-cuda, which is not released yet"
-            ),
-            Self::Device { argument, device, cuda: false } => {
+            Self::Device { argument, device, wanted: Place::Cuda, .. } => {
+                write!(f, "{argument} lies on {device}: must lie on a CUDA device")
+            }
+            Self::Device { argument, device, is: Some(_), .. } => {
+                write!(f, "{argument} lies on {device}: kvscatter.cuda writes what lies there")
+            }
+            Self::Device { argument, device, .. } => {
                 write!(f, "{argument} lies on {device}: must lie in the memory of the CPU")
             }
+            Self::NotCurrent { argument, device, current } => write!(
+                f,
+                "{argument} lies on cuda:{device}, but cuda:{current} is current on this thread: choose its device first"
+            ),
+            Self::NotOnDevice { argument, class } => write!(
+                f,
+                "{argument} is of type {class}: must be an array on a CUDA device, with __dlpack__ or __cuda_array_interface__"
+            ),
+            Self::Interface { argument, why } => {
+                write!(f, "{argument} cannot be read through __cuda_array_interface__: {why}")
+            }
+            Self::DeviceIntegers { argument, got, want } => {
+                write!(f, "{argument} holds {got}: must hold {want} on a device")
+            }
+            Self::NoPairs { argument } => write!(f, "{argument} is empty: a write has at least one"),
+            Self::StatusBytes { got } => write!(f, "status has {got} bytes, must have {STATUS_BYTES}"),
+            Self::Unknown { argument, library } => write!(
+                f,
+                "{argument} is needed: {library} is no library that is asked for it, as PyTorch and CuPy are"
+            ),
             Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
             Self::NoMemory { argument, class, advice } => {
                 write!(f, "{argument} is of type {class}, which has no memory that could be read: {advice}")

@@ -1,11 +1,12 @@
 //! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
 //!
 //! It translates and delegates: `array` makes the core's types of whatever holds a tensor, `indices` copies
-//! positions, `write` is the one way from there to the core, and `error` the one way back. `session` and `generate` run
-//! decoders in the `runtime` that this Python has.
+//! positions, `write` is the one way from there to the core, and `error` the one way back. `cuda` is the same for arrays on
+//! a device. `session` and `generate` run decoders in the `runtime` that this Python has.
 
 mod array;
 mod cases;
+mod cuda;
 mod dlpack;
 mod element;
 mod error;
@@ -40,6 +41,13 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use crate::cases::OracleCases;
+    #[pymodule_export]
+    use crate::cuda::{CudaStatus, CudaWrite};
+    #[pymodule_export]
+    use crate::cuda::{
+        driver_version, prepare as cuda_prepare, prepare_kv_cache_operation, prepare_kv_cache_update,
+        prepare_present, prepare_slots,
+    };
     #[pymodule_export]
     use crate::generate::generate;
     #[pymodule_export]

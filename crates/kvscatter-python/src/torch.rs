@@ -7,7 +7,7 @@ use dlpark::tensor::TensorRef;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyTuple, PyType};
 
 use crate::failure::Failure;
 
@@ -41,12 +41,25 @@ pub(crate) fn check_values(tensor: &Bound<'_, PyAny>, argument: &'static str) ->
 
 /// Counts a write, so that autograd notices where it has kept the old values: as PyTorch's own operators do.
 pub(crate) fn note_written(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-    static INCREMENT: PyOnceLock<Increment> = PyOnceLock::new();
-    let py = tensor.py();
-    match INCREMENT.get_or_try_init(py, || Increment::of(tensor))? {
-        Increment::InC(increment) => increment.call1(py, ((tensor,),)).map(drop),
-        Increment::InPython(increment) => increment.call1(py, (tensor,)).map(drop),
+    match increment(tensor)? {
+        Increment::InC(increment) => increment.call1(tensor.py(), ((tensor,),)).map(drop),
+        Increment::InPython(increment) => increment.call1(tensor.py(), (tensor,)).map(drop),
     }
+}
+
+/// The same for all tensors of a tuple.
+pub(crate) fn note_all_written(tensors: &Bound<'_, PyTuple>) -> PyResult<()> {
+    let Ok(first) = tensors.get_item(0) else { return Ok(()) };
+    match increment(&first)? {
+        Increment::InC(increment) | Increment::InPython(increment) => {
+            increment.call1(tensors.py(), (tensors,)).map(drop)
+        }
+    }
+}
+
+fn increment<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<&'py Increment> {
+    static INCREMENT: PyOnceLock<Increment> = PyOnceLock::new();
+    INCREMENT.get_or_try_init(tensor.py(), || Increment::of(tensor))
 }
 
 /// `torch.autograd.graph.increment_version`, or the C function behind it, which takes half the time.

@@ -364,7 +364,7 @@ def test_devices() -> None:
         "device",
         {"device": "CUDA:1"},
     )
-    assert "kvscatter-cuda" in str(caught.value)
+    assert "kvscatter.cuda" in str(caught.value)
 
 
 def test_nodes() -> None:

@@ -1,6 +1,6 @@
 """Writes new keys and values into a KV cache: in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter import errors, positions
+from kvscatter import cuda, errors, positions
 from kvscatter._native import (
     KvSession,
     Plan,
@@ -21,6 +21,7 @@ from kvscatter._plan import Block, Loop, Segment
 from kvscatter._session import CacheMemory, Generated, MemoryReport
 from kvscatter.errors import (
     ArrayError,
+    CudaError,
     DeviceError,
     ElementTypeError,
     Error,
@@ -34,6 +35,7 @@ __all__ = [
     "ArrayError",
     "Block",
     "CacheMemory",
+    "CudaError",
     "DeviceError",
     "ElementTypeError",
     "Error",
@@ -51,6 +53,7 @@ __all__ = [
     "SessionError",
     "ShapeError",
     "__version__",
+    "cuda",
     "errors",
     "generate",
     "in_place_many",

@@ -11,6 +11,8 @@ from kvscatter._plan import Block, Segment
 from kvscatter._session import Generated, MemoryReport
 from kvscatter._typing import (
     AnyArray,
+    CudaArray,
+    CudaStream,
     Indices,
     Integer,
     Mode,
@@ -22,6 +24,8 @@ from kvscatter._typing import (
 )
 
 __all__ = [
+    "CudaStatus",
+    "CudaWrite",
     "KvSession",
     "OnnxModel",
     "OracleCases",
@@ -30,6 +34,12 @@ __all__ = [
     "Sample",
     "Scores",
     "__version__",
+    "cuda_driver_version",
+    "cuda_prepare",
+    "cuda_prepare_kv_cache_operation",
+    "cuda_prepare_kv_cache_update",
+    "cuda_prepare_present",
+    "cuda_prepare_slots",
     "generate",
     "in_place_many",
     "kv_cache_operation_",
@@ -261,6 +271,75 @@ class Plan:
     def _repr_html_(self) -> str: ...
     def __copy__(self) -> Plan: ...
     def __deepcopy__(self, _memo: object) -> Plan: ...
+
+# `kvscatter.cuda`
+
+_CudaPairs: TypeAlias = Iterable[tuple[CudaArray, CudaArray]]
+
+def cuda_driver_version() -> int: ...
+def cuda_prepare(
+    pairs: _CudaPairs,
+    write_indices: CudaArray | None = None,
+    *,
+    lengths: CudaArray | None = None,
+    axis: int = -2,
+    mode: Mode = "linear",
+    negative_index: NegativeIndex = "modulo",
+    skip_all: bool = False,
+    status: CudaArray | None = None,
+) -> CudaWrite: ...
+def cuda_prepare_present(
+    triples: Iterable[tuple[CudaArray, CudaArray, CudaArray]],
+    write_indices: CudaArray | None = None,
+    *,
+    lengths: CudaArray | None = None,
+    axis: int = -2,
+    mode: Mode = "linear",
+    negative_index: NegativeIndex = "modulo",
+    skip_all: bool = False,
+    status: CudaArray | None = None,
+) -> CudaWrite: ...
+def cuda_prepare_kv_cache_update(
+    pairs: _CudaPairs,
+    writeIndices: CudaArray,
+    updateLengths: CudaArray | None = None,
+    *,
+    lengths: CudaArray | None = None,
+    skip_all: bool = False,
+    status: CudaArray | None = None,
+) -> CudaWrite: ...
+def cuda_prepare_kv_cache_operation(
+    pairs: _CudaPairs,
+    layerId: CudaArray,
+    tokenOffset: CudaArray,
+    seqLen: CudaArray,
+    *,
+    lengths: CudaArray | None = None,
+    skip_all: bool = False,
+    status: CudaArray | None = None,
+) -> CudaWrite: ...
+def cuda_prepare_slots(
+    pairs: _CudaPairs,
+    slot_mapping: CudaArray,
+    *,
+    axis: int = 1,
+    skip_all: bool = False,
+    status: CudaArray | None = None,
+) -> CudaWrite: ...
+
+@final
+class CudaWrite:
+    def launch(self, stream: CudaStream | None = None) -> None: ...
+    @property
+    def status(self) -> CudaStatus: ...
+    @property
+    def width(self) -> int | None: ...
+
+@final
+class CudaStatus:
+    def check(self) -> None: ...
+    def read(self) -> tuple[int, int, int]: ...
+    def clear(self, stream: CudaStream | None = None) -> None: ...
 
 # What follows is for this package's own modules.
 

@@ -9,14 +9,20 @@ import numpy as np
 
 __all__ = [
     "AnyArray",
+    "CudaArray",
+    "CudaStream",
+    "CupyStream",
     "Indices",
     "Integer",
     "Mode",
     "NegativeIndex",
     "OutOfRange",
     "Shape",
+    "SupportsCudaArrayInterface",
+    "SupportsCudaStream",
     "SupportsDLPack",
     "TorchDType",
+    "TorchStream",
 ]
 
 
@@ -25,6 +31,41 @@ class SupportsDLPack(Protocol):
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
         """A capsule that holds the array."""
+
+
+class SupportsCudaArrayInterface(Protocol):
+    """An array on a CUDA device, of a library such as Numba that has no DLPack."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        """A dict, as Numba's documentation defines it."""
+        ...
+
+
+class SupportsCudaStream(Protocol):
+    """A stream of a library that follows CUDA's protocol for Python, as PyTorch's and CuPy's do."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version, and the stream's address."""
+        ...
+
+
+class TorchStream(Protocol):
+    """A ``torch.cuda.Stream``."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """The stream's address."""
+        ...
+
+
+class CupyStream(Protocol):
+    """A ``cupy.cuda.Stream``."""
+
+    @property
+    def ptr(self) -> int:
+        """The stream's address."""
+        ...
 
 
 class TorchDType(Protocol):
@@ -42,6 +83,12 @@ class TorchDType(Protocol):
 
 
 AnyArray = TypeVar("AnyArray", bound=SupportsDLPack)
+
+CudaArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
+"""An array on a CUDA device."""
+
+CudaStream: TypeAlias = int | SupportsCudaStream | TorchStream | CupyStream
+"""A stream, or its address."""
 
 Integer: TypeAlias = int | np.integer[Any]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = [
     "ArrayError",
+    "CudaError",
     "DeviceError",
     "ElementTypeError",
     "Error",
@@ -105,6 +106,8 @@ class Error(Exception):
     """The dtype that was given, as its library names it."""
     device: str
     """Where an array lies, such as ``"cuda:0"``."""
+    code: int
+    """What the CUDA driver has returned."""
     what: str
     """What a prepared write was made for and has not been given: dtype, shape or strides."""
 
@@ -161,7 +164,11 @@ class ArrayError(Error, ValueError):
 
 
 class DeviceError(ArrayError):
-    """An array on a device whose memory this package does not reach."""
+    """An array on another device than the call is for."""
+
+
+class CudaError(Error, RuntimeError):
+    """The CUDA driver: there is none, it refuses, or no device has been chosen on this thread."""
 
 
 class SessionError(Error, RuntimeError):

@@ -125,7 +125,7 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
         """
         if not cls.supports_device(device):
             hint = (
-                "; a CUDA device needs the package kvscatter-cuda, which is not released yet"
+                "; kvscatter.cuda writes arrays on CUDA devices, and runs no models"
                 if device.startswith("CUDA")
                 else ""
             )

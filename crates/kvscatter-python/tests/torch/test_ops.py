@@ -271,8 +271,8 @@ def test_vmap_calls_the_functional_one_and_refuses_the_one_in_place() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_cuda_tensors_name_the_package_that_writes_them() -> None:
+def test_cuda_tensors_name_the_module_that_writes_them() -> None:
     past, update = past_and_update(device="cuda")
     for op in (OPS.tensor_scatter, OPS.tensor_scatter_):
-        with pytest.raises(kvscatter.DeviceError, match="kvscatter-cuda"):
+        with pytest.raises(kvscatter.DeviceError, match="kvscatter.cuda"):
             op(past, update)

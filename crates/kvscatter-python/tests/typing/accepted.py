@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import positions, reference
+from kvscatter import cuda, positions, reference
 
 
 def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
@@ -55,6 +55,36 @@ def converted(starts: NDArray[np.int64]) -> None:
 def referred(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
     assert_type(reference.tensor_scatter(cache, update, [0, 1], axis=1), NDArray[Any])
     assert_type(reference.answer(reference.tensor_scatter, cache, update, out_of_range="skip").skipped, int)
+
+
+class OnDevice:
+    """An array on a device, as a library without DLPack has it."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {}
+
+
+class Stream:
+    """A stream as CuPy has it."""
+
+    ptr = 0
+
+
+def on_cuda(array: OnDevice, other: jax.Array) -> None:
+    write = cuda.prepare([(array, other)], array, lengths=other, mode="circular", skip_all=True, status=array)
+    assert_type(write, cuda.Write)
+    assert_type(write.status, cuda.Status)
+    assert_type(write.status.read(), tuple[int, int, int])
+    assert_type(write.width, int | None)
+    write.launch()
+    write.launch(Stream())
+    write.status.clear(stream=1)
+    assert_type(cuda.prepare_present([(other, other, array)], array, axis=1), cuda.Write)
+    assert_type(cuda.prepare_kv_cache_update(((array, array) for _ in range(2)), array, array), cuda.Write)
+    assert_type(cuda.prepare_kv_cache_operation([(array, array)], array, array, array), cuda.Write)
+    assert_type(cuda.prepare_slots([(array, array)], array), cuda.Write)
+    assert_type(cuda.driver_version(), int)
 
 
 def run(session: kvscatter.KvSession) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import reference
+from kvscatter import cuda, reference
 
 
 def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
@@ -21,6 +21,13 @@ def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
     kvscatter.Prepared()(cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     reference.answer(reference.tensor_scatter, cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kvscatter.generate("model.onnx", [1, 2], 8)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+def refused_on_cuda(cache: NDArray[np.float16], write: cuda.Write) -> None:
+    cuda.prepare([cache])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    cuda.prepare([(cache, cache)], [0, 1])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    cuda.prepare_slots([(cache, cache)])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    write.launch("stream")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def refused_of_a_session(session: kvscatter.KvSession) -> None:

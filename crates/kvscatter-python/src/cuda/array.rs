@@ -1,0 +1,133 @@
+//! An array on a CUDA device, of any library: what it is, where it lies, and what keeps it there.
+
+use dlpark::python::ImportedDlpack;
+use kvscatter::{Argument, ElementType};
+use kvscatter_cuda::{DeviceBuffer, DeviceList};
+use numpy::PyUntypedArray;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use super::interface;
+use super::operator::ASCEND;
+use crate::array::{Access, Array};
+use crate::dlpack::{self, Place};
+use crate::failure::{Failure, class_name};
+
+/// An array on a CUDA device.
+pub(crate) struct DeviceArray<'py> {
+    /// Its address is never followed here.
+    pub(crate) array: Array<'py>,
+    pub(crate) object: Bound<'py, PyAny>,
+    /// The device's number, where its library tells.
+    device: Option<i32>,
+    /// The stream that its library says it is ready on.
+    pub(crate) stream: Option<usize>,
+}
+
+/// What keeps an array where it is.
+pub(crate) struct Held {
+    #[expect(dead_code, reason = "held, not read")]
+    object: Py<PyAny>,
+    #[expect(dead_code, reason = "held, not read: dropping it gives the memory back")]
+    lent: Option<ImportedDlpack>,
+}
+
+impl<'py> DeviceArray<'py> {
+    /// An array that is read.
+    pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
+        Self::of(object, argument, Access::Read)
+    }
+
+    /// An array that is written.
+    pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
+        Self::of(object, argument, Access::Write)
+    }
+
+    fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
+        let py = object.py();
+        if object.is_instance_of::<PyUntypedArray>() {
+            let (device, is) = ("the CPU".to_owned(), Some(Place::Host));
+            return Err(Failure::Device { argument, device, is, wanted: Place::Cuda }.into());
+        }
+        let of = |array, device, stream| Self { array, object: object.clone(), device, stream };
+        if object.hasattr(intern!(py, "__dlpack__"))? {
+            let (array, device) = dlpack::on_cuda(object, argument, access)?;
+            return Ok(of(array, Some(device), None));
+        }
+        let Some(interface) = object.getattr_opt(intern!(py, "__cuda_array_interface__"))? else {
+            return Err(Failure::NotOnDevice { argument, class: class_name(&object.get_type()) }.into());
+        };
+        let (array, stream) = interface::array(&interface, argument, access)?;
+        Ok(of(array, None, stream))
+    }
+
+    /// Whether it lies on this device, as far as it tells.
+    pub(crate) fn check_on(&self, current: i32) -> Result<(), Failure> {
+        match self.device {
+            Some(device) if device != current => {
+                Err(Failure::NotCurrent { argument: self.array.argument, device, current })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Its memory, of as many bytes as the core asks for.
+    pub(crate) fn buffer(&self, bytes: Option<usize>) -> DeviceBuffer {
+        let buffer = self.array.buffer(bytes);
+        DeviceBuffer::new(address(buffer.ptr), buffer.len)
+    }
+
+    /// The same, of an array without gaps.
+    pub(crate) fn dense(&self) -> Result<DeviceBuffer, Failure> {
+        let Array { argument, form, .. } = &self.array;
+        let bytes = form.extent().wrapping_mul(form.element.bits()).wrapping_div(8);
+        let count: usize = form.shape.iter().product();
+        if form.extent() == count {
+            Ok(self.buffer(Some(bytes)))
+        } else {
+            Err(Failure::NotContiguous { argument })
+        }
+    }
+
+    /// Its integers, one per sample.
+    pub(crate) fn list(&self) -> Result<DeviceList, Failure> {
+        let Array { argument, form, .. } = &self.array;
+        let got = form.element;
+        let list = match got.ty {
+            ElementType::Int32 => DeviceList::i32,
+            ElementType::Int64 => DeviceList::i64,
+            _ => return Err(Failure::DeviceIntegers { argument, got, want: "int32 or int64" }),
+        };
+        let [count] = *form.shape else {
+            return Err(Failure::IndexRank { argument, rank: form.shape.len() });
+        };
+        // Where there are none, they may lie anywhere.
+        let address = if count == 0 { 0 } else { self.dense()?.address };
+        Ok(list(address, count))
+    }
+
+    /// The address of its one 32-bit integer.
+    pub(crate) fn layer(&self) -> PyResult<u64> {
+        let Array { argument, form, .. } = &self.array;
+        let got = form.element;
+        if got.ty != ElementType::Int32 {
+            return Err(Failure::DeviceIntegers { argument, got, want: "int32" }.into());
+        }
+        match form.shape.iter().product() {
+            1 => Ok(address(self.array.data())),
+            got => {
+                let refused = kvscatter::Error::Count { argument: Argument::LayerId, got, want: 1 };
+                Err((ASCEND.refuse)(self.object.py(), refused))
+            }
+        }
+    }
+
+    pub(crate) fn hold(self) -> Held {
+        Held { object: self.object.unbind(), lent: self.array.lent() }
+    }
+}
+
+/// A device's addresses are as wide as the host's: `kvscatter_cuda` asserts it.
+fn address(ptr: *mut u8) -> u64 {
+    u64::try_from(ptr.addr()).unwrap_or(u64::MAX)
+}

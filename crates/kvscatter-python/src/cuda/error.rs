@@ -1,0 +1,60 @@
+//! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
+
+use kvscatter_cuda::Error;
+use pyo3::prelude::*;
+
+use super::operator::Operator;
+use crate::error::{Class, Field, raise as raise_of};
+
+/// Class, kind, argument and fields.
+type Described = (Class, &'static str, Option<&'static str>, Vec<(&'static str, Field)>);
+
+/// The exception for an error about this operator.
+#[cold]
+pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: Error) -> PyErr {
+    let mut message = error.to_string();
+    if let Error::List { list, .. } | Error::Address { list, .. } | Error::Overlap { list, .. } = &error {
+        message = message.replace(&list.to_string(), operator.list(*list));
+    }
+    let (class, kind, argument, fields) = match error {
+        Error::Write(refused) => return (operator.refuse)(py, refused),
+        error => describe(operator, &error),
+    };
+    raise_of(py, class, kind, argument, message, &fields)
+}
+
+fn describe(operator: &Operator, error: &Error) -> Described {
+    match error {
+        Error::NoDriver { .. } => (Class::Cuda, "no_driver", None, vec![]),
+        Error::Driver { code, .. } => (Class::Cuda, "driver", None, vec![("code", i64::from(*code).into())]),
+        Error::Kernels { .. } => (Class::Cuda, "kernels", None, vec![]),
+        Error::NoContext => (Class::Cuda, "no_context", None, vec![]),
+        Error::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
+        Error::TooLarge { got, most, .. } => {
+            (Class::Shape, "too_large", None, vec![("got", (*got).into()), ("max", (*most).into())])
+        }
+        Error::WholeWords { pair, bytes, needed, .. } => {
+            let fields = [("buffer", *pair), ("len", *bytes), ("needed", *needed)];
+            let fields = fields.map(|(name, number)| (name, number.into()));
+            (Class::Array, "whole_words", Some(operator.written), fields.to_vec())
+        }
+        Error::PresentNibbles => (Class::Array, "present_nibbles", Some(operator.written), vec![]),
+        Error::Apart => (Class::Array, "apart", Some(operator.update), vec![]),
+        Error::SlotMapping { samples } => {
+            let fields = vec![("got", (*samples).into()), ("want", 1_usize.into())];
+            (Class::Shape, "slot_mapping", Some(operator.update), fields)
+        }
+        Error::List { list, .. } => (Class::Option, "list", Some(operator.list(*list)), vec![]),
+        Error::Address { list, .. } => (Class::Array, "misaligned", Some(operator.list(*list)), vec![]),
+        Error::Overlap { list, pair } => {
+            let fields =
+                vec![("with_", Field::Name(operator.written.into())), ("with_buffer", (*pair).into())];
+            (Class::Array, "overlap", Some(operator.list(*list)), fields)
+        }
+        Error::BadIndices { bad_samples, first_value, .. } => {
+            let fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*first_value).into())];
+            (Class::Position, "bad_indices", None, fields)
+        }
+        _ => (Class::Cuda, "unknown", None, vec![]),
+    }
+}

@@ -1,0 +1,98 @@
+//! Streams: those that are given, and those that are current in the library of a write's caches.
+
+use std::ptr;
+
+use kvscatter_cuda::Stream;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt};
+
+use super::array::DeviceArray;
+use crate::dlpack::library;
+use crate::failure::{Failure, class_name};
+
+/// The stream of launches that are given none.
+pub(crate) enum Current {
+    /// `torch.cuda.current_stream`, and the device to ask it about.
+    Torch(Py<PyAny>, i32),
+    /// `cupy.cuda.get_current_stream`.
+    Cupy(Py<PyAny>),
+    /// The one that all arrays of the write name.
+    Named(Stream),
+    /// The library is no such one.
+    Unknown(String),
+}
+
+impl Current {
+    /// `named` are the streams of the write's arrays.
+    pub(crate) fn of(
+        cache: &Bound<'_, PyAny>,
+        device: i32,
+        named: impl IntoIterator<Item = usize>,
+    ) -> PyResult<Self> {
+        let py = cache.py();
+        let library = library(cache)?;
+        let mut named = named.into_iter();
+        Ok(match (&*library, named.next()) {
+            ("torch", _) => {
+                let cuda = py.import("torch.cuda")?;
+                Self::Torch(cuda.getattr("current_stream")?.unbind(), device)
+            }
+            ("cupy", _) => Self::Cupy(py.import("cupy.cuda")?.getattr("get_current_stream")?.unbind()),
+            (_, Some(stream)) if named.all(|other| other == stream) => Self::Named(at(stream)),
+            _ => Self::Unknown(library),
+        })
+    }
+
+    pub(crate) fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        match self {
+            Self::Torch(current, device) => {
+                let stream = current.call1(py, (*device,))?;
+                Ok(at(stream.getattr(py, intern!(py, "cuda_stream"))?.extract(py)?))
+            }
+            Self::Cupy(current) => Ok(at(current.call0(py)?.getattr(py, intern!(py, "ptr"))?.extract(py)?)),
+            Self::Named(stream) => Ok(*stream),
+            Self::Unknown(library) => {
+                Err(Failure::Unknown { argument: "stream", library: library.clone() }.into())
+            }
+        }
+    }
+}
+
+/// The streams that arrays are ready on, where their libraries tell.
+pub(crate) fn named<'a, 'py: 'a>(
+    arrays: impl IntoIterator<Item = &'a DeviceArray<'py>>,
+) -> impl Iterator<Item = usize> {
+    arrays.into_iter().filter_map(|array| array.stream)
+}
+
+/// A stream's address, or an object that has one: by `__cuda_stream__`, as PyTorch's and as CuPy's.
+pub(crate) fn given(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
+    let py = stream.py();
+    let unfit = || Failure::Keyword {
+        argument: "stream",
+        class: class_name(&stream.get_type()),
+        want: "a stream of PyTorch, CuPy or another library with __cuda_stream__, or its address",
+    };
+    if stream.is_instance_of::<PyBool>() {
+        return Err(unfit().into());
+    }
+    if stream.is_instance_of::<PyInt>() {
+        return stream.extract().map(at).map_err(|_| unfit().into());
+    }
+    if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {
+        let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
+        let (_version, handle): (usize, usize) = answer.extract().map_err(|_| unfit())?;
+        return Ok(at(handle));
+    }
+    for name in [intern!(py, "cuda_stream"), intern!(py, "ptr")] {
+        if let Some(handle) = stream.getattr_opt(name)? {
+            return handle.extract().map(at).map_err(|_| unfit().into());
+        }
+    }
+    Err(unfit().into())
+}
+
+fn at(address: usize) -> Stream {
+    Stream::new(ptr::without_provenance_mut(address))
+}

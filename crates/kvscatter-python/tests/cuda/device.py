@@ -1,0 +1,133 @@
+"""A CUDA device for tests: a driver by its C functions, and its memory as arrays of libraries.
+
+The driver is that of kvscatter-cuda's tests, whose device memory is the host's: what is there can be looked at through
+NumPy. It does nothing before a stream is synchronised.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+ALIGNMENT = 256
+CPU, CUDA = 1, 2
+
+_driver = ctypes.CDLL("libcuda.so.1")
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function of the driver, which must succeed."""
+    code = getattr(_driver, name)(*arguments)
+    assert code == 0, f"{name}: {code}"
+
+
+def calls(name: str) -> int:
+    """How often this thread has called a function."""
+    return int(_driver.fake_calls(name.encode()))
+
+
+@contextmanager
+def failing(name: str, code: int) -> Iterator[None]:
+    """In this thread a function fails."""
+    _driver.fake_fail(name.encode(), code)
+    yield
+    _driver.fake_fail(b"", 0)
+
+
+def choose() -> None:
+    """Makes the device's context current on this thread."""
+    context = ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+
+
+def memory(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
+    """Bytes on the device, never given back."""
+    address = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+    assert address.value is not None
+    bytes_ = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address.value)), np.uint8)
+    bytes_[:] = fill
+    return bytes_
+
+
+def copy(array: Array) -> Array:
+    """The same values and dtype on the device, without gaps."""
+    values = np.ascontiguousarray(array)
+    there = memory(values.nbytes).view(values.dtype).reshape(array.shape)
+    there[...] = array
+    return there
+
+
+class Stream:
+    """A stream that waits for no other, with its address as CuPy has it."""
+
+    def __init__(self) -> None:
+        handle = ctypes.c_void_p()
+        call("cuStreamCreate", ctypes.byref(handle), 1)
+        assert handle.value is not None
+        self.ptr = handle.value
+
+    def synchronize(self) -> None:
+        call("cuStreamSynchronize", ctypes.c_void_p(self.ptr))
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What launches the captured work on this stream."""
+        handle, graph, executable = ctypes.c_void_p(self.ptr), ctypes.c_void_p(), ctypes.c_void_p()
+        call("cuStreamBeginCapture_v2", handle, 0)
+        work()
+        call("cuStreamEndCapture", handle, ctypes.byref(graph))
+        call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        return lambda: call("cuGraphLaunch", executable, handle)
+
+
+class Dlpack:
+    """Device memory as a library with DLPack has it, and how it was asked for it."""
+
+    def __init__(self, array: Array, device: tuple[int, int] = (CUDA, 0)) -> None:
+        self.array, self.where = array, device
+        self.asked: list[dict[str, Any]] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.where
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self.asked.append(dict(keywords))
+        keywords.pop("stream", None)
+        return moved(self.array.__dlpack__(**keywords), self.where)
+
+
+def moved(capsule: Any, device: tuple[int, int]) -> Any:
+    """A capsule of NumPy's that says that its memory is a device's."""
+    where = ctypes.pythonapi.PyCapsule_GetPointer
+    where.restype, where.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # version, manager_ctx, deleter, flags; then the tensor: data, device
+    address = where(capsule, b"dltensor_versioned") + 8 + 8 + 8 + 8 + 8
+    ctypes.c_int32.from_address(address).value = device[0]
+    ctypes.c_int32.from_address(address + 4).value = device[1]
+    return capsule
+
+
+class Interface:
+    """Device memory as a library without DLPack has it."""
+
+    def __init__(self, array: Array, **fields: Any) -> None:
+        self.array, self.fields = array, fields
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        of_numpy = self.array.__array_interface__
+        return {**of_numpy, "version": 3, "stream": None, **self.fields}
+
+
+def status() -> Dlpack:
+    """A status that is clear."""
+    return Dlpack(memory(16).view(np.int64))

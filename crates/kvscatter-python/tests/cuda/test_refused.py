@@ -1,0 +1,229 @@
+"""What is refused before anything is launched: arrays that lie elsewhere, of other types and forms, over each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import device
+import numpy as np
+import pytest
+from device import Dlpack, Interface, Stream
+
+import kvscatter
+from kvscatter import cuda
+from support import refused
+
+Wrap = Callable[..., Any]
+both = pytest.mark.parametrize("wrap", [Dlpack, Interface])
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> device.Array:
+    return device.copy(np.zeros(shape, dtype))
+
+
+def written(cache: Any, update: Any, starts: Any = None, **options: Any) -> Callable[[], cuda.Write]:
+    return partial(cuda.prepare, [(cache, update)], starts, **{"status": device.status(), **options})
+
+
+def test_arrays_of_the_cpu() -> None:
+    cache, update, starts = zeros(2, 4, 8), zeros(2, 1, 8), zeros(2, dtype=np.int64)
+    good = [Dlpack(cache), Dlpack(update), Dlpack(starts)]
+    for place, argument in enumerate(("cache", "update", "write_indices")):
+        for bad in (np.zeros(1), Dlpack(cache, (device.CPU, 0)), Dlpack(cache, (3, 0))):
+            given: list[Any] = [*good]
+            given[place] = bad
+            error = refused("device", argument, written(*given), of=kvscatter.DeviceError)
+            assert str(error) == f"{argument} lies on the CPU: must lie on a CUDA device"
+    refused("device", "status", written(*good, status=np.zeros(2, np.int64)), of=kvscatter.DeviceError)
+    error = refused("device", "cache", written(Dlpack(cache, (10, 0)), *good[1:]), of=kvscatter.DeviceError)
+    assert "type 10" in str(error)
+    refused("not_an_array", "write_indices", written(*good[:2], [0, 1]), of=kvscatter.ElementTypeError)
+
+
+def test_arrays_of_another_device() -> None:
+    good, other = Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8), (device.CUDA, 1))
+    error = refused("device", "update", written(good, other), of=kvscatter.DeviceError)
+    assert error.device == "cuda:1" and "cuda:0 is current" in str(error)
+    starts = Dlpack(zeros(2, dtype=np.int64), (device.CUDA, 1))
+    refused(
+        "device", "write_indices", written(good, Dlpack(zeros(2, 1, 8)), starts), of=kvscatter.DeviceError
+    )
+    managed = Dlpack(zeros(2, 1, 8), (13, 0))
+    assert written(good, managed)().width == 16
+
+
+@both
+def test_dtypes(wrap: Wrap) -> None:
+    cache, update = wrap(zeros(2, 4, 8)), wrap(zeros(2, 1, 8))
+    call = written(cache, wrap(zeros(2, 1, 8, dtype=np.float16)))
+    error = refused("element_type_mismatch", "update", call, of=kvscatter.ElementTypeError)
+    assert (error.element, error.cache) == ("float16", "float32")
+    for dtype in (np.float32, np.int16, np.uint64, np.uint32, np.bool_):
+        call = written(cache, update, wrap(zeros(2, dtype=dtype)))
+        error = refused("not_integers", "write_indices", call, of=kvscatter.ElementTypeError)
+        assert "must hold int32 or int64 on a device" in str(error)
+    pairs = [(wrap(zeros(2, 2, 4, 8, dtype=np.int8)), wrap(zeros(2, 8, dtype=np.int8)))]
+    lists = [wrap(zeros(1, dtype=np.int64)), wrap(zeros(2, dtype=np.int64)), wrap(zeros(2, dtype=np.int64))]
+    refused(
+        "not_integers",
+        "layerId",
+        lambda: cuda.prepare_kv_cache_operation(pairs, *lists, status=device.status()),
+    )
+
+
+@both
+def test_shapes(wrap: Wrap) -> None:
+    cache, update = wrap(zeros(2, 4, 8)), wrap(zeros(2, 1, 8))
+    refused("dimension_mismatch", "update", written(cache, wrap(zeros(2, 1, 4))), of=kvscatter.ShapeError)
+    refused("count", "write_indices", written(cache, update, wrap(zeros(3, dtype=np.int32))))
+    refused("rank", "write_indices", written(cache, update, wrap(zeros(2, 1, dtype=np.int32))))
+    gaps = wrap(zeros(4, dtype=np.int32)[::2])
+    refused("not_contiguous", "write_indices", written(cache, update, gaps), of=kvscatter.ArrayError)
+    other = [(cache, update), (wrap(zeros(2, 5, 8)), update)]
+    error = refused("prepared", "cache", lambda: cuda.prepare(other, status=device.status()))
+    assert (error.buffer, error.what) == (1, "shape")
+    triple = [(cache, update, wrap(zeros(2, 5, 8)))]
+    refused("out_shape", "present", lambda: cuda.prepare_present(triple, status=device.status()))
+    refused("axis_is_batch", "axis", written(cache, update, axis=0), of=kvscatter.OptionError)
+    for size in (1, 3):
+        call = written(cache, update, status=wrap(zeros(size, dtype=np.int64)))
+        assert refused("status_bytes", "status", call).got == 8 * size
+
+
+@both
+def test_read_only_arrays_are_read_and_not_written(wrap: Wrap) -> None:
+    cache, update, words = zeros(2, 4, 8), zeros(2, 1, 8), zeros(2, dtype=np.int64)
+    for array in (cache, update, words):
+        array.flags.writeable = False
+    good = wrap(zeros(2, 4, 8))
+    refused("read_only", "cache", written(wrap(cache), wrap(update)), of=kvscatter.ArrayError)
+    refused("read_only", "status", written(good, wrap(update), status=wrap(words)), of=kvscatter.ArrayError)
+    written(good, wrap(update), wrap(words))()
+
+
+@both
+def test_lists_begin_where_a_device_can_read_them(wrap: Wrap) -> None:
+    cache, update = wrap(zeros(2, 4, 8)), wrap(zeros(2, 1, 8))
+    bytes_ = device.memory(64)
+    for at, dtype, itemsize in ((4, np.int64, 8), (2, np.int32, 4)):
+        starts = bytes_[at : at + 2 * itemsize].view(dtype)
+        error = refused("misaligned", "write_indices", written(cache, update, wrap(starts)))
+        assert str(error).startswith("write_indices lies at 0x") and f"multiple of {itemsize}" in str(error)
+    words = bytes_[4:20].view(np.int32)
+    refused("misaligned", "status", written(cache, update, status=wrap(words)), of=kvscatter.ArrayError)
+
+
+@both
+def test_caches_that_begin_anywhere_are_written(wrap: Wrap) -> None:
+    canvas, update, stream = device.memory(260), device.copy(np.ones((2, 1, 8), np.float32)), Stream()
+    cache = canvas[3:259].view(np.float32).reshape(2, 4, 8)
+    write = written(wrap(cache), wrap(update), wrap(device.copy(np.array([3, 0]))))()
+    assert write.width == 1
+    write.launch(stream)
+    stream.synchronize()
+    assert cache[:, :, 0].tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
+
+
+@both
+def test_what_is_read_must_not_lie_in_what_is_written(wrap: Wrap) -> None:
+    bytes_, cache, update = device.memory(1024), zeros(2, 4, 8), zeros(2, 1, 8)
+    within = bytes_[:256].view(np.float32).reshape(2, 4, 8)
+    inner = bytes_[128:192].view(np.float32).reshape(2, 1, 8)
+    error = refused("overlap", "cache", written(wrap(within), wrap(inner)), of=kvscatter.ArrayError)
+    assert error.with_ == "update"
+    starts = bytes_[240:256].view(np.int64)
+    error = refused("overlap", "write_indices", written(wrap(within), wrap(update), wrap(starts)))
+    assert str(error) == "write_indices lies in cache 0, which is written while it is read"
+    refused("overlap", "status", written(wrap(within), wrap(update), status=wrap(bytes_[:16])))
+    twice = [(wrap(cache), wrap(update)), (wrap(cache), wrap(update))]
+    refused("overlap", "cache", lambda: cuda.prepare(twice, status=device.status()), of=kvscatter.ArrayError)
+
+
+def test_memory_that_was_freed() -> None:
+    update = Interface(zeros(2, 1, 8))
+    gone = Interface(zeros(2, 4, 8), data=(0, False))
+    error = refused("export", "cache", written(gone, update), of=kvscatter.ArrayError)
+    assert str(error).endswith("its data is null: was it freed?")
+
+    class Deleted(Dlpack):
+        def __dlpack__(self, **keywords: Any) -> Any:
+            raise RuntimeError("Array has been deleted.")
+
+    error = refused("export", "update", written(Interface(zeros(2, 4, 8)), Deleted(zeros(2, 1, 8))))
+    assert "has been deleted" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"data": None}, "export"),
+        ({"data": 7}, "export"),
+        ({"shape": (-2, 4, 8)}, "export"),
+        ({"shape": None}, "export"),
+        ({"strides": (8,)}, "export"),
+        ({"strides": (130, 32, 4)}, "strides"),
+        ({"typestr": "<V2"}, "element_type"),
+        ({"typestr": ">f4"}, "byte_order"),
+        ({"typestr": "|O"}, "element_type"),
+        ({"typestr": "nothing"}, "export"),
+        ({"mask": object()}, "export"),
+        ({"stream": 0}, "export"),
+        ({"stream": -1}, "export"),
+    ],
+)
+def test_interfaces_that_say_what_they_must_not(fields: dict[str, Any], kind: str) -> None:
+    bad = Interface(zeros(2, 4, 8), **fields)
+    refused(kind, "cache", written(bad, Interface(zeros(2, 1, 8))))
+
+
+def test_interfaces_that_are_no_dict() -> None:
+    class Odd:
+        __cuda_array_interface__ = 7
+
+    refused("export", "cache", written(Odd(), Interface(zeros(2, 1, 8))), of=kvscatter.ArrayError)
+
+
+def test_libraries_whose_arrays_are_immutable() -> None:
+    immutable = type("Array", (Dlpack,), {"__module__": "tensorflow.python"})
+    call = written(immutable(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))
+    error = refused("immutable", "cache", call, of=kvscatter.ArrayError)
+    assert "TensorFlow array, which is immutable: caches are memory of PyTorch, CuPy or your own" in str(
+        error
+    )
+    written(Dlpack(zeros(2, 4, 8)), immutable(zeros(2, 1, 8)))()
+
+
+def test_threads_without_a_context() -> None:
+    write = written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))()
+    calls: list[Callable[[], object]] = [
+        written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8))),
+        write.status.check,
+    ]
+    calls += [partial(write.launch, Stream()), partial(write.status.clear, Stream()), write.status.read]
+    kinds = []
+
+    def run() -> None:
+        for call in calls:
+            error = refused("no_context", None, call, of=kvscatter.CudaError)
+            kinds.append(error.kind)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(kinds) == len(calls)
+
+
+def test_what_the_driver_refuses() -> None:
+    write, stream = written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))(), Stream()
+    for name, call in (
+        ("cuLaunchKernel", partial(write.launch, stream)),
+        ("cuMemcpyDtoH_v2", write.status.check),
+        ("cuMemsetD8Async", partial(write.status.clear, stream)),
+    ):
+        with device.failing(name, 700):
+            error = refused("driver", None, call, of=kvscatter.CudaError)
+        assert error.code == 700 and f"{name}: CUDA_ERROR_ILLEGAL_ADDRESS" in str(error)
+    assert cuda.driver_version() == 13000

@@ -1,0 +1,195 @@
+"""Which stream a launch goes to, how arrays are asked for, and what is kept alive: PyTorch and CuPy are played here."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import device
+import numpy as np
+import pytest
+from device import Dlpack, Interface, Stream
+
+import kvscatter
+from kvscatter import cuda
+from support import refused
+
+
+def arrays(wrap: Any = Dlpack, **more: Any) -> tuple[device.Array, Any, Any]:
+    cache, update = device.copy(np.zeros((2, 4, 8))), device.copy(np.ones((2, 1, 8)))
+    return cache, wrap(cache, **more), wrap(update, **more)
+
+
+def runs_on(stream: Stream, cache: device.Array) -> bool:
+    """Whether the launch was waiting on this stream; afterwards the cache is zero again."""
+    assert not cache.any()
+    stream.synchronize()
+    ran = bool(cache.any())
+    cache[...] = 0
+    return ran
+
+
+def test_streams_that_are_given() -> None:
+    stream, (cache, whole, update) = Stream(), arrays()
+    write = cuda.prepare([(whole, update)], status=device.status())
+
+    class OfTorch:
+        cuda_stream = stream.ptr
+
+    class OfCuda:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, stream.ptr
+
+    for given in (stream, stream.ptr, OfTorch(), OfCuda()):
+        write.launch(given)
+        assert runs_on(stream, cache)
+    write.launch(stream=0)
+    device.call("cuStreamSynchronize", None)
+    assert cache.any()
+    for bad in (True, -1, 1 << 64, 1.5, "stream", object()):
+        refused("keyword_type", "stream", lambda bad=bad: write.launch(bad), of=kvscatter.ElementTypeError)  # type: ignore[misc]
+
+
+def test_a_library_that_names_its_stream() -> None:
+    one, two = Stream(), Stream()
+    cache, whole, update = arrays(Interface, stream=one.ptr)
+    write = cuda.prepare([(whole, update)], status=device.status())
+    write.launch()
+    assert runs_on(one, cache)
+    write.launch(two)
+    assert runs_on(two, cache)
+    update.fields["stream"] = two.ptr
+    write = cuda.prepare([(whole, update)], status=device.status())
+    refused("unknown", "stream", write.launch, of=kvscatter.OptionError)
+
+
+def test_a_library_that_is_not_known_needs_stream_and_status() -> None:
+    _, whole, update = arrays()
+    write = cuda.prepare([(whole, update)], status=device.status())
+    error = refused("unknown", "stream", write.launch, of=kvscatter.OptionError)
+    assert "stream is needed: device is no library that is asked for it" in str(error)
+    refused("unknown", "stream", write.status.clear, of=kvscatter.OptionError)
+    refused("unknown", "status", lambda: cuda.prepare([(whole, update)]), of=kvscatter.OptionError)
+
+
+def test_no_library_is_asked_to_wait() -> None:
+    _, whole, update = arrays()
+    status = device.status()
+    cuda.prepare([(whole, update)], status=status)
+    for array in (whole, update, status):
+        assert [asked["stream"] for asked in array.asked] == [-1]
+        assert [asked["copy"] for asked in array.asked] == [False]
+
+
+def test_jax_is_given_no_stream() -> None:
+    of_jax = type("ArrayImpl", (Dlpack,), {"__module__": "jaxlib._jax"})
+    _, whole, update = arrays()
+    starts = of_jax(device.copy(np.array([0, 1])))
+    cuda.prepare([(whole, update)], starts, status=device.status())
+    assert ["stream" in asked for asked in starts.asked] == [False]
+
+
+def test_arrays_live_as_long_as_the_write_and_its_status() -> None:
+    cache, whole, update = arrays()
+    starts = Dlpack(device.copy(np.array([1, 2])))
+    gone = [weakref.ref(array) for array in (whole, update, starts)]
+    write = cuda.prepare([(whole, update)], starts, status=device.status())
+    status, stream = write.status, Stream()
+    del whole, update, starts
+    gc.collect()
+    write.launch(stream)
+    assert runs_on(stream, cache)
+    del write
+    gc.collect()
+    status.check()
+    assert all(reference() is not None for reference in gone)
+    del status
+    gc.collect()
+    assert not any(reference() is not None for reference in gone)
+
+
+class Played:
+    """A library whose current stream is set here, and that makes arrays."""
+
+    def __init__(self, name: str) -> None:
+        self.current, self.made, self.counted = Stream(), [], []  # type: tuple[Stream, list[Any], list[int]]
+        self.of = type("Tensor" if name == "torch" else "ndarray", (Dlpack,), self.members(name))
+
+    def members(self, name: str) -> dict[str, Any]:
+        no = staticmethod(lambda: False)
+        torch = {"requires_grad": False, "is_neg": no, "is_conj": no, "_version": 0, "device": "cuda:0"}
+        return {"__module__": name, **(torch if name == "torch" else {})}
+
+    def zeros(self, count: int, **keywords: Any) -> Any:
+        self.made.append(keywords)
+        return self.of(device.copy(np.zeros(count, np.int64)))
+
+    def count(self, tensors: Any) -> None:
+        self.counted.append(len(tensors))
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    played = Played("torch")
+    stream = types.SimpleNamespace()
+    modules = {
+        name: types.ModuleType(name)
+        for name in ("torch", "torch.cuda", "torch.autograd", "torch.autograd.graph")
+    }
+    modules["torch"].__dict__.update(int64="int64", zeros=played.zeros, cuda=modules["torch.cuda"])
+
+    def current_stream(number: int) -> Any:
+        assert number == 0
+        stream.cuda_stream = played.current.ptr
+        return stream
+
+    modules["torch.cuda"].__dict__["current_stream"] = current_stream
+    modules["torch.autograd.graph"].__dict__["increment_version"] = played.count
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    yield played
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    played = Played("cupy")
+    modules = {name: types.ModuleType(name) for name in ("cupy", "cupy.cuda")}
+    modules["cupy"].__dict__.update(zeros=played.zeros, cuda=modules["cupy.cuda"])
+    modules["cupy.cuda"].__dict__["get_current_stream"] = lambda: played.current
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    yield played
+
+
+def test_pytorchs_current_stream_at_each_launch(torch: Played) -> None:
+    cache, whole, update = arrays(torch.of)
+    write = cuda.prepare([(whole, update)])
+    assert torch.made == [{"dtype": "int64", "device": "cuda:0"}]
+    for _ in range(2):
+        torch.current = Stream()
+        write.launch()
+        assert runs_on(torch.current, cache)
+    assert torch.counted == [1, 1], "autograd sees that the cache was written"
+    write.status.clear()
+    torch.current.synchronize()
+    write.status.check()
+
+
+def test_pytorchs_gradients_are_refused(torch: Played) -> None:
+    _, whole, update = arrays(torch.of)
+    update.requires_grad = True
+    refused("tensor", "update", lambda: cuda.prepare([(whole, update)]), of=kvscatter.ArrayError)
+
+
+def test_cupys_current_stream_at_each_launch(cupy: Played) -> None:
+    cache, whole, update = arrays(cupy.of)
+    write = cuda.prepare([(whole, update)])
+    assert cupy.made == [{"dtype": "int64"}]
+    for _ in range(2):
+        cupy.current = Stream()
+        write.launch()
+        assert runs_on(cupy.current, cache)

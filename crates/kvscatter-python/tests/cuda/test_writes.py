@@ -1,0 +1,231 @@
+"""Writes on the device do what the CPU does and say what the CPU says, on the cases of the oracle."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import device
+import numpy as np
+import pytest
+from device import Dlpack, Interface, Stream
+
+import kvscatter
+import support
+from kvscatter import cuda
+from kvscatter.testing import Case, cases
+
+GUARD = 192
+
+
+def is_exported(array: device.Array) -> bool:
+    """Whether NumPy has its dtype in both protocols: strings and types of ml_dtypes are not among them."""
+    return array.dtype.isbuiltin == 1 and array.dtype != object
+
+
+def guarded(array: device.Array) -> tuple[device.Array, device.Array]:
+    """The array on the device between bytes that nobody may write; and all of it."""
+    canvas = device.memory(array.nbytes + 2 * GUARD, 0xA5)
+    there = canvas[GUARD : GUARD + array.nbytes].view(array.dtype).reshape(array.shape)
+    there[...] = array
+    return there, canvas
+
+
+def prepared(case: Case, wrap: Any, cache: device.Array, update: device.Array, **more: Any) -> cuda.Write:
+    """The case on the device."""
+    given = dict(case.arguments)
+    lists = {name: wrap(device.copy(value)) for name, value in given.items() if isinstance(value, np.ndarray)}
+    options = {"status": device.status(), **more}
+    if given.get("lengths") is not None:
+        options["lengths"] = lists["lengths"]
+    pairs = [(wrap(cache), wrap(update))]
+    if case.operator == "tensor_scatter":
+        words = ("axis", "mode", "negative_index")
+        options.update({word: given[word] for word in words if word in given})
+        return cuda.prepare(pairs, lists.get("write_indices"), **options)
+    if case.operator == "kv_cache_update":
+        return cuda.prepare_kv_cache_update(
+            pairs, lists["writeIndices"], lists.get("updateLengths"), **options
+        )
+    layer = wrap(device.copy(np.atleast_1d(np.asarray(given["layerId"], np.int32))))
+    return cuda.prepare_kv_cache_operation(pairs, layer, lists["tokenOffset"], lists["seqLen"], **options)
+
+
+@pytest.mark.parametrize("wrap", [Dlpack, Interface])
+@pytest.mark.parametrize("operator", ["tensor_scatter", "kv_cache_update", "kv_cache_operation"])
+def test_what_the_cpu_does(operator: Any, wrap: Any) -> None:
+    stream, found = Stream(), {"written": 0, "skipped": 0, "raised": 0, "refused": 0}
+    drawn = cases(
+        7, 400, operators=[operator], dtypes=None, extensions=["lengths", "out_of_range", "negative_index"]
+    )
+    for case in drawn:
+        if not (is_exported(case.cache) and is_exported(case.update)):
+            continue
+        expected, update = case.cache.copy(), case.update
+        (cache, canvas), (there, _) = guarded(case.cache), guarded(update)
+        calm = Case(**{**vars(case), "arguments": {**case.arguments, "out_of_range": "skip"}})
+        strict = Case(**{**vars(case), "arguments": {**case.arguments, "out_of_range": "error"}})
+        raised: kvscatter.Error | None = None
+        try:
+            support.in_place(strict, case.cache.copy(), update)
+        except kvscatter.Error as error:
+            raised = error
+        try:
+            skipped = support.in_place(calm, expected, update)
+        except kvscatter.Error:
+            skipped = -1
+        try:
+            write = prepared(case, wrap, cache, there)
+        except kvscatter.Error as error:
+            # What shapes and counts break is told before the launch, and as the CPU tells it.
+            assert raised is not None, (case, error)
+            assert (type(error), error.kind, str(error)) == (type(raised), raised.kind, str(raised)), case
+            found["refused"] += 1
+            continue
+        write.launch(stream)
+        stream.synchronize()
+        assert (canvas[:GUARD] == 0xA5).all() and (canvas[GUARD + cache.nbytes :] == 0xA5).all(), case
+        if skipped >= 0:
+            assert support.bits(cache) == support.bits(expected), case
+            assert write.status.read()[0] == skipped, case
+        if raised is None:
+            write.status.check()
+            found["written"] += 1
+            continue
+        told = support.refused(raised.kind, raised.argument, write.status.check, of=type(raised))
+        assert (str(told), told.fields) == (str(raised), raised.fields), case
+        found["skipped" if skipped >= 0 else "raised"] += 1
+    assert min(found["written"], found["skipped"], found["refused"]) > 5, found
+
+
+def test_keys_values_and_many_layers_are_one_launch() -> None:
+    stream, rng = Stream(), np.random.default_rng(0)
+    caches = [device.copy(np.zeros((3, 2, 16, 8), np.float16)) for _ in range(64)]
+    updates = [device.copy(rng.random((3, 2, 1, 8)).astype(np.float16)) for _ in caches]
+    starts = device.copy(np.array([4, 0, 15]))
+    pairs = [(Dlpack(cache), Dlpack(update)) for cache, update in zip(caches, updates, strict=True)]
+    write = cuda.prepare(pairs, Dlpack(starts), status=device.status())
+    assert write.width == 16
+    before = device.calls("cuLaunchKernel")
+    write.launch(stream)
+    assert device.calls("cuLaunchKernel") - before == 1
+    assert not any(cache.any() for cache in caches), "a launch waits for nothing"
+    stream.synchronize()
+    for cache, update in zip(caches, updates, strict=True):
+        expected = np.zeros_like(cache)
+        kvscatter.tensor_scatter_(expected, update, starts)
+        assert support.bits(cache) == support.bits(expected)
+
+
+def test_a_launch_allocates_nothing_and_waits_for_nothing() -> None:
+    cache, update = device.copy(np.zeros((2, 4, 8))), device.copy(np.ones((2, 1, 8)))
+    stream = Stream()
+    write = cuda.prepare([(Dlpack(cache), Dlpack(update))], status=device.status())
+    forbidden = [
+        "cuMemAlloc_v2",
+        "cuStreamSynchronize",
+        "cuCtxSynchronize",
+        "cuMemcpyDtoH_v2",
+        "cuModuleLoadData",
+    ]
+    before = [device.calls(name) for name in forbidden]
+    for _ in range(3):
+        write.launch(stream)
+    assert [device.calls(name) for name in forbidden] == before
+    stream.synchronize()
+
+
+def test_a_graph_reads_its_positions_whenever_it_runs() -> None:
+    cache, update = device.copy(np.zeros((2, 8, 4), np.float32)), device.copy(np.ones((2, 1, 4), np.float32))
+    starts, stream = device.copy(np.array([0, 0], np.int32)), Stream()
+    write = cuda.prepare([(Dlpack(cache), Dlpack(update))], Dlpack(starts), status=device.status())
+    replay = stream.captured(lambda: write.launch(stream))
+    stream.synchronize()
+    assert not cache.any()
+    expected = np.zeros_like(cache)
+    for step in range(5):
+        starts[:] = [step, 7 - step]
+        update[:] = step + 1
+        replay()
+        stream.synchronize()
+        kvscatter.tensor_scatter_(expected, update, starts)
+        assert support.bits(cache) == support.bits(expected)
+    starts[:] = [1, 8]
+    for _ in range(2):
+        replay()
+    stream.synchronize()
+    assert write.status.read() == (2, 1, 8), "once in each launch"
+    error = support.refused("start_out_of_range", "write_indices", write.status.check)
+    assert (error.index, error.value) == (1, 8)
+    write.status.clear(stream)
+    stream.synchronize()
+    write.status.check()
+
+
+def test_slots_of_a_paged_cache() -> None:
+    cache, update = device.copy(np.zeros((1, 12, 2, 4), np.float32)), device.memory(3 * 32).view(np.float32)
+    update = update.reshape(1, 3, 2, 4)
+    update[0] = np.arange(1, 4).reshape(3, 1, 1)
+    slots, stream = device.copy(np.array([7, -1, 2])), Stream()
+    write = cuda.prepare_slots([(Dlpack(cache), Dlpack(update))], Dlpack(slots), status=device.status())
+    write.launch(stream)
+    stream.synchronize()
+    write.status.check()
+    assert cache[0, :, 0, 0].tolist() == [0, 0, 3, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+    slots[1] = 12
+    write.launch(stream)
+    stream.synchronize()
+    error = support.refused("start_out_of_range", "slot_mapping", write.status.check)
+    assert (error.index, error.value, error.capacity) == (1, 12, 12)
+    pairs = [(Dlpack(cache.reshape(2, 6, 2, 4)), Dlpack(np.repeat(update, 2, 0)))]
+    support.refused(
+        "slot_mapping", "update", lambda: cuda.prepare_slots(pairs, Dlpack(slots), status=device.status())
+    )
+
+
+def test_a_present_is_its_past_with_the_update_in_it() -> None:
+    rng, stream = np.random.default_rng(1), Stream()
+    past, update = (device.copy(rng.random(shape).astype(np.float16)) for shape in ((3, 6, 8), (3, 2, 8)))
+    present = device.copy(np.zeros_like(past))
+    starts = device.copy(np.array([5, 0, 9]))
+    write = cuda.prepare_present(
+        [(Dlpack(past), Dlpack(update), Interface(present))],
+        Dlpack(starts),
+        mode="circular",
+        status=device.status(),
+    )
+    write.launch(stream)
+    stream.synchronize()
+    write.status.check()
+    expected = kvscatter.tensor_scatter(past, update, starts, mode="circular")
+    assert support.bits(present) == support.bits(expected)
+
+
+def test_skip_all_writes_nothing_where_anything_is_bad() -> None:
+    cache, update = device.copy(np.zeros((2, 4, 8))), device.copy(np.ones((2, 1, 8)))
+    starts, stream = device.copy(np.array([0, 4])), Stream()
+    pairs = [(Dlpack(cache), Dlpack(update))]
+    for skip_all in (True, False):
+        write = cuda.prepare(pairs, Dlpack(starts), skip_all=skip_all, status=device.status())
+        write.launch(stream)
+        stream.synchronize()
+        assert bool(cache.any()) != skip_all
+        assert write.status.read()[0] == 1
+
+
+def test_strides_are_written_where_they_lie() -> None:
+    whole, update = (
+        device.copy(np.zeros((2, 9, 3, 8), np.float32)),
+        device.copy(np.ones((2, 3, 1, 4), np.float32)),
+    )
+    cache, stream = whole[:, 1:, :, 2:6].transpose(0, 2, 1, 3), Stream()
+    expected = copy.deepcopy(whole)
+    kvscatter.tensor_scatter_(expected[:, 1:, :, 2:6].transpose(0, 2, 1, 3), update, [3, 7])
+    for wrap in (Dlpack, Interface):
+        whole[...] = 0
+        write = cuda.prepare(
+            [(wrap(cache), wrap(update))], wrap(device.copy(np.array([3, 7]))), status=device.status()
+        )
+        write.launch(stream)
+        stream.synchronize()
+        assert support.bits(whole) == support.bits(expected)

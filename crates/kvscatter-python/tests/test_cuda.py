@@ -1,0 +1,86 @@
+"""`kvscatter.cuda`: without a driver here, and in `cuda/` on the driver of kvscatter-cuda's tests."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kvscatter
+import support
+from kvscatter import cuda
+
+HERE = pathlib.Path(__file__).parent
+DRIVER = HERE.parents[1] / "kvscatter-cuda/tests/fake/driver.cpp"
+
+
+def run(*words: str | pathlib.Path, libraries: pathlib.Path, **variables: str) -> str:
+    """A Python that looks for the driver in this folder first."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), **variables}
+    done = subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_on_the_tests_driver(tmp_path: pathlib.Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    library = tmp_path / "libcuda.so.1"
+    options = ["-std=c++17", "-O1", "-DKVSCATTER_SHIM", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([compiler, *options, str(DRIVER), "-o", str(library)], check=True)
+    pytest_ = [
+        "-m",
+        "pytest",
+        "--quiet",
+        "-p",
+        "no:cacheprovider",
+        "--config-file",
+        str(HERE.parent / "pyproject.toml"),
+    ]
+    out = run(*pytest_, str(HERE / "cuda"), libraries=tmp_path, KVSCATTER_CUDA_DRIVER=str(library))
+    assert "passed" in out and "skipped" not in out, out
+
+
+def test_no_driver_is_an_error_of_this_package(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"no library")
+    code = """
+import kvscatter
+try:
+    kvscatter.cuda.driver_version()
+except kvscatter.CudaError as error:
+    print(error.kind, error.argument, isinstance(error, RuntimeError), str(error)[:40])
+"""
+    out = run("-c", code, libraries=tmp_path)
+    assert out == "no_driver None True cannot use the CUDA driver libcuda.so.1:\n"
+
+
+def test_importing_loads_no_driver(tmp_path: pathlib.Path) -> None:
+    code = """
+import kvscatter.cuda, pathlib, sys
+loaded = pathlib.Path("/proc/self/maps").read_text()
+print("libcuda" in loaded, sorted({"torch", "cupy", "jax"} & set(sys.modules)))
+"""
+    assert run("-c", code, libraries=tmp_path) == "False []\n"
+
+
+def test_arrays_that_are_on_no_device_need_no_driver_to_be_refused() -> None:
+    cache, update = np.zeros((2, 4, 8)), np.zeros((2, 1, 8))
+    error = support.refused(
+        "device", "cache", lambda: cuda.prepare([(cache, update)]), of=kvscatter.DeviceError
+    )
+    assert str(error) == "cache lies on the CPU: must lie on a CUDA device"
+    assert error.device == "the CPU"
+    error = support.refused("not_an_array", "cache", lambda: cuda.prepare([([1.0], update)]))  # type: ignore[list-item]
+    assert "__cuda_array_interface__" in str(error)
+    support.refused("not_a_pair", "pairs", lambda: cuda.prepare([cache]))  # type: ignore[list-item]
+    support.refused("keyword_type", "triples", lambda: cuda.prepare_present([(cache, update)]))  # type: ignore[list-item]
+    support.refused("no_pairs", "pairs", lambda: cuda.prepare([]), of=kvscatter.OptionError)
+    support.refused("no_pairs", "triples", lambda: cuda.prepare_present([]), of=kvscatter.OptionError)
