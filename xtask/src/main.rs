@@ -52,6 +52,8 @@ enum Task {
     /// The CUDA kernels and their host code on a driver without a device, which runs the kernels as C++; then the same under
     /// sanitizers
     Cuda,
+    /// The tests of `cuda` on the GPU that is here, then under compute-sanitizer
+    CudaGpu,
     /// Compiles the CUDA kernels into the images that are checked in (needs Python and gcc, downloads once)
     CudaImages {
         /// Compares them instead, as `test` does
@@ -152,6 +154,7 @@ fn main() -> ExitCode {
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),
         Task::Cuda => one(steps_cuda::cuda()),
+        Task::CudaGpu => one(steps_cuda::cuda_gpu()),
         Task::CudaImages { check: false } => one(steps_cuda_images::cuda_images()),
         Task::CudaImages { check: true } => one(steps_cuda_images::check()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),

@@ -3,11 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::Step;
+use crate::step::{Step, Tool};
 use crate::steps::{cargo, target_dir};
 use crate::steps_c::GXX;
 
 const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";
+
+const GPU: Tool = Tool { name: "a GPU", probe: "nvidia-smi -L", install: "a machine that has one" };
+const SANITIZER: Tool = Tool {
+    name: "compute-sanitizer",
+    probe: "compute-sanitizer --version",
+    install: "https://docs.nvidia.com/compute-sanitizer",
+};
+
+/// Some tests make calls that a driver refuses.
+const CHECKER: &str = "compute-sanitizer --error-exitcode 1 --report-api-errors no";
 
 /// Where the tests find the driver.
 const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
@@ -27,6 +37,15 @@ pub(crate) fn cuda() -> Step {
     let tests = test(&plain, &[]);
     let watched = test(&sanitized, &["--config", SANITIZED]);
     Step::new("cuda", vec![make_folder(), compile, tests, compile_sanitized, watched]).needs(&[GXX])
+}
+
+/// The same tests on the device of this machine, then under NVIDIA's checkers of memory and of races.
+pub(crate) fn cuda_gpu() -> Step {
+    let driver = Path::new("libcuda.so.1");
+    let checked =
+        |tool| test(driver, &["--config", &format!("target.'cfg(unix)'.runner = '{CHECKER} --tool {tool}'")]);
+    Step::new("cuda-gpu", vec![test(driver, &[]), checked("memcheck"), checked("racecheck")])
+        .needs(&[GPU, SANITIZER])
 }
 
 /// As `unit` builds them, so that nothing is built again.

@@ -176,7 +176,10 @@ impl Memory {
 
     pub(crate) fn fill(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.bytes);
-        device().functions.cuMemcpyHtoD_v2(self.address, bytes.as_ptr().cast(), bytes.len()).unwrap();
+        let functions = &device().functions;
+        functions.cuMemcpyHtoD_v2(self.address, bytes.as_ptr().cast(), bytes.len()).unwrap();
+        // It may be under way still, and other streams do not wait for it.
+        functions.cuStreamSynchronize(null_mut()).unwrap();
     }
 
     pub(crate) fn read(&self) -> Vec<u8> {

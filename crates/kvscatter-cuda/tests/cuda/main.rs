@@ -1,6 +1,6 @@
 //! Kernels and host code against the oracle, on any CUDA driver: `cargo xtask cuda` builds one that has no device and runs
-//! the kernels' source as C++. With `KVSCATTER_CUDA_DRIVER=libcuda.so.1` the same tests run on the device that is there,
-//! but for those of `faults`, which ask the driver to fail.
+//! the kernels' source as C++. `cargo xtask cuda-gpu` runs the same tests on the device that is there, but for what
+//! `faults` asks a driver to fail at.
 //!
 //! Ignored by default, since not every machine has a C++ compiler.
 
