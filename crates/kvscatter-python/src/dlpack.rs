@@ -129,10 +129,11 @@ fn import(object: &Bound<'_, PyAny>, argument: &'static str, place: Place) -> Py
 fn capsule<'py>(object: &Bound<'py, PyAny>, place: Place) -> PyResult<Bound<'py, PyAny>> {
     const NO_STREAM_WAITS: i32 = -1;
     let py = object.py();
-    let keywords = PyDict::new(py);
+    let plain = PyDict::new(py);
     if place == Place::Cuda && !matches!(&*library(object)?, "jax" | "jaxlib") {
-        keywords.set_item("stream", NO_STREAM_WAITS)?;
+        plain.set_item("stream", NO_STREAM_WAITS)?;
     }
+    let keywords = plain.copy()?;
     keywords.set_item("max_version", (DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION))?;
     let versioned = keywords.copy()?;
     keywords.set_item("copy", false)?;
@@ -143,7 +144,7 @@ fn capsule<'py>(object: &Bound<'py, PyAny>, place: Place) -> PyResult<Bound<'py,
             answer => return answer,
         }
     }
-    method.call0()
+    method.call((), Some(&plain))
 }
 
 /// What a library raises when it cannot export; its first line, since PyTorch adds a stack trace.

@@ -39,6 +39,11 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             (Class::Array, "whole_words", Some(operator.written), fields.to_vec())
         }
         Error::PresentNibbles => (Class::Array, "present_nibbles", Some(operator.written), vec![]),
+        Error::Presents { triple, with } => {
+            let fields = [("buffer", *triple), ("with_buffer", *with)];
+            let fields = fields.map(|(name, number)| (name, number.into()));
+            (Class::Array, "overlap", Some(operator.written), fields.to_vec())
+        }
         Error::Apart => (Class::Array, "apart", Some(operator.update), vec![]),
         Error::SlotMapping { samples } => {
             let fields = vec![("got", (*samples).into()), ("want", 1_usize.into())];

@@ -95,11 +95,14 @@ class Dlpack:
     def __init__(self, array: Array, device: tuple[int, int] = (CUDA, 0)) -> None:
         self.array, self.where = array, device
         self.asked: list[dict[str, Any]] = []
+        self.unknown: frozenset[str] = frozenset()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.where
 
     def __dlpack__(self, **keywords: Any) -> Any:
+        if not self.unknown.isdisjoint(keywords):
+            raise TypeError("unexpected keyword")
         self.asked.append(dict(keywords))
         keywords.pop("stream", None)
         return moved(self.array.__dlpack__(**keywords), self.where)
@@ -109,8 +112,11 @@ def moved(capsule: Any, device: tuple[int, int]) -> Any:
     """A capsule of NumPy's that says that its memory is a device's."""
     where = ctypes.pythonapi.PyCapsule_GetPointer
     where.restype, where.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # version, manager_ctx, deleter, flags; then the tensor: data, device
-    address = where(capsule, b"dltensor_versioned") + 8 + 8 + 8 + 8 + 8
+    if '"dltensor"' in repr(capsule):
+        address = where(capsule, b"dltensor") + 8  # behind data
+    else:
+        # version, manager_ctx, deleter, flags; then the tensor: data, device
+        address = where(capsule, b"dltensor_versioned") + 8 + 8 + 8 + 8 + 8
     ctypes.c_int32.from_address(address).value = device[0]
     ctypes.c_int32.from_address(address + 4).value = device[1]
     return capsule

@@ -85,6 +85,14 @@ def test_no_library_is_asked_to_wait() -> None:
         assert [asked["copy"] for asked in array.asked] == [False]
 
 
+def test_older_libraries_are_not_asked_to_wait_either() -> None:
+    for unknown in ({"copy"}, {"copy", "max_version"}):
+        _, whole, update = arrays()
+        update.unknown = frozenset(unknown)
+        cuda.prepare([(whole, update)], status=device.status())
+        assert [asked["stream"] for asked in update.asked] == [-1]
+
+
 def test_jax_is_given_no_stream() -> None:
     of_jax = type("ArrayImpl", (Dlpack,), {"__module__": "jaxlib._jax"})
     _, whole, update = arrays()

@@ -199,6 +199,11 @@ def test_a_present_is_its_past_with_the_update_in_it() -> None:
     write.status.check()
     expected = kvscatter.tensor_scatter(past, update, starts, mode="circular")
     assert support.bits(present) == support.bits(expected)
+    twice = [(Dlpack(past), Dlpack(update), Dlpack(present)) for _ in range(2)]
+    error = support.refused("overlap", "present", lambda: cuda.prepare_present(twice, status=device.status()))
+    assert {error.buffer, error.with_buffer} == {0, 1}
+    within = [(Dlpack(past), Dlpack(update), Dlpack(past))]
+    support.refused("overlap", "present", lambda: cuda.prepare_present(within, status=device.status()))
 
 
 def test_skip_all_writes_nothing_where_anything_is_bad() -> None:
