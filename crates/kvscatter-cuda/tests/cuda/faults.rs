@@ -45,6 +45,8 @@ fn every_failure_names_the_call() {
     with("cuInit", &|| fresh().map(drop));
     let cuda = fresh().unwrap();
     with("cuDriverGetVersion", &|| cuda.driver_version().map(drop));
+    with("cuCtxGetDevice", &|| cuda.device().map(drop));
+    assert_eq!(cuda.device().unwrap(), 0);
     for call in ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"] {
         with(call, &|| cuda.set_device(0));
     }

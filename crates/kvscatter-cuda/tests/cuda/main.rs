@@ -13,6 +13,8 @@
 )]
 mod abi;
 #[cfg(test)]
+mod checks;
+#[cfg(test)]
 mod contract;
 #[cfg(test)]
 #[path = "../../../kvscatter/tests/oracle/call.rs"]
