@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +50,29 @@ def test_on_the_tests_driver(tmp_path: pathlib.Path) -> None:
     ]
     out = run(*pytest_, str(HERE / "cuda"), libraries=tmp_path, KVSCATTER_CUDA_DRIVER=str(library))
     assert "passed" in out and "skipped" not in out, out
+
+
+def test_the_page_calls_what_there_is() -> None:
+    """Its examples need a device: here they are Python, with names and keywords that exist."""
+    text = (HERE.parents[2] / "docs/python/cuda.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    calls = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
+    called = {"cuda": cuda, "write": cuda.Write, "write.status": cuda.Status}
+    found = 0
+    for call in calls:
+        assert isinstance(call.func, ast.Attribute | ast.Name), ast.unparse(call)
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in called:
+            owner = called[ast.unparse(call.func.value)]
+            bound = [None] * (len(call.args) + inspect.isclass(owner))
+            keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+            inspect.signature(getattr(owner, call.func.attr)).bind(*bound, **keywords)
+            found += 1
+    for line in re.findall(r"^\| `(prepare\w*)\((.*?)\)`", text, re.MULTILINE):
+        assert [*inspect.signature(getattr(cuda, line[0])).parameters][: line[1].count(",") + 1] == line[
+            1
+        ].split(", ")
+        found += 1
+    assert found == 6 + 5, found
 
 
 def test_no_driver_is_an_error_of_this_package(tmp_path: pathlib.Path) -> None:

@@ -333,6 +333,7 @@ def test_the_message_is_the_cores() -> None:
         (errors.ArrayError, {ValueError}),
         (errors.DeviceError, {errors.ArrayError, ValueError}),
         (errors.SessionError, {RuntimeError}),
+        (errors.CudaError, {RuntimeError}),
     ],
 )
 def test_python_knows_what_kind_of_error_it_is(of: type[errors.Error], bases: set[type]) -> None:
