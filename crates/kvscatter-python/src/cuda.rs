@@ -19,7 +19,7 @@ use crate::{options, prepared};
 use array::DeviceArray;
 use operator::{ASCEND, ONNX, Operator, PRESENT, SLOTS, TENSORRT};
 pub(crate) use write::{CudaStatus, CudaWrite};
-use write::{Form, Lists, Parts};
+use write::{Lists, Parts, Shapes};
 
 /// The CUDA version that the driver of this machine supports: 1000 * major + 10 * minor.
 ///
@@ -73,8 +73,7 @@ pub(crate) fn prepare(
 ) -> PyResult<CudaWrite> {
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
-    let geometry =
-        |form: Form<'_>| Ok(onnx.prepare(form.element, form.cache, form.update)?.geometry().clone());
+    let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
     in_place(&ONNX, pairs, lists, Extras { skip_all, status }, geometry, Cuda::prepare)
 }
 
@@ -115,10 +114,9 @@ pub(crate) fn prepare_present(
         past.array.form.check_out(&out.array)?;
     }
     let cuda = current(py, triples.iter().flat_map(|(past, update, present)| [past, update, present]))?;
-    let form = Form::of(past, update);
+    let of = Shapes::of(past, update);
     let raise = |refused| error::raise(py, &PRESENT, refused);
-    let prepared =
-        onnx.prepare(form.element, form.cache, form.update).map_err(|refused| raise(refused.into()))?;
+    let prepared = onnx.prepare(of.element, of.cache, of.update).map_err(|refused| raise(refused.into()))?;
     let geometry = prepared.geometry();
     let tables: Vec<_> = triples
         .iter()
@@ -164,13 +162,11 @@ pub(crate) fn prepare_kv_cache_update(
     let lists = Lists { starts: Some(writeIndices), lengths, spans: updateLengths, layer: None };
     let extras = Extras { skip_all, status };
     if updateLengths.is_some() {
-        let geometry = |form: Form<'_>| {
-            Ok(tensorrt.prepare_packed(form.element, form.cache, form.update)?.geometry().clone())
-        };
+        let geometry =
+            |of: Shapes<'_>| Ok(tensorrt.prepare_packed(of.element, of.cache, of.update)?.geometry().clone());
         return in_place(&TENSORRT, pairs, lists, extras, geometry, Cuda::prepare);
     }
-    let geometry =
-        |form: Form<'_>| Ok(tensorrt.prepare(form.element, form.cache, form.update)?.geometry().clone());
+    let geometry = |of: Shapes<'_>| Ok(tensorrt.prepare(of.element, of.cache, of.update)?.geometry().clone());
     in_place(&TENSORRT, pairs, lists, extras, geometry, Cuda::prepare)
 }
 
@@ -199,8 +195,7 @@ pub(crate) fn prepare_kv_cache_operation(
 ) -> PyResult<CudaWrite> {
     let ascend = KvCacheOperation::new().out_of_range(OutOfRange::SkipSample);
     let lists = Lists { starts: Some(tokenOffset), lengths, spans: Some(seqLen), layer: Some(layerId) };
-    let geometry =
-        |form: Form<'_>| Ok(ascend.prepare(form.element, form.update, form.cache)?.geometry().clone());
+    let geometry = |of: Shapes<'_>| Ok(ascend.prepare(of.element, of.update, of.cache)?.geometry().clone());
     in_place(&ASCEND, pairs, lists, Extras { skip_all, status }, geometry, Cuda::prepare)
 }
 
@@ -227,8 +222,7 @@ pub(crate) fn prepare_slots(
 ) -> PyResult<CudaWrite> {
     let onnx = options::tensor_scatter(axis, Mode::Linear, OutOfRange::SkipSample, NegativeIndex::Modulo);
     let lists = Lists { starts: Some(slot_mapping), ..Lists::default() };
-    let geometry =
-        |form: Form<'_>| Ok(onnx.prepare(form.element, form.cache, form.update)?.geometry().clone());
+    let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
     in_place(&SLOTS, pairs, lists, Extras { skip_all, status }, geometry, Cuda::prepare_slots)
 }
 
@@ -244,7 +238,7 @@ fn in_place<'py>(
     pairs: &Bound<'py, PyAny>,
     lists: Lists<'_, 'py>,
     Extras { skip_all, status }: Extras<'_, 'py>,
-    geometry: impl FnOnce(Form<'_>) -> Result<Geometry, kvscatter::Error>,
+    geometry: impl FnOnce(Shapes<'_>) -> Result<Geometry, kvscatter::Error>,
     make: fn(&Cuda, &Geometry, &[Pair]) -> Result<kvscatter_cuda::Write, Error>,
 ) -> PyResult<CudaWrite> {
     let py = pairs.py();
@@ -263,7 +257,7 @@ fn in_place<'py>(
     }
     let cuda = current(py, pairs.iter().flat_map(|(cache, update)| [cache, update]))?;
     let raise = |refused| error::raise(py, operator, refused);
-    let geometry = geometry(Form::of(cache, update)).map_err(|refused| raise(refused.into()))?;
+    let geometry = geometry(Shapes::of(cache, update)).map_err(|refused| raise(refused.into()))?;
     let table: Vec<_> = pairs
         .iter()
         .map(|(cache, update)| Pair {

@@ -148,13 +148,13 @@ impl Launch {
 }
 
 /// What the shapes of a write are checked by.
-pub(crate) struct Form<'a> {
+pub(crate) struct Shapes<'a> {
     pub(crate) element: ElementType,
     pub(crate) cache: Layout<'a>,
     pub(crate) update: Layout<'a>,
 }
 
-impl<'a> Form<'a> {
+impl<'a> Shapes<'a> {
     pub(crate) fn of(cache: &'a DeviceArray<'_>, update: &'a DeviceArray<'_>) -> Self {
         let (cache, update) = (&cache.array.form, &update.array.form);
         Self { element: cache.element.stored(), cache: cache.layout(), update: update.layout() }
