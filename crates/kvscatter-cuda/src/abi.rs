@@ -1,7 +1,7 @@
 //! What a launch passes by value, as `kernels/kvscatter.cu` declares it.
 //!
-//! The kernels' file asserts the same sizes and offsets for its own structs when it is compiled, for a device or for
-//! the tests.
+//! The kernels' file asserts the same sizes for its own structs when it is compiled; the tests hold offsets and flags
+//! together, by running its kernels.
 
 use core::ffi::c_void;
 use core::mem::offset_of;

@@ -91,7 +91,8 @@ impl Write {
         };
         if first_sample & SPAN == SPAN {
             return Ok(match self.geometry().lists() {
-                _ if sample == samples && samples > 0 => Some(Refused::Sum { value }),
+                // Without samples a total of 0 is that of the list, and another one its first number.
+                _ if sample == samples && (samples > 0 || value == 0) => Some(Refused::Sum { value }),
                 Lists::RunningTotals => self.totals(sample, value, rows(sample)?, read(indices.spans, 0)?),
                 _ => Some(Refused::Span { sample, value }),
             });

@@ -16,7 +16,8 @@ use crate::{Error, Write, images};
 /// The CUDA driver, and the kernels in every context that has used them.
 ///
 /// Clones share both. Contexts must live as long as what was prepared in them; primary contexts, which CUDA's runtime
-/// and therefore PyTorch, JAX and CuPy use, do.
+/// and therefore PyTorch, JAX and CuPy use, do. With drivers before CUDA 12, which cannot tell a context from a later one
+/// at the same address, contexts that have prepared anything must live as long as this.
 #[derive(Clone)]
 pub struct Cuda {
     shared: Arc<Shared>,

@@ -4,6 +4,7 @@
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::ptr;
 
@@ -104,8 +105,9 @@ pub(crate) struct Grid {
 /// The driver, initialised.
 pub(crate) struct Driver {
     functions: Functions,
-    /// Keeps the functions where they are.
-    _library: Library,
+    /// Keeps the functions where they are, for good: a driver may have threads and contexts of its own as soon as it is
+    /// initialised, also where that fails, and none of them outlives its code.
+    _library: ManuallyDrop<Library>,
 }
 
 impl Driver {
@@ -125,7 +127,7 @@ impl Driver {
         let functions = Functions::find(&loaded);
         let functions =
             functions.map_err(|name| refused(format!("it has no {name}: it is too old, or no driver")))?;
-        let driver = Self { functions, _library: loaded };
+        let driver = Self { functions, _library: ManuallyDrop::new(loaded) };
         // SAFETY: no other function has been called before; a second call does nothing.
         let code = unsafe { (driver.functions.cuInit)(0) };
         driver.checked("cuInit", code)?;

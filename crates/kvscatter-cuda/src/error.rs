@@ -93,7 +93,9 @@ pub enum Error {
     #[error("the samples of newKv do not lie one behind the other: its tokens are read as one list")]
     Apart,
     /// A slot mapping has no samples: every token goes to a slot of one cache.
-    #[error("a slot mapping writes one linear cache with one list of tokens: batch 1, not {samples} samples")]
+    #[error(
+        "a slot mapping takes starts alone, a linear cache and batch 1: these shapes have another list, a ring or {samples} samples"
+    )]
     SlotMapping {
         /// Samples of the update.
         samples: usize,
@@ -117,14 +119,17 @@ pub enum Error {
         alignment: u64,
     },
     /// What is read while a cache is written must not lie in it.
-    #[error("{list} lies in cache {pair}, which is written while it is read")]
+    #[error("{list} lies in cache or present {pair}, which is written while it is read")]
     Overlap {
         /// What lies there.
         list: List,
         /// The cache's place in the call.
         pair: usize,
     },
-    /// Bad indices that the lists no longer hold: they have been overwritten since the launch.
+    /// What a launch reads must not change under it.
+    #[error("the status shares memory with what is read while it is written: a list, an update or a past")]
+    StatusShared,
+    /// Bad indices that the lists do not hold: they have been overwritten since the launch, or were not read.
     #[error("{bad_samples} samples had bad indices; the first value was {first_value}, of {first_sample:#x}")]
     BadIndices {
         /// See [`StatusWords`](crate::StatusWords).

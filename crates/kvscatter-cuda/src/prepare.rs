@@ -17,16 +17,14 @@ impl Write {
         let loops = shape::update_loops(geometry, geometry.write_loops())?;
         let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &loops, pairs)?;
         let form = Form::InPlace { shape, tables };
-        let written = pairs.iter().map(|pair| pair.cache).collect();
-        Self::new(cuda, geometry, unit, form, written, runs)
+        Self::new(cuda, geometry, unit, form, Touched::pairs(geometry, pairs), runs)
     }
 
     pub(crate) fn slots(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
         check_pairs(geometry, pairs)?;
         let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &shape::slot_loops(geometry)?, pairs)?;
         let form = Form::Slots { shape, tables };
-        let written = pairs.iter().map(|pair| pair.cache).collect();
-        Self::new(cuda, geometry, unit, form, written, runs)
+        Self::new(cuda, geometry, unit, form, Touched::pairs(geometry, pairs), runs)
     }
 
     pub(crate) fn present(cuda: &Cuda, geometry: &Geometry, triples: &[Triple]) -> Result<Self, Error> {
@@ -47,8 +45,7 @@ impl Write {
         };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
-        let written = triples.iter().map(|triple| triple.present).collect();
-        Self::new(cuda, geometry, scale.unit, form, written, runs)
+        Self::new(cuda, geometry, scale.unit, form, Touched::triples(geometry, triples), runs)
     }
 
     fn new(
@@ -56,7 +53,7 @@ impl Write {
         geometry: &Geometry,
         unit: Unit,
         mut form: Form,
-        written: Vec<DeviceBuffer>,
+        Touched { written, sources }: Touched,
         runs: usize,
     ) -> Result<Self, Error> {
         let module = cuda.module()?;
@@ -81,8 +78,32 @@ impl Write {
         let grids = grids.collect();
         let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(geometry))));
         let (cuda, geometry, flags) = (cuda.clone(), geometry.clone(), flags(geometry, &form));
-        Ok(Self { cuda, module, geometry, unit, form, grids, written, places, flags })
+        Ok(Self { cuda, module, geometry, unit, form, grids, written, places, sources, flags })
     }
+}
+
+/// The memory of a write.
+struct Touched {
+    written: Vec<DeviceBuffer>,
+    sources: Places,
+}
+
+impl Touched {
+    fn pairs(geometry: &Geometry, pairs: &[Pair]) -> Self {
+        let update = |pair: &Pair| pair.update.first(geometry.update_bytes());
+        let written = pairs.iter().map(|pair| pair.cache).collect();
+        Self { written, sources: Places::of(pairs.iter().map(update)) }
+    }
+
+    fn triples(geometry: &Geometry, triples: &[Triple]) -> Self {
+        let written = triples.iter().map(|triple| triple.present).collect();
+        Self { written, sources: Places::of(triples.iter().flat_map(|triple| sources(geometry, triple))) }
+    }
+}
+
+/// What the functional form reads.
+fn sources(geometry: &Geometry, triple: &Triple) -> [kvscatter::RawBuffer; 2] {
+    [triple.past.first(geometry.cache_bytes()), triple.update.first(geometry.update_bytes())]
 }
 
 /// Rules of the operator that the kernels follow.
@@ -107,9 +128,7 @@ fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
 fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
     let present = |triple: &Triple| triple.present.first(geometry.present_bytes());
-    let sources = |triple: &Triple| {
-        [triple.past.first(geometry.cache_bytes()), triple.update.first(geometry.update_bytes())]
-    };
+    let sources = |triple: &Triple| sources(geometry, triple);
     for triple in triples {
         let [past, update] = sources(triple);
         geometry.check_raw_present(past, update, present(triple))?;

@@ -27,6 +27,8 @@ pub struct Write {
     pub(crate) grids: Vec<Grid>,
     pub(crate) written: Vec<DeviceBuffer>,
     pub(crate) places: Places,
+    /// Where updates and pasts lie.
+    pub(crate) sources: Places,
     /// What every launch says of its lists.
     pub(crate) flags: u32,
 }
@@ -204,6 +206,13 @@ impl Write {
     pub fn check_indices(&self, indices: &Indices, status: Option<Status>) -> Result<usize, Error> {
         let samples = self.samples(indices)?;
         let status = status.map(|status| (List::Status, DeviceList::i64(status.address(), 2)));
+        if let Some((_, words)) = status {
+            // It is written while these are read: a list could change after it has been checked.
+            let in_list = |(_, numbers): (List, DeviceList)| numbers.buffer().overlaps(words.buffer());
+            if self.sources.share(words.buffer()) || indices.all().any(in_list) {
+                return Err(Error::StatusShared);
+            }
+        }
         for (list, numbers) in indices.all().chain(status) {
             numbers.check(list)?;
             if self.places.share(numbers.buffer()) {
