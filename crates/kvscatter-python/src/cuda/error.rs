@@ -56,6 +56,7 @@ fn describe(operator: &Operator, error: &Error) -> Described {
                 vec![("with_", Field::Name(operator.written.into())), ("with_buffer", (*pair).into())];
             (Class::Array, "overlap", Some(operator.list(*list)), fields)
         }
+        Error::StatusShared => (Class::Array, "overlap", Some("status"), vec![]),
         Error::BadIndices { bad_samples, first_value, .. } => {
             let fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*first_value).into())];
             (Class::Position, "bad_indices", None, fields)

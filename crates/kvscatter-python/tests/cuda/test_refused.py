@@ -136,8 +136,14 @@ def test_what_is_read_must_not_lie_in_what_is_written(wrap: Wrap) -> None:
     assert error.with_ == "update"
     starts = bytes_[240:256].view(np.int64)
     error = refused("overlap", "write_indices", written(wrap(within), wrap(update), wrap(starts)))
-    assert str(error) == "write_indices lies in cache 0, which is written while it is read"
+    assert (error.with_, error.with_buffer) == ("cache", 0) and str(error).startswith(
+        "write_indices lies in cache"
+    )
     refused("overlap", "status", written(wrap(within), wrap(update), status=wrap(bytes_[:16])))
+    starts = bytes_[512:528].view(np.int64)
+    for shared in (starts, bytes_[512:576].view(np.float32).reshape(2, 1, 8)):
+        given = (wrap(cache), wrap(shared)) if shared.ndim == 3 else (wrap(cache), wrap(update), wrap(starts))
+        refused("overlap", "status", written(*given, status=wrap(bytes_[520:536])), of=kvscatter.ArrayError)
     twice = [(wrap(cache), wrap(update)), (wrap(cache), wrap(update))]
     refused("overlap", "cache", lambda: cuda.prepare(twice, status=device.status()), of=kvscatter.ArrayError)
 
