@@ -92,6 +92,7 @@ fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
 
 #[cfg(test)]
 mod tests {
+    use kvscatter::spec::ascend::KvCacheOperation;
     use kvscatter::spec::onnx::TensorScatter;
     use kvscatter::{ElementType, Geometry, Layout};
 
@@ -138,6 +139,33 @@ mod tests {
         let single = Layout::strided(&[1, 3, 1, 8], &[5, 16, 7, 1]);
         let write = TensorScatter::new().prepare(ElementType::Float16, &[1, 3, 8, 8], single).unwrap();
         assert_eq!(widest(write.geometry(), [256, 256]), Some(16), "nothing steps by 5 or 7");
+    }
+
+    /// 16 bytes lie together on both sides; all strides but one are multiples of 16 bytes.
+    #[test]
+    fn every_dimension_of_more_than_one_step_counts() {
+        let width = |counts: [usize; 2], [layer, sample, slot]: [isize; 3], update: [isize; 3]| {
+            let ([layers, batch], [new_sample, row, head]) = (counts, update);
+            let (past, new) = ([layers, batch, 4, 16], [batch, 2, 2, 8]);
+            let (past_strides, new_strides) = ([layer, sample, slot, 1], [new_sample, row, head, 1]);
+            let past = Layout::strided(&past, &past_strides);
+            let new = Layout::strided(&new, &new_strides);
+            let write = KvCacheOperation::new().prepare(ElementType::Float16, new, past).unwrap();
+            widest(write.geometry(), [256, 256])
+        };
+        let (cache, update) = ([160, 80, 16], [64, 32, 16]);
+        let longer = |mut strides: [isize; 3], at: usize| {
+            strides[at] += 1;
+            strides
+        };
+        assert_eq!(width([2, 2], cache, update), Some(16));
+        for at in 0..3 {
+            assert_eq!(width([2, 2], longer(cache, at), update), Some(2), "cache {at}");
+            assert_eq!(width([2, 2], cache, longer(update, at)), Some(2), "update {at}");
+        }
+        assert_eq!(width([2, 1], longer(cache, 0), update), Some(2), "two layers of one sample");
+        assert_eq!(width([1, 2], longer(cache, 0), update), Some(16), "one layer");
+        assert_eq!(width([2, 1], longer(cache, 1), longer(update, 0)), Some(16), "one sample");
     }
 
     #[test]

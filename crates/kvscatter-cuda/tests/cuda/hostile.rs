@@ -1,8 +1,9 @@
 //! Addresses and lists that no launch may be made with: refused by the host, before the driver is asked for anything.
 
 use kvscatter::spec::ascend::KvCacheOperation;
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, ElementType, Error as CoreError};
+use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Mode};
 use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, List, Pair, Status, Triple};
 
 use crate::device::Memory;
@@ -178,6 +179,55 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     assert!(rig.launch_with(&packed, &Indices::zero()).is_err());
 }
 
+/// Slots are all that says where tokens go: a geometry with more to it, and any other list, is refused.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn slot_mappings_take_starts_alone() {
+    let half = ElementType::Float16;
+    let (past, new) = ([1, 1, 4, 2], [1, 1, 2, 2]);
+    let (cache, update) = (Memory::of(&[0xEE; 32]), Memory::of(&[1; 16]));
+    let prepare = |geometry: &Geometry| {
+        cuda().prepare_slots(geometry, &[Pair { cache: buffer(&cache), update: buffer(&update) }])
+    };
+    let of = |operator: TensorScatter, past: &[usize], new: &[usize]| {
+        operator.prepare(half, past, new).unwrap().geometry().clone()
+    };
+    let linear = of(TensorScatter::new(), &past, &new);
+    let packed = KvCacheUpdate::new().prepare_packed(half, &past, &[2, 1, 2]).unwrap();
+    let layered = KvCacheOperation::new().prepare(half, &[2, 2], &past).unwrap();
+    for (geometry, batch, why) in [
+        (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), 1, "a ring"),
+        (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), 2, "samples"),
+        (packed.geometry(), 1, "running totals"),
+        (layered.geometry(), 1, "rows of each sample, and a layer"),
+    ] {
+        let refused = prepare(geometry);
+        assert!(
+            matches!(refused, Err(Error::SlotMapping { samples }) if samples == batch),
+            "{why}: {refused:?}"
+        );
+    }
+
+    let (write, rig) = (prepare(&linear).unwrap(), Rig::new(0));
+    let (list, indices) = (DeviceList::i64(rig.starts.address, 2), rig.indices());
+    for (indices, list, given) in [
+        (indices.lengths(list), List::Lengths, true),
+        (indices.spans(list), List::Spans, true),
+        (indices.layer(rig.starts.address), List::Layer, true),
+        (Indices::zero(), List::Starts, false),
+    ] {
+        let refused = rig.launch_with(&write, &indices);
+        let is_it = matches!(refused, Err(Error::List { list: at, given: is }) if (at, is) == (list, given));
+        assert!(is_it, "{list}: {refused:?}");
+    }
+    for got in [0, 1, 3] {
+        let error = refused(rig.launch_with(&write, &Indices::new(DeviceList::i64(rig.starts.address, got))));
+        assert_eq!(error, CoreError::Count { argument: Argument::WriteIndices, got, want: 2 });
+    }
+    rig.stream.synchronize();
+    assert_eq!(cache.read(), [0xEE; 32]);
+}
+
 /// Addresses are aligned to nothing that an element would ask for: the kernels then move smaller pieces.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
@@ -201,7 +251,7 @@ fn odd_addresses_are_written_in_smaller_pieces() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn caches_of_half_bytes_are_whole_words() {
-    let write = kvscatter::spec::onnx::TensorScatter::new().axis(1);
+    let write = TensorScatter::new().axis(1);
     let write = write.prepare(ElementType::Int4, &[1, 3, 3], &[1, 1, 3]).unwrap(); // 9 elements, 5 bytes
     let prepare = |address, bytes| {
         let (cache, update) = (DeviceBuffer::new(address, bytes), DeviceBuffer::new(0x9000, 2));

@@ -45,6 +45,10 @@ mod rules;
 #[cfg(test)]
 mod scene;
 #[cfg(test)]
+mod shared;
+#[cfg(test)]
 mod sizes;
 #[cfg(test)]
 mod status;
+#[cfg(test)]
+mod words;

@@ -1,0 +1,164 @@
+//! A status is written while a launch reads its lists, its updates and its pasts: it lies in none of them, nor in what
+//! else is written.
+
+use std::ops::Range;
+
+use kvscatter::spec::ascend::KvCacheOperation;
+use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::{ElementType, Geometry};
+use kvscatter_cuda::{
+    DeviceBuffer, DeviceList, Error, Indices, List, Pair, Status, Stream as OfCaller, Triple, Write,
+};
+
+use crate::device::{Memory, Stream};
+use crate::host::cuda;
+
+const HALF: ElementType = ElementType::Float16;
+const PAST: u8 = 0xEE;
+
+/// Everything of one write in one piece of memory, with room for a status between any two.
+struct Arena {
+    memory: Memory,
+    used: usize,
+    places: Vec<(Range<usize>, Place)>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    /// A list, an update or a past.
+    Read,
+    /// A cache or a present, by its place in the call.
+    Written(usize),
+}
+
+impl Arena {
+    fn new() -> Self {
+        Self { memory: Memory::of(&[0; 1024]), used: 0, places: Vec::new() }
+    }
+
+    /// The address of these bytes, `by` bytes behind a multiple of 8.
+    fn put(&mut self, place: Place, by: usize, bytes: &[u8]) -> DeviceBuffer {
+        let begin = self.used.next_multiple_of(8) + 24 + by;
+        let mut all = self.memory.read();
+        all[begin..][..bytes.len()].copy_from_slice(bytes);
+        self.memory.fill(&all);
+        self.used = begin + bytes.len();
+        self.places.push((begin..self.used, place));
+        DeviceBuffer::new(self.memory.address + begin as u64, bytes.len())
+    }
+
+    fn i64(&mut self, values: &[i64]) -> DeviceList {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        DeviceList::i64(self.put(Place::Read, 0, &bytes).address, values.len())
+    }
+
+    /// It begins and ends in the middle of a status's word.
+    fn i32(&mut self, values: &[i32]) -> DeviceList {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        DeviceList::i32(self.put(Place::Read, 4, &bytes).address, values.len())
+    }
+
+    fn pair(&mut self, number: usize, geometry: &Geometry) -> Pair {
+        let cache = self.put(Place::Written(number), 2, &vec![PAST; geometry.cache_bytes().unwrap()]);
+        let update = self.put(Place::Read, 6, &vec![7; geometry.update_bytes().unwrap()]);
+        Pair { cache, update }
+    }
+
+    fn triple(&mut self, number: usize, geometry: &Geometry) -> Triple {
+        let present = self.put(Place::Written(number), 2, &vec![0; geometry.present_bytes().unwrap()]);
+        let past = self.put(Place::Read, 4, &vec![PAST; geometry.cache_bytes().unwrap()]);
+        let update = self.put(Place::Read, 6, &vec![7; geometry.update_bytes().unwrap()]);
+        Triple { present, past, update }
+    }
+
+    /// Tries a status at every address: refused where it has a byte of any of these, and only there.
+    fn check(&self, write: &Write, indices: &Indices) {
+        let (before, stream) = (self.memory.read(), Stream::new());
+        // SAFETY: all of it is memory of the context, as large as it was said to be; what lies about its status is refused.
+        let launch = |status| unsafe { write.launch(OfCaller::new(stream.0), indices, Some(status)) };
+        let mut seen = vec![0; self.places.len()];
+        let mut free = None;
+        for at in (0..self.used + 24).step_by(8) {
+            let status = Status::at(self.memory.address + at as u64).unwrap();
+            let touched = self.places.iter().position(|(place, _)| place.start < at + 16 && at < place.end);
+            let Some(touched) = touched else {
+                write.check_indices(indices, Some(status)).unwrap();
+                free = Some((status, at));
+                continue;
+            };
+            seen[touched] += 1;
+            let refused = launch(status);
+            let is_it = match self.places[touched].1 {
+                Place::Read => matches!(refused, Err(Error::StatusShared)),
+                Place::Written(number) => {
+                    matches!(refused, Err(Error::Overlap { list: List::Status, pair }) if pair == number)
+                }
+            };
+            assert!(is_it, "{at} in {:?}: {refused:?}", self.places[touched].0);
+        }
+        assert!(seen.iter().all(|&addresses| addresses > 1), "{seen:?}");
+        stream.synchronize();
+        assert_eq!(self.memory.read(), before, "a launch that is refused writes nothing");
+
+        // The same launch with a status that lies apart finds nothing bad, and changes what is written alone.
+        let (status, at) = free.unwrap();
+        launch(status).unwrap();
+        stream.synchronize();
+        let after = self.memory.read();
+        assert_eq!(after[at..at + 16], [0; 16]);
+        for (bytes, place) in &self.places {
+            let is_as_before = after[bytes.clone()] == before[bytes.clone()];
+            assert_eq!(is_as_before, matches!(place, Place::Read), "{bytes:?}");
+        }
+    }
+}
+
+/// Lists of starts, rows, and running totals: 2 samples of one row each.
+fn packed() -> Geometry {
+    KvCacheUpdate::new().prepare_packed(HALF, &[2, 1, 4, 2], &[2, 1, 2]).unwrap().geometry().clone()
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_status_lies_in_no_cache_update_or_list() {
+    let mut arena = Arena::new();
+    let pairs = [0, 1].map(|number| arena.pair(number, &packed()));
+    let write = cuda().prepare(&packed(), &pairs).unwrap();
+    let (starts, lengths) = (arena.i64(&[3, 0]), arena.i32(&[1, 1]));
+    let indices = Indices::new(starts).lengths(lengths).spans(arena.i32(&[0, 1, 2]));
+    arena.check(&write, &indices);
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_status_does_not_lie_on_the_layer() {
+    let mut arena = Arena::new();
+    let write = KvCacheOperation::new().prepare(HALF, &[2, 2], &[2, 2, 4, 2]).unwrap();
+    let pair = arena.pair(0, write.geometry());
+    let write = cuda().prepare(write.geometry(), &[pair]).unwrap();
+    let (ends, rows) = (arena.i32(&[4, 1]), arena.i64(&[1, 1]));
+    let layer = arena.put(Place::Read, 4, &1_i32.to_ne_bytes());
+    arena.check(&write, &Indices::new(ends).spans(rows).layer(layer.address));
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_status_lies_in_no_slot_mapping() {
+    let mut arena = Arena::new();
+    let shapes = KvCacheUpdate::new().prepare(HALF, &[1, 1, 5, 2], &[1, 1, 3, 2]).unwrap();
+    let pair = arena.pair(0, shapes.geometry());
+    let write = cuda().prepare_slots(shapes.geometry(), &[pair]).unwrap();
+    let slots = arena.i64(&[4, -1, 0]);
+    arena.check(&write, &Indices::new(slots));
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_status_lies_in_no_present_and_in_nothing_that_it_is_made_from() {
+    let mut arena = Arena::new();
+    let triples = [0, 1].map(|number| arena.triple(number, &packed()));
+    let write = cuda().prepare_present(&packed(), &triples).unwrap();
+    let (starts, lengths) = (arena.i32(&[3, 0]), arena.i64(&[1, 1]));
+    let indices = Indices::new(starts).lengths(lengths).spans(arena.i64(&[0, 1, 2]));
+    arena.check(&write, &indices);
+}
