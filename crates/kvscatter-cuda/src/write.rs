@@ -33,6 +33,9 @@ pub struct Write {
     pub(crate) flags: u32,
 }
 
+/// An address that is not null, from which nothing is read.
+const NO_NUMBERS: abi::Address = 8;
+
 /// What moves, and a table for each launch.
 pub(crate) enum Form {
     InPlace {
@@ -177,7 +180,9 @@ impl Write {
     }
 
     fn call(&self, indices: &Indices, status: Option<Status>) -> Call {
-        let address = |list: Option<DeviceList>| list.map_or(0, DeviceList::address);
+        // A list without numbers may lie anywhere, null as well, which means to the kernels that there is none.
+        let place = |list: DeviceList| if list.len() == 0 { NO_NUMBERS } else { list.address() };
+        let address = |list: Option<DeviceList>| list.map_or(0, place);
         let wide =
             |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
         let (least, most) = self.geometry.span_limits();

@@ -248,7 +248,7 @@ fn calls_without_samples_are_refused_as_on_the_cpu() {
     }
     let core = KvCacheOperation::new().prepare(HALF, &[2, 2], &[1, 0, 4, 2]).unwrap();
     let (launched, layer) = (Launched::new(core.geometry()), Memory::of_i32(&[0]));
-    let none = DeviceList::i32(launched.status.address, 0);
+    let none = DeviceList::i32(0, 0);
     let indices = Indices::new(none).spans(none).layer(layer.address);
     let words = launched.run(&indices);
     let expected = core.plan(&[0], &[], &[]).map(drop).unwrap_err();
