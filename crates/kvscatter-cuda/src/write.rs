@@ -33,9 +33,6 @@ pub struct Write {
     pub(crate) flags: u32,
 }
 
-/// An address that is not null, from which nothing is read.
-const NO_NUMBERS: abi::Address = 8;
-
 /// What moves, and a table for each launch.
 pub(crate) enum Form {
     InPlace {
@@ -180,9 +177,10 @@ impl Write {
     }
 
     fn call(&self, indices: &Indices, status: Option<Status>) -> Call {
-        // A list without numbers may lie anywhere, null as well, which means to the kernels that there is none.
-        let place = |list: DeviceList| if list.len() == 0 { NO_NUMBERS } else { list.address() };
-        let address = |list: Option<DeviceList>| list.map_or(0, place);
+        let address = |list: Option<DeviceList>| list.map_or(0, DeviceList::address);
+        // A list without numbers may lie anywhere, null as well, which means to the kernels that there is none. Only
+        // Ascend's can be empty, which has a layer.
+        let spans = indices.spans.filter(|list| list.len() > 0).or(indices.spans.and(indices.layer));
         let wide =
             |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
         let (least, most) = self.geometry.span_limits();
@@ -190,7 +188,7 @@ impl Write {
         Call {
             starts: address(indices.starts),
             lengths: address(indices.lengths),
-            spans: address(indices.spans),
+            spans: address(spans),
             layer: address(indices.layer),
             status: status.map_or(0, Status::address),
             flags: self.flags
