@@ -59,6 +59,18 @@ impl Current {
     }
 }
 
+impl Current {
+    /// Waits until what the library has put on its current stream has run.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        let stream = match self {
+            Self::Torch(current, device) => current.call1(py, (*device,))?,
+            Self::Cupy(current) => current.call0(py)?,
+            Self::Named(_) | Self::Unknown(_) => return Ok(()),
+        };
+        stream.call_method0(py, intern!(py, "synchronize")).map(drop)
+    }
+}
+
 /// The streams that arrays are ready on, where their libraries tell.
 pub(crate) fn named<'a, 'py: 'a>(
     arrays: impl IntoIterator<Item = &'a DeviceArray<'py>>,

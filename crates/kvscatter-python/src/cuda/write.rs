@@ -231,6 +231,10 @@ impl<'py> Parts<'py> {
         write.check_indices(&indices, Some(status)).map_err(raise)?;
         let named = stream::named(written.iter().chain(&read).chain(&lists));
         let current = Current::of(first, device, named)?;
+        if made.is_some() {
+            // Launches may be on other streams, which would add to what is not zero yet. Nobody else knows of it.
+            current.wait(py)?;
+        }
         let tensors = written.iter().map(|array| &array.object);
         let counted = tensors.filter(|object| library(object).is_ok_and(|name| name == "torch"));
         let counted = PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind();
@@ -242,7 +246,7 @@ impl<'py> Parts<'py> {
     }
 }
 
-/// A status by the library of the caches, on their device, cleared in the order of its current stream.
+/// A status by the library of the caches, on their device: zeros in the order of its current stream.
 fn new_status<'py>(cache: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = cache.py();
     let library = library(cache)?;

@@ -120,11 +120,21 @@ def test_arrays_live_as_long_as_the_write_and_its_status() -> None:
     assert not any(reference() is not None for reference in gone)
 
 
+class Waited(Stream):
+    """How often somebody has waited for it."""
+
+    waits = 0
+
+    def synchronize(self) -> None:
+        self.waits += 1
+        super().synchronize()
+
+
 class Played:
     """A library whose current stream is set here, and that makes arrays."""
 
     def __init__(self, name: str) -> None:
-        self.current, self.made, self.counted = Stream(), [], []  # type: tuple[Stream, list[Any], list[int]]
+        self.current, self.made, self.counted = Waited(), [], []  # type: tuple[Waited, list[Any], list[int]]
         self.of = type("Tensor" if name == "torch" else "ndarray", (Dlpack,), self.members(name))
 
     def members(self, name: str) -> dict[str, Any]:
@@ -152,7 +162,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
 
     def current_stream(number: int) -> Any:
         assert number == 0
-        stream.cuda_stream = played.current.ptr
+        stream.cuda_stream, stream.synchronize = played.current.ptr, played.current.synchronize
         return stream
 
     modules["torch.cuda"].__dict__["current_stream"] = current_stream
@@ -177,8 +187,9 @@ def test_pytorchs_current_stream_at_each_launch(torch: Played) -> None:
     cache, whole, update = arrays(torch.of)
     write = cuda.prepare([(whole, update)])
     assert torch.made == [{"dtype": "int64", "device": "cuda:0"}]
+    assert torch.current.waits == 1, "the status is zero for launches on other streams too"
     for _ in range(2):
-        torch.current = Stream()
+        torch.current = Waited()
         write.launch()
         assert runs_on(torch.current, cache)
     assert torch.counted == [1, 1], "autograd sees that the cache was written"
@@ -197,7 +208,9 @@ def test_cupys_current_stream_at_each_launch(cupy: Played) -> None:
     cache, whole, update = arrays(cupy.of)
     write = cuda.prepare([(whole, update)])
     assert cupy.made == [{"dtype": "int64"}]
+    assert cupy.current.waits == 1
     for _ in range(2):
-        cupy.current = Stream()
+        cupy.current = Waited()
         write.launch()
+        assert cupy.current.waits == 0
         assert runs_on(cupy.current, cache)
