@@ -20,7 +20,8 @@ pub(crate) fn models() -> Step {
     let mut write_cases = environment.python();
     write_cases.arg(ATTENTION_CASES).arg(&cases);
     // Those of kvscatter-cuda need a driver, which the step `cuda` has.
-    let mut engine = cargo("test --workspace --exclude kvscatter --exclude kvscatter-cuda --tests -- --ignored");
+    let mut engine =
+        cargo("test --workspace --exclude kvscatter --exclude kvscatter-cuda --tests -- --ignored");
     engine.env("KVSCATTER_CASES", cases);
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());
