@@ -5,6 +5,7 @@ use kvscatter::{Error as CoreError, Lists, Refused};
 use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
 use crate::cuda::Status;
 use crate::memory::{DeviceList, Indices};
+use crate::write::Form;
 use crate::{Error, Write};
 
 impl Write {
@@ -24,7 +25,7 @@ impl Write {
     /// The status and the lists lie in memory of the current context, as large as they were said to be.
     pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
         // SAFETY: the caller's.
-        let words = unsafe { self.cuda().read(status) }?;
+        let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
             return Ok(());
         }
@@ -33,10 +34,10 @@ impl Write {
             let (list, address) = (list?, list?.place(index)?);
             Some(if list.is_i64() {
                 // SAFETY: the caller's; the number lies in the list.
-                unsafe { self.cuda().driver().read::<i64>(address) }
+                unsafe { self.cuda.driver().read::<i64>(address) }
             } else {
                 // SAFETY: as above.
-                unsafe { self.cuda().driver().read::<i32>(address) }.map(i64::from)
+                unsafe { self.cuda.driver().read::<i32>(address) }.map(i64::from)
             })
         };
         let read = |list, index| read(list, index).transpose();
@@ -85,7 +86,7 @@ impl Write {
                     totals.0.zip(totals.1)
                 }
                 Lists::Ends => read(spans, sample)?.map(|rows| (0, rows)),
-                _ if self.is_slots() => Some((0, 1)),
+                _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
                 _ => i64::try_from(self.geometry().write_loops().rows.count).ok().map(|rows| (0, rows)),
             })
         };

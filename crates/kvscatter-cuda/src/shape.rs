@@ -80,14 +80,14 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
         dst_begin: 0,
         src_begin: 0,
     };
-    let samples = if packed(geometry) { 1 } else { loops.samples.count };
+    let samples = if has_spans(geometry) { 1 } else { loops.samples.count };
     let counts = [samples, loops.rows.count, loops.run.min(1)].into_iter();
     let runs = runs(counts.chain(loops.around.iter().map(|by| by.count)))?;
     Ok((shape, runs))
 }
 
-/// Whether the kernels look tokens up in a list.
-pub(crate) fn packed(geometry: &Geometry) -> bool {
+/// Whether a list says how many rows each sample has, in which the kernels look tokens up.
+fn has_spans(geometry: &Geometry) -> bool {
     geometry.lists() != Lists::Starts
 }
 

@@ -245,14 +245,6 @@ impl Write {
         let lists = ListLengths { starts: len(starts), spans: len(spans), lengths: len(lengths) };
         Ok(self.geometry.check_counts(lists)?)
     }
-
-    pub(crate) fn is_slots(&self) -> bool {
-        matches!(self.form, Form::Slots { .. })
-    }
-
-    pub(crate) fn cuda(&self) -> &Cuda {
-        &self.cuda
-    }
 }
 
 impl std::fmt::Debug for Write {
