@@ -7,6 +7,7 @@ compared. Run by the Python of an environment with what kernels/requirements.txt
 """
 
 import argparse
+import gzip
 import hashlib
 import os
 import pathlib
@@ -22,7 +23,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 KERNELS = ROOT / "crates/kvscatter-cuda/kernels"
 IMAGES = KERNELS / "images"
 SOURCE = "kvscatter.cu"
-COMPILED = ("kvscatter.fatbin", "kvscatter.ptx")
+FATBIN_FILE, PTX_FILE = "kvscatter.fatbin", "kvscatter.ptx"
+#: What is checked in, and compared by what it inflates to: which bytes that takes is a matter of zlib's version.
+CHECKED_IN = (FATBIN_FILE, f"{PTX_FILE}.gz", "made-by.txt")
 TOOLS = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/bin"
 CUOBJDUMP = str(TOOLS / "cuobjdump")
 
@@ -47,11 +50,12 @@ DIVISION = re.compile(r"\b(?:div|rem)\.")
 def build(folder: pathlib.Path) -> None:
     """Images and `made-by.txt` in `folder`. By relative paths, so that no image tells where it was made."""
     compiled = folder / "compiled.ptx"
-    run(*FATBIN, SOURCE, "-o", str(folder / "kvscatter.fatbin"))
+    run(*FATBIN, SOURCE, "-o", str(folder / FATBIN_FILE))
     run(*PTX, SOURCE, "-o", str(compiled))
-    lowered = folder / "kvscatter.ptx"
+    lowered = folder / PTX_FILE
     lowered.write_text(lower(compiled.read_text()))
     same_code(compiled, lowered)
+    (folder / f"{PTX_FILE}.gz").write_bytes(gzip.compress(lowered.read_bytes(), mtime=0))
     (folder / "made-by.txt").write_text(made_by(folder))
 
 
@@ -87,7 +91,7 @@ def made_by(folder: pathlib.Path) -> str:
     """What made the images, and what was made, in words that a later build can be compared with."""
     commands = [shlex.join([*options, SOURCE]) for options in (FATBIN, PTX)]
     wheels = re.findall(r"^\S+==\S+", (KERNELS / "requirements.txt").read_text(), flags=re.M)
-    files = {f"../{SOURCE}": KERNELS / SOURCE, **{name: folder / name for name in COMPILED}}
+    files = {f"../{SOURCE}": KERNELS / SOURCE, **{name: folder / name for name in (FATBIN_FILE, PTX_FILE)}}
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}" for name, path in files.items()]
     indented = ["\n".join(f"    {line}" for line in lines) for lines in (commands, wheels)]
     return "\n\n".join(
@@ -96,7 +100,7 @@ def made_by(folder: pathlib.Path) -> str:
             indented[0],
             f"and takes the PTX back to version {PTX_VERSION}, without the hint `used_bytes_mask`. What compiled it:",
             indented[1],
-            "SHA-256, as `sha256sum` writes it:",
+            f"SHA-256, as `sha256sum` writes it; {PTX_FILE} is checked in as {PTX_FILE}.gz:",
             "\n".join(sums) + "\n",
         ]
     )
@@ -108,7 +112,7 @@ def look_through(folder: pathlib.Path) -> list[str]:
     wanted = set(re.findall(r"\b(kvscatter_(?:write|present)_\w+)\b", source))
     faults = []
     for architecture in ARCHITECTURES:
-        kernels = machine_code.kernels(CUOBJDUMP, str(folder / "kvscatter.fatbin"), architecture)
+        kernels = machine_code.kernels(CUOBJDUMP, str(folder / FATBIN_FILE), architecture)
         names = {kernel.name for kernel in kernels}
         faults += [f"{architecture}: there is no {name}" for name in sorted(wanted - names)]
         faults += [
@@ -139,7 +143,7 @@ def divisions(folder: pathlib.Path) -> list[str]:
     faults = [
         f"{name} of straight.cu divides a good start" for name, text in good.items() if DIVISION.search(text)
     ]
-    ptx = (folder / "kvscatter.ptx").read_text()
+    ptx = (folder / PTX_FILE).read_text()
     # Of 64 bits, that of a start by its ring's capacity, which the compiler also writes in 32.
     if "div." in ptx or ptx.count("rem.") != 2 * ptx.count("rem.s64"):
         faults.append(f"{SOURCE} divides by more than the capacity of a ring")
@@ -155,11 +159,7 @@ def slots(folder: pathlib.Path, *options: str) -> dict[str, str]:
 
 def compare(folder: pathlib.Path) -> list[str]:
     """The files that are not what is checked in."""
-    names = {*COMPILED, "made-by.txt", *(path.name for path in IMAGES.glob("*"))}
-
-    def content(path: pathlib.Path) -> bytes | None:
-        return path.read_bytes() if path.exists() else None
-
+    names = {*CHECKED_IN, *(path.name for path in IMAGES.glob("*"))}
     other = sorted(name for name in names if content(folder / name) != content(IMAGES / name))
     return [f"{IMAGES / name} is not what `cargo xtask cuda-images` makes of {SOURCE} now" for name in other]
 
@@ -167,8 +167,16 @@ def compare(folder: pathlib.Path) -> list[str]:
 def replace(folder: pathlib.Path) -> None:
     """Puts what was made where it is checked in."""
     IMAGES.mkdir(exist_ok=True)
-    for name in (*COMPILED, "made-by.txt"):
-        shutil.copyfile(folder / name, IMAGES / name)
+    for name in CHECKED_IN:
+        if content(folder / name) != content(IMAGES / name):
+            shutil.copyfile(folder / name, IMAGES / name)
+
+
+def content(path: pathlib.Path) -> bytes | None:
+    """What a file holds, or inflates to; None where there is none."""
+    if not path.exists():
+        return None
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ impl Module {
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
         let module = machine_code.or_else(|machine_code| {
             // SAFETY: nvcc has made it, and `ptx` ends it with a zero.
-            let ptx = unsafe { driver.load_module(images::ptx()) };
+            let ptx = unsafe { driver.load_module(&images::ptx()) };
             ptx.map_err(|ptx| Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) })
         })?;
         Ok(Self { kernels: Kernels::find(driver, module)?, multiprocessors: driver.multiprocessors()? })

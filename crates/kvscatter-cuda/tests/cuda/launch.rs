@@ -3,19 +3,24 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 use std::ptr::{from_ref, null_mut};
 use std::sync::{Mutex, OnceLock};
 
+use flate2::read::GzDecoder;
+
 use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
 use crate::device::{Failure, Handle, Stream, device, library};
 
-/// A checked-in image, with the zero that text ends with.
-pub(crate) fn image(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/images").join(name);
-    let mut bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    bytes.push(0);
-    bytes
+/// The PTX that is checked in, with the zero that text ends with.
+pub(crate) fn ptx() -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/images/kvscatter.ptx.gz");
+    let compressed = fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut text = Vec::new();
+    GzDecoder::new(compressed).read_to_end(&mut text).unwrap();
+    text.push(0);
+    text
 }
 
 /// How many threads and blocks.
@@ -125,7 +130,7 @@ pub(crate) fn function(name: &str) -> Handle {
 
 fn load(name: &str) -> Handle {
     static MODULE: OnceLock<usize> = OnceLock::new();
-    let module = MODULE.get_or_init(|| device().module(&image("kvscatter.ptx")).unwrap() as usize);
+    let module = MODULE.get_or_init(|| device().module(&ptx()).unwrap() as usize);
     let function = device().function(*module as Handle, name).unwrap();
     // SAFETY: newer drivers have it, with this type.
     if let Ok(load) = unsafe { library().get::<unsafe extern "C" fn(Handle) -> Failure>("cuFuncLoad") } {

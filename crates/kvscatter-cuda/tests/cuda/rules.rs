@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use crate::abi::{AROUND, Call, FEW_JOBS, Job, Loop, STARTS_I64, Shape, magic};
 use crate::device::{Failure, Memory, Stream, device};
-use crate::launch::{self, Threads, image};
+use crate::launch::{self, Threads, ptx};
 
 const INVALID_VALUE: Failure = 1;
 const INVALID_IMAGE: Failure = 200;
@@ -84,7 +84,7 @@ fn what_is_no_image_and_no_kernel_is_refused() {
     let device = device();
     assert_eq!(device.module(&[0; 64]), Err(INVALID_IMAGE));
     assert!(matches!(device.module(b"#!/bin/sh\0"), Err(INVALID_IMAGE | INVALID_PTX)));
-    let module = device.module(&image("kvscatter.ptx")).unwrap();
+    let module = device.module(&ptx()).unwrap();
     assert_eq!(device.function(module, "kvscatter_write_3"), Err(NOT_FOUND));
     assert!(device.function(module, "kvscatter_write_nibbles").is_ok());
     device.functions.cuModuleUnload(module).unwrap();
