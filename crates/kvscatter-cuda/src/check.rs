@@ -54,7 +54,7 @@ impl Write {
         if words.bad_samples == 0 {
             return Ok(());
         }
-        let samples = self.geometry().write_loops().samples.count;
+        let samples = self.geometry().cache_batch();
         let refused = self.refused(words, samples, &Indices::zero(), |_, _| Ok(None))?;
         Err(self.error(words, refused))
     }
@@ -87,7 +87,8 @@ impl Write {
                 }
                 Lists::Ends => read(spans, sample)?.map(|rows| (0, rows)),
                 _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
-                _ => i64::try_from(self.geometry().write_loops().rows.count).ok().map(|rows| (0, rows)),
+                // A padded update brings as many for each.
+                _ => i64::try_from(self.geometry().span_limits().1).ok().map(|rows| (0, rows)),
             })
         };
         if first_sample & SPAN == SPAN {

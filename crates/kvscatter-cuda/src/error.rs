@@ -1,5 +1,6 @@
 //! Why a write could not be prepared or launched, or what a launch has found.
 
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 /// Why a write could not be prepared or launched, or what launches have found.
@@ -56,7 +57,7 @@ pub enum Error {
     #[error("{what} = {got}: a launch takes at most {most}")]
     TooLarge {
         /// What is counted.
-        what: &'static str,
+        what: Counted,
         /// How many there are.
         got: usize,
         /// The most there may be.
@@ -101,7 +102,7 @@ pub enum Error {
         samples: usize,
     },
     /// A list that this operator does not have on a device, or lacks.
-    #[error("{list} {}", if *.given { "is given, and this write has no such list" } else { "is missing" })]
+    #[error("{}", presence(.list, *.given))]
     List {
         /// Which one.
         list: List,
@@ -109,7 +110,7 @@ pub enum Error {
         given: bool,
     },
     /// An address that a device cannot read numbers from.
-    #[error("{list} lies at {address:#x}: must be a multiple of {alignment}, and not null")]
+    #[error("{}", place(.list, *.address, *.alignment))]
     Address {
         /// Of what.
         list: List,
@@ -119,7 +120,7 @@ pub enum Error {
         alignment: u64,
     },
     /// What is read while a cache is written must not lie in it.
-    #[error("{list} lies in cache or present {pair}, which is written while it is read")]
+    #[error("{}", overlap(.list, *.pair))]
     Overlap {
         /// What lies there.
         list: List,
@@ -141,6 +142,63 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The message, with a surface's own names for lists, such as those of its arguments.
+    #[must_use]
+    pub fn with_names<'a>(&self, name: impl Fn(List) -> &'a str) -> String {
+        match *self {
+            Self::List { list, given } => presence(name(list), given),
+            Self::Address { list, address, alignment } => place(name(list), address, alignment),
+            Self::Overlap { list, pair } => overlap(name(list), pair),
+            _ => self.to_string(),
+        }
+    }
+}
+
+fn presence(list: impl Display, given: bool) -> String {
+    let what = if given { "is given, and this write has no such list" } else { "is missing" };
+    format!("{list} {what}")
+}
+
+fn place(list: impl Display, address: u64, alignment: u64) -> String {
+    format!("{list} lies at {address:#x}: must be a multiple of {alignment}, and not null")
+}
+
+fn overlap(list: impl Display, pair: usize) -> String {
+    format!("{list} lies in cache or present {pair}, which is written while it is read")
+}
+
+/// What the kernels count with 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Counted {
+    /// Samples of the update, or tokens of a slot mapping.
+    Samples,
+    /// Rows of the cache along the sequence.
+    Capacity,
+    /// Layers of the cache.
+    Layers,
+    /// Elements of any other dimension, after merging.
+    Elements,
+    /// Moves of 16 bytes or less that one contiguous run takes, or its 4-bit elements.
+    Units,
+    /// Contiguous runs that are written in one cache.
+    Runs,
+}
+
+impl Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Samples => "samples",
+            Self::Capacity => "capacity",
+            Self::Layers => "layers",
+            Self::Elements => "elements of a dimension",
+            Self::Units => "units of a run",
+            Self::Runs => "runs of a cache in one launch",
+        })
+    }
+}
+
 /// What a launch reads on the device beside its updates, and where it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -157,8 +215,8 @@ pub enum List {
     Status,
 }
 
-impl std::fmt::Display for List {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Starts => "the list of starts",
             Self::Lengths => "the list of lengths",
@@ -166,5 +224,29 @@ impl std::fmt::Display for List {
             Self::Layer => "the layer",
             Self::Status => "the status",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, List};
+
+    /// A surface's name stands where the crate's stands, and nothing else differs.
+    #[test]
+    fn messages_take_the_names_of_a_surface() {
+        let list = List::Spans;
+        let errors = [
+            Error::List { list, given: true },
+            Error::List { list, given: false },
+            Error::Address { list, address: 12, alignment: 8 },
+            Error::Overlap { list, pair: 3 },
+        ];
+        for error in errors {
+            let named = error.with_names(|list| if list == List::Spans { "seqLen" } else { "another" });
+            let rest = error.to_string().strip_prefix("the list of rows for each sample ").map(str::to_owned);
+            assert_eq!(named.strip_prefix("seqLen ").map(str::to_owned), rest);
+            assert!(rest.is_some(), "{error}");
+        }
+        assert_eq!(Error::NoContext.with_names(|_| "seqLen"), Error::NoContext.to_string());
     }
 }

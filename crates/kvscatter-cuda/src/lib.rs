@@ -61,7 +61,7 @@ mod write;
 
 pub use abi::StatusWords;
 pub use cuda::{Cuda, Status, Stream};
-pub use error::{Error, List};
+pub use error::{Counted, Error, List};
 pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
 pub use write::Write;
 

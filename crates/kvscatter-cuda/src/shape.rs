@@ -2,8 +2,8 @@
 
 use kvscatter::{Geometry, Lists, Loop, Loops};
 
-use crate::Error;
 use crate::abi::{self, AROUND, MOST_SAMPLES, PresentLoop, PresentShape, Shape, magic};
+use crate::error::{Counted, Error};
 use crate::units::Scale;
 
 /// The loops from the update into the cache, tokens one behind the other wherever a list says how many rows a sample
@@ -62,7 +62,7 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
         around = [abi::Loop { count: 0, ..abi::Loop::ONCE }; AROUND];
     }
     if loops.samples.count > MOST_SAMPLES {
-        return Err(Error::TooLarge { what: "samples", got: loops.samples.count, most: MOST_SAMPLES });
+        return Err(Error::TooLarge { what: Counted::Samples, got: loops.samples.count, most: MOST_SAMPLES });
     }
     let shape = Shape {
         samples: in_units(scale, loops.samples)?,
@@ -74,8 +74,8 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
         around,
         layer: in_units(scale, loops.layers)?.dst,
         run: run(scale, loops)?,
-        capacity: count("capacity", geometry.capacity())?,
-        layers: count("layers", loops.layers.count)?,
+        capacity: count(Counted::Capacity, geometry.capacity())?,
+        layers: count(Counted::Layers, loops.layers.count)?,
         per_thread: 1,
         dst_begin: 0,
         src_begin: 0,
@@ -108,7 +108,7 @@ pub(crate) fn present(
     let mut around = [PresentLoop { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) }; AROUND];
     for (place, by) in around.iter_mut().zip(&joined) {
         let Joined { count: times, dst, past, update } = *by;
-        let times = count("elements of a dimension", times)?;
+        let times = count(Counted::Elements, times)?;
         let [dst, past, update] = [dst, past, update].map(|step| scale.step(step));
         *place = PresentLoop { dst, past, update, count: times, magic: magic(times) };
     }
@@ -171,18 +171,18 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
 
 fn run(scale: Scale, loops: &Loops) -> Result<u32, Error> {
     let units = usize::try_from(scale.step(loops.run.cast_signed())).unwrap_or(usize::MAX);
-    count("units of a run", units)
+    count(Counted::Units, units)
 }
 
 fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, Error> {
-    let times = count("elements of a dimension", by.count)?;
+    let times = count(Counted::Elements, by.count)?;
     // What is taken once steps nowhere, and need not be a number of units.
     let step = |elements| if by.count > 1 { scale.step(elements) } else { 0 };
     Ok(abi::Loop { dst: step(by.dst), src: step(by.src), count: times, magic: magic(times) })
 }
 
 /// Numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
-fn count(what: &'static str, got: usize) -> Result<u32, Error> {
+fn count(what: Counted, got: usize) -> Result<u32, Error> {
     let most = 0x7FFF_FFFF;
     let fits = u32::try_from(got).ok().filter(|_| got <= most);
     fits.ok_or(Error::TooLarge { what, got, most })
@@ -194,7 +194,7 @@ fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, Error> {
         return Ok(0);
     }
     let product = counts.fold(1, usize::saturating_mul);
-    count("rows of a cache in one launch", product)?;
+    count(Counted::Runs, product)?;
     Ok(product)
 }
 
@@ -204,7 +204,7 @@ mod tests {
     use kvscatter::{ElementType, Geometry, Layout, Loop, Loops};
 
     use super::{Joined, in_place, join, slot_loops, update_loops};
-    use crate::Error;
+    use crate::error::{Counted, Error};
     use crate::units::Scale;
 
     /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
@@ -313,13 +313,10 @@ mod tests {
             Err(Error::TooLarge { what, .. }) => what,
             other => panic!("{other:?}"),
         };
-        assert_eq!(
-            what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])),
-            "rows of a cache in one launch"
-        );
-        assert_eq!(what(shape(&[1, 1 << 31, 1], &[1, 1, 1])), "capacity");
-        assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), "samples");
-        assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), "units of a run");
+        assert_eq!(what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])), Counted::Runs);
+        assert_eq!(what(shape(&[1, 1 << 31, 1], &[1, 1, 1])), Counted::Capacity);
+        assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), Counted::Samples);
+        assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), Counted::Units);
         assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
     }
 }

@@ -109,7 +109,8 @@ class Error(Exception):
     code: int
     """What the CUDA driver has returned."""
     what: str
-    """What a prepared write was made for and has not been given: dtype, shape or strides."""
+    """What a prepared write was made for and has not been given: dtype, shape or strides; or what there is more of than
+    a device counts."""
 
     def __init__(
         self, message: str, kind: str, argument: str | None = None, /, **fields: int | str | tuple[int, ...]

@@ -1,6 +1,6 @@
 //! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
 
-use kvscatter_cuda::Error;
+use kvscatter_cuda::{Counted, Error};
 use pyo3::prelude::*;
 
 use super::operator::Operator;
@@ -12,10 +12,7 @@ type Described = (Class, &'static str, Option<&'static str>, Vec<(&'static str, 
 /// The exception for an error about this operator.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: Error) -> PyErr {
-    let mut message = error.to_string();
-    if let Error::List { list, .. } | Error::Address { list, .. } | Error::Overlap { list, .. } = &error {
-        message = message.replace(&list.to_string(), operator.list(*list));
-    }
+    let message = error.with_names(|list| operator.list(list));
     let (class, kind, argument, fields) = match error {
         Error::Write(refused) => return (operator.refuse)(py, refused),
         error => describe(operator, &error),
@@ -30,8 +27,13 @@ fn describe(operator: &Operator, error: &Error) -> Described {
         Error::Kernels { .. } => (Class::Cuda, "kernels", None, vec![]),
         Error::NoContext => (Class::Cuda, "no_context", None, vec![]),
         Error::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
-        Error::TooLarge { got, most, .. } => {
-            (Class::Shape, "too_large", None, vec![("got", (*got).into()), ("max", (*most).into())])
+        Error::TooLarge { what, got, most } => {
+            let fields = vec![
+                ("what", Field::Name(what.to_string())),
+                ("got", (*got).into()),
+                ("max", (*most).into()),
+            ];
+            (Class::Shape, "too_large", counted(operator, *what), fields)
         }
         Error::WholeWords { pair, bytes, needed, .. } => {
             let fields = [("buffer", *pair), ("len", *bytes), ("needed", *needed)];
@@ -62,5 +64,14 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             (Class::Position, "bad_indices", None, fields)
         }
         _ => (Class::Cuda, "unknown", None, vec![]),
+    }
+}
+
+/// Which argument has too many. Runs and their lengths are of several.
+fn counted(operator: &Operator, what: Counted) -> Option<&'static str> {
+    match what {
+        Counted::Samples => Some(operator.update),
+        Counted::Capacity | Counted::Layers => Some(operator.cache),
+        _ => None,
     }
 }

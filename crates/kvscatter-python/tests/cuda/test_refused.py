@@ -93,6 +93,23 @@ def test_shapes(wrap: Wrap) -> None:
         assert refused("status_bytes", "status", call).got == 8 * size
 
 
+def test_what_a_device_does_not_count() -> None:
+    """Nobody looks at this memory before a launch."""
+
+    def vast(*shape: int) -> Interface:
+        return Interface(zeros(1, dtype=np.int8), shape=shape)
+
+    for cache, update, argument, what in (
+        (vast(1, 1 << 31, 1), vast(1, 1, 1), "cache", "capacity"),
+        (vast(1 << 30, 1, 1), vast(1 << 30, 1, 1), "update", "samples"),
+        (vast(1, 1, 1 << 36), vast(1, 1, 1 << 36), None, "units of a run"),
+    ):
+        cache.fields["data"], update.fields["data"] = (1 << 44, False), (1 << 45, False)
+        error = refused("too_large", argument, written(cache, update), of=kvscatter.ShapeError)
+        assert error.what == what and error.got > error.max
+        assert str(error) == f"{what} = {error.got}: a launch takes at most {error.max}"
+
+
 @both
 def test_read_only_arrays_are_read_and_not_written(wrap: Wrap) -> None:
     cache, update, words = zeros(2, 4, 8), zeros(2, 1, 8), zeros(2, dtype=np.int64)
