@@ -98,7 +98,7 @@ def targets(found: list[Verdict]) -> str:
         "|---|--:|--:|--:|--:|---|--:|",
     ]
     for target, counts, worst in summary(found):
-        limit = f"{'≥' if worst.is_at_least else '≤'} {worst.limit:g}"
+        limit = f"{worst.relation} {worst.limit:g}"
         lines.append(
             row([target, limit, *[str(counts[word]) for word in WORDS], worst.case, shown(worst.value)])
         )

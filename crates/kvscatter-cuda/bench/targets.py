@@ -1,6 +1,7 @@
 """What was promised for an H200, and whether a run keeps it."""
 
 import dataclasses
+import operator
 from collections.abc import Iterator
 
 from names import AGAIN, MEMCPY, OURS
@@ -16,6 +17,9 @@ HOST_MICROSECONDS = 4.0
 PEER_RATIO = 1.03
 EASY = 1.2
 
+# How a value is held to its limit.
+RELATIONS = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -28,7 +32,12 @@ class Verdict:
     # The least and the greatest that the spread of a comparison with itself makes of the value.
     least: float
     most: float
-    is_at_least: bool = False
+    relation: str = "≤"
+
+    @property
+    def is_at_least(self) -> bool:
+        """Whether more is better."""
+        return self.relation == "≥"
 
     @property
     def judged(self) -> str:
@@ -39,7 +48,7 @@ class Verdict:
         return "inside the spread" if self._keeps(best) else "missed"
 
     def _keeps(self, value: float) -> bool:
-        return value >= self.limit if self.is_at_least else value <= self.limit
+        return bool(RELATIONS[self.relation](value, self.limit))
 
 
 def verdicts(run: Run) -> list[Verdict]:
@@ -52,8 +61,8 @@ def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
     case = result.case
     replayed, spread = result.median(OURS, "replayed"), result.spread(AGAIN, OURS, "replayed") or (1.0, 1.0)
 
-    def verdict(target: str, value: float, limit: float, is_at_least: bool = False) -> Verdict:
-        return Verdict(target, case.says, value, limit, value * spread[0], value * spread[1], is_at_least)
+    def verdict(target: str, value: float, limit: float, relation: str = "≤") -> Verdict:
+        return Verdict(target, case.says, value, limit, value * spread[0], value * spread[1], relation)
 
     if replayed is not None and not case.is_functional:
         if case.is_decode and case.tensors == 2 and case.batch <= DECODE_BATCH:
@@ -62,7 +71,7 @@ def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
             yield verdict("64 jobs, replayed: µs", replayed, JOBS_MICROSECONDS)
         if case.rows == PREFILL_ROWS:
             share = 2 * case.copied_bytes / replayed / bandwidth
-            yield verdict(f"prefill {PREFILL_ROWS}: share of the copy bandwidth", share, PREFILL_SHARE, True)
+            yield verdict(f"prefill {PREFILL_ROWS}: share of the copy bandwidth", share, PREFILL_SHARE, "≥")
     if result.host_in_rust:
         times = sorted(result.host_in_rust)
         middle, least, most = (times[len(times) * at // 4] for at in (2, 1, 3))
@@ -77,10 +86,11 @@ def beside_peers(result: Result) -> Iterator[Verdict]:
         if peer is None or (value := result.ratio(OURS, peer, what)) is None:
             continue
         ceiling = result.ratio(peer, MEMCPY, what)
-        limit = 1.0 if ceiling is not None and ceiling > EASY else PEER_RATIO
+        is_easy = ceiling is not None and ceiling > EASY
+        limit, relation = (1.0, "<") if is_easy else (PEER_RATIO, "≤")
         least, most = result.spread(AGAIN, OURS, what) or (1.0, 1.0)
         name = f"{what}, of the best peer's time"
-        yield Verdict(name, result.case.says, value, limit, value * least, value * most)
+        yield Verdict(name, result.case.says, value, limit, value * least, value * most, relation)
 
 
 def summary(found: list[Verdict]) -> list[tuple[str, dict[str, int], Verdict]]:

@@ -52,6 +52,7 @@ def test_the_best_peer_counts_and_an_easy_one_has_to_be_beaten() -> None:
     assert judged(run(close), "replayed") == ["met"]
     easy = result(DECODE, 1.02, {"one": 1.0}, copy=0.5)
     assert judged(run(easy), "eager") == ["missed"]
+    assert judged(run(result(DECODE, 1.0, {"one": 1.0}, copy=0.5)), "eager") == ["missed"]
     assert judged(run(result(DECODE, 0.99, {"one": 1.0}, copy=0.5)), "eager") == ["met"]
 
 
@@ -67,7 +68,7 @@ def test_the_summary_names_the_worst_case() -> None:
         Verdict("t", name, value, 1.0, value, value) for name, value in (("a", 0.5), ("b", 3.0), ("c", 2.0))
     ]
     assert summary(many) == [("t", {"met": 1, "inside the spread": 0, "missed": 2}, many[1])]
-    shares = [Verdict("t", name, value, 0.9, value, value, True) for name, value in (("a", 0.95), ("b", 0.5))]
+    shares = [Verdict("t", name, value, 0.9, value, value, "≥") for name, value in (("a", 0.95), ("b", 0.5))]
     assert summary(shares)[0][2] is shares[1]
 
 
