@@ -1,19 +1,48 @@
 //! How a launch is spread over a device.
 
-use crate::abi::MOST_PER_THREAD;
+use crate::abi::{FEW_JOBS, MOST_PER_THREAD};
 use crate::driver::Grid;
 
 /// Threads of a block at most: the kernels are compiled for as many.
 const THREADS: u32 = 256;
 
-/// Threads of a block at least, before runs are spread over more blocks: two warps.
-const FEW_THREADS: u32 = 64;
-
 /// Threads of a warp.
 const WARP: u32 = 32;
 
-/// Blocks for each multiprocessor that a thread's further loads must leave: half of what run there at a time.
-const BLOCKS_EACH: u32 = 4;
+/// What makes a launch faster or slower, and nothing else. `cargo xtask bench-gpu --choices` times writes with one after
+/// the other changed. What the kernels do not allow is limited to what they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Choices {
+    /// Caches of a launch for which kernels with a short table are taken.
+    pub few_jobs: u32,
+    /// Threads of a block at most.
+    pub most_threads: u32,
+    /// Threads of a block at least, before runs are spread over more blocks.
+    pub few_threads: u32,
+    /// Vectors of a thread at most, whose loads are under way together.
+    pub most_per_thread: u32,
+    /// Blocks for each multiprocessor that further vectors of a thread must leave.
+    pub blocks_each: u32,
+}
+
+impl Choices {
+    /// Two warps for a block of a small write. Half as many blocks as run on a multiprocessor at a time.
+    pub const DEFAULT: Self = Self {
+        few_jobs: FEW_JOBS as u32,
+        most_threads: THREADS,
+        few_threads: 2 * WARP,
+        most_per_thread: MOST_PER_THREAD,
+        blocks_each: 4,
+    };
+}
+
+/// What there is to do for each job: runs, and something for so many threads along each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) along: u32,
+    pub(crate) runs: usize,
+}
 
 /// What a launch of jobs that are alike is spread over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,23 +54,25 @@ pub(crate) struct Spread {
 /// Threads go along a run, and as many runs as fill a block; runs go over blocks. A small write is spread over as many
 /// multiprocessors as there are, a large one has several loads of each thread under way.
 ///
-/// `along` is what there is to do for threads along a run. There is a block even if there are no runs: it reports.
-pub(crate) fn spread(along: u32, runs: usize, jobs: u32, multiprocessors: u32) -> Spread {
-    let runs = u32::try_from(runs).unwrap_or(u32::MAX);
-    let steps = along.max(1).div_ceil(THREADS);
-    let along = match along.max(1).div_ceil(steps) {
+/// There is a block even if there are no runs: it reports.
+pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, choices: &Choices) -> Spread {
+    let threads = choices.most_threads.clamp(1, THREADS);
+    let runs = u32::try_from(work.runs).unwrap_or(u32::MAX);
+    let along = work.along.max(1);
+    let along = match along.div_ceil(along.div_ceil(threads)) {
         few @ 1..WARP => few,
-        many => many.next_multiple_of(WARP),
+        many => many.next_multiple_of(WARP).min(threads),
     };
-    let mut across = (THREADS / along).clamp(1, runs.max(1));
+    let mut across = (threads / along).clamp(1, runs.max(1));
     let blocks = |across: u32, per_thread: u32| runs.div_ceil(across.saturating_mul(per_thread)).max(1);
     let all = |across, per_thread| u64::from(blocks(across, per_thread)) * u64::from(jobs);
-    while across > 1 && along * across > FEW_THREADS && all(across, 1) < u64::from(multiprocessors) {
+    while across > 1 && along * across > choices.few_threads && all(across, 1) < u64::from(multiprocessors) {
         across = across.div_ceil(2);
     }
     let mut per_thread = 1;
-    let enough = u64::from(multiprocessors) * u64::from(BLOCKS_EACH);
-    while per_thread < MOST_PER_THREAD && all(across, 2 * per_thread) >= enough {
+    let most_per_thread = choices.most_per_thread.min(MOST_PER_THREAD);
+    let enough = u64::from(multiprocessors) * u64::from(choices.blocks_each);
+    while 2 * per_thread <= most_per_thread && all(across, 2 * per_thread) >= enough {
         per_thread *= 2;
     }
     Spread { grid: Grid { blocks: [blocks(across, per_thread), jobs], threads: [along, across] }, per_thread }
@@ -49,33 +80,68 @@ pub(crate) fn spread(along: u32, runs: usize, jobs: u32, multiprocessors: u32) -
 
 #[cfg(test)]
 mod tests {
-    use super::{Spread, THREADS, spread};
+    use super::{Choices, Spread, THREADS, Work};
     use crate::abi::MOST_PER_THREAD;
 
     /// Multiprocessors of an H200.
     const H200: u32 = 132;
 
+    fn spread(along: u32, runs: usize, jobs: u32, multiprocessors: u32) -> Spread {
+        super::spread(Work { along, runs }, jobs, multiprocessors, &Choices::DEFAULT)
+    }
+
+    /// Those of the benchmark, and some that no kernel allows.
+    fn choices() -> Vec<Choices> {
+        let default = Choices::DEFAULT;
+        let mut choices = vec![default];
+        for value in [0, 1, 3, 33, 100, 128, 1_000, u32::MAX] {
+            choices.extend([
+                Choices { most_threads: value, ..default },
+                Choices { few_threads: value, ..default },
+                Choices { most_per_thread: value, ..default },
+                Choices { blocks_each: value, ..default },
+            ]);
+        }
+        choices
+    }
+
     #[test]
     fn every_run_has_a_thread_and_every_block_a_place() {
-        for along in (0..=80).chain([128, 255, 256, 257, 300, 511, 512, 5_000]) {
-            for runs in (0..40).chain([255, 256, 257, 4_095, 100_000, 0x7FFF_FFFF]) {
+        let many_along = || (0..=80).chain([128, 255, 256, 257, 300, 511, 512, 5_000]);
+        let many_runs = || (0..40).chain([255, 256, 257, 4_095, 100_000, 0x7FFF_FFFF]);
+        for choices in choices() {
+            for (along, runs) in many_along().flat_map(|along| many_runs().map(move |runs| (along, runs))) {
                 for jobs in [1, 2, 64, 128] {
-                    let Spread { grid, per_thread } = spread(along, runs, jobs, H200);
+                    let spread = super::spread(Work { along, runs }, jobs, H200, &choices);
+                    let Spread { grid, per_thread } = spread;
+                    let case = format!("{along} {runs} {jobs} {choices:?}: {spread:?}");
                     let [x, y] = grid.threads;
                     let [blocks, across] = grid.blocks;
-                    assert!((1..=THREADS).contains(&(x * y)) && (1..=MOST_PER_THREAD).contains(&per_thread));
-                    assert!(blocks >= 1 && across == jobs);
+                    assert!((1..=THREADS).contains(&(x * y)), "{case}");
+                    assert!((1..=MOST_PER_THREAD).contains(&per_thread) && per_thread.is_power_of_two());
+                    assert!(blocks >= 1 && across == jobs, "{case}");
                     let covered = u64::from(blocks) * u64::from(y * per_thread);
-                    assert!(covered >= runs as u64, "{along} {runs} {jobs}");
-                    assert!(
-                        covered <= runs.max(1) as u64 + u64::from(y * per_thread),
-                        "{along} {runs} {jobs}"
-                    );
-                    assert!(covered < 1 << 32, "numbers of runs do not wrap");
+                    assert!(covered >= runs as u64, "{case}");
+                    assert!(covered <= runs.max(1) as u64 + u64::from(y * per_thread), "{case}");
+                    assert!(covered < 1 << 32, "numbers of runs do not wrap: {case}");
                     assert!(runs == 0 || u64::from(blocks - 1) * u64::from(y * per_thread) < runs as u64);
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_choice_is_taken() {
+        let prefill = |choices| super::spread(Work { along: 16, runs: 8 * 4096 }, 2, H200, &choices);
+        let default = Choices::DEFAULT;
+        assert_eq!(prefill(Choices { most_threads: 128, ..default }).grid.threads, [16, 8]);
+        assert_eq!(prefill(Choices { most_per_thread: 2, ..default }).per_thread, 2);
+        assert_eq!(prefill(Choices { blocks_each: 16, ..default }).per_thread, 1);
+        let token = |few_threads| {
+            let choices = Choices { few_threads, ..default };
+            super::spread(Work { along: 16, runs: 8 }, 2, H200, &choices).grid.threads
+        };
+        assert_eq!((token(32), token(128)), ([16, 2], [16, 8]));
     }
 
     #[test]

@@ -62,6 +62,8 @@ mod write;
 pub use abi::StatusWords;
 pub use cuda::{Cuda, Status, Stream};
 pub use error::{Counted, Error, List};
+#[doc(hidden)]
+pub use grid::Choices;
 pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
 pub use write::Write;
 

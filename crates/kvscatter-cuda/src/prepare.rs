@@ -2,10 +2,10 @@
 
 use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
 
-use crate::abi::{self, JOBS, Job, PRESENT_JOBS, PresentJob, Shape};
+use crate::abi::{self, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, Shape};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
-use crate::grid::spread;
+use crate::grid::{Choices, Work, spread};
 use crate::memory::{DeviceBuffer, Pair, Places, Triple};
 use crate::units::{Scale, Unit};
 use crate::write::Form;
@@ -52,33 +52,56 @@ impl Write {
         cuda: &Cuda,
         geometry: &Geometry,
         unit: Unit,
-        mut form: Form,
+        form: Form,
         Touched { written, sources }: Touched,
         runs: usize,
     ) -> Result<Self, Error> {
         let module = cuda.module()?;
-        let (run, per_thread, most) = match &mut form {
-            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => {
-                (shape.run, &mut shape.per_thread, JOBS)
-            }
-            Form::Present { shape, .. } => (shape.update.run, &mut shape.update.per_thread, PRESENT_JOBS),
+        let run = match &form {
+            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => shape.run,
+            Form::Present { shape, .. } => shape.update.run,
         };
         let along = match unit {
             Unit::Bytes(_) => run,
             // Words that a run of 4-bit elements lies in.
             Unit::Nibbles => run.div_ceil(8) + 1,
         };
+        let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(geometry))));
+        let write = Self {
+            flags: flags(geometry, &form),
+            cuda: cuda.clone(),
+            geometry: geometry.clone(),
+            work: Work { along, runs },
+            few_jobs: 0,
+            grids: Vec::new(),
+            module,
+            unit,
+            form,
+            written,
+            places,
+            sources,
+        };
+        Ok(write.with_choices(&Choices::DEFAULT))
+    }
+
+    /// The same write, spread over the device in another way: for benchmarks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_choices(mut self, choices: &Choices) -> Self {
+        let (per_thread, most) = match &mut self.form {
+            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => (&mut shape.per_thread, JOBS),
+            Form::Present { shape, .. } => (&mut shape.update.per_thread, PRESENT_JOBS),
+        };
         // Launches of one write are as large as the first, but for the last.
         let jobs = |written: &[DeviceBuffer]| u32::try_from(written.len()).unwrap_or(u32::MAX);
-        let first =
-            spread(along, runs, jobs(written.get(..most).unwrap_or(&written)), module.multiprocessors);
+        let first = jobs(self.written.get(..most).unwrap_or(&self.written));
+        let first = spread(self.work, first, self.module.multiprocessors, choices);
         *per_thread = first.per_thread;
         let [blocks, _] = first.grid.blocks;
-        let grids = written.chunks(most).map(|part| Grid { blocks: [blocks, jobs(part)], ..first.grid });
-        let grids = grids.collect();
-        let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(geometry))));
-        let (cuda, geometry, flags) = (cuda.clone(), geometry.clone(), flags(geometry, &form));
-        Ok(Self { cuda, module, geometry, unit, form, grids, written, places, sources, flags })
+        let grids = self.written.chunks(most).map(|part| Grid { blocks: [blocks, jobs(part)], ..first.grid });
+        self.grids = grids.collect();
+        self.few_jobs = choices.few_jobs.min(FEW_JOBS as u32);
+        self
     }
 }
 

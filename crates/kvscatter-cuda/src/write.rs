@@ -7,10 +7,11 @@ use std::sync::Arc;
 use kvscatter::{Error as CoreError, Geometry, ListLengths, Lists};
 
 use crate::Error;
-use crate::abi::{self, Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
+use crate::abi::{self, Call, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
 use crate::cuda::{Cuda, Module, Status, Stream};
 use crate::driver::{Grid, Handle};
 use crate::error::List;
+use crate::grid::Work;
 use crate::memory::{DeviceBuffer, DeviceList, Indices, Places};
 use crate::units::{Unit, WIDTHS};
 
@@ -23,6 +24,9 @@ pub struct Write {
     pub(crate) geometry: Geometry,
     pub(crate) unit: Unit,
     pub(crate) form: Form,
+    pub(crate) work: Work,
+    /// Caches of a launch for which the kernels with a short table are taken.
+    pub(crate) few_jobs: u32,
     /// Of each launch; the number of jobs is the second number of blocks.
     pub(crate) grids: Vec<Grid>,
     pub(crate) written: Vec<DeviceBuffer>,
@@ -162,7 +166,7 @@ impl Write {
         let Unit::Bytes(place) = self.unit else { return kernels.nibbles };
         let starts_alone =
             (call.lengths, call.spans, call.layer) == (0, 0, 0) && call.flags & abi::SKIP_ALL == 0;
-        let few = usize::try_from(grid.blocks[1]).is_ok_and(|jobs| jobs <= FEW_JOBS);
+        let few = grid.blocks[1] <= self.few_jobs;
         let by_width = match (starts_alone, few) {
             (true, true) => &kernels.few,
             (true, false) => &kernels.many,
