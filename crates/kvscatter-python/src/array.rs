@@ -248,12 +248,10 @@ impl Form {
 
     /// Whether an array is what a write was prepared for.
     pub(crate) fn check_prepared(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
+        self.check_prepared_type(array, pair)?;
         let Array { argument, form: got, .. } = array;
         let refused =
             |what, got: String, want: String| Err(Failure::Prepared { argument, pair, what, got, want });
-        if got.element != self.element {
-            return refused("dtype", got.element.to_string(), self.element.to_string());
-        }
         if got.shape != self.shape {
             return refused("shape", tuple(&got.shape), tuple(&self.shape));
         }
@@ -261,6 +259,16 @@ impl Form {
             return refused("strides (in elements)", tuple(&got.strides), tuple(&self.strides));
         }
         Ok(())
+    }
+
+    /// The part of this that is about its type.
+    pub(crate) fn check_prepared_type(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
+        let Array { argument, form: got, .. } = array;
+        if got.element == self.element {
+            return Ok(());
+        }
+        let (got, want) = (got.element.to_string(), self.element.to_string());
+        Err(Failure::Prepared { argument, pair, what: "dtype", got, want })
     }
 }
 

@@ -1,25 +1,26 @@
 //! Writes on CUDA devices: prepared once with everything that has an address, launched on the stream that is current.
 
+mod arguments;
 mod array;
 mod error;
 mod interface;
+mod lists;
 mod operator;
 mod stream;
 mod write;
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Geometry, Mode, NegativeIndex, OutOfRange};
-use kvscatter_cuda::{Cuda, Error, Pair, Triple};
+use kvscatter::{Mode, NegativeIndex, OutOfRange};
+use kvscatter_cuda::Cuda;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::failure::{Failure, class_name};
-use crate::{options, prepared};
-use array::DeviceArray;
-use operator::{ASCEND, ONNX, Operator, PRESENT, SLOTS, TENSORRT};
+use crate::options;
+use arguments::{Given, Shapes};
+use lists::Lists;
+use operator::{ASCEND, ONNX, PRESENT, SLOTS, TENSORRT};
 pub(crate) use write::{CudaStatus, CudaWrite};
-use write::{Lists, Parts, Shapes};
 
 /// The CUDA version that the driver of this machine supports: 1000 * major + 10 * minor.
 ///
@@ -74,7 +75,7 @@ pub(crate) fn prepare(
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
     let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
-    in_place(&ONNX, pairs, lists, Extras { skip_all, status }, geometry, Cuda::prepare)
+    arguments::prepare(&ONNX, pairs, Given { lists, skip_all, status }, geometry)
 }
 
 /// Prepares the functional form of ONNX `TensorScatter`: each present becomes its past with the update in it, in one pass.
@@ -101,38 +102,10 @@ pub(crate) fn prepare_present(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let py = triples.py();
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
-    let triples = self::triples(triples)?;
-    let [(past, update, present), ..] = &*triples else {
-        return Err(Failure::NoPairs { argument: "triples" }.into());
-    };
-    update.array.check_same_element(&past.array)?;
-    for (place, (one, other, out)) in triples.iter().enumerate() {
-        past.array.form.check_prepared(&one.array, place)?;
-        update.array.form.check_prepared(&other.array, place)?;
-        past.array.form.check_out(&out.array)?;
-    }
-    let cuda = current(py, triples.iter().flat_map(|(past, update, present)| [past, update, present]))?;
-    let of = Shapes::of(past, update);
-    let raise = |refused| error::raise(py, &PRESENT, refused);
-    let prepared = onnx.prepare(of.element, of.cache, of.update).map_err(|refused| raise(refused.into()))?;
-    let geometry = prepared.geometry();
-    let tables: Vec<_> = triples
-        .iter()
-        .map(|(past, update, present)| Triple {
-            past: past.buffer(geometry.cache_bytes()),
-            update: update.buffer(geometry.update_bytes()),
-            present: present.buffer(geometry.present_bytes()),
-        })
-        .collect();
-    let write = py.detach(|| cuda.prepare_present(geometry, &tables)).map_err(raise)?;
-    let lists = Lists { starts: write_indices, lengths, ..Lists::default() }.read(&PRESENT)?;
-    let parts = Parts { operator: &PRESENT, write: write.skip_all(skip_all), lists };
-    let first = present.object.clone();
-    let (read, written): (Vec<_>, Vec<_>) =
-        triples.into_iter().map(|(past, update, present)| ([past, update], present)).unzip();
-    parts.finish(status, written, read.into_iter().flatten().collect(), &first)
+    let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
+    let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
+    arguments::prepare(&PRESENT, triples, Given { lists, skip_all, status }, geometry)
 }
 
 /// Prepares TensorRT `KVCacheUpdate` into many caches at the same positions: padded, or packed where `updateLengths` is
@@ -160,14 +133,13 @@ pub(crate) fn prepare_kv_cache_update(
 ) -> PyResult<CudaWrite> {
     let tensorrt = KvCacheUpdate::new().out_of_range(OutOfRange::SkipSample);
     let lists = Lists { starts: Some(writeIndices), lengths, spans: updateLengths, layer: None };
-    let extras = Extras { skip_all, status };
-    if updateLengths.is_some() {
-        let geometry =
-            |of: Shapes<'_>| Ok(tensorrt.prepare_packed(of.element, of.cache, of.update)?.geometry().clone());
-        return in_place(&TENSORRT, pairs, lists, extras, geometry, Cuda::prepare);
-    }
-    let geometry = |of: Shapes<'_>| Ok(tensorrt.prepare(of.element, of.cache, of.update)?.geometry().clone());
-    in_place(&TENSORRT, pairs, lists, extras, geometry, Cuda::prepare)
+    let geometry = |Shapes { element, cache, update }: Shapes<'_>| {
+        if updateLengths.is_some() {
+            return Ok(tensorrt.prepare_packed(element, cache, update)?.geometry().clone());
+        }
+        Ok(tensorrt.prepare(element, cache, update)?.geometry().clone())
+    };
+    arguments::prepare(&TENSORRT, pairs, Given { lists, skip_all, status }, geometry)
 }
 
 /// Prepares Ascend ATB `KVCacheOperation` into one layer of many caches, whose number is on the device too.
@@ -196,7 +168,7 @@ pub(crate) fn prepare_kv_cache_operation(
     let ascend = KvCacheOperation::new().out_of_range(OutOfRange::SkipSample);
     let lists = Lists { starts: Some(tokenOffset), lengths, spans: Some(seqLen), layer: Some(layerId) };
     let geometry = |of: Shapes<'_>| Ok(ascend.prepare(of.element, of.update, of.cache)?.geometry().clone());
-    in_place(&ASCEND, pairs, lists, Extras { skip_all, status }, geometry, Cuda::prepare)
+    arguments::prepare(&ASCEND, pairs, Given { lists, skip_all, status }, geometry)
 }
 
 /// Prepares a write of tokens to one slot each, as engines with paged caches make it.
@@ -223,89 +195,7 @@ pub(crate) fn prepare_slots(
     let onnx = options::tensor_scatter(axis, Mode::Linear, OutOfRange::SkipSample, NegativeIndex::Modulo);
     let lists = Lists { starts: Some(slot_mapping), ..Lists::default() };
     let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
-    in_place(&SLOTS, pairs, lists, Extras { skip_all, status }, geometry, Cuda::prepare_slots)
-}
-
-/// What every write has beside its operator.
-struct Extras<'a, 'py> {
-    skip_all: bool,
-    status: Option<&'a Bound<'py, PyAny>>,
-}
-
-/// The way of every operator that writes in place.
-fn in_place<'py>(
-    operator: &'static Operator,
-    pairs: &Bound<'py, PyAny>,
-    lists: Lists<'_, 'py>,
-    Extras { skip_all, status }: Extras<'_, 'py>,
-    geometry: impl FnOnce(Shapes<'_>) -> Result<Geometry, kvscatter::Error>,
-    make: fn(&Cuda, &Geometry, &[Pair]) -> Result<kvscatter_cuda::Write, Error>,
-) -> PyResult<CudaWrite> {
-    let py = pairs.py();
-    let pairs = prepared::pairs(pairs)?;
-    let pairs = pairs.iter().map(|(cache, update)| {
-        Ok((DeviceArray::written(cache, operator.cache)?, DeviceArray::read(update, operator.update)?))
-    });
-    let pairs: Vec<_> = pairs.collect::<PyResult<_>>()?;
-    let [(cache, update), ..] = &*pairs else {
-        return Err(Failure::NoPairs { argument: "pairs" }.into());
-    };
-    update.array.check_same_element(&cache.array)?;
-    for (place, (one, other)) in pairs.iter().enumerate() {
-        cache.array.form.check_prepared(&one.array, place)?;
-        update.array.form.check_prepared(&other.array, place)?;
-    }
-    let cuda = current(py, pairs.iter().flat_map(|(cache, update)| [cache, update]))?;
-    let raise = |refused| error::raise(py, operator, refused);
-    let geometry = geometry(Shapes::of(cache, update)).map_err(|refused| raise(refused.into()))?;
-    let table: Vec<_> = pairs
-        .iter()
-        .map(|(cache, update)| Pair {
-            cache: cache.buffer(geometry.cache_bytes()),
-            update: update.buffer(geometry.update_bytes()),
-        })
-        .collect();
-    let write = py.detach(|| make(cuda, &geometry, &table)).map_err(raise)?;
-    let parts = Parts { operator, write: write.skip_all(skip_all), lists: lists.read(operator)? };
-    let first = cache.object.clone();
-    let (written, read) = pairs.into_iter().unzip();
-    parts.finish(status, written, read, &first)
-}
-
-/// A past, its update and its present.
-type Arrays<'py> = (DeviceArray<'py>, DeviceArray<'py>, DeviceArray<'py>);
-
-fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Arrays<'py>>> {
-    type Three<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
-    let triples = triples.try_iter()?.map(|triple| {
-        let triple = triple?;
-        let class = class_name(&triple.get_type());
-        let unfit = |_| Failure::Keyword {
-            argument: "triples",
-            class,
-            want: "tuples of a past, its update and its present",
-        };
-        let (past, update, present): Three<'_> = triple.extract().map_err(unfit)?;
-        Ok((
-            DeviceArray::read(&past, PRESENT.cache)?,
-            DeviceArray::read(&update, PRESENT.update)?,
-            DeviceArray::written(&present, "present")?,
-        ))
-    });
-    triples.collect()
-}
-
-/// The driver, whose current device has all these arrays.
-fn current<'a, 'py: 'a>(
-    py: Python<'py>,
-    arrays: impl IntoIterator<Item = &'a DeviceArray<'py>>,
-) -> PyResult<&'py Cuda> {
-    let cuda = driver(py)?;
-    let device = cuda.device().map_err(|refused| error::raise(py, &ONNX, refused))?;
-    for array in arrays {
-        array.check_on(device)?;
-    }
-    Ok(cuda)
+    arguments::prepare(&SLOTS, pairs, Given { lists, skip_all, status }, geometry)
 }
 
 /// The driver of this machine, loaded when it is first needed.

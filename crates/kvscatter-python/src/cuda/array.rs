@@ -89,15 +89,20 @@ impl<'py> DeviceArray<'py> {
         }
     }
 
+    /// What makes a list of its values, which are integers.
+    pub(crate) fn of_integers(&self) -> Result<fn(u64, usize) -> DeviceList, Failure> {
+        let Array { argument, form, .. } = &self.array;
+        match form.element.ty {
+            ElementType::Int32 => Ok(DeviceList::i32),
+            ElementType::Int64 => Ok(DeviceList::i64),
+            _ => Err(Failure::DeviceIntegers { argument, got: form.element, want: "int32 or int64" }),
+        }
+    }
+
     /// Its integers, one per sample.
     pub(crate) fn list(&self) -> Result<DeviceList, Failure> {
         let Array { argument, form, .. } = &self.array;
-        let got = form.element;
-        let list = match got.ty {
-            ElementType::Int32 => DeviceList::i32,
-            ElementType::Int64 => DeviceList::i64,
-            _ => return Err(Failure::DeviceIntegers { argument, got, want: "int32 or int64" }),
-        };
+        let list = self.of_integers()?;
         let [count] = *form.shape else {
             return Err(Failure::IndexRank { argument, rank: form.shape.len() });
         };
@@ -106,14 +111,18 @@ impl<'py> DeviceArray<'py> {
         Ok(list(address, count))
     }
 
+    pub(crate) fn check_int32(&self) -> Result<(), Failure> {
+        let Array { argument, form, .. } = &self.array;
+        if form.element.ty == ElementType::Int32 {
+            return Ok(());
+        }
+        Err(Failure::DeviceIntegers { argument, got: form.element, want: "int32" })
+    }
+
     /// The address of its one 32-bit integer.
     pub(crate) fn layer(&self) -> PyResult<u64> {
-        let Array { argument, form, .. } = &self.array;
-        let got = form.element;
-        if got.ty != ElementType::Int32 {
-            return Err(Failure::DeviceIntegers { argument, got, want: "int32" }.into());
-        }
-        match form.shape.iter().product() {
+        self.check_int32()?;
+        match self.array.form.shape.iter().product() {
             1 => Ok(address(self.array.data())),
             got => {
                 let refused = kvscatter::Error::Count { argument: Argument::LayerId, got, want: 1 };

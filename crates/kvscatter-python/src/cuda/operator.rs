@@ -1,7 +1,7 @@
-//! What the operators call their arguments, and how the core's errors are told of each.
+//! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
 
-use kvscatter::Argument;
-use kvscatter_cuda::List;
+use kvscatter::{Argument, Geometry};
+use kvscatter_cuda::{Cuda, Error, List, Pair, Triple, Write};
 
 use crate::error::{self, Refuse};
 
@@ -13,7 +13,25 @@ pub(crate) struct Operator {
     pub(crate) spans: &'static str,
     /// What is written.
     pub(crate) written: &'static str,
+    pub(crate) make: Make,
     pub(crate) refuse: Refuse,
+}
+
+/// How a write is prepared, and whether of pairs or of triples.
+#[derive(Clone, Copy)]
+pub(crate) enum Make {
+    InPlace(fn(&Cuda, &Geometry, &[Pair]) -> Result<Write, Error>),
+    Present(fn(&Cuda, &Geometry, &[Triple]) -> Result<Write, Error>),
+}
+
+impl Make {
+    /// The argument with the tensors.
+    pub(crate) fn argument(self) -> &'static str {
+        match self {
+            Self::InPlace(_) => "pairs",
+            Self::Present(_) => "triples",
+        }
+    }
 }
 
 pub(crate) static ONNX: Operator = Operator {
@@ -22,13 +40,24 @@ pub(crate) static ONNX: Operator = Operator {
     starts: "write_indices",
     spans: "lengths",
     written: "cache",
+    make: Make::InPlace(Cuda::prepare),
     refuse: error::core_in_place,
 };
 
-pub(crate) static PRESENT: Operator =
-    Operator { cache: "past", written: "present", refuse: error::core_present, ..ONNX };
+pub(crate) static PRESENT: Operator = Operator {
+    cache: "past",
+    written: "present",
+    make: Make::Present(Cuda::prepare_present),
+    refuse: error::core_present,
+    ..ONNX
+};
 
-pub(crate) static SLOTS: Operator = Operator { starts: "slot_mapping", refuse: error::core_slots, ..ONNX };
+pub(crate) static SLOTS: Operator = Operator {
+    starts: "slot_mapping",
+    make: Make::InPlace(Cuda::prepare_slots),
+    refuse: error::core_slots,
+    ..ONNX
+};
 
 pub(crate) static TENSORRT: Operator = Operator {
     starts: "writeIndices",
@@ -43,6 +72,7 @@ pub(crate) static ASCEND: Operator = Operator {
     starts: "tokenOffset",
     spans: "seqLen",
     written: "past",
+    make: Make::InPlace(Cuda::prepare),
     refuse: |py, refused| error::core_about(py, refused, Argument::Past, Argument::NewKv),
 };
 

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use kvscatter::{ElementType, Layout};
 use kvscatter_cuda::{Cuda, Indices, Status, StatusWords, Stream};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyTuple;
 
-use super::array::{DeviceArray, Held};
+use super::array::Held;
+use super::error;
 use super::operator::Operator;
 use super::stream::{self, Current};
-use super::{driver, error};
-use crate::dlpack::library;
-use crate::failure::{Failure, STATUS_BYTES};
+use crate::failure::Failure;
 use crate::torch;
 
 /// A write whose shapes and addresses are checked: prepare it once, launch it every step, or capture it in a CUDA graph.
@@ -27,18 +25,18 @@ pub(crate) struct CudaWrite(Arc<Launch>);
 pub(crate) struct CudaStatus(Arc<Launch>);
 
 /// All that a launch needs.
-struct Launch {
-    cuda: Cuda,
-    operator: &'static Operator,
-    write: kvscatter_cuda::Write,
-    indices: Indices,
-    status: Status,
-    device: i32,
-    current: Current,
+pub(crate) struct Launch {
+    pub(crate) cuda: Cuda,
+    pub(crate) operator: &'static Operator,
+    pub(crate) write: kvscatter_cuda::Write,
+    pub(crate) indices: Indices,
+    pub(crate) status: Status,
+    pub(crate) device: i32,
+    pub(crate) current: Current,
     /// PyTorch's tensors among what is written, which count their writes.
-    counted: Py<PyTuple>,
+    pub(crate) counted: Py<PyTuple>,
     #[expect(dead_code, reason = "held, not read: it keeps the memory where it is")]
-    held: Vec<Held>,
+    pub(crate) held: Vec<Held>,
 }
 
 #[pymethods]
@@ -129,6 +127,12 @@ impl CudaStatus {
     }
 }
 
+impl From<Launch> for CudaWrite {
+    fn from(launch: Launch) -> Self {
+        Self(Arc::new(launch))
+    }
+}
+
 impl Launch {
     fn stream(&self, py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         given.map_or_else(|| self.current.stream(py), stream::given)
@@ -145,119 +149,4 @@ impl Launch {
     fn raise(&self, py: Python<'_>, refused: kvscatter_cuda::Error) -> PyErr {
         error::raise(py, self.operator, refused)
     }
-}
-
-/// What the shapes of a write are checked by.
-pub(crate) struct Shapes<'a> {
-    pub(crate) element: ElementType,
-    pub(crate) cache: Layout<'a>,
-    pub(crate) update: Layout<'a>,
-}
-
-impl<'a> Shapes<'a> {
-    pub(crate) fn of(cache: &'a DeviceArray<'_>, update: &'a DeviceArray<'_>) -> Self {
-        let (cache, update) = (&cache.array.form, &update.array.form);
-        Self { element: cache.element.stored(), cache: cache.layout(), update: update.layout() }
-    }
-}
-
-/// The lists that an operator has, as they are given.
-#[derive(Default)]
-pub(crate) struct Lists<'a, 'py> {
-    pub(crate) starts: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) lengths: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) spans: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) layer: Option<&'a Bound<'py, PyAny>>,
-}
-
-impl<'py> Lists<'_, 'py> {
-    /// Where they lie, and the arrays.
-    pub(crate) fn read(self, operator: &Operator) -> PyResult<(Indices, Vec<DeviceArray<'py>>)> {
-        let read = |list: Option<&Bound<'py, PyAny>>, argument| {
-            list.map(|list| DeviceArray::read(list, argument)).transpose()
-        };
-        let starts = read(self.starts, operator.starts)?;
-        let lengths = read(self.lengths, "lengths")?;
-        let spans = read(self.spans, operator.spans)?;
-        let layer = read(self.layer, "layerId")?;
-        let mut indices = match &starts {
-            Some(starts) => Indices::new(starts.list()?),
-            None => Indices::zero(),
-        };
-        if let Some(lengths) = &lengths {
-            indices = indices.lengths(lengths.list()?);
-        }
-        if let Some(spans) = &spans {
-            indices = indices.spans(spans.list()?);
-        }
-        if let Some(layer) = &layer {
-            indices = indices.layer(layer.layer()?);
-        }
-        Ok((indices, [starts, lengths, spans, layer].into_iter().flatten().collect()))
-    }
-}
-
-/// A write without its status.
-pub(crate) struct Parts<'py> {
-    pub(crate) operator: &'static Operator,
-    pub(crate) write: kvscatter_cuda::Write,
-    pub(crate) lists: (Indices, Vec<DeviceArray<'py>>),
-}
-
-impl<'py> Parts<'py> {
-    /// `written` are the caches or presents, one at least, and `read` the other tensors.
-    pub(crate) fn finish(
-        self,
-        status: Option<&Bound<'py, PyAny>>,
-        written: Vec<DeviceArray<'py>>,
-        read: Vec<DeviceArray<'py>>,
-        first: &Bound<'py, PyAny>,
-    ) -> PyResult<CudaWrite> {
-        let py = first.py();
-        let Self { operator, write, lists: (indices, lists) } = self;
-        let raise = |refused| error::raise(py, operator, refused);
-        let cuda = driver(py)?;
-        let device = cuda.device().map_err(raise)?;
-        let made = if status.is_none() { Some(new_status(first)?) } else { None };
-        let words = DeviceArray::written(status.or(made.as_ref()).unwrap_or(first), "status")?;
-        for array in lists.iter().chain([&words]) {
-            array.check_on(device)?;
-        }
-        let memory = words.dense()?;
-        if memory.bytes != STATUS_BYTES {
-            return Err(Failure::StatusBytes { got: memory.bytes }.into());
-        }
-        let status = Status::at(memory.address).map_err(raise)?;
-        write.check_indices(&indices, Some(status)).map_err(raise)?;
-        let named = stream::named(written.iter().chain(&read).chain(&lists));
-        let current = Current::of(first, device, named)?;
-        if made.is_some() {
-            // Launches may be on other streams, which would add to what is not zero yet. Nobody else knows of it.
-            current.wait(py)?;
-        }
-        let tensors = written.iter().map(|array| &array.object);
-        let counted = tensors.filter(|object| library(object).is_ok_and(|name| name == "torch"));
-        let counted = PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind();
-        let held = written.into_iter().chain(read).chain(lists).chain([words]);
-        let held = held.map(DeviceArray::hold).collect();
-        let cuda = cuda.clone();
-        let launch = Launch { cuda, operator, write, indices, status, device, current, counted, held };
-        Ok(CudaWrite(Arc::new(launch)))
-    }
-}
-
-/// A status by the library of the caches, on their device: zeros in the order of its current stream.
-fn new_status<'py>(cache: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let py = cache.py();
-    let library = library(cache)?;
-    let keywords = PyDict::new(py);
-    match &*library {
-        "torch" => {
-            keywords.set_item("dtype", py.import("torch")?.getattr("int64")?)?;
-            keywords.set_item("device", cache.getattr("device")?)?;
-        }
-        "cupy" => keywords.set_item("dtype", "int64")?,
-        _ => return Err(Failure::Unknown { argument: "status", library }.into()),
-    }
-    py.import(&*library)?.call_method("zeros", (2,), Some(&keywords))
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -217,6 +218,70 @@ def test_libraries_whose_arrays_are_immutable() -> None:
         error
     )
     written(Dlpack(zeros(2, 4, 8)), immutable(zeros(2, 1, 8)))()
+
+
+Fault = tuple[str, str, tuple[str, ...], dict[str, Any]]
+
+
+def faults(names: tuple[str, ...]) -> list[Fault]:
+    """What may be wrong with a call, in the order in which it is told: what lies on no device, types, shapes, devices;
+    then what memory and numbers of values do not allow; each in the order of the call. A fault is the error's kind and
+    argument, the arrays that have it (``+`` is the second pair's) and what is wrong there.
+    """
+    cache, written = names[0], names[-1] if len(names) == 3 else names[0]
+    every = (*names, "write_indices", "status")
+    all_: list[Fault] = [
+        *(("device", name, (name,), {"device": (device.CPU, 0)}) for name in every),
+        ("element_type_mismatch", "update", ("update", "update+"), {"dtype": np.int32}),
+        ("element_type_mismatch", "present", ("present",), {"dtype": np.int32}),
+        ("prepared", cache, (f"{cache}+",), {"dtype": np.int32}),
+        ("not_integers", "write_indices", ("write_indices",), {"dtype": np.float64}),
+        ("out_shape", "present", ("present",), {"shape": (2, 5, 8)}),
+        ("prepared", "update", ("update+",), {"shape": (2, 2, 8)}),
+        ("dimension_mismatch", "update", ("update", "update+"), {"shape": (2, 1, 4)}),
+        ("rank", "write_indices", ("write_indices",), {"shape": (2, 1)}),
+        ("status_bytes", "status", ("status",), {"shape": (3,)}),
+        *(("device", name, (name,), {"device": (device.CUDA, 1)}) for name in every),
+        ("overlap", written, (written, "update"), {"memory": device.memory(1024)}),
+        ("count", "write_indices", ("write_indices",), {"shape": (3,)}),
+    ]
+    return [fault for fault in all_ if fault[1] in every]
+
+
+def array(dtype: Any, shape: tuple[int, ...], device: tuple[int, int], memory: Any) -> Dlpack:
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = zeros(size, dtype=np.uint8) if memory is None else memory[:size]
+    return Dlpack(memory.view(dtype).reshape(shape), device)
+
+
+@pytest.mark.parametrize("names", [("cache", "update"), ("past", "update", "present")])
+def test_which_of_two_errors_is_told(names: tuple[str, ...]) -> None:
+    good: dict[str, Any] = {
+        "dtype": np.float32,
+        "shape": (2, 4, 8),
+        "device": (device.CUDA, 0),
+        "memory": None,
+    }
+    every: dict[str, dict[str, Any]] = {name + second: good for name in names for second in ("", "+")}
+    every |= {name: {**good, "shape": (2, 1, 8)} for name in ("update", "update+")}
+    every |= {name: {**good, "dtype": np.int64, "shape": (2,)} for name in ("write_indices", "status")}
+
+    def call(*wrong: Fault) -> cuda.Write:
+        given = {name: dict(of) for name, of in every.items()}
+        for _, _, places, change in reversed(wrong):
+            for place in places:
+                given[place].update(change)
+        arrays = {name: array(**of) for name, of in given.items()}
+        rows: Any = [tuple(arrays[name + second] for name in names) for second in ("", "+")]
+        prepare = cuda.prepare_present if len(names) == 3 else cuda.prepare
+        return prepare(rows, arrays["write_indices"], status=arrays["status"])
+
+    call()
+    for place, fault in enumerate(faults(names)):
+        kind, argument, *_ = fault
+        refused(kind, argument, partial(call, fault))
+        for later in faults(names)[place + 1 :]:
+            refused(kind, argument, partial(call, fault, later))
 
 
 def test_threads_without_a_context() -> None:

@@ -1,0 +1,225 @@
+//! From the arguments of a call to a write: the way of every operator, in place and functional.
+//!
+//! Of several errors the first is that of the first argument that is no array on a CUDA device; then, in this order, of
+//! types, of shapes and of devices, each in the order of the call; then what the driver or the memory does not allow.
+
+use kvscatter::{ElementType, Geometry, Layout};
+use kvscatter_cuda::{Cuda, Pair, Status, Triple};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::array::DeviceArray;
+use super::lists::Lists;
+use super::operator::{Make, Operator};
+use super::stream::{self, Current};
+use super::write::{CudaWrite, Launch};
+use super::{driver, error};
+use crate::dlpack::library;
+use crate::failure::{Failure, STATUS_BYTES, class_name};
+use crate::prepared;
+
+/// What every call has beside its tensors.
+pub(super) struct Given<'a, 'py> {
+    pub(super) lists: Lists<'a, 'py>,
+    pub(super) skip_all: bool,
+    pub(super) status: Option<&'a Bound<'py, PyAny>>,
+}
+
+/// What the shapes of a write are checked by.
+pub(super) struct Shapes<'a> {
+    pub(super) element: ElementType,
+    pub(super) cache: Layout<'a>,
+    pub(super) update: Layout<'a>,
+}
+
+/// Prepares a write of these pairs or triples.
+pub(super) fn prepare<'py>(
+    operator: &'static Operator,
+    tensors: &Bound<'py, PyAny>,
+    Given { lists, skip_all, status }: Given<'_, 'py>,
+    geometry: impl FnOnce(Shapes<'_>) -> Result<Geometry, kvscatter::Error>,
+) -> PyResult<CudaWrite> {
+    let py = tensors.py();
+    let raise = |refused| error::raise(py, operator, refused);
+
+    let rows = Row::read(operator, tensors)?;
+    let [first, ..] = &*rows else {
+        return Err(Failure::NoPairs { argument: operator.make.argument() }.into());
+    };
+    let lists = lists.read(operator)?;
+    let status = status.map(|status| DeviceArray::written(status, "status")).transpose()?;
+
+    first.check_types(&rows)?;
+    lists.check_types()?;
+
+    first.check_forms(&rows)?;
+    let geometry = geometry(first.shapes()).map_err(|refused| raise(refused.into()))?;
+    let indices = lists.indices()?;
+    status.as_ref().map(words).transpose()?;
+
+    let cuda = driver(py)?;
+    let device = cuda.device().map_err(raise)?;
+    for array in rows.iter().flat_map(Row::iter).chain(lists.iter()).chain(&status) {
+        array.check_on(device)?;
+    }
+
+    let write = make(py, cuda, operator, &geometry, &rows).map_err(raise)?.skip_all(skip_all);
+    let cache = &first.written().object;
+    let current =
+        Current::of(cache, device, stream::named(rows.iter().flat_map(Row::iter).chain(lists.iter())))?;
+    let status = match status {
+        Some(status) => status,
+        None => new_status(cache, device, &current)?,
+    };
+    let memory = Status::at(words(&status)?).map_err(raise)?;
+    write.check_indices(&indices, Some(memory)).map_err(raise)?;
+
+    let counted = rows.iter().map(|row| &row.written().object);
+    let counted = counted.filter(|object| library(object).is_ok_and(|name| name == "torch"));
+    let counted = PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind();
+    let held = rows.into_iter().flat_map(Row::into_arrays).chain(lists.into_arrays()).chain([status]);
+    let held = held.map(DeviceArray::hold).collect();
+    let cuda = cuda.clone();
+    let launch = Launch { cuda, operator, write, indices, status: memory, device, current, counted, held };
+    Ok(launch.into())
+}
+
+/// A cache and its update; a past, its update and its present.
+struct Row<'py> {
+    cache: DeviceArray<'py>,
+    update: DeviceArray<'py>,
+    present: Option<DeviceArray<'py>>,
+}
+
+impl<'py> Row<'py> {
+    fn read(operator: &Operator, tensors: &Bound<'py, PyAny>) -> PyResult<Vec<Self>> {
+        if let Make::InPlace(_) = operator.make {
+            let row = |(cache, update): &(_, _)| {
+                let cache = DeviceArray::written(cache, operator.cache)?;
+                Ok(Self { cache, update: DeviceArray::read(update, operator.update)?, present: None })
+            };
+            return prepared::pairs(tensors)?.iter().map(row).collect();
+        }
+        let row = |(past, update, present): &(_, _, _)| {
+            let (cache, update) =
+                (DeviceArray::read(past, operator.cache)?, DeviceArray::read(update, operator.update)?);
+            Ok(Self { cache, update, present: Some(DeviceArray::written(present, operator.written)?) })
+        };
+        triples(tensors)?.iter().map(row).collect()
+    }
+
+    /// In the order of the call.
+    fn iter(&self) -> impl Iterator<Item = &DeviceArray<'py>> {
+        [&self.cache, &self.update].into_iter().chain(&self.present)
+    }
+
+    fn into_arrays(self) -> impl Iterator<Item = DeviceArray<'py>> {
+        [self.cache, self.update].into_iter().chain(self.present)
+    }
+
+    fn written(&self) -> &DeviceArray<'py> {
+        self.present.as_ref().unwrap_or(&self.cache)
+    }
+
+    fn shapes(&self) -> Shapes<'_> {
+        let (cache, update) = (&self.cache.array.form, &self.update.array.form);
+        Shapes { element: cache.element.stored(), cache: cache.layout(), update: update.layout() }
+    }
+
+    /// Whether all have the types of this one, which are one type.
+    fn check_types(&self, rows: &[Self]) -> Result<(), Failure> {
+        self.update.array.check_same_element(&self.cache.array)?;
+        for (place, row) in rows.iter().enumerate() {
+            self.cache.array.form.check_prepared_type(&row.cache.array, place)?;
+            self.update.array.form.check_prepared_type(&row.update.array, place)?;
+            if let Some(present) = &row.present {
+                present.array.check_same_element(&self.cache.array)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all have the shapes and strides of this one.
+    fn check_forms(&self, rows: &[Self]) -> Result<(), Failure> {
+        for (place, row) in rows.iter().enumerate() {
+            self.cache.array.form.check_prepared(&row.cache.array, place)?;
+            self.update.array.form.check_prepared(&row.update.array, place)?;
+            if let Some(present) = &row.present {
+                self.cache.array.form.check_out(&present.array)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a tuple of three holds.
+type Three<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Three<'py>>> {
+    let triples = triples.try_iter()?.map(|triple| {
+        let triple = triple?;
+        let unfit = |_| Failure::Keyword {
+            argument: "triples",
+            class: class_name(&triple.get_type()),
+            want: "tuples of a past, its update and its present",
+        };
+        Ok(triple.extract().map_err(unfit)?)
+    });
+    triples.collect()
+}
+
+/// The driver's part, for which other Python threads need not wait.
+fn make(
+    py: Python<'_>,
+    cuda: &Cuda,
+    operator: &Operator,
+    geometry: &Geometry,
+    rows: &[Row<'_>],
+) -> Result<kvscatter_cuda::Write, kvscatter_cuda::Error> {
+    let cache = |row: &Row<'_>| row.cache.buffer(geometry.cache_bytes());
+    let update = |row: &Row<'_>| row.update.buffer(geometry.update_bytes());
+    match operator.make {
+        Make::InPlace(make) => {
+            let pair = |row| Pair { cache: cache(row), update: update(row) };
+            let pairs: Vec<_> = rows.iter().map(pair).collect();
+            py.detach(|| make(cuda, geometry, &pairs))
+        }
+        Make::Present(make) => {
+            let present = |row: &Row<'_>| row.written().buffer(geometry.present_bytes());
+            let triple = |row| Triple { past: cache(row), update: update(row), present: present(row) };
+            let triples: Vec<_> = rows.iter().map(triple).collect();
+            py.detach(|| make(cuda, geometry, &triples))
+        }
+    }
+}
+
+/// Where a status lies, if it has the size of one.
+fn words(status: &DeviceArray<'_>) -> Result<u64, Failure> {
+    let memory = status.dense()?;
+    if memory.bytes == STATUS_BYTES {
+        Ok(memory.address)
+    } else {
+        Err(Failure::StatusBytes { got: memory.bytes })
+    }
+}
+
+/// A status by the library of the caches, on their device: zero before any stream can launch.
+fn new_status<'py>(cache: &Bound<'py, PyAny>, device: i32, current: &Current) -> PyResult<DeviceArray<'py>> {
+    let py = cache.py();
+    let library = library(cache)?;
+    let keywords = PyDict::new(py);
+    match &*library {
+        "torch" => {
+            keywords.set_item("dtype", py.import("torch")?.getattr("int64")?)?;
+            keywords.set_item("device", cache.getattr("device")?)?;
+        }
+        "cupy" => keywords.set_item("dtype", "int64")?,
+        _ => return Err(Failure::Unknown { argument: "status", library }.into()),
+    }
+    let zeros = py.import(&*library)?.call_method("zeros", (2,), Some(&keywords))?;
+    let status = DeviceArray::written(&zeros, "status")?;
+    status.check_on(device)?;
+    // Launches may be on other streams, which would add to what is not zero yet. Nobody else knows of it.
+    current.wait(py)?;
+    Ok(status)
+}

@@ -1,0 +1,77 @@
+//! The lists of a write: positions, and how many rows go there.
+
+use kvscatter_cuda::Indices;
+use pyo3::prelude::*;
+
+use super::array::DeviceArray;
+use super::operator::Operator;
+use crate::failure::Failure;
+
+/// The lists that an operator has, as they are given.
+#[derive(Default)]
+pub(crate) struct Lists<'a, 'py> {
+    pub(crate) layer: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) starts: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) spans: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) lengths: Option<&'a Bound<'py, PyAny>>,
+}
+
+/// The same as arrays on a device.
+pub(crate) struct ListArrays<'py> {
+    layer: Option<DeviceArray<'py>>,
+    starts: Option<DeviceArray<'py>>,
+    spans: Option<DeviceArray<'py>>,
+    lengths: Option<DeviceArray<'py>>,
+}
+
+impl<'py> Lists<'_, 'py> {
+    /// In the order in which every operator has them.
+    pub(crate) fn read(self, operator: &Operator) -> PyResult<ListArrays<'py>> {
+        let read = |list: Option<&Bound<'py, PyAny>>, argument| {
+            list.map(|list| DeviceArray::read(list, argument)).transpose()
+        };
+        Ok(ListArrays {
+            layer: read(self.layer, "layerId")?,
+            starts: read(self.starts, operator.starts)?,
+            spans: read(self.spans, operator.spans)?,
+            lengths: read(self.lengths, "lengths")?,
+        })
+    }
+}
+
+impl<'py> ListArrays<'py> {
+    /// In the order of the call.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &DeviceArray<'py>> {
+        [&self.layer, &self.starts, &self.spans, &self.lengths].into_iter().flatten()
+    }
+
+    pub(crate) fn into_arrays(self) -> impl Iterator<Item = DeviceArray<'py>> {
+        [self.layer, self.starts, self.spans, self.lengths].into_iter().flatten()
+    }
+
+    pub(crate) fn check_types(&self) -> Result<(), Failure> {
+        let Self { layer, starts, spans, lengths } = self;
+        layer.iter().try_for_each(DeviceArray::check_int32)?;
+        starts.iter().chain(spans).chain(lengths).try_for_each(|list| list.of_integers().map(drop))
+    }
+
+    /// Where they lie, if all have the shape of a list.
+    pub(crate) fn indices(&self) -> PyResult<Indices> {
+        let Self { layer, starts, spans, lengths } = self;
+        let layer = layer.as_ref().map(DeviceArray::layer).transpose()?;
+        let mut indices = match starts {
+            Some(starts) => Indices::new(starts.list()?),
+            None => Indices::zero(),
+        };
+        if let Some(layer) = layer {
+            indices = indices.layer(layer);
+        }
+        if let Some(spans) = spans {
+            indices = indices.spans(spans.list()?);
+        }
+        if let Some(lengths) = lengths {
+            indices = indices.lengths(lengths.list()?);
+        }
+        Ok(indices)
+    }
+}
