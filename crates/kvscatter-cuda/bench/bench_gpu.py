@@ -5,6 +5,8 @@
 Everyone first writes into painted caches, eager and replayed, which are compared, whole and with guards around them,
 with a loop over samples. Then every round samples everyone once, in an order that changes. Between samples the device's
 last cache level is filled with something else, and within one every write goes to other slots from another update.
+
+With `--choices`, nobody else: ours in each case as it is spread over the device, and otherwise.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 
+import choices
 import report
 from cases import CASES, SMALL, Case
 from results import Result, Run
@@ -45,13 +48,16 @@ def main() -> int:
     else:
         if given.library is None:
             raise SystemExit("--library: missing; `cargo xtask bench-gpu` builds it and says where it is")
-        run = measure(CASES, given.library, given.seconds)
-    text = report.page(run)
+        run = measure(CASES, given.library, given.seconds, given.choices)
+    text = choices.page(run) if given.choices else report.page(run)
     print(f"\n{text}", flush=True)
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "results.json").write_text(json.dumps(run.as_json()), encoding="utf-8")
-        (given.out / "table.md").write_text(text, encoding="utf-8")
+        results, table = ("choices.json", "choices.md") if given.choices else ("results.json", "table.md")
+        (given.out / results).write_text(json.dumps(run.as_json()), encoding="utf-8")
+        (given.out / table).write_text(text, encoding="utf-8")
+    if given.choices:
+        return 0
     if given.write_docs:
         report.write_docs(PAGE, text)
     missed = [verdict for verdict in verdicts(run) if verdict.judged == "missed"]
@@ -72,7 +78,13 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--read", type=pathlib.Path, metavar="FILE", help="a results.json, instead of measuring"
     )
-    parser.add_argument("--write-docs", action="store_true", help="rewrite the tables of docs/cuda.md")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--write-docs", action="store_true", help="rewrite the tables of docs/cuda.md")
+    form.add_argument(
+        "--choices",
+        action="store_true",
+        help="time ours alone, with each choice of how a launch is spread over the device changed in turn",
+    )
     parser.add_argument(
         "--self-test",
         action="store_true",
@@ -81,8 +93,8 @@ def options() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(cases: list[Case], library_file: pathlib.Path, seconds: float) -> Run:
-    """All cases for which there is time."""
+def measure(cases: list[Case], library_file: pathlib.Path, seconds: float, of_choices: bool = False) -> Run:
+    """All cases for which there is time: ours beside everyone else, or beside itself with other choices."""
     begin = time.monotonic()
     random.seed(1)
     if why := missing():
@@ -99,14 +111,14 @@ def measure(cases: list[Case], library_file: pathlib.Path, seconds: float) -> Ru
     gpu, library = Clocks(), Library(library_file)
     run = Run(machine(torch.cuda.get_device_name()), gpu.copy_bandwidth(), [], {})
     print(f"{run.machine}: copies move {run.copy_bandwidth / 1e6:.3g} TB/s", flush=True)
-    peers = one_case.installed(run.skipped)
+    peers = [] if of_choices else one_case.installed(run.skipped)
     budget = int(SHARE * gpu.properties.total_memory)
     for case in cases:
         left = seconds - (time.monotonic() - begin)
         if left < LONGEST_CASE:
             run.skipped[case.says] = "no time left"
             continue
-        result = one_case.measure(gpu, library, peers, case, budget, OF_A_CASE)
+        result = one_case.measure(gpu, library, peers, case, budget, OF_A_CASE, of_choices)
         run.results.append(result)
         print(line(result), flush=True)
         gc.collect()

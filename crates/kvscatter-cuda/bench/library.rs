@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use kvscatter::ElementType;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream, Triple, Write};
+use kvscatter_cuda::{Choices, Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream, Triple, Write};
 
 /// Dense float16 caches `[batch, heads, capacity, width]` and updates `[batch, heads, rows, width]`.
 #[repr(C)]
@@ -68,7 +68,13 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
     i32::from(kept(cuda.map(|cuda| CUDA.get_or_init(|| cuda))).is_none())
 }
 
-/// A write in the context that is current; null if it fails.
+/// How a write is spread over the device, if nobody says otherwise.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvscatter_bench_choices(choices: &mut Choices) {
+    *choices = Choices::DEFAULT;
+}
+
+/// A write in the context that is current, without choices as it is usually; null if it fails.
 ///
 /// # Safety
 /// `addresses` has two numbers for each tensor: its cache and its update, or three in the functional form: present, past
@@ -78,11 +84,12 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
     shape: &Shape,
     addresses: *const u64,
     tensors: usize,
+    choices: Option<&Choices>,
 ) -> *mut Prepared {
     let each = if shape.functional == 0 { 2 } else { 3 };
     // SAFETY: the caller's.
     let addresses = unsafe { slice::from_raw_parts(addresses, tensors.saturating_mul(each)) };
-    let prepared = prepare(shape, addresses);
+    let prepared = prepare(shape, addresses, choices);
     kept(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
 }
 
@@ -140,7 +147,7 @@ pub unsafe extern "C" fn kvscatter_bench_time(
     if kept(launched).is_none() { -1 } else { i64::try_from(nanoseconds).unwrap_or(i64::MAX) }
 }
 
-fn prepare(shape: &Shape, addresses: &[u64]) -> Result<Prepared, Failure> {
+fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Result<Prepared, Failure> {
     let [batch, heads, rows] =
         [usize::try_from(shape.batch)?, usize::try_from(shape.heads)?, usize::try_from(shape.rows)?];
     let [capacity, width] = [usize::try_from(shape.capacity)?, usize::try_from(shape.width)?];
@@ -167,6 +174,7 @@ fn prepare(shape: &Shape, addresses: &[u64]) -> Result<Prepared, Failure> {
         });
         cuda.prepare_present(geometry, &triples.collect::<Vec<_>>())?
     };
+    let write = write.with_choices(choices.unwrap_or(&Choices::DEFAULT));
     Ok(Prepared { write: write.skip_all(shape.skip_all != 0), batch })
 }
 

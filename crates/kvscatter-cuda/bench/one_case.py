@@ -32,7 +32,13 @@ def installed(skipped: MutableMapping[str, str]) -> list[ModuleType]:
 
 
 def measure(
-    gpu: Clocks, library: Library, peers: Sequence[ModuleType], case: Case, budget: int, seconds: float
+    gpu: Clocks,
+    library: Library,
+    peers: Sequence[ModuleType],
+    case: Case,
+    budget: int,
+    seconds: float,
+    of_choices: bool = False,
 ) -> Result:
     """Times of everyone whose results are right; ours must be."""
     memory = Memory(case, gpu.place, gpu.cache_level, budget)
@@ -40,7 +46,7 @@ def measure(
         check_contract(library, memory)
     ours, absent = Ours(library, memory), dict[str, str]()
     ways, graphs = [], {}
-    for way in [*ours.ways(), *ways_of(peers, memory, absent)]:
+    for way in [*(ours.ways_of_choices() if of_choices else ours.ways()), *ways_of(peers, memory, absent)]:
         try:
             check(memory, way, partial(enqueue_all, memory, way))
             if way.is_capturable:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from cases import HEADS, WIDTH, Case
+from choices import Choices, variations
 from memory import Memory
 from names import AGAIN, NO_STATUS, OURS, SKIP_ALL
 from way import Role, Way
@@ -37,10 +38,13 @@ class Library:
         numbers, pointer = ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p
         self._error = library.kvscatter_bench_error
         self._error.restype = ctypes.c_char_p
+        self._choices = library.kvscatter_bench_choices
+        self._choices.argtypes = [ctypes.POINTER(Choices)]
+        self._choices.restype = None
         self._open = library.kvscatter_bench_open
         self._open.argtypes = [ctypes.c_char_p]
         self._prepare = library.kvscatter_bench_prepare
-        self._prepare.argtypes = [ctypes.POINTER(Shape), numbers, ctypes.c_size_t]
+        self._prepare.argtypes = [ctypes.POINTER(Shape), numbers, ctypes.c_size_t, pointer]
         self._prepare.restype = pointer
         self.free = library.kvscatter_bench_free
         self.free.argtypes = [pointer]
@@ -59,10 +63,19 @@ class Library:
         if self._open(os.fsencode(driver) if driver else None):
             raise Failed(self.error())
 
-    def prepare(self, case: Case, addresses: Sequence[int], skip_all: bool) -> int:
+    def choices(self) -> Choices:
+        """How a write is spread over the device, if nobody says otherwise."""
+        found = Choices()
+        self._choices(ctypes.byref(found))
+        return found
+
+    def prepare(
+        self, case: Case, addresses: Sequence[int], skip_all: bool, choices: Choices | None = None
+    ) -> int:
         """`addresses`: cache and update of each tensor; present, past and update in the functional form."""
         shape = Shape(case.batch, HEADS, case.rows, case.capacity, WIDTH, case.is_functional, skip_all)
-        found = self._prepare(ctypes.byref(shape), numbers(addresses), case.tensors)
+        chosen = ctypes.byref(choices) if choices else None
+        found = self._prepare(ctypes.byref(shape), numbers(addresses), case.tensors, chosen)
         if not found:
             raise Failed(self.error())
         return int(found)
@@ -84,23 +97,31 @@ class Ours:
     """Prepared writes of a case, one for each of its writes."""
 
     def __init__(self, library: Library, memory: Memory) -> None:
-        """Prepares them with and without SkipAll."""
+        """Prepares them as they are usually."""
         self.library = library
         self.memory = memory
         self.status = memory.place.empty(STATUS_BYTES, torch.uint8).zero_()
         self.starts = [row.data_ptr() for row in memory.starts]
-        self.usual = [self._prepared(number, skip_all=False) for number in range(len(memory.writes))]
-        self.skip_all = [self._prepared(number, skip_all=True) for number in range(len(memory.writes))]
+        self._prepared: list[int] = []
+        self.usual = self._prepare()
 
     def ways(self) -> list[Way]:
-        """The write twice, so that a comparison with itself says what the others' are worth; and what options cost."""
-        status = self.status.data_ptr()
+        """The write twice, and what options cost."""
+        skip_all = self._prepare(skip_all=True)
         return [
-            Way(OURS, Role.OURS, self._writer(self.usual, status)),
-            Way(AGAIN, Role.OURS, self._writer(self.usual, status)),
+            *self._twice(),
             Way(NO_STATUS, Role.VARIANT, self._writer(self.usual, 0)),
-            Way(SKIP_ALL, Role.VARIANT, self._writer(self.skip_all, status)),
+            Way(SKIP_ALL, Role.VARIANT, self._writer(skip_all, self.status.data_ptr())),
         ]
+
+    def ways_of_choices(self) -> list[Way]:
+        """The write twice, and with each choice changed."""
+        status = self.status.data_ptr()
+        varied = variations(self.library.choices()).items()
+        ways = (
+            Way(name, Role.VARIANT, self._writer(self._prepare(choices), status)) for name, choices in varied
+        )
+        return [*self._twice(), *ways]
 
     def host_time(self) -> float:
         """Microseconds of the host for a launch."""
@@ -109,15 +130,24 @@ class Ours:
 
     def close(self) -> None:
         """Frees what was prepared."""
-        for write in (*self.usual, *self.skip_all):
-            self.library.free(write)
+        while self._prepared:
+            self.library.free(self._prepared.pop())
 
-    def _prepared(self, number: int, skip_all: bool) -> int:
-        memory, at = self.memory, self.memory.writes[number]
-        kept = [memory.pasts[at.caches]] if memory.pasts else []
-        of_tensors = zip(memory.caches[at.caches], *kept, memory.updates[at.update], strict=True)
-        addresses = [tensor.data_ptr() for tensors in of_tensors for tensor in tensors]
-        return self.library.prepare(memory.case, addresses, skip_all)
+    def _prepare(self, choices: Choices | None = None, skip_all: bool = False) -> list[int]:
+        memory, found = self.memory, []
+        for at in memory.writes:
+            kept = [memory.pasts[at.caches]] if memory.pasts else []
+            of_tensors = zip(memory.caches[at.caches], *kept, memory.updates[at.update], strict=True)
+            addresses = [tensor.data_ptr() for tensors in of_tensors for tensor in tensors]
+            found.append(self.library.prepare(memory.case, addresses, skip_all, choices))
+        self._prepared += found
+        return found
+
+    def _twice(self) -> list[Way]:
+        # A comparison with itself says what the others' are worth.
+        return [
+            Way(name, Role.OURS, self._writer(self.usual, self.status.data_ptr())) for name in (OURS, AGAIN)
+        ]
 
     def _writer(self, writes: list[int], status: int) -> Callable[[int], None]:
         launch, starts, stream = self.library.launch, self.starts, self.memory.place.stream

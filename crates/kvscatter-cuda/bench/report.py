@@ -27,9 +27,17 @@ def page(run: Run) -> str:
         "**Targets**, set for an H200:",
         targets(verdicts(run)),
     ]
-    if run.skipped:
-        parts.append("\n".join(f"- left out: {name}: {why}" for name, why in run.skipped.items()))
-    return "\n\n".join([*parts, ""])
+    return paragraphs([*parts, left_out(run)])
+
+
+def paragraphs(parts: list[str]) -> str:
+    """Those that say something."""
+    return "\n\n".join([*filter(None, parts), ""])
+
+
+def left_out(run: Run) -> str:
+    """Who and what, and why."""
+    return "\n".join(f"- left out: {name}: {why}" for name, why in run.skipped.items())
 
 
 def replayed(run: Run) -> str:

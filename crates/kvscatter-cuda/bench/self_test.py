@@ -1,4 +1,4 @@
-"""What can be tried without a GPU: small cases on the CPU by all who run there, and the page that follows.
+"""What can be tried without a GPU: small cases on the CPU by all who run there, and the pages that follow.
 
 With the library, and a driver for it that runs on the CPU, ours takes part.
 """
@@ -9,6 +9,7 @@ import pathlib
 from functools import partial
 from types import ModuleType
 
+import choices
 import one_case
 import report
 from cases import Case
@@ -17,9 +18,11 @@ from names import AGAIN, OURS
 from ours import Library, Ours, check_contract
 from place import Cpu, FakeDriver, Place
 from results import Result, Run, Samples
+from way import Role
 
 CACHE_LEVEL = 1 << 16
 BUDGET = 1 << 22
+MADE_UP = "no GPU: these times are made up"
 
 
 def run(cases: list[Case], library: pathlib.Path | None, driver: pathlib.Path | None) -> int:
@@ -30,17 +33,25 @@ def run(cases: list[Case], library: pathlib.Path | None, driver: pathlib.Path | 
     peers = one_case.installed(skipped)
     loaded = Library(library, driver) if library and driver else None
     place = FakeDriver(driver) if driver else Cpu()
-    results = [of_case(case, place, peers, loaded, skipped) for case in cases]
-    found = Run("no GPU: these times are made up", 1e6, results, skipped)
+    results = [of_case(case, place, peers, skipped, loaded) for case in cases]
+    found = Run(MADE_UP, 1e6, results, skipped)
     text = report.page(found)
     if report.page(Run.of_json(json.loads(json.dumps(found.as_json())))) != text:
         raise SystemExit("the page of what was written as JSON is another one")
     print(text)
+    if loaded:
+        results = [of_case(case, place, [], {}, loaded, of_choices=True) for case in cases]
+        print(choices.page(Run(MADE_UP, 1e6, results, {})))
     return 0
 
 
 def of_case(
-    case: Case, place: Place, peers: list[ModuleType], library: Library | None, skipped: dict[str, str]
+    case: Case,
+    place: Place,
+    peers: list[ModuleType],
+    skipped: dict[str, str],
+    library: Library | None,
+    of_choices: bool = False,
 ) -> Result:
     """Checks everyone; times are made up, since the page wants some."""
     memory = Memory(case, place, CACHE_LEVEL, BUDGET)
@@ -49,7 +60,7 @@ def of_case(
         if not case.is_functional:
             check_contract(library, memory)
         ours = Ours(library, memory)
-        ways = [*ours.ways(), *ways]
+        ways = [*(ours.ways_of_choices() if of_choices else ours.ways()), *ways]
         ours.host_time()
     for way in ways:
         one_case.check(memory, way, partial(one_case.enqueue_all, memory, way))
@@ -58,4 +69,4 @@ def of_case(
     names = [way.name for way in ways]
     print(f"{case.says}: right are {', '.join(names)}", flush=True)
     samples = {name: Samples([2.0, 3.0], [1.0, 2.0], [1.0, 1.0]) for name in [OURS, AGAIN, *names]}
-    return Result(case, samples, [name for name in names if not name.startswith(OURS)], [1.0], {})
+    return Result(case, samples, [way.name for way in ways if way.role is Role.PEER], [1.0], {})

@@ -10,6 +10,7 @@ import torch
 from test_one_case import slices
 
 import bench_gpu
+import choices
 import one_case
 import ours
 import place
@@ -42,6 +43,10 @@ class Ours:
 
     def ways(self) -> list[Way]:
         roles = {OURS: Role.OURS, AGAIN: Role.OURS, NO_STATUS: Role.VARIANT, SKIP_ALL: Role.VARIANT}
+        return [Way(name, role, self.write) for name, role in roles.items()]
+
+    def ways_of_choices(self) -> list[Way]:
+        roles = {OURS: Role.OURS, AGAIN: Role.OURS, "few_jobs 2 → 0": Role.VARIANT}
         return [Way(name, role, self.write) for name, role in roles.items()]
 
     def host_time(self) -> float:
@@ -114,6 +119,15 @@ def test_everyone_who_is_right_is_timed() -> None:
         assert result.host_in_rust == [2.0] * one_case.HOST_ROUNDS
     assert Run.of_json(run.as_json()) == run
     assert "| decode, B 3, ragged |" in report.page(run)
+
+
+@pytest.mark.usefixtures("no_device")
+def test_choices_are_timed_beside_the_default_and_nobody_else() -> None:
+    run = bench_gpu.measure(SMALL[:1], bench_gpu.PAGE, 1000, of_choices=True)
+    [result] = run.results
+    assert set(result.samples) == {OURS, AGAIN, "few_jobs 2 → 0"}
+    assert (result.peers, run.skipped) == ([], {})
+    assert "few_jobs 2 → 0" in choices.page(run)
 
 
 @pytest.mark.usefixtures("no_device")

@@ -15,6 +15,8 @@ mod abi;
 #[cfg(test)]
 mod checks;
 #[cfg(test)]
+mod choices;
+#[cfg(test)]
 mod contract;
 #[cfg(test)]
 #[path = "../../../kvscatter/tests/oracle/call.rs"]

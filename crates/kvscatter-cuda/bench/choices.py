@@ -1,0 +1,78 @@
+"""What decides how a launch is spread over the device, each choice changed in turn: ours alone, beside the default."""
+
+import ctypes
+import statistics
+
+import report
+from names import AGAIN, OURS
+from results import Result, Run
+
+# In the order of the crate's struct, with values that are tried in place of the default.
+VALUES = {
+    "few_jobs": (0,),
+    "most_threads": (64, 128),
+    "few_threads": (32, 128, 256),
+    "most_per_thread": (1, 2),
+    "blocks_each": (1, 2, 8, 16),
+}
+
+
+class Choices(ctypes.Structure):
+    """As the crate has it."""
+
+    _fields_ = [(name, ctypes.c_uint32) for name in VALUES]
+
+
+def variations(default: Choices) -> dict[str, Choices]:
+    """By words such as `blocks_each 4 → 8`."""
+    found = {}
+    for name, values in VALUES.items():
+        for value in values:
+            changed = Choices.from_buffer_copy(default)
+            setattr(changed, name, value)
+            found[f"{name} {getattr(default, name)} → {value}"] = changed
+    return found
+
+
+def page(run: Run) -> str:
+    """Everything that people read, as Markdown."""
+    parts = [
+        f"{run.machine}.",
+        "Times with one choice changed over those of the default: below 1 is faster. **Bold**: further from 1 than the "
+        "default over itself (A/A).",
+        "**Replayed**, of the device:",
+        table(run, "replayed"),
+        "**Eager**, of the device:",
+        table(run, "eager"),
+        "**Eager**, of the host, called from Python:",
+        table(run, "host"),
+        report.left_out(run),
+    ]
+    return report.paragraphs(parts)
+
+
+def table(run: Run, what: str) -> str:
+    """A case a row, a choice a column."""
+    names = list(dict.fromkeys(name for result in run.results for name in result.samples))
+    changed = [name for name in names if name not in (OURS, AGAIN)]
+    lines = [report.row(["", "default, µs", "A/A", *changed]), f"|---|{'--:|' * (len(changed) + 2)}"]
+    for result in run.results:
+        cells = [result.case.says, report.shown(result.median(OURS, what)), report.spread(result, what)]
+        lines.append(report.row([*cells, *(cell(result, name, what) for name in changed)]))
+    means = [mean([result.ratio(name, OURS, what) for result in run.results]) for name in changed]
+    lines.append(report.row(["geometric mean", "", "", *means]))
+    return "\n".join(lines)
+
+
+def cell(result: Result, name: str, what: str) -> str:
+    """One choice in one case."""
+    ratio, alike = result.ratio(name, OURS, what), result.spread(AGAIN, OURS, what)
+    if ratio is None or alike is None:
+        return report.NONE
+    return f"{ratio:.2f}" if alike[0] <= ratio <= alike[1] else f"**{ratio:.2f}**"
+
+
+def mean(ratios: list[float | None]) -> str:
+    """Of the cases that were measured."""
+    found = [ratio for ratio in ratios if ratio is not None]
+    return f"{statistics.geometric_mean(found):.2f}" if found else report.NONE

@@ -1,0 +1,56 @@
+//! How a launch is spread over a device changes no byte of what is written.
+
+use kvscatter_cuda::Choices;
+
+use crate::abi::StatusWords;
+use crate::device::Memory;
+use crate::rig::{ROW, Rig, SAMPLES, SLOTS, written};
+
+fn choices() -> Vec<Choices> {
+    let default = Choices::DEFAULT;
+    let mut choices = vec![default];
+    for value in [0, 1, 2, 3, 64, u32::MAX] {
+        choices.extend([
+            Choices { few_jobs: value, ..default },
+            Choices { most_threads: value, ..default },
+            Choices { few_threads: value, ..default },
+            Choices { most_per_thread: value, blocks_each: 0, ..default },
+            Choices { blocks_each: value, most_threads: 1, ..default },
+        ]);
+    }
+    choices
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn every_choice_writes_the_same() {
+    let nothing_bad = StatusWords { bad_samples: 0, first_sample: 0, first_value: 0 };
+    for caches in [1, 2, 3, 130] {
+        let rig = Rig::new(caches);
+        let presents: Vec<_> = (0..caches).map(|_| Memory::of(&[0; SAMPLES * SLOTS * ROW])).collect();
+        for choices in choices() {
+            for cache in &rig.caches {
+                cache.fill(&written(0, &[]));
+            }
+            let present = rig.present(&presents).with_choices(&choices);
+            assert_eq!(rig.run(&present, [1, 3]), nothing_bad, "{choices:?}");
+            let write = rig.write().with_choices(&choices);
+            assert_eq!(rig.run(&write, [2, 0]), nothing_bad, "{choices:?}");
+            rig.assert_written(&[[Some(2), Some(0)]]);
+            for (number, present) in presents.iter().enumerate() {
+                assert_eq!(present.read(), written(number, &[[Some(1), Some(3)]]), "{choices:?}");
+                present.fill(&[0; SAMPLES * SLOTS * ROW]);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_choice_is_that_of_the_launch() {
+    let rig = Rig::new(2);
+    let spread = |choices| format!("{:?}", rig.write().with_choices(&choices));
+    let alone = Choices { most_threads: 1, ..Choices::DEFAULT };
+    assert_eq!(spread(Choices::DEFAULT), format!("{:?}", rig.write()));
+    assert_ne!(spread(alone), spread(Choices::DEFAULT));
+}
