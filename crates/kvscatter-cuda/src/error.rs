@@ -14,7 +14,10 @@ pub enum Error {
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
     /// This machine has no CUDA driver, or one that is too old.
-    #[error("cannot use the CUDA driver {}: {why}", .library.display())]
+    #[error(
+        "cannot use the CUDA driver {}: {why}; it comes with NVIDIA's driver for the GPU, and into containers that are started with the GPU",
+        .library.display()
+    )]
     NoDriver {
         /// What was looked for.
         library: PathBuf,
