@@ -25,7 +25,15 @@ typedef long long i64;
 struct alignas(8) V8 { u32 x, y; };
 struct alignas(16) V16 { u32 x, y, z, w; };
 
-// ---- What the host passes by value. `abi.rs` has the same structs; sizes and offsets are held together there. ----
+// ---- What the host passes by value. `abi.rs` has the same structs, and a test of its holds the numbers to these. ----
+
+static constexpr int JOBS = 128;        // of one launch in place
+static constexpr int FEW_JOBS = 2;      // of the smallest kernels: keys and values
+static constexpr int PRESENT_JOBS = 64; // of one launch in functional form
+static constexpr int AROUND = 4;        // loops beside samples and rows
+static constexpr u32 MOST_PER_THREAD = 4;
+static constexpr u32 THREADS = 256; // of a block, at most
+static constexpr u32 LINE = 32;     // words of a present of 4-bit elements that the threads of a warp make
 
 // One cache and its update; the functional form also has the cache that is kept.
 struct Job {
@@ -52,7 +60,7 @@ struct Loop {
 struct Shape {
     Loop samples;   // as many as the lists have
     Loop rows;      // those of one sample of a padded update, or all tokens of a packed one
-    Loop around[4]; // every other dimension that does not lie within a run
+    Loop around[AROUND]; // every other dimension that does not lie within a run
     i64 layer;      // from one layer of the cache to the next
     u32 run;        // units that lie together on both sides
     u32 capacity, layers, per_thread;
@@ -60,8 +68,6 @@ struct Shape {
     // update.
     u32 dst_begin, src_begin;
 };
-
-static constexpr u32 MOST_PER_THREAD = 4;
 
 enum : u32 {
     STARTS_I64 = 1 << 0,
@@ -92,7 +98,7 @@ struct Call {
     u32 least, most; // rows that a sample of a packed update may bring
 };
 
-static_assert(sizeof(Table<Job, 2>) == 32 && sizeof(Table<Job, 128>) == 2048 && sizeof(Table<PresentJob, 64>) == 1536);
+static_assert(sizeof(Table<Job, 1>) == 16 && sizeof(Table<PresentJob, 1>) == 24);
 static_assert(sizeof(Loop) == 24 && sizeof(Shape) == 176 && sizeof(Call) == 56 && sizeof(Status) == 16);
 
 // ---- Which slots of which sample: the rule. ----
@@ -261,11 +267,11 @@ static __device__ __forceinline__ u32 over(u32 number, const L& by) {
     return by.count == 1 ? number : __umulhi(number, by.magic) >> (31 - __clz(by.count - 1));
 }
 
-static __device__ __forceinline__ Run run_at(const Loop (&around)[4], const Loop& rows, u32 number) {
+static __device__ __forceinline__ Run run_at(const Loop (&around)[AROUND], const Loop& rows, u32 number) {
     u32 rest = over(number, rows);
     Run run = {0, number - rest * rows.count, 0, 0};
 KVSCATTER_UNROLL
-    for (int k = 3; k >= 0; --k) {
+    for (int k = AROUND - 1; k >= 0; --k) {
         const u32 next = over(rest, around[k]), index = rest - next * around[k].count;
         run.dst += (i64)index * around[k].dst;
         run.src += (i64)index * around[k].src;
@@ -275,7 +281,7 @@ KVSCATTER_UNROLL
     return run;
 }
 
-static __device__ __forceinline__ u32 runs_of(const Loop (&around)[4], u32 samples, u32 rows) {
+static __device__ __forceinline__ u32 runs_of(const Loop (&around)[AROUND], u32 samples, u32 rows) {
     return samples * around[0].count * around[1].count * around[2].count * around[3].count * rows;
 }
 
@@ -363,28 +369,32 @@ static __device__ __forceinline__ void write(const T& table, const Shape& shape,
     if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
 }
 
-// Two blocks of every kernel: with no number given, ptxas moves registers to memory so that a few more fit.
+// What every kernel promises, and asks of ptxas: that as many blocks of it run on a multiprocessor. With no number given,
+// registers are moved to memory so that a few more fit.
+static constexpr u32 BLOCKS = 2;
+#define KVSCATTER_KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+
 #define WRITE(NAME, V, N, LISTS)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, 2)                                                              \
+    KVSCATTER_KERNEL                                                                                                  \
         NAME(const __grid_constant__ Table<Job, N> table, const __grid_constant__ Shape shape,                        \
              const __grid_constant__ Call call) {                                                                     \
         write<LISTS, V>(table, shape, call);                                                                          \
     }
-WRITE(kvscatter_write_16, V16, 2, false)
-WRITE(kvscatter_write_8, V8, 2, false)
-WRITE(kvscatter_write_4, u32, 2, false)
-WRITE(kvscatter_write_2, u16, 2, false)
-WRITE(kvscatter_write_1, u8, 2, false)
-WRITE(kvscatter_write_many_16, V16, 128, false)
-WRITE(kvscatter_write_many_8, V8, 128, false)
-WRITE(kvscatter_write_many_4, u32, 128, false)
-WRITE(kvscatter_write_many_2, u16, 128, false)
-WRITE(kvscatter_write_many_1, u8, 128, false)
-WRITE(kvscatter_write_lists_16, V16, 128, true)
-WRITE(kvscatter_write_lists_8, V8, 128, true)
-WRITE(kvscatter_write_lists_4, u32, 128, true)
-WRITE(kvscatter_write_lists_2, u16, 128, true)
-WRITE(kvscatter_write_lists_1, u8, 128, true)
+WRITE(kvscatter_write_16, V16, FEW_JOBS, false)
+WRITE(kvscatter_write_8, V8, FEW_JOBS, false)
+WRITE(kvscatter_write_4, u32, FEW_JOBS, false)
+WRITE(kvscatter_write_2, u16, FEW_JOBS, false)
+WRITE(kvscatter_write_1, u8, FEW_JOBS, false)
+WRITE(kvscatter_write_many_16, V16, JOBS, false)
+WRITE(kvscatter_write_many_8, V8, JOBS, false)
+WRITE(kvscatter_write_many_4, u32, JOBS, false)
+WRITE(kvscatter_write_many_2, u16, JOBS, false)
+WRITE(kvscatter_write_many_1, u8, JOBS, false)
+WRITE(kvscatter_write_lists_16, V16, JOBS, true)
+WRITE(kvscatter_write_lists_8, V8, JOBS, true)
+WRITE(kvscatter_write_lists_4, u32, JOBS, true)
+WRITE(kvscatter_write_lists_2, u16, JOBS, true)
+WRITE(kvscatter_write_lists_1, u8, JOBS, true)
 
 // ---- 4-bit elements that do not come in whole bytes. ----
 
@@ -399,9 +409,8 @@ static __device__ __forceinline__ u32 nibbles(const u8* from, i64 first, u32 cou
 
 // A thread writes all elements of one word. Rows of one launch may meet in a word: it is then exchanged whole, with what
 // others have put there. The host has seen that the cache begins with a word and ends with one.
-extern "C" __global__ void __launch_bounds__(256, 2)
-    kvscatter_write_nibbles(const __grid_constant__ Table<Job, 128> table, const __grid_constant__ Shape shape,
-                            const __grid_constant__ Call call) {
+KVSCATTER_KERNEL kvscatter_write_nibbles(const __grid_constant__ Table<Job, JOBS> table,
+                                         const __grid_constant__ Shape shape, const __grid_constant__ Call call) {
     u32* const cache = (u32*)table.jobs[blockIdx.y].cache;
     const u8* const update = (const u8*)table.jobs[blockIdx.y].update;
     const u32 runs = runs_of(shape.around, call.spans ? 1 : shape.samples.count, shape.rows.count);
@@ -442,58 +451,90 @@ struct PresentLoop {
 
 struct PresentShape {
     Shape update; // `around` is not used: it may be split in another way
-    PresentLoop around[4];
+    PresentLoop around[AROUND];
     Loop slots;   // count: the capacity; src: of the past
     Loop samples; // those of the cache, which may have more
     Loop layers;
+    // Of 4-bit elements that straddle bytes alone: what divides their numbers by `update.run`, as `Loop::magic` but with
+    // 2^(63 + bits); the runs of one slot that lie one behind the other; where the past begins, as `src_begin`.
+    u64 run_magic;
+    u32 within, within_magic;
+    u32 past_begin, unused;
 };
 
-static_assert(sizeof(PresentLoop) == 32 && sizeof(PresentShape) == 376);
+static_assert(sizeof(PresentLoop) == 32 && sizeof(PresentShape) == 400);
 
-template <class V>
-static __device__ __forceinline__ void present(const Table<PresentJob, 64>& table, const PresentShape& shape,
-                                               const Call& call) {
-    const PresentJob& job = table.jobs[blockIdx.y];
-    const Shape& update = shape.update;
-    const u32 written_layer = call.layer ? (u32)__ldg(call.layer) : 0;
-    const bool is_refused = call.flags & SKIP_ALL && any_bad(update, call);
+// What a launch writes beside the past: one layer, or nothing.
+struct Written {
+    u32 layer;
+    bool is_any;
+};
+
+static __device__ __forceinline__ Written written_of(const PresentShape& shape, const Call& call) {
+    return {call.layer ? (u32)__ldg(call.layer) : 0, !(call.flags & SKIP_ALL && any_bad(shape.update, call))};
+}
+
+static __device__ __forceinline__ u32 runs_of(const PresentShape& shape) {
     u32 runs = shape.layers.count * shape.samples.count * shape.slots.count;
     for (const PresentLoop& around : shape.around) runs *= around.count;
-    in_turn(update.per_thread, runs, [&](u32 number) {
-        u32 rest = over(number, shape.slots);
-        const u32 slot = number - rest * shape.slots.count;
-        i64 dst = (i64)slot * shape.slots.dst, past = (i64)slot * shape.slots.src, from_update = 0;
+    return runs;
+}
+
+// Where a run of the present goes, and where it comes from.
+struct Origin {
+    i64 dst, src;
+    bool is_new; // from the update
+};
+
+// The run of a slot that has the number `rest` among those of its slot: (layer, sample, around...), the last fastest.
+static __device__ __forceinline__ Origin origin(const PresentShape& shape, const Call& call, const Written& written,
+                                                u32 slot, u32 rest) {
+    const Shape& update = shape.update;
+    i64 dst = (i64)slot * shape.slots.dst, past = (i64)slot * shape.slots.src, from_update = 0;
 KVSCATTER_UNROLL
-        for (int k = 3; k >= 0; --k) {
-            const u32 next = over(rest, shape.around[k]), index = rest - next * shape.around[k].count;
-            dst += (i64)index * shape.around[k].dst;
-            past += (i64)index * shape.around[k].past;
-            from_update += (i64)index * shape.around[k].update;
-            rest = next;
+    for (int k = AROUND - 1; k >= 0; --k) {
+        const u32 next = over(rest, shape.around[k]), index = rest - next * shape.around[k].count;
+        dst += (i64)index * shape.around[k].dst;
+        past += (i64)index * shape.around[k].past;
+        from_update += (i64)index * shape.around[k].update;
+        rest = next;
+    }
+    const u32 layer = over(rest, shape.samples), sample = rest - layer * shape.samples.count;
+    dst += (i64)sample * shape.samples.dst + (i64)layer * shape.layers.dst;
+    past += (i64)sample * shape.samples.src + (i64)layer * shape.layers.src;
+    if (written.is_any && sample < update.samples.count && layer == written.layer) {
+        const Part part = part_of(update, call, sample);
+        const Place where =
+            part.is_there ? place<true>(update, call, sample, part.span) : Place{0, 0, false, false, 0, 0};
+        // Rows of a sample that is no longer than the ring, counted from its first slot.
+        const u32 row = slot < where.slot ? slot + update.capacity - where.slot : slot - where.slot;
+        if (where.is_written && row < where.length) {
+            from_update += (call.spans ? 0 : (i64)sample * update.samples.src) + (i64)(part.first + row) * update.rows.src;
+            return {dst, from_update, true};
         }
-        const u32 layer = over(rest, shape.samples), sample = rest - layer * shape.samples.count;
-        dst += (i64)sample * shape.samples.dst + (i64)layer * shape.layers.dst;
-        past += (i64)sample * shape.samples.src + (i64)layer * shape.layers.src;
-        const V* from = (const V*)job.past + past;
-        if (!is_refused && sample < update.samples.count && layer == written_layer) {
-            const Part part = part_of(update, call, sample);
-            const Place where =
-                part.is_there ? place<true>(update, call, sample, part.span) : Place{0, 0, false, false, 0, 0};
-            // Rows of a sample that is no longer than the ring, counted from its first slot.
-            const u32 row = slot < where.slot ? slot + update.capacity - where.slot : slot - where.slot;
-            if (where.is_written && row < where.length)
-                from = (const V*)job.update + from_update + (call.spans ? 0 : (i64)sample * update.samples.src) +
-                       (i64)(part.first + row) * update.rows.src;
-        }
-        for (u32 lane = threadIdx.x; lane < update.run; lane += blockDim.x) ((V*)job.present)[dst + lane] = from[lane];
+    }
+    return {dst, past, false};
+}
+
+template <class V>
+static __device__ __forceinline__ void present(const Table<PresentJob, PRESENT_JOBS>& table, const PresentShape& shape,
+                                               const Call& call) {
+    const PresentJob& job = table.jobs[blockIdx.y];
+    const Written written = written_of(shape, call);
+    in_turn(shape.update.per_thread, runs_of(shape), [&](u32 number) {
+        const u32 rest = over(number, shape.slots);
+        const Origin run = origin(shape, call, written, number - rest * shape.slots.count, rest);
+        const V* from = (const V*)(run.is_new ? job.update : job.past) + run.src;
+        V* const to = (V*)job.present + run.dst;
+        for (u32 lane = threadIdx.x; lane < shape.update.run; lane += blockDim.x) to[lane] = from[lane];
     });
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(update, call);
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape.update, call);
 }
 
 #define PRESENT(NAME, V)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256, 2)                                                              \
-        NAME(const __grid_constant__ Table<PresentJob, 64> table, const __grid_constant__ PresentShape shape,         \
-             const __grid_constant__ Call call) {                                                                     \
+    KVSCATTER_KERNEL                                                                                                  \
+        NAME(const __grid_constant__ Table<PresentJob, PRESENT_JOBS> table,                                           \
+             const __grid_constant__ PresentShape shape, const __grid_constant__ Call call) {                         \
         present<V>(table, shape, call);                                                                               \
     }
 PRESENT(kvscatter_present_16, V16)
@@ -501,3 +542,60 @@ PRESENT(kvscatter_present_8, V8)
 PRESENT(kvscatter_present_4, u32)
 PRESENT(kvscatter_present_2, u16)
 PRESENT(kvscatter_present_1, u8)
+
+// ---- The same of 4-bit elements that do not come in whole bytes. ----
+
+// The 4-bit elements of a present from `first` on, as many as up to 8, out of every run that has some of them.
+static __device__ __forceinline__ u32 gathered(const PresentJob& job, const PresentShape& shape, const Call& call,
+                                               const Written& written, u64 first, u32 count) {
+    const u32 length = shape.update.run;
+    u32 word = 0;
+    for (u32 done = 0; done < count;) {
+        const u64 element = first + done;
+        const u64 run = length == 1 ? element : __umul64hi(element, shape.run_magic) >> (31 - __clz(length - 1));
+        const u32 offset = (u32)(element - run * length);
+        const u32 part = length - offset < count - done ? length - offset : count - done;
+        // A dense tensor's runs lie in the order (outer, slot, within).
+        const Loop within = {0, 0, shape.within, shape.within_magic};
+        const u32 outer_and_slot = over((u32)run, within), outer = over(outer_and_slot, shape.slots);
+        const u32 rest = outer * within.count + ((u32)run - outer_and_slot * within.count);
+        const Origin from = origin(shape, call, written, outer_and_slot - outer * shape.slots.count, rest);
+        const i64 begin = (from.is_new ? shape.update.src_begin : shape.past_begin) + from.src + offset;
+        word |= nibbles((const u8*)(from.is_new ? job.update : job.past), begin, part) << (4 * done);
+        done += part;
+    }
+    return word;
+}
+
+// Words of the present are shared out here, and not its runs: a thread makes all of a word, whatever runs meet in it, so
+// that no two share a byte. The bytes before the first whole word and those behind the last are one thread's each. What
+// is left of the last byte is 0, as on the CPU.
+KVSCATTER_KERNEL kvscatter_present_nibbles(const __grid_constant__ Table<PresentJob, PRESENT_JOBS> table,
+                                           const __grid_constant__ PresentShape shape,
+                                           const __grid_constant__ Call call) {
+    const PresentJob& job = table.jobs[blockIdx.y];
+    u8* const present = (u8*)job.present;
+    const Written written = written_of(shape, call);
+    const u64 elements = (u64)runs_of(shape) * shape.update.run;
+    const u32 before = 2 * (u32)(-(u64)present & 3);
+    // As many words as there may be, with those that are not whole.
+    const u32 lines = (u32)((elements / 8 + 2 + LINE - 1) / LINE);
+    in_turn(shape.update.per_thread, lines, [&](u32 line) {
+        for (u32 lane = threadIdx.x; lane < LINE; lane += blockDim.x) {
+            const u64 word = (u64)line * LINE + lane;
+            const u64 first = word ? before + 8 * (word - 1) : 0;
+            u64 end = before + 8 * word;
+            if (end > elements) end = elements;
+            if (first >= end) continue;
+            const u32 count = (u32)(end - first);
+            const u32 value = gathered(job, shape, call, written, first, count);
+            u8* const to = present + first / 2;
+            if (count == 8) {
+                *(u32*)to = value;
+                continue;
+            }
+            for (u32 byte = 0; 2 * byte < count; ++byte) to[byte] = (u8)(value >> (8 * byte));
+        }
+    });
+    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape.update, call);
+}

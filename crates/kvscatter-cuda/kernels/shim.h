@@ -19,6 +19,9 @@ T __ldg(const T* at) {
     return *at;
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
 inline int __clz(int number) { return number ? __builtin_clz((unsigned)number) : 32; }
 inline unsigned atomicAdd(unsigned* at, unsigned value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 // What other threads do meanwhile.

@@ -1,7 +1,7 @@
 //! What a launch passes by value, as `kernels/kvscatter.cu` declares it.
 //!
-//! The kernels' file asserts the same sizes for its own structs when it is compiled; the tests hold offsets and flags
-//! together, by running its kernels.
+//! The kernels' file asserts the same sizes for its own structs when it is compiled, and the last test below reads its
+//! numbers; the tests that run its kernels hold offsets together.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -20,6 +20,15 @@ pub(crate) const MOST_PER_THREAD: u32 = 4;
 
 /// Dimensions around a run, beside samples and rows.
 pub(crate) const AROUND: usize = 4;
+
+/// Threads of a block at most: the kernels are compiled for as many.
+pub(crate) const THREADS: u32 = 256;
+
+/// 4-bit elements of a word.
+pub(crate) const WORD: u32 = 8;
+
+/// Words of a present of 4-bit elements that straddle bytes which the threads of a warp make.
+pub(crate) const LINE: u32 = 32;
 
 /// A device's address.
 pub(crate) type Address = u64;
@@ -72,6 +81,13 @@ pub(crate) const fn magic(count: u32) -> u32 {
     power.div_ceil(count as u64) as u32
 }
 
+/// The same for numbers below 2^63, with 2^(63 + bits).
+pub(crate) const fn magic_64(count: u32) -> u64 {
+    let count = if count == 0 { 1 } else { count };
+    let power = 1_u128 << (63 + (count as u64).next_power_of_two().trailing_zeros());
+    power.div_ceil(count as u128) as u64
+}
+
 impl Loop {
     /// A dimension that is not there.
     pub(crate) const ONCE: Self = Self { dst: 0, src: 0, count: 1, magic: magic(1) };
@@ -112,6 +128,15 @@ pub(crate) struct PresentShape {
     /// All samples of the cache.
     pub(crate) samples: Loop,
     pub(crate) layers: Loop,
+    /// [`magic_64`] of `update.run`. This and what follows is for 4-bit elements that straddle bytes.
+    pub(crate) run_magic: u64,
+    /// Runs of one slot that lie one behind the other.
+    pub(crate) within: u32,
+    /// [`magic`] of `within`.
+    pub(crate) within_magic: u32,
+    /// 4-bit elements between the address of a job's past and its first element, as `src_begin` of the update.
+    pub(crate) past_begin: u32,
+    pub(crate) unused: u32,
 }
 
 /// One launch's lists. What is absent is 0: slot 0, all rows, a padded update, layer 0, no report.
@@ -181,9 +206,11 @@ const _: () = {
     assert!(offset_of!(Shape, per_thread) == 164 && offset_of!(Shape, dst_begin) == 168);
     assert!(size_of::<PresentLoop>() == 32 && offset_of!(PresentLoop, count) == 24);
     assert!(offset_of!(PresentLoop, past) == 8 && offset_of!(PresentLoop, update) == 16);
-    assert!(size_of::<PresentShape>() == 376 && offset_of!(PresentShape, around) == 176);
+    assert!(size_of::<PresentShape>() == 400 && offset_of!(PresentShape, around) == 176);
     assert!(offset_of!(PresentShape, slots) == 304 && offset_of!(PresentShape, samples) == 328);
-    assert!(offset_of!(PresentShape, layers) == 352);
+    assert!(offset_of!(PresentShape, layers) == 352 && offset_of!(PresentShape, run_magic) == 376);
+    assert!(offset_of!(PresentShape, within) == 384 && offset_of!(PresentShape, within_magic) == 388);
+    assert!(offset_of!(PresentShape, past_begin) == 392);
     assert!(size_of::<Call>() == 56 && offset_of!(Call, lengths) == 8 && offset_of!(Call, spans) == 16);
     assert!(offset_of!(Call, layer) == 24 && offset_of!(Call, status) == 32);
     assert!(offset_of!(Call, flags) == 40 && offset_of!(Call, least) == 44 && offset_of!(Call, most) == 48);
@@ -193,7 +220,7 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
-    use super::magic;
+    use super::*;
 
     /// What the kernels do with it.
     fn over(number: u32, count: u32) -> u32 {
@@ -202,6 +229,15 @@ mod tests {
         }
         let high = (u64::from(number) * u64::from(magic(count))) >> 32;
         u32::try_from(high).unwrap() >> (31 - (count - 1).leading_zeros())
+    }
+
+    /// The same for 64 bits.
+    fn over_64(number: u64, count: u32) -> u64 {
+        if count == 1 {
+            return number;
+        }
+        let high = (u128::from(number) * u128::from(magic_64(count))) >> 64;
+        u64::try_from(high).unwrap() >> (31 - (count - 1).leading_zeros())
     }
 
     #[test]
@@ -222,7 +258,57 @@ mod tests {
             for number in edges.into_iter().chain((0..64).map(|step| step * (most / 64))) {
                 assert_eq!(over(number, count), number / count, "{number} / {count}");
             }
+            let (by, most) = (u64::from(count), (1_u64 << 63) - 1);
+            let edges = [0, 1, by - 1, by, most / by * by, (most / by * by).saturating_sub(1), most];
+            for number in edges.into_iter().chain((0..64).map(|step| step * (most / 64))) {
+                assert_eq!(over_64(number, count), number / by, "{number} / {count}");
+            }
         }
         assert_eq!(magic(0), magic(1), "nothing is divided by 0, and the host does not fail on it either");
+        assert_eq!(magic_64(0), magic_64(1));
+    }
+
+    /// Every number that both files have, by its name in both.
+    #[test]
+    fn the_kernels_have_the_same_numbers() {
+        let source = include_str!("../kernels/kvscatter.cu");
+        // `NAME = 1 << 2` with whatever ends it.
+        let value = |name: &str| {
+            let named =
+                |at: &(usize, &str)| !source[..at.0].ends_with(|c: char| c == '_' || c.is_alphanumeric());
+            let definition = format!("{name} = ");
+            let found: Vec<_> = source.match_indices(&definition).filter(named).collect();
+            let &[(at, _)] = found.as_slice() else { panic!("{name}: {found:?}") };
+            let value = source[at + definition.len()..].split([';', ',', '}']).next().unwrap().trim();
+            let number = |text: &str| match text.trim_end_matches('u').strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+                None => text.trim_end_matches('u').parse().unwrap(),
+            };
+            value.split_once(" << ").map_or_else(|| number(value), |(one, by)| number(one) << number(by))
+        };
+        let sizes =
+            [("JOBS", JOBS), ("FEW_JOBS", FEW_JOBS), ("PRESENT_JOBS", PRESENT_JOBS), ("AROUND", AROUND)];
+        for (name, size) in sizes {
+            assert_eq!(value(name), size as u64, "{name}");
+        }
+        for (name, number) in [
+            ("MOST_PER_THREAD", MOST_PER_THREAD),
+            ("THREADS", THREADS),
+            ("LINE", LINE),
+            ("STARTS_I64", STARTS_I64),
+            ("LENGTHS_I64", LENGTHS_I64),
+            ("SPANS_I64", SPANS_I64),
+            ("CUMULATIVE", CUMULATIVE),
+            ("FROM_END", FROM_END),
+            ("CIRCULAR", CIRCULAR),
+            ("REJECT_NEGATIVE", REJECT_NEGATIVE),
+            ("SKIP_NEGATIVE", SKIP_NEGATIVE),
+            ("SKIP_ALL", SKIP_ALL),
+            ("LENGTH", LENGTH),
+            ("SPAN", SPAN),
+            ("LAYER", LAYER),
+        ] {
+            assert_eq!(value(name), number.into(), "{name}");
+        }
     }
 }

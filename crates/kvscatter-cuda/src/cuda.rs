@@ -44,8 +44,10 @@ pub(crate) struct Kernels {
     pub(crate) lists: [Handle; WIDTHS.len()],
     /// The functional form, any lists.
     pub(crate) present: [Handle; WIDTHS.len()],
-    /// 4-bit elements that straddle bytes, any lists.
+    /// 4-bit elements that straddle bytes, any lists: in place.
     pub(crate) nibbles: Handle,
+    /// In functional form.
+    pub(crate) present_nibbles: Handle,
 }
 
 /// A stream of the context that is current: `CUstream`, or `cudaStream_t`, which is the same.
@@ -137,8 +139,8 @@ impl Cuda {
     /// triples take several launches.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), and what [`Geometry::check_raw_present`] finds; [`Error::Presents`],
-    /// [`Error::PresentNibbles`].
+    /// As [`prepare`](Self::prepare), but for [`Error::WholeWords`], and what [`Geometry::check_raw_present`] finds;
+    /// [`Error::Presents`].
     pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<Write, Error> {
         Write::present(self, geometry, triples)
     }
@@ -243,6 +245,7 @@ impl Kernels {
                 c"kvscatter_present_1",
             ])?,
             nibbles: driver.function(module, c"kvscatter_write_nibbles")?,
+            present_nibbles: driver.function(module, c"kvscatter_present_nibbles")?,
         })
     }
 }

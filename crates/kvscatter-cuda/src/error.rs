@@ -66,7 +66,7 @@ pub enum Error {
         /// The most there may be.
         most: usize,
     },
-    /// A cache of 4-bit elements that do not come in whole bytes is written by words.
+    /// A cache of 4-bit elements that do not come in whole bytes is written by words, in place.
     #[error(
         "cache {pair} has {bytes} bytes at {address:#x}: 4-bit rows that straddle bytes need a buffer that begins on a word and has {needed} bytes"
     )]
@@ -80,11 +80,6 @@ pub enum Error {
         /// Bytes that it needs: whole words.
         needed: usize,
     },
-    /// The functional form moves whole bytes.
-    #[error(
-        "4-bit rows that straddle bytes have no functional form on a device: copy the cache and write in place"
-    )]
-    PresentNibbles,
     /// A present that other tensors of a call lie in.
     #[error("present {triple} shares memory with a tensor of triple {with}: each is written whole")]
     Presents {

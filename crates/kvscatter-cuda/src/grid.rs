@@ -1,10 +1,7 @@
 //! How a launch is spread over a device.
 
-use crate::abi::{FEW_JOBS, MOST_PER_THREAD};
+use crate::abi::{FEW_JOBS, MOST_PER_THREAD, THREADS};
 use crate::driver::Grid;
-
-/// Threads of a block at most: the kernels are compiled for as many.
-const THREADS: u32 = 256;
 
 /// Threads of a warp.
 const WARP: u32 = 32;
@@ -80,8 +77,8 @@ pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, choices: &Choi
 
 #[cfg(test)]
 mod tests {
-    use super::{Choices, Spread, THREADS, Work};
-    use crate::abi::MOST_PER_THREAD;
+    use super::{Choices, Spread, Work};
+    use crate::abi::{MOST_PER_THREAD, THREADS};
 
     /// Multiprocessors of an H200.
     const H200: u32 = 132;

@@ -2,7 +2,7 @@
 
 use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
 
-use crate::abi::{self, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, Shape};
+use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PRESENT_JOBS, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
 use crate::grid::{Choices, Work, spread};
@@ -34,15 +34,22 @@ impl Write {
         let begins = [past.dst, past.src, update.src];
         let buffers = |triple: &Triple| [triple.present, triple.past, triple.update].into_iter().zip(begins);
         let scale = Scale::widest(geometry, [&past, &update], triples.iter().flat_map(buffers));
-        if scale.unit == Unit::Nibbles {
-            return Err(Error::PresentNibbles);
-        }
-        let (shape, runs) = shape::present(geometry, &past, &update, scale)?;
-        let job = |triple: &Triple| PresentJob {
-            present: scale.begin(triple.present, past.dst, 1).0,
-            past: scale.begin(triple.past, past.src, 1).0,
-            update: scale.begin(triple.update, update.src, 1).0,
+        let (mut shape, runs) = shape::present(geometry, &past, &update, scale)?;
+        let begin = |triple: &Triple| {
+            let (past, past_begin) = scale.begin(triple.past, past.src, 1);
+            let (update, update_begin) = scale.begin(triple.update, update.src, 1);
+            (PresentJob { present: triple.present.address, past, update }, past_begin, update_begin)
         };
+        if let Some((_, past_begin, update_begin)) = triples.first().map(begin) {
+            // The same for all, as in place.
+            (shape.past_begin, shape.update.src_begin) = (past_begin, update_begin);
+        }
+        let runs = match scale.unit {
+            Unit::Nibbles if runs > 0 => shape::lines(&shape, runs)?,
+            _ => runs,
+        };
+        // An address from which nothing moves may be any, and null is aligned.
+        let job = |triple: &Triple| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
         Self::new(cuda, geometry, scale.unit, form, Touched::triples(geometry, triples), runs)
@@ -57,14 +64,14 @@ impl Write {
         runs: usize,
     ) -> Result<Self, Error> {
         let module = cuda.module()?;
-        let run = match &form {
-            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => shape.run,
-            Form::Present { shape, .. } => shape.update.run,
-        };
-        let along = match unit {
-            Unit::Bytes(_) => run,
-            // Words that a run of 4-bit elements lies in.
-            Unit::Nibbles => run.div_ceil(8) + 1,
+        let along = match (unit, &form) {
+            (Unit::Bytes(_), Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => shape.run,
+            (Unit::Bytes(_), Form::Present { shape, .. }) => shape.update.run,
+            // Words that a run of 4-bit elements lies in, and those that take the place of runs.
+            (Unit::Nibbles, Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => {
+                shape.run.div_ceil(WORD) + 1
+            }
+            (Unit::Nibbles, Form::Present { .. }) => LINE,
         };
         let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(geometry))));
         let write = Self {

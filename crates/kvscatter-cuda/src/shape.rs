@@ -2,7 +2,7 @@
 
 use kvscatter::{Geometry, Lists, Loop, Loops};
 
-use crate::abi::{self, AROUND, MOST_SAMPLES, PresentLoop, PresentShape, Shape, magic};
+use crate::abi::{self, AROUND, LINE, MOST_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
 use crate::error::{Counted, Error};
 use crate::units::Scale;
 
@@ -120,14 +120,40 @@ pub(crate) fn present(
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
     let counts = [slots.count, samples.count, layers.count, update.run.min(1)].into_iter();
     let runs = runs(counts.chain(joined.iter().map(|by| by.count)))?;
+    let within = if runs == 0 { 1 } else { within(&joined, slots)? };
     let shape = PresentShape {
+        run_magic: magic_64(shape.run),
         update: shape,
         around,
         slots: in_units(scale, slots)?,
         samples: in_units(scale, samples)?,
         layers: in_units(scale, layers)?,
+        within,
+        within_magic: magic(within),
+        past_begin: 0,
+        unused: 0,
     };
     Ok((shape, runs))
+}
+
+/// Runs of one slot that lie one behind the other in the present: those of dimensions within the rows.
+fn within(joined: &[Joined], slots: Loop) -> Result<u32, Error> {
+    let is_within = |by: &&Joined| slots.count > 1 && by.dst < slots.dst;
+    runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(Counted::Runs, runs))
+}
+
+/// Lines of words that a present of 4-bit elements has at most, wherever it begins: what is shared out when they straddle
+/// bytes.
+///
+/// # Errors
+/// [`Error::TooLarge`].
+pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, Error> {
+    // G1: elements of the present. Two of its words may not be whole.
+    let elements = (runs as u64).wrapping_mul(shape.update.run.into());
+    let lines = (elements / u64::from(WORD) + 2).div_ceil(LINE.into());
+    let lines = usize::try_from(lines).unwrap_or(usize::MAX);
+    count(Counted::Runs, lines)?;
+    Ok(lines)
 }
 
 /// A dimension of all three tensors.

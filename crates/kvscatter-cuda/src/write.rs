@@ -176,8 +176,9 @@ impl Write {
     }
 
     fn present_kernel(&self) -> Handle {
-        let Unit::Bytes(place) = self.unit else { return Handle::NULL };
-        self.module.kernels.present.get(place).copied().unwrap_or(Handle::NULL)
+        let kernels = &self.module.kernels;
+        let Unit::Bytes(place) = self.unit else { return kernels.present_nibbles };
+        kernels.present.get(place).copied().unwrap_or(Handle::NULL)
     }
 
     fn call(&self, indices: &Indices, status: Option<Status>) -> Call {

@@ -1,6 +1,7 @@
 //! Every kernel against the oracle: whole buffers with what lies around them, and the exact status.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use kvscatter_oracle::cases::{
     Call as Operator, Case, Element, Random, SmallCase, Values, cases, exhaustive, exhaustive_extensions,
@@ -30,7 +31,7 @@ fn every_kernel_does_what_the_oracle_does() {
     }
     let forms = ["write", "write_many", "write_lists", "present"];
     let of_widths = forms.iter().flat_map(|form| WIDTHS.map(|width| format!("kvscatter_{form}_{width}")));
-    for kernel in of_widths.chain(["kvscatter_write_nibbles".to_owned()]) {
+    for kernel in of_widths.chain(["write", "present"].map(|form| format!("kvscatter_{form}_nibbles"))) {
         assert!(launched.contains(&kernel), "no case reaches {kernel}");
     }
 }
@@ -105,27 +106,30 @@ fn check_functional(case: &Case, random: &mut Random) -> Option<String> {
     let scene = Scene::new(case, views, random)?;
     let dims = Dims::of(&scene)?;
     let units = units(&scene, |unit| dims.functional(unit, scene.bits));
-    let units: Vec<_> = units.into_iter().filter(|(unit, _)| *unit != Unit::Nibble).collect();
-    if units.is_empty() {
-        return None; // 4-bit elements that do not come in whole bytes have no functional form
-    }
-    let (unit, shape) = random.pick(&units);
-    let Unit::Bytes(width) = unit else { unreachable!() };
-    let kernel = format!("kvscatter_present_{width}");
+    let (unit, mut shape) = random.pick(&units);
+    let kernel = match unit {
+        Unit::Bytes(width) => format!("kvscatter_present_{width}"),
+        Unit::Nibble => "kvscatter_present_nibbles".to_owned(),
+    };
     let is_refusing_all = random.below(4) == 0;
 
     let (past, update) = (Memory::of(&scene.past), Memory::of(&scene.new));
-    let presents: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&vec![0xEE; scene.kept.len()])).collect();
+    let presents: Vec<_> = (0..scene.jobs).map(|_| Guarded::new(unit, scene.kept.len(), random)).collect();
     let [cache_begin, update_begin] = scene.begins.map(|begin| (begin * scene.bits / 8) as u64);
-    let job = |present: &Memory| PresentJob {
-        present: present.address,
+    let job = |present: &Guarded| PresentJob {
+        present: present.address(),
         past: past.address + cache_begin,
         update: update.address + update_begin,
     };
     let jobs: Vec<_> = presents.iter().map(job).collect();
+    let mut runs = Dims::present_runs(&shape);
+    if unit == Unit::Nibble {
+        [shape.past_begin, shape.update.src_begin] = scene.begins.map(|begin| begin as u32 % 2);
+        runs = Dims::present_lines(&shape);
+    }
     let launches = random.between(1, 2);
     let status = launched(&scene, is_refusing_all, launches, random, |call, threads, stream| {
-        launch::present(&kernel, &jobs, &shape, call, threads, Dims::present_runs(&shape), stream);
+        launch::present(&kernel, &jobs, &shape, call, threads, runs, stream);
     });
 
     let [_, expected] = scene.expected(is_refusing_all);
@@ -135,6 +139,37 @@ fn check_functional(case: &Case, random: &mut Random) -> Option<String> {
     assert_eq!([past.read(), update.read()], [scene.past.as_slice(), &scene.new], "{kernel} {case:?}");
     assert_eq!(status, scene.status(launches), "{kernel} {case:?}");
     Some(kernel)
+}
+
+/// A present somewhere in memory: of 4-bit elements that straddle bytes, at any byte.
+struct Guarded {
+    memory: Memory,
+    place: Range<usize>,
+}
+
+impl Guarded {
+    const GUARD: u8 = 0xEE;
+
+    fn new(unit: Unit, bytes: usize, random: &mut Random) -> Self {
+        let before = match unit {
+            Unit::Bytes(width) => width,
+            Unit::Nibble => random.between(0, 5),
+        };
+        let place = before..before + bytes;
+        Self { memory: Memory::of(&vec![Self::GUARD; place.end + random.between(0, 5)]), place }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.address + self.place.start as u64
+    }
+
+    /// What it holds; nothing else has changed.
+    fn read(&self) -> Vec<u8> {
+        let mut all = self.memory.read();
+        let present = all.drain(self.place.clone()).collect();
+        assert!(all.iter().all(|&byte| byte == Self::GUARD), "{all:?}");
+        present
+    }
 }
 
 /// What may move at once here, and what the kernel is told then.

@@ -3,7 +3,7 @@
 
 use kvscatter_oracle::cases::{Call, Case};
 
-use crate::abi::{AROUND, Loop, PresentLoop, PresentShape, Shape, magic};
+use crate::abi::{AROUND, LINE, Loop, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
 use crate::contract;
 use crate::scene::Scene;
 
@@ -114,12 +114,19 @@ impl Dims {
             };
         }
         let past = |dim: Dim| looped(unit, bits, dim.count, [dim.present, dim.cache]);
+        let within = around.iter().filter(|dim| dim.present < self.rows.present).map(|dim| dim.count);
+        let within = u32::try_from(within.product::<usize>()).unwrap();
         Some(PresentShape {
+            run_magic: magic_64(update.run),
             update,
             around: loops,
             slots: past(Dim { count: self.capacity, ..self.rows })?,
             samples: past(self.samples)?,
             layers: past(self.layers)?,
+            within,
+            within_magic: magic(within),
+            past_begin: 0,
+            unused: 0,
         })
     }
 
@@ -174,6 +181,12 @@ impl Dims {
     pub(crate) fn present_runs(shape: &PresentShape) -> u32 {
         let all = shape.layers.count * shape.samples.count * shape.slots.count;
         shape.around.iter().fold(all, |runs, around| runs * around.count)
+    }
+
+    /// Lines of words of a present of 4-bit elements, the first and the last word being in pieces.
+    pub(crate) fn present_lines(shape: &PresentShape) -> u32 {
+        let elements = Self::present_runs(shape) * shape.update.run;
+        (elements / WORD + 2).div_ceil(LINE)
     }
 }
 

@@ -2,8 +2,8 @@
 //! are longer than a block, held against the core.
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{ElementType, Mode, OutOfRange};
-use kvscatter_cuda::{DeviceList, Indices, Pair};
+use kvscatter::{ElementType, Mode, OutOfRange, Prepared, WritePlan};
+use kvscatter_cuda::{DeviceBuffer, DeviceList, Indices, Pair, Triple, Write};
 use kvscatter_oracle::cases::Random;
 
 use crate::device::Memory;
@@ -38,48 +38,129 @@ const SIZES: &[Size] = &[
     size([2, 1, 9, 2301], 4, ElementType::Float4E2M1, None), // 288 words in a run
 ];
 
-#[test]
-#[ignore = "needs a driver: cargo xtask cuda"]
-fn writes_of_any_size_are_those_of_the_core() {
-    for (number, Size { cache, rows, element, width }) in SIZES.iter().enumerate() {
-        for mode in [Mode::Linear, Mode::Circular] {
-            let random = &mut Random::new(41, number);
-            let update = [cache[0], cache[1], *rows, cache[3]];
+/// What lies around a present.
+const GUARD: u8 = 0xEE;
+const GUARDS: usize = 5;
+
+/// A call on the CPU and on the device.
+struct Call {
+    write: Prepared,
+    starts: Vec<i64>,
+    lengths: Option<Vec<i64>>,
+    past: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Call {
+    /// Rings and lines from any slot, some of which do not fit.
+    fn all(number: usize, Size { cache, rows, element, .. }: &Size) -> Vec<Self> {
+        let update = [cache[0], cache[1], *rows, cache[3]];
+        let random = &mut Random::new(41, number);
+        let starts = random.many(cache[0], |random| random.below(cache[2] + 3) as i64 - 1);
+        let lengths = random.many(cache[0], |random| random.between(0, *rows) as i64);
+        let modes = [Mode::Linear, Mode::Circular].into_iter();
+        let calls = modes.flat_map(|mode| [None, Some(&lengths)].map(|lengths| (mode, lengths)));
+        let of = |(mode, lengths): (Mode, Option<&Vec<i64>>)| {
             let write = TensorScatter::new().mode(mode).out_of_range(OutOfRange::SkipSample);
             let write = write.prepare(*element, cache, &update).unwrap();
             let geometry = write.geometry();
-            let starts = random.many(cache[0], |random| random.below(cache[2] + 3) as i64 - 1);
-            let lengths = random.many(cache[0], |random| random.between(0, *rows) as i64);
-            let paint =
-                |bytes: usize, by: usize| (0..bytes).map(|at| (at * by % 251) as u8).collect::<Vec<_>>();
             let words = geometry.cache_bytes().unwrap().next_multiple_of(4);
-            let (past, new) = (paint(words, 7), paint(geometry.update_bytes().unwrap(), 3));
-            for lengths in [None, Some(lengths)] {
-                let mut expected = past.clone();
-                let plan = write.plan_lengths(&starts, lengths.as_deref()).unwrap();
-                let of_cache = &mut expected[..geometry.cache_bytes().unwrap()];
-                let skipped = plan.write_bytes(of_cache, &new).unwrap().skipped;
+            let (past, new) = (painted(words, 7), painted(geometry.update_bytes().unwrap(), 3));
+            Self { starts: starts.clone(), lengths: lengths.cloned(), past, new, write }
+        };
+        calls.map(of).collect()
+    }
 
-                let rig = Rig::new(0);
-                let caches = [&past, &past, &past].map(|past| Memory::of(past));
-                let update = Memory::of(&new);
-                let pairs =
-                    caches.each_ref().map(|cache| Pair { cache: buffer(cache), update: buffer(&update) });
-                let of_device = cuda().prepare(geometry, &pairs).unwrap();
-                assert_eq!(of_device.width(), *width, "{cache:?}");
-                let list = Memory::of_i64(&starts);
-                let mut indices = Indices::new(DeviceList::i64(list.address, starts.len()));
-                let held = lengths.as_ref().map(|lengths| Memory::of_i64(lengths));
-                if let Some(held) = &held {
-                    indices = indices.lengths(DeviceList::i64(held.address, starts.len()));
-                }
-                rig.launch_with(&of_device, &indices).unwrap();
-                rig.stream.synchronize();
-                for memory in &caches {
-                    assert!(memory.read() == expected, "{cache:?} {rows} {mode:?} {lengths:?}");
-                }
-                assert_eq!(status_of(&rig.status).bad_samples as usize, skipped, "{cache:?} {mode:?}");
+    fn plan(&self) -> WritePlan<'_> {
+        self.write.plan_lengths(&self.starts, self.lengths.as_deref()).unwrap()
+    }
+
+    /// Launches it and waits; the core has skipped as many samples as the device counts.
+    fn run(&self, write: &Write, skipped: usize) {
+        let (rig, list) = (Rig::new(0), Memory::of_i64(&self.starts));
+        let held = self.lengths.as_ref().map(|lengths| Memory::of_i64(lengths));
+        let mut indices = Indices::new(DeviceList::i64(list.address, self.starts.len()));
+        if let Some(held) = &held {
+            indices = indices.lengths(DeviceList::i64(held.address, self.starts.len()));
+        }
+        rig.launch_with(write, &indices).unwrap();
+        rig.stream.synchronize();
+        assert_eq!(status_of(&rig.status).bad_samples as usize, skipped);
+    }
+
+    /// The functional form, from so many bytes behind a word on: what it gives is the core's, and nothing around it changes.
+    fn present(&self, begin: usize) -> Write {
+        let geometry = self.write.geometry();
+        let past = &self.past[..geometry.cache_bytes().unwrap()];
+        let mut expected = vec![GUARD; begin + geometry.present_bytes().unwrap() + GUARDS];
+        let place = begin..expected.len() - GUARDS;
+        let of_present = &mut expected[place.clone()];
+        let skipped = self.plan().into_present_bytes(past, &self.new, of_present).unwrap().skipped;
+
+        let [past, update] = [past, &self.new].map(Memory::of);
+        let present = Memory::of(&vec![GUARD; expected.len()]);
+        let address = present.address + begin as u64;
+        let triple = Triple {
+            present: DeviceBuffer::new(address, place.len()),
+            past: buffer(&past),
+            update: buffer(&update),
+        };
+        let write = cuda().prepare_present(geometry, &[triple]).unwrap();
+        self.run(&write, skipped);
+        assert!(present.read() == expected, "{:?} from {begin} on", self.plan());
+        write
+    }
+}
+
+fn painted(bytes: usize, by: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * by % 251) as u8).collect()
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn writes_of_any_size_are_those_of_the_core() {
+    for (number, size) in SIZES.iter().enumerate() {
+        for call in Call::all(number, size) {
+            let geometry = call.write.geometry();
+            let mut expected = call.past.clone();
+            let of_cache = &mut expected[..geometry.cache_bytes().unwrap()];
+            let skipped = call.plan().write_bytes(of_cache, &call.new).unwrap().skipped;
+
+            let (caches, update) = ([(); 3].map(|()| Memory::of(&call.past)), Memory::of(&call.new));
+            let pairs = caches.each_ref().map(|cache| Pair { cache: buffer(cache), update: buffer(&update) });
+            let write = cuda().prepare(geometry, &pairs).unwrap();
+            assert_eq!(write.width(), size.width, "{:?}", size.cache);
+            call.run(&write, skipped);
+            for memory in &caches {
+                assert!(memory.read() == expected, "{:?} {:?}", size.cache, call.plan());
             }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn presents_of_any_size_are_those_of_the_core() {
+    for (number, size) in SIZES.iter().enumerate() {
+        for call in Call::all(number, size) {
+            let write = call.present(0);
+            assert_eq!(write.width(), size.width, "{:?}", size.cache);
+        }
+    }
+}
+
+/// Words of a present are shared out by lines of 32, however many there are and wherever the first one begins.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn presents_of_half_bytes_begin_anywhere_and_end_anywhere() {
+    let shapes = (1..600)
+        .step_by(2)
+        .map(|head| ([1, 1, 1, head], 1))
+        .chain((40..120).map(|slots| ([1, 1, slots, 5], 3)));
+    for (number, (cache, rows)) in shapes.enumerate() {
+        let size = size(cache, rows, ElementType::Int4, None);
+        for (begin, call) in Call::all(number, &size).iter().enumerate() {
+            assert_eq!(call.present(begin).width(), None);
         }
     }
 }

@@ -276,13 +276,12 @@ int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
                    unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments,
                    void** extra) {
     ENTER();
-    static constexpr unsigned MOST_THREADS = 256; // __launch_bounds__ of every kernel
     static constexpr unsigned MOST_Y = 65535, MOST_X = 0x7FFFFFFF;
     Function* found = driver.functions.find(function);
     if (!found || found->context != current) return INVALID_HANDLE;
     if (!grid_x || !grid_y || grid_z != 1 || grid_x > MOST_X || grid_y > MOST_Y) return INVALID_VALUE;
     const unsigned long long threads = (unsigned long long)block_x * block_y * block_z;
-    if (!threads || block_x > MOST_THREADS || block_y > MOST_THREADS || block_z != 1 || threads > MOST_THREADS)
+    if (!threads || block_x > THREADS || block_y > THREADS || block_z != 1 || threads > THREADS)
         return INVALID_VALUE;
     if (shared_bytes || !arguments || extra) return INVALID_VALUE;
     if (!found->is_loaded) {

@@ -38,7 +38,7 @@ struct Kernel {
 inline const Kernel KERNELS[] = {
     WIDTHS(kvscatter_write, false),       WIDTHS(kvscatter_write_many, false),
     WIDTHS(kvscatter_write_lists, false), KERNEL(kvscatter_write_nibbles, 4, false),
-    WIDTHS(kvscatter_present, true),
+    WIDTHS(kvscatter_present, true),      KERNEL(kvscatter_present_nibbles, 1, true),
 };
 
 inline const Kernel* kernel_named(const char* name) {

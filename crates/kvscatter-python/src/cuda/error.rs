@@ -40,7 +40,6 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             let fields = fields.map(|(name, number)| (name, number.into()));
             (Class::Array, "whole_words", Some(operator.written), fields.to_vec())
         }
-        Error::PresentNibbles => (Class::Array, "present_nibbles", Some(operator.written), vec![]),
         Error::Presents { triple, with } => {
             let fields = [("buffer", *triple), ("with_buffer", *with)];
             let fields = fields.map(|(name, number)| (name, number.into()));
