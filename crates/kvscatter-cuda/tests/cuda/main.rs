@@ -51,6 +51,8 @@ mod shared;
 #[cfg(test)]
 mod sizes;
 #[cfg(test)]
+mod slots;
+#[cfg(test)]
 mod status;
 #[cfg(test)]
 mod words;

@@ -1,0 +1,175 @@
+//! Slot mappings, as engines with paged caches make them: a slot for each token, negative for none.
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{ElementType, Error as CoreError, Geometry};
+use kvscatter_cuda::{DeviceList, Error, Indices, Pair, Write};
+use kvscatter_oracle::cases::Random;
+use kvscatter_oracle::nibbles;
+
+use crate::abi::StatusWords;
+use crate::device::Memory;
+use crate::host::cuda;
+use crate::rig::{Rig, buffer};
+use crate::scene::status_of;
+
+/// vLLM's `slot_mapping`: a token to a slot, -1 for padding.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn a_slot_mapping_leaves_out_what_is_negative() {
+    const TOKENS: usize = 6;
+    const SLOTS: usize = 40;
+    // Of heads that lie apart in the update, as in a fused QKV.
+    let shapes = TensorScatter::new().axis(1);
+    let shapes = shapes.prepare(ElementType::Float16, &[1, SLOTS, 2, 4], &[1, TOKENS, 2, 4]).unwrap();
+    let cache = Memory::of(&[0xEE; SLOTS * 16]);
+    let update = Memory::of(&(0..TOKENS * 16).map(|at| at as u8).collect::<Vec<_>>());
+    let write = prepared(shapes.geometry(), &cache, &update);
+    let mut expected = vec![0xEE; SLOTS * 16];
+    let mut run = |slots: [i64; TOKENS], is_i64: bool| {
+        let narrow: Vec<i32> = slots.iter().map(|&slot| slot as i32).collect();
+        let memory = if is_i64 { Memory::of_i64(&slots) } else { Memory::of_i32(&narrow) };
+        let list = if is_i64 { DeviceList::i64 } else { DeviceList::i32 };
+        let (status, checked) = launched(&write, list(memory.address, TOKENS));
+        for (token, &slot) in slots.iter().enumerate() {
+            if let Some(slot) = usize::try_from(slot).ok().filter(|&slot| slot < SLOTS) {
+                let row: Vec<u8> = (token * 16..token * 16 + 16).map(|at| at as u8).collect();
+                expected[slot * 16..][..16].copy_from_slice(&row);
+            }
+        }
+        assert_eq!(cache.read(), expected);
+        (status, checked)
+    };
+    let (found, checked) = run([5, -1, 39, 0, -1, 7], true);
+    assert_eq!(found, StatusWords::default());
+    checked.unwrap();
+    let (found, checked) = run([3, 40, -5, 0, 99, 8], false);
+    assert_eq!(found, StatusWords { bad_samples: 2, first_sample: 1, first_value: 40 });
+    match checked {
+        Err(Error::Write(CoreError::StartOutOfRange { index, value, rows, capacity, .. })) => {
+            assert_eq!((index, value, rows, capacity), (1, 40, 1, SLOTS));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A slot mapping of every width and layout, token by token as it is meant.
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn slot_mappings_of_every_width_are_right() {
+    let elements = [
+        ElementType::Complex128,
+        ElementType::Float32,
+        ElementType::Float16,
+        ElementType::Int8,
+        ElementType::Int4,
+    ];
+    for (number, element) in (0..40).flat_map(|_| elements).enumerate() {
+        let random = &mut Random::new(51, number);
+        let paged = Paged::new(random);
+        let mapping = paged.mapping(random);
+        let held = Memory::of(&whole_words(stored(element, 0..paged.elements(paged.slots))));
+        let update = Memory::of(&stored(element, paged.of_update()));
+        let write = prepared(&paged.geometry(element), &held, &update);
+        let list = Memory::of_i64(&mapping);
+        let (status, _) = launched(&write, DeviceList::i64(list.address, paged.tokens));
+        let expected = whole_words(stored(element, paged.written(&mapping)));
+        assert_eq!(held.read(), expected, "{mapping:?} {paged:?} {element:?}");
+        assert_eq!(status, paged.status(&mapping));
+    }
+}
+
+/// A cache `[1, heads, slots, head]`, and tokens for it. Its elements are numbers from 0 on, those of the update follow.
+#[derive(Debug)]
+struct Paged {
+    heads: usize,
+    slots: usize,
+    head: usize,
+    tokens: usize,
+}
+
+impl Paged {
+    fn new(random: &mut Random) -> Self {
+        let (heads, slots, head) = (random.between(1, 3), random.between(1, 30), random.between(1, 9));
+        Self { heads, slots, head, tokens: random.between(0, slots.min(12)) }
+    }
+
+    fn geometry(&self, element: ElementType) -> Geometry {
+        let shape = |rows| [1, self.heads, rows, self.head];
+        let write = TensorScatter::new().axis(2);
+        write.prepare(element, &shape(self.slots), &shape(self.tokens)).unwrap().geometry().clone()
+    }
+
+    /// Of a slot that two tokens have, either's row may be left: none has.
+    fn mapping(&self, random: &mut Random) -> Vec<i64> {
+        let mut free: Vec<i64> = (0..self.slots as i64).collect();
+        random.many(self.tokens, |random| match random.below(4) {
+            0 => random.pick(&[-1, i64::MIN, -7]),
+            1 => random.pick(&[self.slots as i64, i64::MAX]),
+            _ if free.is_empty() => -1,
+            _ => free.remove(random.below(free.len())),
+        })
+    }
+
+    /// Elements of so many rows.
+    fn elements(&self, rows: usize) -> usize {
+        self.heads * rows * self.head
+    }
+
+    fn of_update(&self) -> impl Iterator<Item = usize> + use<> {
+        let first = self.elements(self.slots);
+        first..first + self.elements(self.tokens)
+    }
+
+    /// The cache afterwards: element by element, which one is there.
+    fn written(&self, mapping: &[i64]) -> Vec<usize> {
+        let Self { heads, slots, head, tokens } = *self;
+        let mut cache: Vec<usize> = (0..self.elements(slots)).collect();
+        for (token, &slot) in mapping.iter().enumerate().filter(|(_, slot)| (0..slots as i64).contains(slot))
+        {
+            for (row, column) in (0..heads).flat_map(|row| (0..head).map(move |column| (row, column))) {
+                cache[(row * slots + slot as usize) * head + column] =
+                    self.elements(slots) + (row * tokens + token) * head + column;
+            }
+        }
+        cache
+    }
+
+    fn status(&self, mapping: &[i64]) -> StatusWords {
+        let is_beyond = |slot: &i64| *slot >= self.slots as i64;
+        let first = mapping.iter().position(is_beyond);
+        StatusWords {
+            bad_samples: mapping.iter().filter(|slot| is_beyond(slot)).count() as u32,
+            first_sample: first.unwrap_or(0) as u32,
+            first_value: first.map_or(0, |at| mapping[at]),
+        }
+    }
+}
+
+/// These numbers as elements: all bytes of one are the same.
+fn stored(element: ElementType, numbers: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    let numbers = numbers.into_iter().map(|number| (number % 251) as u8);
+    match element.bits().unwrap() {
+        4 => nibbles::pack(&numbers.collect::<Vec<_>>()),
+        bits => numbers.flat_map(|number| vec![number; bits / 8]).collect(),
+    }
+}
+
+fn whole_words(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn prepared(geometry: &Geometry, cache: &Memory, update: &Memory) -> Write {
+    let pair = Pair { cache: buffer(cache), update: buffer(update) };
+    cuda().prepare_slots(geometry, &[pair]).unwrap()
+}
+
+/// Launches it with a status of its own, and waits: what that says, and what it means.
+fn launched(write: &Write, slots: DeviceList) -> (StatusWords, Result<(), Error>) {
+    let (rig, indices) = (Rig::new(0), Indices::new(slots));
+    rig.launch_with(write, &indices).unwrap();
+    rig.stream.synchronize();
+    // SAFETY: all of it is memory of the context.
+    let checked = unsafe { write.check(rig.status(), &indices) };
+    (status_of(&rig.status), checked)
+}
