@@ -81,9 +81,16 @@ class Stream:
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """What launches the captured work on this stream."""
-        handle, graph, executable = ctypes.c_void_p(self.ptr), ctypes.c_void_p(), ctypes.c_void_p()
-        call("cuStreamBeginCapture_v2", handle, 0)
+        self.begin_capture()
         work()
+        return self.end_capture()
+
+    def begin_capture(self) -> None:
+        call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.ptr), 0)
+
+    def end_capture(self) -> Callable[[], None]:
+        """What launches on this stream what was captured."""
+        handle, graph, executable = ctypes.c_void_p(self.ptr), ctypes.c_void_p(), ctypes.c_void_p()
         call("cuStreamEndCapture", handle, ctypes.byref(graph))
         call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
         return lambda: call("cuGraphLaunch", executable, handle)
