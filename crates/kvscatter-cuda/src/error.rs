@@ -182,6 +182,8 @@ pub enum Counted {
     Units,
     /// Contiguous runs that are written in one cache.
     Runs,
+    /// Words of a present whose 4-bit rows straddle bytes, in groups of 32.
+    Words,
 }
 
 impl Display for Counted {
@@ -193,6 +195,7 @@ impl Display for Counted {
             Self::Elements => "elements of a dimension",
             Self::Units => "units of a run",
             Self::Runs => "runs of a cache in one launch",
+            Self::Words => "groups of 32 words of a present",
         })
     }
 }

@@ -152,7 +152,7 @@ pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, Error> {
     let elements = (runs as u64).wrapping_mul(shape.update.run.into());
     let lines = (elements / u64::from(WORD) + 2).div_ceil(LINE.into());
     let lines = usize::try_from(lines).unwrap_or(usize::MAX);
-    count(Counted::Runs, lines)?;
+    count(Counted::Words, lines)?;
     Ok(lines)
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter};
     use kvscatter::{ElementType, Geometry, Layout, Loop, Loops};
 
-    use super::{Joined, in_place, join, slot_loops, update_loops};
+    use super::{Joined, in_place, join, present, slot_loops, update_loops};
     use crate::error::{Counted, Error};
     use crate::units::Scale;
 
@@ -344,5 +344,47 @@ mod tests {
         assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), Counted::Samples);
         assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), Counted::Units);
         assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
+    }
+
+    #[test]
+    fn words_of_a_present_are_counted_whole_and_in_part() {
+        let lines = |[slots, head]: [usize; 2]| {
+            let (cache, update) = ([2, slots, head], [2, 1, head]);
+            let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
+            let geometry = write.geometry();
+            let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+            let (shape, runs) =
+                present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], []))?;
+            super::lines(&shape, runs)
+        };
+        // 240 elements are 30 words, and two more where the first and the last are not whole.
+        assert_eq!(lines([40, 3]).ok(), Some(1));
+        assert_eq!(lines([41, 3]).ok(), Some(1));
+        assert_eq!(lines([42, 3]).ok(), Some(2));
+        assert_eq!(lines([1 << 16, (1 << 16) + 1]).ok(), Some((1 << 25) + 513));
+        let too_large = lines([1 << 20, (1 << 20) + 1]);
+        assert!(matches!(too_large, Err(Error::TooLarge { what: Counted::Words, .. })), "{too_large:?}");
+    }
+
+    /// Runs of one slot that lie one behind the other are those of dimensions behind the rows, unless they are one run.
+    #[test]
+    fn dimensions_within_the_rows_are_told_from_those_around_them() {
+        let within = |axis, strides: [isize; 4]| {
+            let mut update = [2, 3, 5, 7];
+            update[usize::try_from(axis).unwrap()] = 1;
+            let update = Layout::strided(&update, &strides);
+            let write = TensorScatter::new().axis(axis).prepare(ElementType::Int4, &[2, 3, 5, 7], update);
+            let write = write.unwrap();
+            let geometry = write.geometry();
+            let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+            let (shape, _) =
+                present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], [])).unwrap();
+            (shape.within, shape.update.run)
+        };
+        assert_eq!(within(1, [35, 35, 7, 1]), (1, 35));
+        assert_eq!(within(1, [45, 45, 9, 1]), (5, 7));
+        assert_eq!(within(2, [45, 15, 15, 1]), (1, 7));
+        assert_eq!(within(2, [45, 15, 15, 2]), (7, 1));
+        assert_eq!(within(3, [45, 15, 3, 1]), (1, 1));
     }
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, Pair, Stream as OfCaller};
+use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, Pair, Stream as OfCaller, Triple};
 
 use crate::abi::StatusWords;
 use crate::device::{Memory, Stream, device};
@@ -165,8 +165,8 @@ fn words_that_rows_share_are_exchanged() {
     }
 }
 
-/// No samples, no rows, rows of nothing: nothing is written, nothing is asked of the memory, and indices are checked as on
-/// the CPU.
+/// No samples, no rows, rows of nothing: nothing is written but what a present keeps, nothing is asked of the memory of
+/// what has no elements, and indices are checked as on the CPU.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn writes_of_nothing_report_what_is_bad() {
@@ -176,19 +176,30 @@ fn writes_of_nothing_report_what_is_bad() {
         ([2, 4, 8], [2, 0, 8], Some(5)),
         ([2, 4, 0], [2, 1, 0], Some(4)),
         ([2, 0, 8], [2, 0, 8], Some(1)),
+        ([0, 4, 7], [0, 1, 7], None),
+        ([2, 4, 7], [2, 0, 7], Some(5)),
     ] {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
-        let held = Memory::of(&vec![0xEE; write.geometry().cache_bytes().unwrap().next_multiple_of(4)]);
-        let of_cache = if held.bytes == 0 { nothing } else { buffer(&held) };
-        let write = cuda().prepare(write.geometry(), &[Pair { cache: of_cache, update: nothing }]).unwrap();
-        let rig = Rig::new(0);
+        let bytes = write.geometry().cache_bytes().unwrap();
+        let held = [0xEE, 0].map(|fill| Memory::of(&vec![fill; bytes.next_multiple_of(4)]));
+        let [of_cache, of_present] =
+            held.each_ref().map(|held| if held.bytes == 0 { nothing } else { buffer(held) });
+        let in_place = Pair { cache: of_cache, update: nothing };
+        let functional = Triple { present: of_present, past: of_cache, update: nothing };
         let starts = Memory::of_i64(&[0, bad.unwrap_or(0)][..update[0]]);
         let indices = Indices::new(DeviceList::i64(starts.address, update[0]));
-        rig.launch_with(&write, &indices).unwrap();
-        rig.stream.synchronize();
-        let expected = bad.map_or(status(0, 0, 0), |bad| status(1, 1, bad));
-        assert_eq!(status_of(&rig.status), expected, "{cache:?}");
-        assert_eq!(held.read(), vec![0xEE; held.bytes]);
+        for write in [
+            cuda().prepare(write.geometry(), &[in_place]).unwrap(),
+            cuda().prepare_present(write.geometry(), &[functional]).unwrap(),
+        ] {
+            let rig = Rig::new(0);
+            rig.launch_with(&write, &indices).unwrap();
+            rig.stream.synchronize();
+            let expected = bad.map_or(status(0, 0, 0), |bad| status(1, 1, bad));
+            assert_eq!(status_of(&rig.status), expected, "{cache:?}");
+        }
+        let [held, present] = held.map(|held| held.read());
+        assert!(held.iter().chain(&present[..bytes]).all(|&byte| byte == 0xEE), "{cache:?}");
     }
     let no_caches = cuda().prepare(&geometry(), &[]).unwrap();
     let rig = Rig::new(0);
