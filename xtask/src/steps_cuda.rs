@@ -10,6 +10,12 @@ use crate::steps_c::GXX;
 const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";
 
 const GPU: Tool = Tool { name: "a GPU", probe: "nvidia-smi -L", install: "a machine that has one" };
+/// With the PyTorch and the JAX that fit this machine's GPU, if any.
+const USERS_PYTHON: Tool = Tool {
+    name: "Python with NumPy and pytest",
+    probe: "python3 -c __import__('numpy'),__import__('pytest')",
+    install: "python3 -m pip install numpy pytest",
+};
 const SANITIZER: Tool = Tool {
     name: "compute-sanitizer",
     probe: "compute-sanitizer --version",
@@ -18,6 +24,9 @@ const SANITIZER: Tool = Tool {
 
 /// Some tests make calls that a driver refuses.
 const CHECKER: &str = "compute-sanitizer --error-exitcode 1 --report-api-errors no";
+
+/// The driver of this machine.
+const MACHINES_DRIVER: &str = "libcuda.so.1";
 
 /// Where the tests find the driver.
 const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
@@ -39,13 +48,41 @@ pub(crate) fn cuda() -> Step {
     Step::new("cuda", vec![make_folder(), compile, tests, compile_sanitized, watched]).needs(&[GXX])
 }
 
-/// The same tests on the device of this machine, then under NVIDIA's checkers of memory and of races.
+/// The same tests on the device of this machine, then under NVIDIA's checkers of memory and of races; then those of the
+/// Python package.
 pub(crate) fn cuda_gpu() -> Step {
-    let driver = Path::new("libcuda.so.1");
+    let driver = Path::new(MACHINES_DRIVER);
     let checked =
         |tool| test(driver, &["--config", &format!("target.'cfg(unix)'.runner = '{CHECKER} --tool {tool}'")]);
-    Step::new("cuda-gpu", vec![test(driver, &[]), checked("memcheck"), checked("racecheck")])
-        .needs(&[GPU, SANITIZER])
+    let mut commands = vec![test(driver, &[]), checked("memcheck"), checked("racecheck")];
+    commands.extend(python_gpu());
+    Step::new("cuda-gpu", commands).needs(&[GPU, SANITIZER, USERS_PYTHON])
+}
+
+/// The Python package's tests for devices, in this machine's Python, where the package need not be installed: with
+/// PyTorch and JAX if they are there. What is skipped is said.
+fn python_gpu() -> Vec<Command> {
+    let package = folder().join("python");
+    let command = |words: &str| {
+        let mut words = words.split(' ');
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        command
+    };
+    let build = cargo("build -p kvscatter-python");
+    let mut remove = command("rm -rf");
+    remove.arg(&package);
+    let mut make = command("mkdir -p");
+    make.arg(&package);
+    let mut sources = command("cp -r crates/kvscatter-python/python/kvscatter");
+    sources.arg(&package);
+    let mut module = command("cp");
+    module.arg(target_dir().join("debug/libkvscatter_native.so"));
+    module.arg(package.join("kvscatter/_native.abi3.so"));
+    let mut tests = command("python3 -m pytest -rs -p no:cacheprovider --config-file");
+    tests.args(["crates/kvscatter-python/pyproject.toml", "crates/kvscatter-python/tests/cuda"]);
+    tests.env("PYTHONPATH", &package).env(DRIVER_VARIABLE, MACHINES_DRIVER);
+    vec![build, remove, make, sources, module, tests]
 }
 
 /// As `unit` builds them, so that nothing is built again.

@@ -32,24 +32,43 @@ def run(*words: str | pathlib.Path, libraries: pathlib.Path, **variables: str) -
     return done.stdout
 
 
-def test_on_the_tests_driver(tmp_path: pathlib.Path) -> None:
+#: The same driver, as a device's is: it has no functions for tests, and memory that device and host share.
+AS_OF_A_DEVICE = f"""
+#define fake_fail not_fail
+#define fake_calls not_calls
+#include "{DRIVER}"
+extern "C" int cuMemAllocManaged(u64* address, size_t bytes, unsigned) {{ return cuMemAlloc_v2(address, bytes); }}
+"""
+
+
+def run_all(source: pathlib.Path, folder: pathlib.Path) -> str:
+    """The tests in `cuda/` on this driver."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++")
-    library = tmp_path / "libcuda.so.1"
+    library = folder / "libcuda.so.1"
     options = ["-std=c++17", "-O1", "-DKVSCATTER_SHIM", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([compiler, *options, str(DRIVER), "-o", str(library)], check=True)
-    pytest_ = [
-        "-m",
-        "pytest",
-        "--quiet",
-        "-p",
-        "no:cacheprovider",
-        "--config-file",
-        str(HERE.parent / "pyproject.toml"),
-    ]
-    out = run(*pytest_, str(HERE / "cuda"), libraries=tmp_path, KVSCATTER_CUDA_DRIVER=str(library))
+    subprocess.run([compiler, *options, str(source), "-o", str(library)], check=True)
+    words = ["--quiet", "-rs", "-p", "no:cacheprovider", "--config-file", str(HERE.parent / "pyproject.toml")]
+    tests = [*("-m", "pytest", *words), str(HERE / "cuda")]
+    return run(*tests, libraries=folder, KVSCATTER_CUDA_DRIVER=str(library))
+
+
+def test_on_the_tests_driver(tmp_path: pathlib.Path) -> None:
+    out = run_all(DRIVER, tmp_path)
     assert "passed" in out and "skipped" not in out, out
+
+
+def test_as_on_a_device(tmp_path: pathlib.Path) -> None:
+    """`cargo xtask cuda-gpu` runs them so; PyTorch has no device here."""
+    source = tmp_path / "driver.cpp"
+    source.write_text(AS_OF_A_DEVICE, encoding="utf-8")
+    out = run_all(source, tmp_path)
+    reasons = {line.split(": ", 1)[1] for line in out.split("\n") if line.startswith("SKIPPED")}
+    of_torch = {"this Python has no PyTorch", "PyTorch finds no device"}
+    assert "passed" in out and reasons - of_torch == {
+        "asks the driver of the tests for what no other does"
+    }, out
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A CUDA device for tests: a driver by its C functions, and its memory as arrays of libraries.
 
-The driver is that of kvscatter-cuda's tests, whose device memory is the host's: what is there can be looked at through
-NumPy. It does nothing before a stream is synchronised.
+What is in that memory can be looked at through NumPy. The driver of kvscatter-cuda's tests has no device: its memory is
+the host's, and it does nothing before a stream is synchronised. That of a device is asked for memory that both share.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 Array = npt.NDArray[Any]
 
 ALIGNMENT = 256
 CPU, CUDA = 1, 2
+ATTACH_GLOBAL = 1
 
 _driver = ctypes.CDLL("libcuda.so.1")
+
+#: Whether it is the driver of the tests, which can be asked to fail and what it was called.
+IS_FAKE = hasattr(_driver, "fake_fail")
+only_fake = pytest.mark.skipif(not IS_FAKE, reason="asks the driver of the tests for what no other does")
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -52,7 +58,11 @@ def choose() -> None:
 def memory(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
     """Bytes on the device, never given back."""
     address = ctypes.c_uint64()
-    call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+    bytes_wanted = ctypes.c_size_t(max(size, 1))
+    if IS_FAKE:
+        call("cuMemAlloc_v2", ctypes.byref(address), bytes_wanted)
+    else:
+        call("cuMemAllocManaged", ctypes.byref(address), bytes_wanted, ctypes.c_uint(ATTACH_GLOBAL))
     assert address.value is not None
     bytes_ = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address.value)), np.uint8)
     bytes_[:] = fill

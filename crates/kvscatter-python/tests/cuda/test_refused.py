@@ -304,6 +304,7 @@ def test_threads_without_a_context() -> None:
     assert len(kinds) == len(calls)
 
 
+@device.only_fake
 def test_what_the_driver_refuses() -> None:
     write, stream = written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))(), Stream()
     for name, call in (

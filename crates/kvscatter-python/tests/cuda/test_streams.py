@@ -27,7 +27,7 @@ def arrays(wrap: Any = Dlpack, **more: Any) -> tuple[device.Array, Any, Any]:
 
 def runs_on(stream: Stream, cache: device.Array) -> bool:
     """Whether the launch was waiting on this stream; afterwards the cache is zero again."""
-    assert not cache.any()
+    assert not (device.IS_FAKE and cache.any())
     stream.synchronize()
     ran = bool(cache.any())
     cache[...] = 0
@@ -95,6 +95,7 @@ def test_older_libraries_are_not_asked_to_wait_either() -> None:
 
 
 def test_jax_is_given_no_stream() -> None:
+    pytest.importorskip("jax", reason="this Python has no JAX")
     of_jax = type("ArrayImpl", (Dlpack,), {"__module__": "jaxlib._jax"})
     _, whole, update = arrays()
     starts = of_jax(device.copy(np.array([0, 1])))
@@ -181,6 +182,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     yield played
 
 
+@device.only_fake  # test_torch.py has PyTorch itself, whose functions the package looks up once
 def test_pytorchs_current_stream_at_each_launch(torch: Played) -> None:
     cache, whole, update = arrays(torch.of)
     write = cuda.prepare([(whole, update)])

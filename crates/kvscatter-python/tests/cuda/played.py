@@ -1,0 +1,116 @@
+"""PyTorch, played on the driver of the tests, for tests that run with PyTorch itself where it has a device."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import device
+import numpy as np
+import versions
+from device import Dlpack, Stream
+
+
+def values(tensor: Any) -> device.Array:
+    """What a tensor holds, of either PyTorch, when nobody writes to it any more."""
+    return tensor.array if isinstance(tensor, Tensor) else tensor.cpu().numpy()
+
+
+class Torch:
+    """Of PyTorch what the tests use. What tensors do is done in the order of the current stream, and captured."""
+
+    def __init__(self) -> None:
+        self.stream, self.graph = Stream(), None  # type: tuple[Stream, Graph | None]
+
+    def do(self, work: Callable[[], None]) -> None:
+        if self.graph is None:
+            self.stream.synchronize()
+            work()
+        else:
+            self.graph.put(work)
+
+    def full(self, shape: tuple[int, ...], fill: float, *, dtype: Any, device: Any) -> Tensor:
+        assert device in ("cuda", "cuda:0")
+        return Tensor(np.full(shape, fill, dtype), self)
+
+    def modules(self) -> dict[str, types.ModuleType]:
+        names = ("torch", "torch.cuda", "torch.autograd", "torch.autograd.graph")
+        modules = {name: types.ModuleType(name) for name in names}
+        modules["torch"].__dict__.update(
+            cuda=modules["torch.cuda"],
+            float16=np.float16,
+            int64=np.int64,
+            full=self.full,
+            zeros=lambda *shape, **of: self.full(shape, 0, **of),
+            ones=lambda *shape, **of: self.full(shape, 1, **of),
+        )
+        modules["torch.cuda"].__dict__.update(
+            CUDAGraph=Graph,
+            graph=self.capturing,
+            Stream=Stream,
+            stream=self.on,
+            current_stream=lambda number: types.SimpleNamespace(
+                cuda_stream=self.stream.ptr, synchronize=self.stream.synchronize
+            ),
+            synchronize=lambda: device.call("cuCtxSynchronize"),
+        )
+        modules["torch.autograd.graph"].__dict__["increment_version"] = versions.increment_version
+        return modules
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+
+    @contextmanager
+    def capturing(self, graph: Graph) -> Iterator[None]:
+        self.stream.synchronize()
+        before, self.stream, self.graph = self.stream, graph.stream, graph
+        graph.stream.begin_capture()
+        yield
+        graph.steps.append(graph.stream.end_capture())
+        self.stream, self.graph = before, None
+
+
+class Graph:
+    """Captured launches, and between them what tensors do."""
+
+    def __init__(self) -> None:
+        self.stream, self.steps = Stream(), []  # type: tuple[Stream, list[Callable[[], None]]]
+
+    def put(self, work: Callable[[], None]) -> None:
+        self.steps += [self.stream.end_capture(), work]
+        self.stream.begin_capture()
+
+    def replay(self) -> None:
+        for step in self.steps:
+            step()
+            self.stream.synchronize()
+
+
+class Tensor(Dlpack):
+    """On the device that is played."""
+
+    __module__ = "torch"
+    requires_grad, _version, device = False, 0, "cuda:0"
+
+    def __init__(self, array: device.Array, torch: Torch) -> None:
+        super().__init__(device.copy(array))
+        self.torch = torch
+
+    def is_neg(self) -> bool:
+        return False
+
+    is_conj = is_neg
+
+    def copy_(self, other: Any) -> Tensor:
+        self.torch.do(lambda: np.copyto(self.array, other.array if isinstance(other, Tensor) else other()))
+        return self
+
+    def add_(self, number: int) -> Tensor:
+        return self.copy_(lambda: self.array + number)
+
+    __iadd__ = add_
