@@ -33,6 +33,7 @@ static constexpr int PRESENT_JOBS = 64; // of one launch in functional form
 static constexpr int AROUND = 4;        // loops beside samples and rows
 static constexpr u32 MOST_PER_THREAD = 4;
 static constexpr u32 THREADS = 256; // of a block, at most
+static constexpr u32 WORD = 8;      // 4-bit elements of a word
 static constexpr u32 LINE = 32;     // words of a present of 4-bit elements that the threads of a warp make
 
 // One cache and its update; the functional form also has the cache that is kept.
@@ -423,10 +424,11 @@ KVSCATTER_KERNEL kvscatter_write_nibbles(const __grid_constant__ Table<Job, JOBS
         const i64 begin = shape.dst_begin + layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst;
         const i64 end = begin + shape.run;
         for (i64 word = (begin >> 3) + threadIdx.x; word <= (end - 1) >> 3; word += blockDim.x) {
-            const i64 from = begin > word * 8 ? begin : word * 8, to = end < word * 8 + 8 ? end : word * 8 + 8;
-            const u32 count = (u32)(to - from), shift = 4 * (u32)(from - word * 8);
+            const i64 first = word * WORD, next = first + WORD;
+            const i64 from = begin > first ? begin : first, to = end < next ? end : next;
+            const u32 count = (u32)(to - from), shift = 4 * (u32)(from - first);
             const u32 value = nibbles(update, src + (from - begin), count) << shift;
-            if (count == 8) {
+            if (count == WORD) {
                 cache[word] = value;
                 continue;
             }
@@ -545,7 +547,7 @@ PRESENT(kvscatter_present_1, u8)
 
 // ---- The same of 4-bit elements that do not come in whole bytes. ----
 
-// The 4-bit elements of a present from `first` on, as many as up to 8, out of every run that has some of them.
+// So many 4-bit elements of a present from `first` on, a word at most, out of every run that has some of them.
 static __device__ __forceinline__ u32 gathered(const PresentJob& job, const PresentShape& shape, const Call& call,
                                                const Written& written, u64 first, u32 count) {
     const u32 length = shape.update.run;
@@ -579,18 +581,18 @@ KVSCATTER_KERNEL kvscatter_present_nibbles(const __grid_constant__ Table<Present
     const u64 elements = (u64)runs_of(shape) * shape.update.run;
     const u32 before = 2 * (u32)(-(u64)present & 3);
     // As many words as there may be, with those that are not whole.
-    const u32 lines = (u32)((elements / 8 + 2 + LINE - 1) / LINE);
+    const u32 lines = (u32)((elements / WORD + 2 + LINE - 1) / LINE);
     in_turn(shape.update.per_thread, lines, [&](u32 line) {
         for (u32 lane = threadIdx.x; lane < LINE; lane += blockDim.x) {
             const u64 word = (u64)line * LINE + lane;
-            const u64 first = word ? before + 8 * (word - 1) : 0;
-            u64 end = before + 8 * word;
+            const u64 first = word ? before + WORD * (word - 1) : 0;
+            u64 end = before + WORD * word;
             if (end > elements) end = elements;
             if (first >= end) continue;
             const u32 count = (u32)(end - first);
             const u32 value = gathered(job, shape, call, written, first, count);
             u8* const to = present + first / 2;
-            if (count == 8) {
+            if (count == WORD) {
                 *(u32*)to = value;
                 continue;
             }

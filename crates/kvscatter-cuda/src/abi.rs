@@ -294,6 +294,7 @@ mod tests {
         for (name, number) in [
             ("MOST_PER_THREAD", MOST_PER_THREAD),
             ("THREADS", THREADS),
+            ("WORD", WORD),
             ("LINE", LINE),
             ("STARTS_I64", STARTS_I64),
             ("LENGTHS_I64", LENGTHS_I64),
