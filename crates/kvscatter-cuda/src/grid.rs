@@ -7,7 +7,8 @@ use crate::driver::Grid;
 const WARP: u32 = 32;
 
 /// What makes a launch faster or slower, and nothing else. `cargo xtask bench-gpu --choices` times writes with one after
-/// the other changed. What the kernels do not allow is limited to what they do.
+/// the other changed. What the kernels do not allow is limited to what they do: more threads, more vectors and other
+/// launch bounds would be other images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Choices {
@@ -24,7 +25,8 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Two warps for a block of a small write. Half as many blocks as run on a multiprocessor at a time.
+    /// Reasoned, and not measured yet: two warps for a block of a small write; half as many blocks as run on a
+    /// multiprocessor at a time.
     pub const DEFAULT: Self = Self {
         few_jobs: FEW_JOBS as u32,
         most_threads: THREADS,
