@@ -4,6 +4,7 @@ mod python;
 mod step;
 mod steps;
 mod steps_c;
+mod steps_candle;
 mod steps_cuda;
 mod steps_cuda_images;
 mod steps_gpu;
@@ -28,7 +29,7 @@ use crate::step::{Missing, Step};
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
     /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, cuda,
-    /// cuda-images, models, ort, python, python-torch and bench-gpu-check
+    /// cuda-images, candle-cuda, models, ort, python, python-torch and bench-gpu-check
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
@@ -60,6 +61,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// The adapter for candle with its feature `cuda`, on the driver of `cuda`; no CUDA is needed to build it
+    CandleCuda,
     /// Installs kvscatter.h, both libraries and what pkg-config and CMake read
     InstallC {
         /// Where include/, lib/ and share/ are or will be
@@ -157,6 +160,7 @@ fn main() -> ExitCode {
         Task::CudaGpu => one(steps_cuda::cuda_gpu()),
         Task::CudaImages { check: false } => one(steps_cuda_images::cuda_images()),
         Task::CudaImages { check: true } => one(steps_cuda_images::check()),
+        Task::CandleCuda => one(steps_candle::candle_cuda()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
         Task::Ort => one(steps_ort::ort()),

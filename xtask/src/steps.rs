@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{Step, Tool};
-use crate::{steps_c, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_python};
+use crate::{
+    steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_python,
+};
 
 pub(crate) const NIGHTLY: Tool = Tool {
     name: "a nightly toolchain",
@@ -54,7 +56,7 @@ pub(crate) fn all() -> Vec<Step> {
     let torch = [steps_python::torch(), steps_gpu::check()];
     rust.into_iter()
         .chain(steps_c::all())
-        .chain([steps_cuda::cuda(), steps_cuda_images::check()])
+        .chain([steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()])
         .chain(runtime)
         .chain(steps_python::all())
         .chain(torch)
@@ -117,9 +119,14 @@ pub(crate) fn no_std() -> Step {
 }
 
 pub(crate) fn docs() -> Step {
-    let mut doc = cargo("doc --workspace --lib --no-deps --all-features");
-    doc.env("RUSTDOCFLAGS", "-Dwarnings");
-    Step::new("docs", vec![doc])
+    // With all its features candle asks for CUDA: `candle-cuda` makes those.
+    let all = cargo("doc --workspace --exclude kvscatter-candle --lib --no-deps --all-features");
+    let candle = cargo("doc -p kvscatter-candle --lib --no-deps");
+    let commands = [all, candle].map(|mut doc| {
+        doc.env("RUSTDOCFLAGS", "-Dwarnings");
+        doc
+    });
+    Step::new("docs", commands.into())
 }
 
 /// The core alone, as [`kernels()`] builds it: with others its dependencies have more features, and what is built with

@@ -32,14 +32,62 @@ pub enum Error {
         /// Its dimensions.
         rank: usize,
     },
-    /// A tensor on a device that this crate does not write on yet.
-    #[error("{argument} is on {device:?}: kvscatter-candle writes on the CPU only, not on other devices yet")]
+    /// A tensor that is not in the CPU's memory, where this write is made.
+    #[error(
+        "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::Writer, behind the feature \"cuda\""
+    )]
     Device {
         /// Which tensor.
         argument: Argument,
         /// Where it is.
         device: DeviceLocation,
     },
+    /// A cache that is on no CUDA device.
+    #[cfg(feature = "cuda")]
+    #[error("past_cache is on {device:?}, must be on a CUDA device; the CPU has kvscatter_candle::Writer")]
+    NoCuda {
+        /// Where it is.
+        device: DeviceLocation,
+    },
+    /// A tensor that is not where the caches are.
+    #[cfg(feature = "cuda")]
+    #[error("{argument} is on {device:?}, must be on {cache:?}, where the first cache is")]
+    OtherDevice {
+        /// Which tensor.
+        argument: Argument,
+        /// Where it is.
+        device: DeviceLocation,
+        /// Where the caches are.
+        cache: DeviceLocation,
+    },
+    /// A writer of no caches.
+    #[cfg(feature = "cuda")]
+    #[error("no caches: there must be at least 1")]
+    NoCaches,
+    /// Another number of updates than of caches.
+    #[cfg(feature = "cuda")]
+    #[error("{got} updates for {want} caches")]
+    Updates {
+        /// Updates given.
+        got: usize,
+        /// Caches there are.
+        want: usize,
+    },
+    /// Positions or lengths that a device does not read.
+    #[cfg(feature = "cuda")]
+    #[error("{argument} is {} of {rank} dimensions, must be a contiguous list of i64 or i32", .dtype.as_str())]
+    DeviceList {
+        /// Which list.
+        argument: Argument,
+        /// Its type.
+        dtype: DType,
+        /// Its dimensions.
+        rank: usize,
+    },
+    /// The driver, or what has no counterpart on the CPU.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(kvscatter_cuda::Error),
     /// The sequence dimension lies outside the tensor.
     #[error("dim = {dim} is not a dimension of a tensor of rank {rank}")]
     Dim {
@@ -110,6 +158,16 @@ pub enum Error {
     /// What candle says.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+#[cfg(feature = "cuda")]
+impl From<kvscatter_cuda::Error> for Error {
+    fn from(error: kvscatter_cuda::Error) -> Self {
+        match error {
+            kvscatter_cuda::Error::Write(error) => Self::Write(error),
+            error => Self::Cuda(error),
+        }
+    }
 }
 
 impl From<Error> for candle_core::Error {

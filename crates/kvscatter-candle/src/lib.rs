@@ -29,8 +29,11 @@
 //! Tensors lie in the CPU's memory: other devices are refused. Writing in place has no gradient, as in candle itself.
 //! Whoever holds a tensor that shares a cache's storage, such as one that an `append` has returned, sees what is
 //! written there later.
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
+#![deny(unsafe_code)]
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod element;
 mod error;
 mod indices;

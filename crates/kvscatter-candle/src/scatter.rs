@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use candle_core::{CpuStorage, InplaceOp3, Layout};
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::{CpuStorage, CudaStorage, InplaceOp3, Layout};
 use kvscatter::spec::onnx;
-use kvscatter::{ElementType, Mode, NegativeIndex, OutOfRange, Prepared};
+use kvscatter::{Argument, ElementType, Mode, NegativeIndex, OutOfRange, Prepared};
 
 use crate::Error;
 use crate::element::{self, element_of_storage};
@@ -131,6 +132,20 @@ impl InplaceOp3 for TensorScatter {
         let plan = prepared.plan(indices.starts()).map_err(Error::from)?;
         element::write(&plan, cache, update)?;
         Ok(())
+    }
+
+    /// A device cannot say in time that a position does not fit, and an operation has nowhere to say it later.
+    fn cuda_fwd(
+        &self,
+        cache: &mut CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> candle_core::Result<()> {
+        let device = cache.device().location();
+        Err(Error::Device { argument: Argument::PastCache, device }.into())
     }
 }
 

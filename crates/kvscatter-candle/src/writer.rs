@@ -108,10 +108,7 @@ impl Writer {
     pub fn new(scatter: TensorScatter, cache: &Tensor) -> Result<Self, Error> {
         check_device(Argument::PastCache, cache)?;
         element_of(Argument::PastCache, cache.dtype())?;
-        let mut door = cache.clone();
-        for dim in 0..if cache.elem_count() > 0 { cache.rank() } else { 0 } {
-            door = door.narrow(dim, 0, 1)?;
-        }
+        let door = door_of(cache)?;
         Ok(Self { scatter, cache: cache.clone(), door, storage: storage_of(cache), ready: None })
     }
 
@@ -278,12 +275,21 @@ fn check_device(argument: Argument, tensor: &Tensor) -> Result<(), Error> {
     }
 }
 
+/// One element of a tensor, if it has any.
+pub(crate) fn door_of(tensor: &Tensor) -> candle_core::Result<Tensor> {
+    let mut door = tensor.clone();
+    for dim in 0..if tensor.elem_count() > 0 { tensor.rank() } else { 0 } {
+        door = door.narrow(dim, 0, 1)?;
+    }
+    Ok(door)
+}
+
 /// The address of a tensor's storage: views of one tensor have the same.
-fn storage_of(tensor: &Tensor) -> usize {
+pub(crate) fn storage_of(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
     ptr::from_ref(&*storage).addr()
 }
 
-fn overlap(with: Argument, buffer: usize, with_buffer: usize) -> Error {
+pub(crate) fn overlap(with: Argument, buffer: usize, with_buffer: usize) -> Error {
     kvscatter::Error::Overlap { argument: Argument::PastCache, with, buffer, with_buffer }.into()
 }

@@ -67,11 +67,12 @@ int cuDeviceGet(int* device, int ordinal) {
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;
-    static constexpr int MULTIPROCESSORS = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76;
+    static constexpr int MULTIPROCESSORS = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, POOLS = 115;
     switch (attribute) {
     case MULTIPROCESSORS: *value = 132; return SUCCESS;
     case CAPABILITY_MAJOR: *value = capability / 10; return SUCCESS;
     case CAPABILITY_MINOR: *value = capability % 10; return SUCCESS;
+    case POOLS: *value = 1; return SUCCESS;
     default: return INVALID_VALUE;
     }
 }
@@ -118,9 +119,7 @@ int cuCtxCreate_v2(Context** context, unsigned, int device) {
 }
 
 // With everything that was made in it. The next context has the same address.
-int cuCtxDestroy_v2(Context* context) {
-    ENTER(false);
-    if (!driver.contexts.find(context)) return INVALID_CONTEXT;
+static void destroy(Context* context) {
     auto forget = [&](auto& handles) {
         for (auto each = handles.all.begin(); each != handles.all.end();)
             each = each->second->context == context ? handles.all.erase(each) : std::next(each);
@@ -129,9 +128,17 @@ int cuCtxDestroy_v2(Context* context) {
     forget(driver.modules);
     forget(driver.streams);
     driver.default_streams.erase(context);
+    for (auto each = driver.thread_streams.begin(); each != driver.thread_streams.end();)
+        each = each->first.first == context ? driver.thread_streams.erase(each) : std::next(each);
     driver.destroyed = std::move(driver.contexts.all[context]);
     driver.contexts.remove(context);
     if (current == context) current = nullptr;
+}
+
+int cuCtxDestroy_v2(Context* context) {
+    ENTER(false);
+    if (!driver.contexts.find(context)) return INVALID_CONTEXT;
+    destroy(context);
     return SUCCESS;
 }
 
@@ -139,7 +146,20 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;
     if (!driver.primary) driver.primary = driver.contexts.add({++driver.contexts_made, SUCCESS});
+    ++driver.primary_users;
     *context = driver.primary;
+    return SUCCESS;
+}
+
+// Whoever releases it last destroys it.
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    ENTER(false);
+    if (device) return INVALID_DEVICE;
+    if (!driver.primary_users) return INVALID_CONTEXT;
+    if (!--driver.primary_users) {
+        destroy(driver.primary);
+        driver.primary = nullptr;
+    }
     return SUCCESS;
 }
 

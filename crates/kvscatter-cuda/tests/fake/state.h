@@ -125,7 +125,9 @@ struct Driver {
     Handles<Graph> graphs, executables;
     std::map<Address, size_t> memory;
     std::map<Context*, Stream*> default_streams;
+    std::map<std::pair<Context*, std::thread::id>, Stream*> thread_streams;
     Context* primary = nullptr;
+    unsigned primary_users = 0;
 
     bool holds(Address at, size_t bytes) const {
         auto after = memory.upper_bound(at);
@@ -176,9 +178,17 @@ inline int refuse_while_capturing() {
 #define REFUSE_WHILE_CAPTURING() \
     if (int error = refuse_while_capturing()) return error
 
-// 0 and 1 are the default stream, which may not be used while a stream that waits for it captures.
+// 0 and 1 are the default stream, which may not be used while a stream that waits for it captures; 2 is the default
+// stream of a thread.
 inline int find_stream(void* handle, Stream*& found) {
-    if ((size_t)handle > 1) {
+    static constexpr size_t PER_THREAD = 2;
+    if ((size_t)handle == PER_THREAD) {
+        Stream*& stream = driver.thread_streams[{current, std::this_thread::get_id()}];
+        if (!stream) stream = driver.streams.add({current, true});
+        found = stream;
+        return SUCCESS;
+    }
+    if ((size_t)handle > PER_THREAD) {
         found = driver.streams.find(handle);
         return !found || found->context != current ? INVALID_HANDLE : SUCCESS;
     }

@@ -1,0 +1,325 @@
+//! Caches on CUDA devices, written by `kvscatter-cuda` on candle's own stream.
+//!
+//! Positions are tensors on the device too, so that nothing waits: a [`Writer`] hands keys and values, or the caches of
+//! all layers, to the device in one launch, and learns of positions that do not fit when it is [asked](Writer::check).
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use kvscatter_candle::{TensorScatter, cuda::Writer};
+//!
+//! let device = Device::new_cuda(0)?;
+//! let (k, v) = (Tensor::zeros((2, 8, 64, 16), DType::F16, &device)?, Tensor::zeros((2, 8, 64, 16), DType::F16, &device)?);
+//! let mut cache = Writer::new(TensorScatter::new(), &[&k, &v])?;
+//! let positions = Tensor::new(&[5_i64, 63], &device)?;
+//!
+//! // Every step: what the model computes, and where it goes.
+//! let (new_k, new_v) = (k.narrow(2, 0, 1)?.zeros_like()?, v.narrow(2, 0, 1)?.zeros_like()?);
+//! cache.write(&[&new_k, &new_v], &positions)?;
+//!
+//! // Wherever the program waits for the device anyhow.
+//! cache.check()?;
+//! # Ok::<(), kvscatter_candle::Error>(())
+//! ```
+//!
+//! # Bad positions
+//!
+//! A sample whose position, or length, does not fit is left as it is, in all caches; the others are written. The sample
+//! is counted, and [`check`](Writer::check) returns the error that the CPU returns for it. With
+//! [`skip_all`](Writer::skip_all) nothing is written by a launch that has any.
+//!
+//! # Streams and graphs
+//!
+//! A write goes to the stream of the device that the caches were made on, and takes part in the events by which cudarc
+//! orders several streams. It can be captured in a graph like candle's own operations; the first write comes before that,
+//! since it loads the kernels.
+#![expect(unsafe_code, reason = "launches read and write memory by its address")]
+
+mod held;
+mod launch;
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use candle_core::backend::BackendDevice;
+use candle_core::cuda::cudarc::driver::CudaStream;
+use candle_core::layout::LayoutRelation;
+use candle_core::{CudaDevice, DType, Device, DeviceLocation, Layout, Tensor};
+use kvscatter::Argument;
+use kvscatter_cuda::{Cuda, DeviceList, Indices, Status, Stream};
+
+use crate::element::element_of;
+use crate::writer::{door_of, overlap, storage_of};
+use crate::{Error, TensorScatter};
+use held::{Held, Lock, with_all};
+use launch::{Launch, Place, Side, launches};
+
+/// Caches on one device, and what is needed to write them again and again.
+///
+/// The tensors that it was made of keep their memory and are what is written. Caches of one shape and layout, whose
+/// updates are alike in both as well, take one launch together; keys and values usually do.
+#[derive(Debug)]
+pub struct Writer {
+    scatter: TensorScatter,
+    device: CudaDevice,
+    location: DeviceLocation,
+    cuda: Cuda,
+    caches: Vec<Tensor>,
+    places: Vec<Place>,
+    /// One element of each storage that is written: see [`crate::Writer`].
+    doors: Vec<Tensor>,
+    /// Sixteen bytes, for all launches.
+    status: Tensor,
+    skip_all: bool,
+    /// For updates that lie like these.
+    launches: Vec<Launch>,
+    sides: Vec<Side>,
+    /// Of the last write, for [`check`](Writer::check).
+    lists: Vec<(Argument, Tensor)>,
+}
+
+/// Where updates go, as lists that lie on the device. A list of positions converts into it.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'a> {
+    write_indices: &'a Tensor,
+    lengths: Option<&'a Tensor>,
+}
+
+impl<'a> At<'a> {
+    /// The first slot of every sample: `[batch]`, of `i64` or `i32`.
+    #[must_use]
+    pub const fn new(write_indices: &'a Tensor) -> Self {
+        Self { write_indices, lengths: None }
+    }
+
+    /// Only the first so many rows of each sample are written, an extension of ours: `[batch]`, of `i64` or `i32`.
+    #[must_use]
+    pub const fn lengths(self, lengths: &'a Tensor) -> Self {
+        Self { lengths: Some(lengths), ..self }
+    }
+
+    fn lists(&self) -> impl Iterator<Item = (Argument, &'a Tensor)> {
+        let lengths = self.lengths.map(|lengths| (Argument::Lengths, lengths));
+        [(Argument::WriteIndices, self.write_indices)].into_iter().chain(lengths)
+    }
+}
+
+impl<'a> From<&'a Tensor> for At<'a> {
+    fn from(write_indices: &'a Tensor) -> Self {
+        Self::new(write_indices)
+    }
+}
+
+impl Writer {
+    /// Keeps caches to be written. They may be views of one storage if they keep apart.
+    ///
+    /// # Errors
+    /// [`Error::NoCuda`], [`Error::OtherDevice`], [`Error::DType`]; [`kvscatter::Error::Overlap`] if two of them share
+    /// memory; [`Error::Cuda`] without a driver.
+    pub fn new(scatter: TensorScatter, caches: &[&Tensor]) -> Result<Self, Error> {
+        let first = caches.first().ok_or(Error::NoCaches)?;
+        let Device::Cuda(device) = first.device() else {
+            return Err(Error::NoCuda { device: first.device().location() });
+        };
+        let location = device.location();
+        for cache in caches {
+            check_device(Argument::PastCache, cache, location)?;
+            element_of(Argument::PastCache, cache.dtype())?;
+        }
+        let places: Vec<_> = caches.iter().map(|cache| Place::of(cache)).collect();
+        check_apart(caches, &places)?;
+        let cuda = driver()?;
+        let ordinal = device.cuda_stream().context().ordinal();
+        // candle lets go of the context with its last tensor, and the kernels are in it.
+        cuda.set_device(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
+        let status = Tensor::zeros(2, DType::I64, first.device())?;
+        let mut doors = vec![status.clone()];
+        for (index, cache) in caches.iter().enumerate() {
+            if !places.iter().take(index).any(|place| place.storage == storage_of(cache)) {
+                doors.push(door_of(cache)?);
+            }
+        }
+        Ok(Self {
+            scatter,
+            device: device.clone(),
+            location,
+            cuda,
+            caches: caches.iter().copied().cloned().collect(),
+            places,
+            doors,
+            status,
+            skip_all: false,
+            launches: Vec::new(),
+            sides: Vec::new(),
+            lists: Vec::new(),
+        })
+    }
+
+    /// Whether a launch with any bad position writes nothing, instead of leaving out the samples that have one.
+    #[must_use]
+    pub fn skip_all(self, skip_all: bool) -> Self {
+        Self { skip_all, launches: Vec::new(), sides: Vec::new(), ..self }
+    }
+
+    /// The caches.
+    #[must_use]
+    pub fn caches(&self) -> &[Tensor] {
+        &self.caches
+    }
+
+    /// Launches the write of an update into each cache. Nothing waits for it; a position that does not fit is no error
+    /// here, see [`check`](Self::check).
+    ///
+    /// # Errors
+    /// Whatever is wrong with shapes, types, layouts or devices; [`kvscatter::Error::Overlap`] if an update or a list
+    /// shares the storage of a cache; [`Error::DeviceList`]; [`Error::Cuda`]. Nothing has been launched then, but for
+    /// errors of the driver.
+    pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<At<'a>>) -> Result<(), Error> {
+        let at = at.into();
+        let sources = self.accept(updates, at)?;
+        let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
+        let stream = self.device.cuda_stream();
+        let status = Place::of(&self.status);
+        let Self { places, doors, launches, cuda, skip_all, .. } = self;
+        let read = updates.iter().copied().chain(at.lists().map(|(_, list)| list));
+        let locks = doors.iter().map(Lock::Written).chain(read.map(Lock::Read));
+        with_all(locks, &stream, &mut |held| {
+            let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
+            for launch in &mut *launches {
+                launch.prepare(cuda, *skip_all, |cache| {
+                    (held.buffer(&places[cache]), held.buffer(&sources[cache]))
+                })?;
+                launch.check_indices(&indices, status)?;
+            }
+            for launch in &*launches {
+                // SAFETY: candle holds the storages of all tensors in this call, and their sizes are what it says; the
+                // stream is that of the context in which they lie, which is current. cudarc orders this launch behind
+                // what touches them already, by the events whose guards are held here, and what comes later behind it;
+                // memory that is given back meanwhile goes back in the stream's order.
+                unsafe { launch.launch(raw(&stream), &indices, status) }?;
+            }
+            Ok(())
+        })?;
+        self.lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
+        Ok(())
+    }
+
+    /// Waits for the device, and says whether a position or length of the writes since the last [`clear`](Self::clear)
+    /// did not fit.
+    ///
+    /// # Errors
+    /// For the first one that did not the error that the CPU returns: [`Error::Write`]. What belongs to it, such as the
+    /// length of a sample whose position is bad, is read from the lists of the last write; where these do not hold it,
+    /// [`kvscatter_cuda::Error::BadIndices`].
+    pub fn check(&self) -> Result<(), Error> {
+        let stream = self.device.cuda_stream();
+        stream.synchronize().map_err(candle_core::Error::wrap)?;
+        let lists: Vec<_> = self.lists.iter().map(|(argument, list)| (*argument, Place::of(list))).collect();
+        let status = Place::of(&self.status);
+        let read = self.lists.iter().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
+        with_all(read, &stream, &mut |held| {
+            let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
+            let mut vague = Ok(());
+            for launch in &self.launches {
+                // SAFETY: as for a launch; nothing runs that writes to them.
+                match unsafe { launch.check(status, &indices) } {
+                    // It may be another launch's, whose caches have another size.
+                    Err(Error::Cuda(error @ kvscatter_cuda::Error::BadIndices { .. })) => {
+                        vague = Err(error.into())
+                    }
+                    refused => refused?,
+                }
+            }
+            vague
+        })
+    }
+
+    /// Forgets what writes have found, in the stream's order.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`], [`Error::Candle`].
+    pub fn clear(&mut self) -> Result<(), Error> {
+        let (stream, status) = (self.device.cuda_stream(), Place::of(&self.status));
+        with_all([Lock::Written(&self.status)], &stream, &mut |held| {
+            // SAFETY: as for a launch.
+            Ok(unsafe { self.cuda.clear(Status::at(held.address(&status))?, raw(&stream)) }?)
+        })
+    }
+
+    /// Holds a call against the caches, and makes launches for updates that lie as these do. Returns where they are.
+    fn accept(&mut self, updates: &[&Tensor], at: At<'_>) -> Result<Vec<Place>, Error> {
+        let (got, want) = (updates.len(), self.caches.len());
+        if got != want {
+            return Err(Error::Updates { got, want });
+        }
+        let lists = at.lists().map(|(argument, list)| (argument, 0, list));
+        let updates = updates.iter().enumerate().map(|(index, update)| (Argument::Update, index, *update));
+        for (argument, index, tensor) in updates.clone().chain(lists) {
+            check_device(argument, tensor, self.location)?;
+            let storage = storage_of(tensor);
+            if let Some(cache) = self.places.iter().position(|place| place.storage == storage) {
+                return Err(overlap(argument, cache, index));
+            }
+        }
+        for (argument, list) in at.lists() {
+            let (dtype, rank) = (list.dtype(), list.rank());
+            if rank != 1 || !list.is_contiguous() || !matches!(dtype, DType::I64 | DType::I32) {
+                return Err(Error::DeviceList { argument, dtype, rank });
+            }
+        }
+        let sources: Vec<_> = updates.map(|(_, _, update)| Place::of(update)).collect();
+        let alike = |(source, known): (&Place, &Side)| source.side == *known;
+        if self.sides.len() != sources.len() || !sources.iter().zip(&self.sides).all(alike) {
+            self.launches = launches(&self.scatter, &self.places, &sources)?;
+            self.sides = sources.iter().map(|source| source.side.clone()).collect();
+        }
+        Ok(sources)
+    }
+}
+
+/// The process's one driver, whose kernels all writers share.
+fn driver() -> Result<Cuda, Error> {
+    static DRIVER: OnceLock<Cuda> = OnceLock::new();
+    match DRIVER.get() {
+        Some(driver) => Ok(driver.clone()),
+        None => Ok(DRIVER
+            .get_or_init({
+                let driver = Cuda::new()?;
+                || driver
+            })
+            .clone()),
+    }
+}
+
+fn check_device(argument: Argument, tensor: &Tensor, cache: DeviceLocation) -> Result<(), Error> {
+    let device = tensor.device().location();
+    if device == cache { Ok(()) } else { Err(Error::OtherDevice { argument, device, cache }) }
+}
+
+/// No two caches share memory.
+fn check_apart(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
+    for (index, (cache, place)) in caches.iter().zip(places).enumerate() {
+        for (other, (earlier, earlier_place)) in caches.iter().zip(places).take(index).enumerate() {
+            let meet = || Layout::relation(earlier.layout(), cache.layout()) != LayoutRelation::Disjoint;
+            if place.storage == earlier_place.storage && meet() {
+                return Err(overlap(Argument::PastCache, other, index));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn indices(lists: &[(Argument, Place)], held: &Held) -> Indices {
+    lists.iter().fold(Indices::zero(), |indices, (argument, place)| {
+        let (address, len) = (held.address(place), place.elements());
+        let list = if place.side.dtype == DType::I64 {
+            DeviceList::i64(address, len)
+        } else {
+            DeviceList::i32(address, len)
+        };
+        if *argument == Argument::Lengths { indices.lengths(list) } else { Indices::new(list) }
+    })
+}
+
+fn raw(stream: &CudaStream) -> Stream {
+    Stream::new(stream.cu_stream().cast::<c_void>())
+}

@@ -1,0 +1,145 @@
+//! Candle's storages, held while their addresses are used.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use candle_core::cuda::CudaStorageSlice;
+use candle_core::cuda::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
+use kvscatter_cuda::DeviceBuffer;
+
+use super::launch::Place;
+use crate::Error;
+use crate::writer::storage_of;
+
+/// What is done with a tensor's storage.
+#[derive(Clone, Copy)]
+pub(super) enum Lock<'a> {
+    Read(&'a Tensor),
+    Written(&'a Tensor),
+}
+
+/// Where the storages of a call lie.
+#[derive(Default)]
+pub(super) struct Held {
+    storages: BTreeMap<usize, DeviceBuffer>,
+}
+
+impl Held {
+    /// From a tensor's first element on.
+    pub(super) fn buffer(&self, place: &Place) -> DeviceBuffer {
+        let storage = self.storages.get(&place.storage);
+        let DeviceBuffer { address, bytes } = storage.copied().unwrap_or(DeviceBuffer::new(0, 0));
+        DeviceBuffer::new(address.saturating_add(place.begin as u64), bytes.saturating_sub(place.begin))
+    }
+
+    pub(super) fn address(&self, place: &Place) -> u64 {
+        self.buffer(place).address
+    }
+}
+
+/// Locks storages in the order of their addresses, as candle does, so that no two threads wait for each other; makes the
+/// stream wait for what others do with them; and calls `then` while all of them are held.
+pub(super) fn with_all<'a>(
+    locks: impl IntoIterator<Item = Lock<'a>>,
+    stream: &CudaStream,
+    then: &mut dyn FnMut(&Held) -> Result<(), Error>,
+) -> Result<(), Error> {
+    // Tensors may be views of one storage, which is locked once.
+    let distinct = locks.into_iter().map(|lock| {
+        let (Lock::Read(tensor) | Lock::Written(tensor)) = lock;
+        (storage_of(tensor), lock)
+    });
+    let distinct: Vec<_> = distinct.collect::<BTreeMap<_, _>>().into_iter().collect();
+    let mut outcome = Ok(());
+    let mut then = |held: &Held| outcome = then(held);
+    let level = Level { rest: &distinct, stream, held: &RefCell::default(), then: &RefCell::new(&mut then) };
+    level.descend()?;
+    outcome
+}
+
+/// The storages that are not locked yet.
+struct Level<'a> {
+    rest: &'a [(usize, Lock<'a>)],
+    stream: &'a CudaStream,
+    held: &'a RefCell<Held>,
+    then: &'a RefCell<&'a mut dyn FnMut(&Held)>,
+}
+
+impl Level<'_> {
+    /// Locks the next one, and all behind it.
+    fn descend(&self) -> candle_core::Result<()> {
+        match self.rest.first() {
+            None => {
+                self.stream.context().bind_to_thread().map_err(candle_core::Error::wrap)?;
+                (self.then.borrow_mut())(&self.held.borrow());
+                Ok(())
+            }
+            Some((_, Lock::Written(tensor))) => tensor.inplace_op1(self),
+            Some((_, Lock::Read(tensor))) => match &*tensor.storage_and_layout().0 {
+                Storage::Cuda(storage) => {
+                    let (buffer, _until_launched) = to_read(storage, self.stream);
+                    self.next(buffer)
+                }
+                _ => candle_core::bail!("a tensor has left its device"),
+            },
+        }
+    }
+
+    fn next(&self, buffer: DeviceBuffer) -> candle_core::Result<()> {
+        let Some(((storage, _), rest)) = self.rest.split_first() else { return Ok(()) };
+        self.held.borrow_mut().storages.insert(*storage, buffer);
+        Level { rest, ..*self }.descend()
+    }
+}
+
+impl InplaceOp1 for Level<'_> {
+    fn name(&self) -> &'static str {
+        "tensor-scatter"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        candle_core::bail!("a tensor has left its device")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        let (buffer, _until_launched) = to_write(storage, self.stream);
+        self.next(buffer)
+    }
+}
+
+/// Does the same with a slice of whichever type.
+macro_rules! with_slice {
+    ($storage:expr, $slice:ident => $result:expr) => {{
+        use CudaStorageSlice as S;
+        match $storage {
+            S::U8($slice) | S::F6E2M3($slice) | S::F6E3M2($slice) | S::F4($slice) | S::F8E8M0($slice) => {
+                $result
+            }
+            S::U32($slice) => $result,
+            S::I16($slice) => $result,
+            S::I32($slice) => $result,
+            S::I64($slice) => $result,
+            S::BF16($slice) => $result,
+            S::F16($slice) => $result,
+            S::F32($slice) => $result,
+            S::F64($slice) => $result,
+            S::F8E4M3($slice) => $result,
+        }
+    }};
+}
+
+fn to_read<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> (DeviceBuffer, SyncOnDrop<'a>) {
+    with_slice!(&storage.slice, slice => {
+        let (address, until_launched) = slice.device_ptr(stream);
+        (DeviceBuffer::new(address, slice.num_bytes()), until_launched)
+    })
+}
+
+fn to_write<'a>(storage: &'a mut CudaStorage, stream: &'a CudaStream) -> (DeviceBuffer, SyncOnDrop<'a>) {
+    with_slice!(&mut storage.slice, slice => {
+        let bytes = slice.num_bytes();
+        let (address, until_launched) = slice.device_ptr_mut(stream);
+        (DeviceBuffer::new(address, bytes), until_launched)
+    })
+}

@@ -1,0 +1,141 @@
+//! What is launched together: caches of one layout, with updates of one.
+
+use candle_core::{DType, Layout, Tensor};
+use kvscatter::Prepared;
+use kvscatter_cuda::{Cuda, DeviceBuffer, Indices, Pair, Status, Stream, Write};
+
+use crate::element::element_of_both;
+use crate::scatter::Sides;
+use crate::writer::storage_of;
+use crate::{Error, TensorScatter};
+
+/// A tensor: where its first element is, and how the others lie behind it.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) storage: usize,
+    /// Bytes in front of its first element.
+    pub(super) begin: usize,
+    pub(super) side: Side,
+}
+
+/// What of a tensor decides how it is written, wherever it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Side {
+    pub(super) dtype: DType,
+    layout: Layout,
+}
+
+impl Place {
+    pub(super) fn of(tensor: &Tensor) -> Self {
+        let (dtype, layout) = (tensor.dtype(), tensor.layout());
+        let begin = layout.start_offset().saturating_mul(dtype.size_in_bytes());
+        let layout = Layout::new(layout.shape().clone(), strides(layout), 0);
+        Self { storage: storage_of(tensor), begin, side: Side { dtype, layout } }
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.side.layout.shape().elem_count()
+    }
+}
+
+/// A stride along a dimension of 1 moves nothing, and is another one in a transposed projection than in what rotary
+/// embedding makes of it: both are taken to be dense there.
+fn strides(layout: &Layout) -> Vec<usize> {
+    let mut behind = 1_usize;
+    let sizes = layout.dims().iter().zip(layout.stride()).rev();
+    let strides = sizes.map(|(&size, &stride)| {
+        let dense = behind;
+        behind = behind.saturating_mul(size);
+        if size == 1 { dense } else { stride }
+    });
+    let mut strides: Vec<_> = strides.collect();
+    strides.reverse();
+    strides
+}
+
+/// Caches that one launch writes.
+#[derive(Debug)]
+pub(super) struct Launch {
+    sides: [Side; 2],
+    /// Their places in the call.
+    members: Vec<usize>,
+    prepared: Prepared,
+    /// For tensors at these addresses.
+    ready: Option<(Vec<Pair>, Write)>,
+}
+
+/// As few launches as caches and updates allow.
+pub(super) fn launches(
+    scatter: &TensorScatter,
+    caches: &[Place],
+    updates: &[Place],
+) -> Result<Vec<Launch>, Error> {
+    let mut launches: Vec<Launch> = Vec::new();
+    for (index, (cache, update)) in caches.iter().zip(updates).enumerate() {
+        let sides = [&cache.side, &update.side];
+        match launches.iter_mut().find(|launch| launch.sides.each_ref() == sides) {
+            Some(launch) => launch.members.push(index),
+            None => launches.push(Launch::new(scatter, sides, index)?),
+        }
+    }
+    Ok(launches)
+}
+
+impl Launch {
+    fn new(scatter: &TensorScatter, sides: [&Side; 2], index: usize) -> Result<Self, Error> {
+        let [cache, update] = sides;
+        let element = element_of_both(cache.dtype, update.dtype)?;
+        let prepared =
+            scatter.prepare(&Sides { element, cache: &cache.layout, update: &update.layout, rows: None })?;
+        Ok(Self { sides: sides.map(Clone::clone), members: vec![index], prepared, ready: None })
+    }
+
+    /// Makes it ready for the addresses that its tensors have in this call.
+    pub(super) fn prepare(
+        &mut self,
+        cuda: &Cuda,
+        skip_all: bool,
+        place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
+    ) -> Result<(), Error> {
+        let pairs = self.members.iter().map(|&member| place(member));
+        let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
+        if self.ready.as_ref().is_none_or(|(known, _)| *known != pairs) {
+            let write = cuda.prepare(self.prepared.geometry(), &pairs)?.skip_all(skip_all);
+            self.ready = Some((pairs, write));
+        }
+        Ok(())
+    }
+
+    /// What a launch finds wrong with lists before it is made.
+    pub(super) fn check_indices(&self, indices: &Indices, status: Status) -> Result<(), Error> {
+        if let Some((_, write)) = &self.ready {
+            write.check_indices(indices, Some(status))?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Write::launch`].
+    pub(super) unsafe fn launch(
+        &self,
+        stream: Stream,
+        indices: &Indices,
+        status: Status,
+    ) -> Result<(), Error> {
+        match &self.ready {
+            // SAFETY: the caller's.
+            Some((_, write)) => Ok(unsafe { write.launch(stream, indices, Some(status)) }?),
+            None => Ok(()),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Write::check`].
+    pub(super) unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
+        match &self.ready {
+            // SAFETY: the caller's.
+            Some((_, write)) => Ok(unsafe { write.check(status, indices) }?),
+            None => Ok(()),
+        }
+    }
+}

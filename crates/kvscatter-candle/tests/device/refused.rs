@@ -1,0 +1,132 @@
+//! What is refused before anything is launched.
+
+use candle_core::{DType, Device, DeviceLocation, Tensor};
+use kvscatter::Argument;
+use kvscatter_candle::cuda::{At, Writer};
+use kvscatter_candle::{Error, TensorScatter, positions};
+
+use crate::driver::{caches, calls, device, list, row, writer};
+
+const CUDA: DeviceLocation = DeviceLocation::Cuda { gpu_id: 0 };
+
+#[test]
+fn caches_that_are_not_on_one_cuda_device() {
+    let (device, here) = (device(), caches(&Device::Cpu));
+    let there = caches(&device);
+    let made = |caches: &[&Tensor]| Writer::new(TensorScatter::new(), caches).unwrap_err();
+    assert!(matches!(made(&[]), Error::NoCaches));
+    assert!(matches!(made(&[&here[0], &there[0]]), Error::NoCuda { device: DeviceLocation::Cpu }));
+    let mixed = made(&[&there[0], &here[0]]);
+    assert!(matches!(
+        mixed,
+        Error::OtherDevice { argument: Argument::PastCache, device: DeviceLocation::Cpu, cache: CUDA }
+    ));
+}
+
+#[test]
+fn caches_that_meet() {
+    let [cache, _] = caches(&device());
+    let views = [(0, 3), (2, 2)].map(|(start, len)| cache.narrow(2, start, len).unwrap());
+    let error = Writer::new(TensorScatter::new(), &views.each_ref()).unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Write(kvscatter::Error::Overlap {
+            argument: Argument::PastCache,
+            with: Argument::PastCache,
+            buffer: 0,
+            with_buffer: 1
+        })
+    ));
+    let apart = [0, 1].map(|sample| cache.narrow(0, sample, 1).unwrap());
+    Writer::new(TensorScatter::new(), &apart.each_ref()).unwrap();
+}
+
+#[test]
+fn updates_and_lists_that_do_not_belong_there() {
+    use kvscatter::Error as Core;
+    let device = device();
+    let caches = caches(&device);
+    let mut writer = writer(&caches);
+    let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));
+    let before = calls(&["cuLaunchKernel"]);
+    let mut refused = |updates: &[&Tensor], at: At<'_>| writer.write(updates, at).unwrap_err();
+
+    assert!(matches!(refused(&[&update], At::new(&starts)), Error::Updates { got: 1, want: 2 }));
+    let here = row(&Device::Cpu, 1.);
+    assert!(matches!(
+        refused(&[&update, &here], At::new(&starts)),
+        Error::OtherDevice { argument: Argument::Update, device: DeviceLocation::Cpu, cache: CUDA }
+    ));
+    assert!(matches!(
+        refused(&[&update, &update], At::new(&list(&Device::Cpu, &[0, 1]))),
+        Error::OtherDevice { argument: Argument::WriteIndices, .. }
+    ));
+    let own = caches[1].narrow(2, 0, 1).unwrap();
+    assert!(matches!(
+        refused(&[&own, &update], At::new(&starts)),
+        Error::Write(Core::Overlap { with: Argument::Update, buffer: 1, with_buffer: 0, .. })
+    ));
+    let half =
+        update.to_device(&Device::Cpu).unwrap().to_dtype(DType::F16).unwrap().to_device(&device).unwrap();
+    assert!(matches!(
+        refused(&[&update, &half], At::new(&starts)),
+        Error::Write(Core::ElementTypeMismatch { .. })
+    ));
+    assert!(matches!(
+        refused(&[&update, &caches_row_of_three(&device)], At::new(&starts)),
+        Error::Write(Core::DimensionMismatch { .. })
+    ));
+    assert!(matches!(
+        refused(&[&update, &update], At::new(&list(&device, &[0, 1, 2]))),
+        Error::Write(Core::Count { argument: Argument::WriteIndices, got: 3, want: 2 })
+    ));
+    assert!(matches!(
+        refused(&[&update, &update], At::new(&starts).lengths(&list(&device, &[1]))),
+        Error::Write(Core::Count { argument: Argument::Lengths, got: 1, want: 2 })
+    ));
+    assert_eq!(calls(&["cuLaunchKernel"]), before);
+    writer.write(&[&update, &update], &starts).unwrap();
+    writer.check().unwrap();
+}
+
+fn caches_row_of_three(device: &Device) -> Tensor {
+    Tensor::zeros((2, 1, 1, 3), DType::F32, device).unwrap()
+}
+
+#[test]
+fn lists_that_a_device_does_not_read() {
+    let device = device();
+    let mut writer = writer(&caches(&device));
+    let update = row(&device, 1.);
+    let unsigned = Tensor::new(&[0_u32, 1], &device).unwrap();
+    let square = Tensor::new(&[[0_i64, 1]], &device).unwrap();
+    let strided =
+        Tensor::new(&[[0_i64, 9], [1, 9]], &device).unwrap().narrow(1, 0, 1).unwrap().squeeze(1).unwrap();
+    for (numbers, expected) in
+        [(&unsigned, (DType::U32, 1)), (&square, (DType::I64, 2)), (&strided, (DType::I64, 1))]
+    {
+        match writer.write(&[&update, &update], numbers).unwrap_err() {
+            Error::DeviceList { argument: Argument::WriteIndices, dtype, rank } => {
+                assert_eq!((dtype, rank), expected);
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let starts = list(&device, &[0, 1]);
+    assert!(matches!(
+        writer.write(&[&update, &update], At::new(&starts).lengths(&unsigned)),
+        Err(Error::DeviceList { argument: Argument::Lengths, .. })
+    ));
+}
+
+#[test]
+fn what_is_for_the_cpu_says_so() {
+    let device = device();
+    let [cache, _] = caches(&device);
+    let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));
+    let error = kvscatter_candle::Writer::new(TensorScatter::new(), &cache).unwrap_err();
+    assert!(matches!(error, Error::Device { argument: Argument::PastCache, device: CUDA }));
+    assert!(matches!(positions(&starts), Err(Error::Device { argument: Argument::WriteIndices, .. })));
+    let error = cache.inplace_op3(&update, &starts, &TensorScatter::new()).unwrap_err();
+    assert!(error.to_string().contains("cuda::Writer"), "{error}");
+}

@@ -1,0 +1,133 @@
+//! Streams, graphs and threads.
+
+use std::thread;
+
+use candle_core::cuda::cudarc::driver::sys;
+use candle_core::{Device, Tensor};
+use kvscatter_candle::cuda::Writer;
+
+use crate::driver::{caches, device, list, row, slots, writer};
+
+fn own_stream() -> Device {
+    Device::new_cuda_with_stream(0).unwrap()
+}
+
+#[test]
+fn a_write_waits_for_another_stream_to_make_the_update_and_that_stream_for_the_write() {
+    let (ours, others) = (own_stream(), own_stream());
+    let caches = caches(&ours);
+    let mut writer = writer(&caches);
+    let update = row(&others, 1.);
+    let positions = list(&others, &[0, 1]);
+    writer.write(&[&update, &update], &positions).unwrap();
+    // Nothing has run so far. The other stream, run first, must not reach what comes behind the write.
+    overwrite(&update, &row(&Device::Cpu, 7.));
+    others.synchronize().unwrap();
+    assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);
+    assert_eq!(slots(&update), [7., 7.]);
+}
+
+/// Copies onto a tensor, on its own stream.
+fn overwrite(tensor: &Tensor, with: &Tensor) {
+    struct Copy(Vec<f32>);
+    impl candle_core::InplaceOp1 for Copy {
+        fn name(&self) -> &'static str {
+            "copy"
+        }
+        fn cpu_fwd(
+            &self,
+            _: &mut candle_core::CpuStorage,
+            _: &candle_core::Layout,
+        ) -> candle_core::Result<()> {
+            unreachable!()
+        }
+        fn cuda_fwd(
+            &self,
+            storage: &mut candle_core::CudaStorage,
+            _: &candle_core::Layout,
+        ) -> candle_core::Result<()> {
+            let device = storage.device.clone();
+            device.memcpy_htod(&self.0, storage.as_cuda_slice_mut::<f32>()?)
+        }
+    }
+    tensor.inplace_op1(&Copy(with.flatten_all().unwrap().to_vec1().unwrap())).unwrap();
+}
+
+#[test]
+fn a_graph_replays_a_write_with_positions_that_change() {
+    let device = own_stream();
+    // SAFETY: one stream.
+    unsafe { device.as_cuda_device().unwrap().disable_event_tracking() };
+    let caches = caches(&device);
+    let mut writer = writer(&caches);
+    let (update, positions) = (row(&device, 1.), list(&device, &[0, 0]));
+    writer.write(&[&update, &update], &positions).unwrap();
+    device.synchronize().unwrap();
+    let stream = device.as_cuda_device().unwrap().cuda_stream();
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    writer.write(&[&update, &update], &positions).unwrap();
+    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let graph = stream.end_capture(flags).unwrap().unwrap();
+    for (starts, value) in [([1, 2], 2.), ([3, 4], 3.)] {
+        overwrite_list(&positions, &starts);
+        overwrite(&update, &row(&Device::Cpu, value));
+        graph.launch().unwrap();
+    }
+    device.synchronize().unwrap();
+    assert_eq!(slots(&caches[0]), [1., 2., 0., 3., 1., 0., 2., 0.]);
+    assert!(writer.check().is_err());
+}
+
+fn overwrite_list(list: &Tensor, with: &[i64]) {
+    struct Copy<'a>(&'a [i64]);
+    impl candle_core::InplaceOp1 for Copy<'_> {
+        fn name(&self) -> &'static str {
+            "copy"
+        }
+        fn cpu_fwd(
+            &self,
+            _: &mut candle_core::CpuStorage,
+            _: &candle_core::Layout,
+        ) -> candle_core::Result<()> {
+            unreachable!()
+        }
+        fn cuda_fwd(
+            &self,
+            storage: &mut candle_core::CudaStorage,
+            _: &candle_core::Layout,
+        ) -> candle_core::Result<()> {
+            let device = storage.device.clone();
+            device.memcpy_htod(self.0, storage.as_cuda_slice_mut::<i64>()?)
+        }
+    }
+    list.inplace_op1(&Copy(with)).unwrap();
+}
+
+#[test]
+fn a_writer_moves_to_another_thread() {
+    let device = device();
+    let caches = caches(&device);
+    let mut writer: Writer = writer(&caches);
+    let (update, positions) = (row(&device, 1.), list(&device, &[0, 1]));
+    device.synchronize().unwrap();
+    thread::spawn(move || {
+        writer.write(&[&update, &update], &positions).unwrap();
+        writer.check().unwrap();
+    })
+    .join()
+    .unwrap();
+    assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);
+}
+
+#[test]
+fn devices_may_come_and_go() {
+    for _ in 0..3 {
+        let device = device();
+        let caches = caches(&device);
+        let mut writer = writer(&caches);
+        let update = row(&device, 1.);
+        writer.write(&[&update, &update], &list(&device, &[0, 1])).unwrap();
+        writer.check().unwrap();
+        assert_eq!(slots(&caches[1]), [1., 0., 0., 0., 0., 1., 0., 0.]);
+    }
+}

@@ -1,0 +1,129 @@
+// The driver of kvscatter-cuda's tests, with what cudarc calls on candle's behalf as well, and as much of cuBLAS and
+// cuRAND as making a device takes. candle's own kernels are not there: none may be launched.
+
+#include "../../../kvscatter-cuda/tests/fake/driver.cpp"
+
+// A place in the order of a stream.
+struct Event {
+    Stream* stream = nullptr;
+    std::shared_ptr<bool> is_reached;
+};
+static Handles<Event>& events = *new Handles<Event>;
+
+extern "C" {
+
+// ---- Memory in a stream's order. ----
+
+int cuMemAllocAsync(Address* at, size_t bytes, void* stream) {
+    {
+        ENTER();
+        Stream* found;
+        if (int error = find_stream(stream, found)) return error;
+    }
+    return cuMemAlloc_v2(at, bytes);
+}
+
+int cuMemFreeAsync(Address at, void* stream) {
+    ENTER();
+    if (!driver.holds(at, 0)) return INVALID_VALUE;
+    return enqueue(stream, [=] { return cuMemFree_v2(at); });
+}
+
+// Memory of the host is not locked in these tests: it is copied before this returns.
+int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
+    ENTER();
+    if (!driver.holds(to, bytes)) return INVALID_VALUE;
+    std::string staged((const char*)from, bytes);
+    return enqueue(stream, [=] { return copied((void*)to, staged.data(), bytes); });
+}
+
+int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
+    if (int error = cuStreamSynchronize(stream)) return error;
+    ENTER();
+    return driver.holds(from, bytes) ? copied(to, (const void*)from, bytes) : INVALID_VALUE;
+}
+
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* stream) {
+    ENTER();
+    if (!driver.holds(to, bytes) || !driver.holds(from, bytes)) return INVALID_VALUE;
+    return enqueue(stream, [=] { return copied((void*)to, (const void*)from, bytes); });
+}
+
+// ---- Events. ----
+
+int cuEventCreate(Event** event, unsigned) {
+    ENTER();
+    *event = events.add({});
+    return SUCCESS;
+}
+
+int cuEventDestroy_v2(Event* event) {
+    ENTER();
+    return events.remove(event) ? SUCCESS : INVALID_HANDLE;
+}
+
+int cuEventRecord(Event* event, void* handle) {
+    ENTER();
+    Stream* stream;
+    if (!events.find(event)) return INVALID_HANDLE;
+    if (int error = find_stream(handle, stream)) return error;
+    auto is_reached = std::make_shared<bool>(false);
+    *event = {stream, is_reached};
+    return enqueue(handle, [=] {
+        *is_reached = true;
+        return SUCCESS;
+    });
+}
+
+// Does what the other stream has to do up to the event.
+static int reach(Event event) {
+    while (!*event.is_reached) {
+        std::function<int()> next;
+        {
+            std::lock_guard<std::mutex> lock(driver.mutex);
+            if (!driver.streams.find(event.stream) || event.stream->pending.empty()) return ILLEGAL_STATE;
+            next = std::move(event.stream->pending.front());
+            event.stream->pending.erase(event.stream->pending.begin());
+        }
+        if (int error = next()) return error;
+    }
+    return SUCCESS;
+}
+
+int cuStreamWaitEvent(void* stream, Event* event, unsigned) {
+    ENTER();
+    if (!events.find(event)) return INVALID_HANDLE;
+    if (!event->is_reached) return SUCCESS; // It has never been recorded.
+    const Event meant = *event;
+    return enqueue(stream, [=] { return reach(meant); });
+}
+
+int cuStreamIsCapturing(void* handle, int* status) {
+    ENTER();
+    Stream* stream;
+    if (int error = find_stream(handle, stream)) return error;
+    *status = stream->capture;
+    return SUCCESS;
+}
+
+// ---- Libraries that a device holds handles of. ----
+
+static int some_library;
+int cublasCreate_v2(void** handle) { return *handle = &some_library, SUCCESS; }
+int cublasSetStream_v2(void*, void*) { return SUCCESS; }
+int cublasDestroy_v2(void*) { return SUCCESS; }
+int curandCreateGenerator(void** generator, int) { return *generator = &some_library, SUCCESS; }
+int curandSetPseudoRandomGeneratorSeed(void*, unsigned long long) { return SUCCESS; }
+int curandSetStream(void*, void*) { return SUCCESS; }
+int curandDestroyGenerator(void*) { return SUCCESS; }
+
+// What candle's code links and these tests do not get to.
+#define REFUSED(FUNCTION) \
+    int FUNCTION(...) { return INVALID_VALUE; }
+REFUSED(cuMemcpyPeerAsync)
+REFUSED(cuModuleLoad)
+REFUSED(cublasGemmStridedBatchedEx)
+REFUSED(cublasDgemmStridedBatched)
+REFUSED(curandGenerateUniform)
+REFUSED(curandGenerateUniformDouble)
+}

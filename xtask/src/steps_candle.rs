@@ -1,0 +1,49 @@
+//! The adapter for candle on CUDA devices, without CUDA.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::step::Step;
+use crate::steps::{cargo, target_dir};
+use crate::steps_c::GXX;
+
+const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
+
+/// Its feature `cuda`: candle's own kernels are left out by a compiler that makes none, and the driver is that of the
+/// tests of `cuda`, with what candle calls as well. A build folder of its own, since everything above candle differs.
+pub(crate) fn candle_cuda() -> Step {
+    let mut make = Command::new("sh");
+    make.arg(MAKE).arg(toolkit());
+    let mut clippy = with_toolkit("clippy");
+    clippy.args(["--all-targets", "--", "-Dwarnings"]);
+    let mut doc = with_toolkit("doc");
+    doc.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings");
+    Step::new("candle-cuda", vec![make, clippy, with_toolkit("test"), doc]).needs(&[GXX])
+}
+
+fn with_toolkit(command: &str) -> Command {
+    let mut command = cargo(&format!("{command} -p kvscatter-candle --features cuda --target-dir"));
+    command.arg(folder().join("target"));
+    // cudarc asks whichever nvcc comes first; no candle kernel is made for the capability.
+    command.env("PATH", before("PATH", "bin")).env("CUDA_PATH", toolkit()).env("CUDA_COMPUTE_CAP", "80");
+    command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", "lib"));
+    command
+}
+
+/// The stand-in's folder, in front of what the variable holds.
+fn before(variable: &str, name: &str) -> OsString {
+    let own = toolkit().join(name);
+    let theirs = env::var_os(variable).unwrap_or_default();
+    let folders = [own.clone()].into_iter().chain(env::split_paths(&theirs));
+    env::join_paths(folders).unwrap_or(own.into())
+}
+
+fn toolkit() -> PathBuf {
+    folder().join("toolkit")
+}
+
+fn folder() -> PathBuf {
+    target_dir().join("candle-cuda")
+}
