@@ -1,6 +1,5 @@
 //! What the tests' driver counts.
 
-use std::env;
 use std::ffi::{CString, c_char, c_uint};
 
 use candle_core::{DType, Device, Tensor};
@@ -36,16 +35,13 @@ pub(crate) fn slots(cache: &Tensor) -> Vec<f32> {
     cache.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().step_by(2).collect()
 }
 
-/// How often this thread has called functions of the driver; `None` with a driver that does not count.
+/// How often this thread has called functions of the driver; `None` with NVIDIA's, which does not count.
 pub(crate) fn calls(functions: &[&str]) -> Option<u32> {
-    if env::var_os("KVSCATTER_GPU").is_some() {
-        return None;
-    }
     // SAFETY: the driver of this process, which is loaded already.
     let driver = unsafe { Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: `fake_calls` of `driver.cpp`.
     let count =
-        unsafe { driver.get::<unsafe extern "C" fn(*const c_char) -> c_uint>(b"fake_calls\0") }.unwrap();
+        unsafe { driver.get::<unsafe extern "C" fn(*const c_char) -> c_uint>(b"fake_calls\0") }.ok()?;
     let calls = functions.iter().map(|function| {
         let function = CString::new(*function).unwrap();
         // SAFETY: it reads a name that ends with a zero.

@@ -1,4 +1,4 @@
-//! The writer on a device: the tests' own driver, or a GPU where `KVSCATTER_GPU` is set.
+//! The writer on a device, which is whatever `libcuda.so.1` has: the tests' own driver, or NVIDIA's.
 #![cfg(test)]
 
 #[path = "../common/mod.rs"]

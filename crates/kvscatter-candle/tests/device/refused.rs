@@ -5,7 +5,7 @@ use kvscatter::Argument;
 use kvscatter_candle::cuda::{At, Writer};
 use kvscatter_candle::{Error, TensorScatter, positions};
 
-use crate::driver::{caches, calls, device, list, row, writer};
+use crate::driver::{caches, calls, device, list, row, slots, writer};
 
 const CUDA: DeviceLocation = DeviceLocation::Cuda { gpu_id: 0 };
 
@@ -91,6 +91,18 @@ fn updates_and_lists_that_do_not_belong_there() {
 
 fn caches_row_of_three(device: &Device) -> Tensor {
     Tensor::zeros((2, 1, 1, 3), DType::F32, device).unwrap()
+}
+
+#[test]
+fn lists_that_do_not_fit_the_last_of_several_launches_stop_the_first() {
+    let device = device();
+    let [two, _] = caches(&device);
+    let three = Tensor::zeros((3, 1, 4, 2), DType::F32, &device).unwrap();
+    let mut writer = writer(&[two.clone(), three]);
+    let updates = [row(&device, 1.), Tensor::zeros((3, 1, 1, 2), DType::F32, &device).unwrap()];
+    let error = writer.write(&updates.each_ref(), &list(&device, &[0, 1])).unwrap_err();
+    assert!(matches!(error, Error::Write(kvscatter::Error::Count { got: 2, want: 3, .. })));
+    assert_eq!(slots(&two), [0.; 8]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Positions that do not fit.
 
-use candle_core::Device;
+use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::cuda::At;
 use kvscatter_candle::{Error, TensorScatter};
 
@@ -71,6 +71,22 @@ fn lengths_that_do_not_fit() {
         assert_eq!(write_error(writer.check()), on_the_cpu(&[1, 4], Some(&lengths)));
         writer.clear().unwrap();
     }
+}
+
+#[test]
+fn the_length_of_a_sample_that_does_not_fit_is_in_its_error() {
+    let device = device();
+    let rows = |device: &Device| Tensor::zeros((2, 1, 2, 2), DType::F32, device).unwrap();
+    let [cache, other] = caches(&device);
+    let (mut writer, update) = (writer(&[cache, other]), rows(&device));
+    let (starts, lengths) = ([4, 0], [1, 2]);
+    let lists = [starts, lengths].map(|numbers| list(&device, &numbers));
+    writer.write(&[&update, &update], At::new(&lists[0]).lengths(&lists[1])).unwrap();
+    let [here, _] = caches(&Device::Cpu);
+    let at = kvscatter_candle::At::new(&starts).lengths(&lengths);
+    let expected =
+        kvscatter_candle::Writer::new(TensorScatter::new(), &here).unwrap().write(&rows(&Device::Cpu), at);
+    assert_eq!(write_error(writer.check()), write_error(expected.map(drop)));
 }
 
 #[test]
