@@ -5,9 +5,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::step::Step;
+use crate::step::{Step, Tool};
 use crate::steps::{cargo, target_dir};
 use crate::steps_c::GXX;
+use crate::steps_cuda::GPU;
+
+const NVCC: Tool = Tool {
+    name: "CUDA's toolkit",
+    probe: "nvcc --version",
+    install: "https://developer.nvidia.com/cuda-downloads",
+};
 
 const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 
@@ -21,6 +28,12 @@ pub(crate) fn candle_cuda() -> Step {
     let mut doc = with_toolkit("doc");
     doc.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("candle-cuda", vec![make, clippy, with_toolkit("test"), doc]).needs(&[GXX])
+}
+
+/// The same tests on the GPU of this machine, with all of candle.
+pub(crate) fn candle_gpu() -> Step {
+    let test = cargo("test -p kvscatter-candle --features cuda --test device --test context");
+    Step::new("candle-gpu", vec![test]).needs(&[GPU]).skipped_without(&[NVCC])
 }
 
 fn with_toolkit(command: &str) -> Command {

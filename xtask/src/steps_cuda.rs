@@ -9,7 +9,8 @@ use crate::steps_c::GXX;
 
 const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";
 
-const GPU: Tool = Tool { name: "a GPU", probe: "nvidia-smi -L", install: "a machine that has one" };
+pub(crate) const GPU: Tool =
+    Tool { name: "a GPU", probe: "nvidia-smi -L", install: "a machine that has one" };
 /// With the PyTorch and the JAX that fit this machine's GPU, if any.
 const USERS_PYTHON: Tool = Tool {
     name: "Python with NumPy and pytest",

@@ -37,6 +37,7 @@
 mod held;
 mod launch;
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
@@ -133,8 +134,9 @@ impl Writer {
         cuda.set_device(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
         let status = Tensor::zeros(2, DType::I64, first.device())?;
         let mut doors = vec![status.clone()];
-        for (index, cache) in caches.iter().enumerate() {
-            if !places.iter().take(index).any(|place| place.storage == storage_of(cache)) {
+        let mut storages = BTreeSet::new();
+        for (cache, place) in caches.iter().zip(&places) {
+            if storages.insert(place.storage) {
                 doors.push(door_of(cache)?);
             }
         }
@@ -184,18 +186,18 @@ impl Writer {
         let locks = doors.iter().map(Lock::Written).chain(read.map(Lock::Read));
         with_all(locks, &stream, &mut |held| {
             let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
-            for launch in &mut *launches {
-                launch.prepare(cuda, *skip_all, |cache| {
-                    (held.buffer(&places[cache]), held.buffer(&sources[cache]))
-                })?;
-                launch.check_indices(&indices, status)?;
+            let buffers = |cache: usize| (held.buffer(&places[cache]), held.buffer(&sources[cache]));
+            let writes = launches.iter_mut().map(|launch| launch.prepared(cuda, *skip_all, buffers));
+            let writes = writes.collect::<Result<Vec<_>, _>>()?;
+            for write in &writes {
+                write.check_indices(&indices, Some(status))?;
             }
-            for launch in &*launches {
-                // SAFETY: candle holds the storages of all tensors in this call, and their sizes are what it says; the
+            for write in writes {
+                // SAFETY: candle holds the storages of all tensors in this call, and they are as large as it says; the
                 // stream is that of the context in which they lie, which is current. cudarc orders this launch behind
                 // what touches them already, by the events whose guards are held here, and what comes later behind it;
-                // memory that is given back meanwhile goes back in the stream's order.
-                unsafe { launch.launch(raw(&stream), &indices, status) }?;
+                // memory that is given back meanwhile goes back in the stream's order, as for candle's own kernels.
+                unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())
         })?;
@@ -219,14 +221,12 @@ impl Writer {
         with_all(read, &stream, &mut |held| {
             let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
             let mut vague = Ok(());
-            for launch in &self.launches {
-                // SAFETY: as for a launch; nothing runs that writes to them.
-                match unsafe { launch.check(status, &indices) } {
+            for write in self.launches.iter().filter_map(Launch::last) {
+                // SAFETY: as for a launch.
+                match unsafe { write.check(status, &indices) } {
                     // It may be another launch's, whose caches have another size.
-                    Err(Error::Cuda(error @ kvscatter_cuda::Error::BadIndices { .. })) => {
-                        vague = Err(error.into())
-                    }
-                    refused => refused?,
+                    Err(error @ kvscatter_cuda::Error::BadIndices { .. }) => vague = Err(error.into()),
+                    checked => checked?,
                 }
             }
             vague
@@ -279,15 +279,11 @@ impl Writer {
 /// The process's one driver, whose kernels all writers share.
 fn driver() -> Result<Cuda, Error> {
     static DRIVER: OnceLock<Cuda> = OnceLock::new();
-    match DRIVER.get() {
-        Some(driver) => Ok(driver.clone()),
-        None => Ok(DRIVER
-            .get_or_init({
-                let driver = Cuda::new()?;
-                || driver
-            })
-            .clone()),
+    if let Some(driver) = DRIVER.get() {
+        return Ok(driver.clone());
     }
+    let driver = Cuda::new()?;
+    Ok(DRIVER.get_or_init(|| driver).clone())
 }
 
 fn check_device(argument: Argument, tensor: &Tensor, cache: DeviceLocation) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Layout, Tensor};
 use kvscatter::Prepared;
-use kvscatter_cuda::{Cuda, DeviceBuffer, Indices, Pair, Status, Stream, Write};
+use kvscatter_cuda::{Cuda, DeviceBuffer, Pair, Write};
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
@@ -90,52 +90,29 @@ impl Launch {
         Ok(Self { sides: sides.map(Clone::clone), members: vec![index], prepared, ready: None })
     }
 
-    /// Makes it ready for the addresses that its tensors have in this call.
-    pub(super) fn prepare(
+    /// The write for the addresses that its tensors have in this call.
+    pub(super) fn prepared(
         &mut self,
         cuda: &Cuda,
         skip_all: bool,
         place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
-    ) -> Result<(), Error> {
+    ) -> Result<&Write, Error> {
         let pairs = self.members.iter().map(|&member| place(member));
         let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
-        if self.ready.as_ref().is_none_or(|(known, _)| *known != pairs) {
-            let write = cuda.prepare(self.prepared.geometry(), &pairs)?.skip_all(skip_all);
-            self.ready = Some((pairs, write));
+        if self.ready.as_ref().is_some_and(|(known, _)| *known != pairs) {
+            self.ready = None;
         }
-        Ok(())
-    }
-
-    /// What a launch finds wrong with lists before it is made.
-    pub(super) fn check_indices(&self, indices: &Indices, status: Status) -> Result<(), Error> {
-        if let Some((_, write)) = &self.ready {
-            write.check_indices(indices, Some(status))?;
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// As for [`Write::launch`].
-    pub(super) unsafe fn launch(
-        &self,
-        stream: Stream,
-        indices: &Indices,
-        status: Status,
-    ) -> Result<(), Error> {
-        match &self.ready {
-            // SAFETY: the caller's.
-            Some((_, write)) => Ok(unsafe { write.launch(stream, indices, Some(status)) }?),
-            None => Ok(()),
+        match &mut self.ready {
+            Some((_, write)) => Ok(write),
+            none => {
+                let write = cuda.prepare(self.prepared.geometry(), &pairs)?.skip_all(skip_all);
+                Ok(&none.insert((pairs, write)).1)
+            }
         }
     }
 
-    /// # Safety
-    /// As for [`Write::check`].
-    pub(super) unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
-        match &self.ready {
-            // SAFETY: the caller's.
-            Some((_, write)) => Ok(unsafe { write.check(status, indices) }?),
-            None => Ok(()),
-        }
+    /// What was prepared last, if anything was.
+    pub(super) fn last(&self) -> Option<&Write> {
+        self.ready.as_ref().map(|(_, write)| write)
     }
 }

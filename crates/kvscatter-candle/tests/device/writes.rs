@@ -162,6 +162,20 @@ fn layers_may_share_a_storage_and_updates_another() {
 }
 
 #[test]
+fn the_layers_of_a_large_model_take_two_launches() {
+    let device = device();
+    let layers: Vec<_> = (0..80).flat_map(|_| caches(&device)).collect();
+    let updates: Vec<_> = (0..160).map(|layer| row(&device, layer as f32)).collect();
+    let before = calls(&LAUNCHES);
+    writer(&layers).write(&updates.iter().collect::<Vec<_>>(), &list(&device, &[1, 2])).unwrap();
+    assert_eq!(calls(&LAUNCHES), before.map(|count| count + 2));
+    for (layer, cache) in layers.iter().enumerate() {
+        let value = layer as f32;
+        assert_eq!(slots(cache), [0., value, 0., 0., 0., 0., value, 0.]);
+    }
+}
+
+#[test]
 fn updates_that_lie_otherwise_take_a_launch_of_their_own() {
     let device = device();
     let caches = [(); 2].map(|()| Tensor::zeros((2, 2, 4, 2), DType::F32, &device).unwrap());
