@@ -3,10 +3,12 @@
 
 #include "../../../kvscatter-cuda/tests/fake/driver.cpp"
 
+#include <atomic>
+
 // A place in the order of a stream.
 struct Event {
     Stream* stream = nullptr;
-    std::shared_ptr<bool> is_reached;
+    std::shared_ptr<std::atomic<bool>> is_reached;
 };
 static Handles<Event>& events = *new Handles<Event>;
 
@@ -67,7 +69,7 @@ int cuEventRecord(Event* event, void* handle) {
     Stream* stream;
     if (!events.find(event)) return INVALID_HANDLE;
     if (int error = find_stream(handle, stream)) return error;
-    auto is_reached = std::make_shared<bool>(false);
+    auto is_reached = std::make_shared<std::atomic<bool>>(false);
     *event = {stream, is_reached};
     return enqueue(handle, [=] {
         *is_reached = true;
@@ -76,18 +78,10 @@ int cuEventRecord(Event* event, void* handle) {
 }
 
 // Does what the other stream has to do up to the event.
-static int reach(Event event) {
-    while (!*event.is_reached) {
-        std::function<int()> next;
-        {
-            std::lock_guard<std::mutex> lock(driver.mutex);
-            if (!driver.streams.find(event.stream) || event.stream->pending.empty()) return ILLEGAL_STATE;
-            next = std::move(event.stream->pending.front());
-            event.stream->pending.erase(event.stream->pending.begin());
-        }
-        if (int error = next()) return error;
-    }
-    return SUCCESS;
+static int reach(const Event& event) {
+    std::unique_lock<std::mutex> lock(driver.mutex);
+    if (int error = run(event.stream, lock, [&] { return event.is_reached->load(); })) return error;
+    return *event.is_reached ? SUCCESS : ILLEGAL_STATE;
 }
 
 int cuStreamWaitEvent(void* stream, Event* event, unsigned) {

@@ -274,9 +274,13 @@ int cuStreamCreate(Stream** stream, unsigned flags) {
     return SUCCESS;
 }
 
+// What it has to do is done all the same.
 int cuStreamDestroy_v2(Stream* stream) {
     ENTER();
-    return driver.streams.remove(stream) ? SUCCESS : INVALID_HANDLE;
+    if (!driver.streams.find(stream)) return INVALID_HANDLE;
+    run(stream, entry.lock, [] { return false; });
+    driver.streams.remove(stream);
+    return SUCCESS;
 }
 
 int cuStreamSynchronize(void* handle) {
@@ -287,9 +291,7 @@ int cuStreamSynchronize(void* handle) {
         stream->capture = Stream::INVALIDATED;
         return CAPTURE_UNSUPPORTED;
     }
-    Work pending;
-    pending.swap(stream->pending);
-    return run(std::move(pending), entry.lock);
+    return run(stream, entry.lock, [] { return false; });
 }
 
 int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

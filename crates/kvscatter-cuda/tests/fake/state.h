@@ -4,7 +4,9 @@
 #include "image.h"
 #include "launch.h"
 
+#include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,7 +77,9 @@ struct Stream {
     enum { NOT, YES, INVALIDATED } capture = NOT;
     int mode = 0;
     std::thread::id begun{};
-    Work pending{}, captured{};
+    std::deque<std::function<int()>> pending{};
+    Work captured{};
+    bool is_running = false; // for a thread that waits for it
 
     // Whether it forbids this thread what `refuse_while_capturing` lists.
     bool forbids() const {
@@ -115,6 +119,7 @@ constexpr bool IS_LAZY = true;
 
 struct Driver {
     std::mutex mutex;
+    std::condition_variable has_run;
     bool is_initialised = false;
     unsigned long long contexts_made = 0;
     Handles<Context> contexts;
@@ -207,31 +212,45 @@ inline int enqueue(void* handle, std::function<int()> work) {
     Stream* stream;
     if (int error = find_stream(handle, stream)) return error;
     if (stream->capture == Stream::INVALIDATED) return CAPTURE_INVALIDATED;
-    (stream->capture == Stream::YES ? stream->captured : stream->pending).push_back(std::move(work));
+    if (stream->capture == Stream::YES)
+        stream->captured.push_back(std::move(work));
+    else
+        stream->pending.push_back(std::move(work));
     return SUCCESS;
 }
 
-// Two threads may wait for two streams at once, so nothing is held while kernels run.
-inline int run(Work work, std::unique_lock<std::mutex>& lock) {
-    lock.unlock();
-    int error = SUCCESS;
-    for (auto& each : work)
-        if (!error) error = each();
-    lock.lock();
-    if (!current->fault) current->fault = error;
+// Does what a stream has to do, in its order, until that is enough. One thread does it at a time and others wait; since
+// two may do it for two streams at once, nothing is held while kernels run. After a fault nothing runs any more.
+template <class F>
+int run(Stream* stream, std::unique_lock<std::mutex>& lock, F&& is_enough) {
+    while (!current->fault && driver.streams.find(stream) && !is_enough()) {
+        if (stream->is_running) {
+            driver.has_run.wait(lock);
+            continue;
+        }
+        if (stream->pending.empty()) break;
+        std::function<int()> next = std::move(stream->pending.front());
+        stream->pending.pop_front();
+        stream->is_running = true;
+        lock.unlock();
+        const int error = next();
+        lock.lock();
+        if (driver.streams.find(stream)) stream->is_running = false;
+        if (!current->fault) current->fault = error;
+        driver.has_run.notify_all();
+    }
     return current->fault;
 }
 
 // Runs what is pending in this context's streams.
 template <class F>
 int finish(std::unique_lock<std::mutex>& lock, F&& is_meant) {
-    Work all;
+    std::vector<Stream*> meant;
     for (auto& [_, stream] : driver.streams.all)
-        if (stream->context == current && is_meant(*stream)) {
-            std::move(stream->pending.begin(), stream->pending.end(), std::back_inserter(all));
-            stream->pending.clear();
-        }
-    return run(std::move(all), lock);
+        if (stream->context == current && is_meant(*stream)) meant.push_back(stream.get());
+    for (Stream* stream : meant)
+        if (int error = run(stream, lock, [] { return false; })) return error;
+    return current->fault;
 }
 
 // What a device finds out by itself: an address that is nobody's, or not aligned.
