@@ -6,16 +6,13 @@
 //! use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream};
 //!
 //! # fn main() -> Result<(), kvscatter_cuda::Error> {
-//! # let (k, v, new_k, new_v, write_indices, status, stream) = (0, 0, 0, 0, 0, 0, std::ptr::null_mut());
-//! // Once: the driver, the shapes, and where everything lies.
+//! # let [k, v, new_k, new_v] = [DeviceBuffer::new(0, 0); 4];
+//! # let (write_indices, status, stream) = (0, 0, std::ptr::null_mut());
+//! // Once: the driver, the shapes, and where everything lies: each tensor's address, and how many bytes were allocated.
 //! let cuda = Cuda::new()?;
 //! let shapes = TensorScatter::new().prepare(ElementType::Float16, &[64, 8, 4096, 128], &[64, 8, 1, 128])?;
-//! let buffer = |address, bytes: Option<usize>| DeviceBuffer::new(address, bytes.unwrap_or(0));
-//! let pair = |cache, update| Pair {
-//!     cache: buffer(cache, shapes.geometry().cache_bytes()),
-//!     update: buffer(update, shapes.geometry().update_bytes()),
-//! };
-//! let write = cuda.prepare(shapes.geometry(), &[pair(k, new_k), pair(v, new_v)])?;
+//! let pairs = [Pair { cache: k, update: new_k }, Pair { cache: v, update: new_v }];
+//! let write = cuda.prepare(shapes.geometry(), &pairs)?;
 //!
 //! // Every step, or once in a graph that is replayed.
 //! let (indices, status) = (Indices::new(DeviceList::i64(write_indices, 64)), Status::at(status)?);
@@ -42,9 +39,10 @@
 //!
 //! # What is needed
 //!
-//! A driver, when the program runs: without one [`Cuda::new`] returns an error. Building needs no CUDA; the kernels are
-//! compiled ahead and are part of this crate. Memory, streams and contexts are the caller's: of PyTorch, JAX, CuPy, or of
-//! its own.
+//! A driver (CUDA 10.0 or later), when the program runs, and a device of compute capability 7.5 or later: without a driver
+//! [`Cuda::new`] returns an error. Building needs no CUDA; the kernels are compiled ahead and are part of this crate. They
+//! have not run on a GPU yet: the tests drive them as C++, on a driver that plays a device. Memory, streams and contexts
+//! are the caller's: of PyTorch, JAX, CuPy, or of its own.
 
 mod abi;
 mod check;
