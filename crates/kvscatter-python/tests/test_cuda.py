@@ -74,7 +74,7 @@ def test_as_on_a_device(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("page", "count"),
     [
-        ("docs/python/cuda.md", 6 + 5),
+        ("docs/python/cuda.md", 7 + 5),
         ("docs/cuda.md", 4),
         ("README.md", 3),
         ("crates/kvscatter-python/README.md", 3),

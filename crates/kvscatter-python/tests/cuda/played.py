@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ class Torch:
             full=self.full,
             zeros=lambda *shape, **of: self.full(shape, 0, **of),
             ones=lambda *shape, **of: self.full(shape, 1, **of),
+            arange=lambda count, *, dtype, device: Tensor(np.arange(count, dtype=dtype), self),
         )
         modules["torch.cuda"].__dict__.update(
             CUDAGraph=Graph,
@@ -105,6 +107,18 @@ class Tensor(Dlpack):
         return False
 
     is_conj = is_neg
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.sharing(self.array[index])
+
+    def view(self, *shape: int) -> Tensor:
+        return self.sharing(self.array.reshape(shape))
+
+    def sharing(self, array: device.Array) -> Tensor:
+        assert np.shares_memory(array, self.array)
+        other = copy.copy(self)
+        other.array = array
+        return other
 
     def copy_(self, other: Any) -> Tensor:
         self.torch.do(lambda: np.copyto(self.array, other.array if isinstance(other, Tensor) else other()))

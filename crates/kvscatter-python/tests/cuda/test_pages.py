@@ -6,8 +6,11 @@ import pathlib
 import re
 from typing import Any
 
+import device
 import numpy as np
 from played import values
+
+from kvscatter import cuda
 
 DOCS = pathlib.Path(__file__).parents[4] / "docs"
 CAPACITY = 16
@@ -29,7 +32,7 @@ def test_the_page_of_python(torch: Any) -> None:
         return torch.full((8,), step, dtype=torch.int64, device="cuda")
 
     names: dict[str, Any] = {"next_positions": next_positions}
-    eager, graph = examples("python/cuda.md")
+    eager, graph, paged = examples("python/cuda.md")
     exec(eager, names)
     tensors = [*names["k"], *names["v"]]
     assert len(tensors) == 64
@@ -41,6 +44,11 @@ def test_the_page_of_python(torch: Any) -> None:
     for tensor in tensors:
         assert (values(tensor) == 1).all(), "every slot was a position once"
     names["write"].status.check()
+    exec(paged, names)
+    torch.cuda.synchronize()
+    for slots in values(names["kv"]).reshape(2, -1, 8, 128):
+        assert (slots[:256] == 1).all() and not slots[256:].any()
+    names["paged"].status.check()
 
 
 def test_the_page_of_rust(torch: Any) -> None:
@@ -60,3 +68,24 @@ def test_the_page_of_rust(torch: Any) -> None:
     expected = np.arange(1, CAPACITY + 1).reshape(-1, 1)
     assert (values(names["k"]) == expected).all()
     assert (values(names["v"]) == expected + 100).all()
+
+
+def test_blocks_that_hold_keys_and_values() -> None:
+    """Their slots do not lie at one stride: the page has mappings for keys and for values."""
+    blocks, size = 6, 4
+    kv = device.copy(np.zeros((blocks, 2, size, 2, 8), np.float16))
+    slot = np.array([0, 5, -1, -7, 23])
+    stream = device.Stream()
+    for part in range(2):
+        update = device.copy(np.full((1, slot.size, 2, 8), part + 1, np.float16))
+        mapping = device.copy(slot + slot // size * size + part * size)
+        whole, status = kv.reshape(1, -1, 2, 8), device.memory(16).view(np.int64)
+        pair, lists = (device.Dlpack(whole), device.Dlpack(update)), device.Dlpack(mapping)
+        write = cuda.prepare_slots([pair], lists, status=device.Dlpack(status))
+        write.launch(stream)
+        stream.synchronize()
+        write.status.check()
+    expected = np.zeros_like(kv)
+    for block, row in (divmod(each, size) for each in slot if each >= 0):
+        expected[block, :, row] = np.array([1, 2]).reshape(2, 1, 1)
+    assert (kv == expected).all()
