@@ -190,7 +190,7 @@ pub struct StatusWords {
     /// The first one that the first such launch has found. Bit 31: its length is bad rather than its position; bits 31
     /// and 30: the number of rows that a packed update brings for it; all bits: the layer.
     pub first_sample: u32,
-    /// The bad value.
+    /// The bad value. [`first`](Self::first) has both in words.
     pub first_value: i64,
 }
 

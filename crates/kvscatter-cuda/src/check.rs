@@ -1,12 +1,63 @@
 //! What launches have found, as the error that the CPU returns for it.
 
+use std::fmt::{self, Display};
+
 use kvscatter::{Error as CoreError, Lists, Refused};
 
 use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
 use crate::cuda::Status;
 use crate::memory::{DeviceList, Indices};
 use crate::write::Form;
-use crate::{Error, Write};
+use crate::{Error, List, Write};
+
+/// The first bad index that a status has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FirstBad {
+    /// Where it lies: of a slot mapping, among the starts.
+    pub list: List,
+    /// Whose it is, counted from 0, or the token of a slot mapping. The layer is nobody's; rows of one behind the last
+    /// sample are the sum of all.
+    pub sample: Option<usize>,
+    /// The bad value. Of running totals it is the sample's rows, total `i + 1` less total `i`; the first total where that
+    /// is not 0; or the last one, where it is not the number of tokens.
+    pub value: i64,
+}
+
+impl Display for FirstBad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.list {
+            List::Lengths => "the length",
+            List::Spans => "the rows",
+            List::Layer => "the layer",
+            List::Starts | List::Status => "the position",
+        })?;
+        if let Some(sample) = self.sample {
+            write!(f, " of sample {sample}")?;
+        }
+        write!(f, ": {}", self.value)
+    }
+}
+
+impl StatusWords {
+    /// The first bad index that launches have found since the status was cleared, or `None` if there is none. Nothing is
+    /// read from the device: the words may be a copy that the caller has made without waiting.
+    #[must_use]
+    pub fn first(self) -> Option<FirstBad> {
+        (self.bad_samples > 0).then(|| self.first_bad())
+    }
+
+    /// The same for words that have one.
+    fn first_bad(self) -> FirstBad {
+        let Self { first_sample, first_value: value, .. } = self;
+        let list = match first_sample & SPAN {
+            _ if first_sample == LAYER => return FirstBad { list: List::Layer, sample: None, value },
+            SPAN => List::Spans,
+            LENGTH => List::Lengths,
+            _ => List::Starts,
+        };
+        FirstBad { list, sample: usize::try_from(first_sample & !SPAN).ok(), value }
+    }
+}
 
 impl Write {
     /// Reads a status at the caller's own synchronisation point, when launches with these lists have run. It is left as
@@ -60,9 +111,9 @@ impl Write {
     }
 
     fn error(&self, words: StatusWords, refused: Option<Refused>) -> Error {
-        let StatusWords { bad_samples, first_sample, first_value } = words;
         let error: Option<CoreError> = refused.and_then(|refused| self.geometry().refuse(refused));
-        error.map_or(Error::BadIndices { bad_samples, first_sample, first_value }, Error::Write)
+        let (bad_samples, first) = (words.bad_samples, words.first_bad());
+        error.map_or(Error::BadIndices { bad_samples, first }, Error::Write)
     }
 
     /// What a status says, with what belongs to it. `None` if it cannot be told.
@@ -73,11 +124,8 @@ impl Write {
         indices: &Indices,
         read: impl Fn(Option<DeviceList>, usize) -> Result<Option<i64>, Error>,
     ) -> Result<Option<Refused>, Error> {
-        let StatusWords { first_sample, first_value: value, .. } = words;
-        if first_sample == LAYER {
-            return Ok(Some(Refused::Layer { value }));
-        }
-        let sample = usize::try_from(first_sample & !SPAN).unwrap_or(usize::MAX);
+        let FirstBad { list, sample, value } = words.first_bad();
+        let Some(sample) = sample else { return Ok(Some(Refused::Layer { value })) };
         let rows = |sample: usize| {
             let spans = indices.spans;
             Ok::<_, Error>(match self.geometry().lists() {
@@ -91,7 +139,7 @@ impl Write {
                 _ => i64::try_from(self.geometry().span_limits().1).ok().map(|rows| (0, rows)),
             })
         };
-        if first_sample & SPAN == SPAN {
+        if list == List::Spans {
             return Ok(match self.geometry().lists() {
                 // Without samples a total of 0 is that of the list, and another one its first number.
                 _ if sample == samples && (samples > 0 || value == 0) => Some(Refused::Sum { value }),
@@ -101,7 +149,7 @@ impl Write {
         }
         let Some((previous, next)) = rows(sample)? else { return Ok(None) };
         let Ok(span) = usize::try_from(next.saturating_sub(previous)) else { return Ok(None) };
-        if first_sample & LENGTH != 0 {
+        if list == List::Lengths {
             return Ok(Some(Refused::Length { sample, value, span }));
         }
         let length = read(indices.lengths, sample)?.map_or(Some(span), |length| usize::try_from(length).ok());
@@ -125,5 +173,25 @@ impl Write {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FirstBad, StatusWords};
+    use crate::abi::{LAYER, LENGTH, SPAN};
+    use crate::error::List;
+
+    #[test]
+    fn words_say_what_is_bad_and_whose_it_is() {
+        let first =
+            |bad_samples, first_sample| StatusWords { bad_samples, first_sample, first_value: -9 }.first();
+        assert_eq!(first(0, 0), None);
+        let of = |list, sample| Some(FirstBad { list, sample, value: -9 });
+        assert_eq!(first(1, 0), of(List::Starts, Some(0)));
+        assert_eq!(first(9, (1 << 30) - 1), of(List::Starts, Some((1 << 30) - 1)));
+        assert_eq!(first(1, LENGTH | 5), of(List::Lengths, Some(5)));
+        assert_eq!(first(1, SPAN | 5), of(List::Spans, Some(5)));
+        assert_eq!(first(u32::MAX, LAYER), of(List::Layer, None));
     }
 }

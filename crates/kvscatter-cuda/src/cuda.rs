@@ -61,10 +61,11 @@ pub struct Stream(Handle);
 pub struct Status(Address);
 
 impl Cuda {
-    /// Loads the driver of this machine. Nothing is asked of a device yet.
+    /// Loads the driver of this machine. It is not initialised, and no device is asked for anything: a process that has
+    /// done no more may still fork.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] where there is none; [`Error::Driver`] if it does not start, as without a device.
+    /// [`Error::NoDriver`] where there is none.
     pub fn new() -> Result<Self, Error> {
         Self::load(Path::new(if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" }))
     }
@@ -85,7 +86,7 @@ impl Cuda {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
+    /// The CUDA version that the driver supports: 1000 · major + 10 · minor. There need not be a device.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -94,10 +95,10 @@ impl Cuda {
     }
 
     /// Makes a device's primary context current on this thread, for callers without another library that does. It is
-    /// kept as long as the process runs, as CUDA's runtime keeps it.
+    /// kept as long as the process runs, as CUDA's runtime keeps it. This initialises the driver, if nobody has.
     ///
     /// # Errors
-    /// [`Error::Driver`] if there is no such device.
+    /// [`Error::Driver`] if there is no such device, or none at all.
     pub fn set_device(&self, ordinal: i32) -> Result<(), Error> {
         self.driver().use_primary_context(ordinal)
     }
@@ -119,8 +120,8 @@ impl Cuda {
     ///
     /// # Errors
     /// What [`Geometry::check_raw`] finds, buffers being as large as the tensors or larger; [`Error::Loops`],
-    /// [`Error::TooLarge`], [`Error::Apart`], [`Error::WholeWords`]; [`Error::NoContext`], [`Error::Kernels`],
-    /// [`Error::Driver`].
+    /// [`Error::TooLarge`], [`Error::Apart`], [`Error::WholeWords`]; [`Error::NoContext`],
+    /// [`Error::ComputeCapability`], [`Error::Kernels`], [`Error::Driver`].
     pub fn prepare(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<Write, Error> {
         Write::in_place(self, geometry, pairs)
     }
@@ -195,12 +196,24 @@ impl std::fmt::Debug for Cuda {
 
 impl Module {
     fn load(driver: &Driver) -> Result<Self, Error> {
+        let (major, minor) = driver.compute_capability()?;
+        if (major, minor) < images::LEAST_CAPABILITY {
+            return Err(Error::ComputeCapability { major, minor });
+        }
         // SAFETY: nvcc has made it.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
         let module = machine_code.or_else(|machine_code| {
+            if !machine_code.is_about_an_image() {
+                return Err(machine_code);
+            }
             // SAFETY: nvcc has made it, and `ptx` ends it with a zero.
             let ptx = unsafe { driver.load_module(&images::ptx()) };
-            ptx.map_err(|ptx| Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) })
+            ptx.map_err(|ptx| {
+                if !ptx.is_about_an_image() {
+                    return ptx;
+                }
+                Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) }
+            })
         })?;
         Ok(Self { kernels: Kernels::find(driver, module)?, multiprocessors: driver.multiprocessors()? })
     }

@@ -38,8 +38,12 @@ pub(crate) struct Context {
     id: u64,
 }
 
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+/// `CU_DEVICE_ATTRIBUTE_…` of `cuda.h`.
 const MULTIPROCESSOR_COUNT: c_int = 16;
+const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
+
+/// `CUDA_ERROR_NOT_INITIALIZED`: nobody has called `cuInit` in this process.
+const NOT_INITIALIZED: c_int = 3;
 
 /// Declares the functions that every driver has, those that newer ones have, and how they are found.
 macro_rules! functions {
@@ -102,7 +106,7 @@ pub(crate) struct Grid {
     pub(crate) threads: [u32; 2],
 }
 
-/// The driver, initialised.
+/// The driver.
 pub(crate) struct Driver {
     functions: Functions,
     /// Keeps the functions where they are, for good: a driver may have threads and contexts of its own as soon as it is
@@ -114,24 +118,22 @@ impl Driver {
     /// Loads a driver from this file, or from where the system looks for libraries of this name.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] if there is none, or one that lacks a function; [`Error::Driver`] if it does not start, as
-    /// where there is no device.
+    /// [`Error::NoDriver`] if there is none, or one that lacks a function.
     pub(crate) fn load(library: &Path) -> Result<Self, Error> {
         let refused = |why| Error::NoDriver { library: library.to_owned(), why };
         // SAFETY: a driver may be loaded at any time, and stays loaded while its functions are held. Whoever names
         // another file vouches for it: see `Cuda::load_from`.
         let loaded = unsafe { Library::new(library) }.map_err(|error| {
             // What the system says is behind what was asked of it.
-            refused(error.source().map_or_else(|| error.to_string(), ToString::to_string))
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            // It begins with the library, which the error names anyhow.
+            let named = format!("{}: ", library.display());
+            refused(why.strip_prefix(&named).map_or(why.clone(), ToOwned::to_owned))
         })?;
         let functions = Functions::find(&loaded);
         let functions =
             functions.map_err(|name| refused(format!("it has no {name}: it is too old, or no driver")))?;
-        let driver = Self { functions, _library: ManuallyDrop::new(loaded) };
-        // SAFETY: no other function has been called before; a second call does nothing.
-        let code = unsafe { (driver.functions.cuInit)(0) };
-        driver.checked("cuInit", code)?;
-        Ok(driver)
+        Ok(Self { functions, _library: ManuallyDrop::new(loaded) })
     }
 
     /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
@@ -143,8 +145,12 @@ impl Driver {
         Ok(version)
     }
 
-    /// Retains a device's primary context and makes it current on this thread.
+    /// Retains a device's primary context and makes it current on this thread. What else is called here needs a context,
+    /// whose maker has initialised the driver; this need not have happened yet.
     pub(crate) fn use_primary_context(&self, ordinal: i32) -> Result<(), Error> {
+        // SAFETY: it may be called at any time, and a second time does nothing.
+        let code = unsafe { (self.functions.cuInit)(0) };
+        self.checked("cuInit", code)?;
         let mut device = 0;
         // SAFETY: writes one number.
         let code = unsafe { (self.functions.cuDeviceGet)(&raw mut device, ordinal) };
@@ -163,7 +169,9 @@ impl Driver {
         let mut handle = Handle::NULL;
         // SAFETY: writes one handle.
         let code = unsafe { (self.functions.cuCtxGetCurrent)(&raw mut handle) };
-        self.checked("cuCtxGetCurrent", code)?;
+        if code != NOT_INITIALIZED {
+            self.checked("cuCtxGetCurrent", code)?;
+        }
         if handle == Handle::NULL {
             return Err(Error::NoContext);
         }
@@ -187,12 +195,21 @@ impl Driver {
 
     /// Its multiprocessors.
     pub(crate) fn multiprocessors(&self) -> Result<u32, Error> {
-        let (device, mut count) = (self.device()?, 0);
+        Ok(u32::try_from(self.attribute(MULTIPROCESSOR_COUNT)?).unwrap_or(1).max(1))
+    }
+
+    /// Its compute capability: the major and the minor number.
+    pub(crate) fn compute_capability(&self) -> Result<(i32, i32), Error> {
+        let [major, minor] = COMPUTE_CAPABILITY;
+        Ok((self.attribute(major)?, self.attribute(minor)?))
+    }
+
+    fn attribute(&self, attribute: c_int) -> Result<i32, Error> {
+        let (device, mut value) = (self.device()?, 0);
         // SAFETY: writes one number; the driver has just named the device.
-        let code =
-            unsafe { (self.functions.cuDeviceGetAttribute)(&raw mut count, MULTIPROCESSOR_COUNT, device) };
+        let code = unsafe { (self.functions.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
         self.checked("cuDeviceGetAttribute", code)?;
-        Ok(u32::try_from(count).unwrap_or(1).max(1))
+        Ok(value)
     }
 
     /// Loads kernels into the current context.
@@ -302,6 +319,8 @@ mod tests {
     fn no_driver_is_an_error() {
         let refused = Driver::load(Path::new("libno-such-driver.so.1")).err().unwrap();
         assert!(matches!(refused, Error::NoDriver { .. }), "{refused}");
+        let message = refused.to_string();
+        assert_eq!(message.matches("libno-such-driver.so.1").count(), 1, "{message}");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
+use crate::FirstBad;
+use crate::images::LEAST_CAPABILITY;
+
 /// Why a write could not be prepared or launched, or what launches have found.
 ///
 /// Every error of `prepare` and `launch` comes before anything is handed to the device, except [`Driver`](Self::Driver)
@@ -25,7 +28,7 @@ pub enum Error {
         why: String,
     },
     /// The driver has refused a call.
-    #[error("{call}: {name} ({code}): {text}")]
+    #[error("{call}: {name} ({code}): {text}{}", captured(call, *code))]
     Driver {
         /// The driver's function.
         call: &'static str,
@@ -36,6 +39,18 @@ pub enum Error {
         /// What it means, in the driver's words.
         text: String,
     },
+    /// A device that is too old for the kernels.
+    #[error(
+        "compute capability {}.{} or later is needed, this device has {major}.{minor}",
+        LEAST_CAPABILITY.0,
+        LEAST_CAPABILITY.1
+    )]
+    ComputeCapability {
+        /// Of the device: the number before the point.
+        major: i32,
+        /// And behind it.
+        minor: i32,
+    },
     /// The driver takes neither form of the kernels.
     #[error("this device or driver cannot run the kernels: machine code: {machine_code}; PTX: {ptx}")]
     Kernels {
@@ -45,7 +60,9 @@ pub enum Error {
         ptx: Box<Self>,
     },
     /// No device has been chosen on this thread.
-    #[error("no CUDA context is current on this thread: choose a device first")]
+    #[error(
+        "no CUDA context is current on this thread: choose a device here first, with Cuda::set_device or torch.cuda.set_device"
+    )]
     NoContext,
     /// More dimensions around the rows than the kernels have loops for.
     #[error(
@@ -65,6 +82,20 @@ pub enum Error {
         got: usize,
         /// The most there may be.
         most: usize,
+    },
+    /// A tensor whose buffer cannot hold it.
+    #[error("{}", room(*tensor, *index, *address, *bytes, *needed))]
+    Buffer {
+        /// Which one of its pair or triple.
+        tensor: Tensor,
+        /// The pair's or the triple's place in the call.
+        index: usize,
+        /// Where the buffer begins.
+        address: u64,
+        /// Bytes that it has.
+        bytes: usize,
+        /// Bytes of the tensor, its gaps included.
+        needed: usize,
     },
     /// A cache of 4-bit elements that do not come in whole bytes is written by words, in place.
     #[error(
@@ -92,13 +123,8 @@ pub enum Error {
     #[error("the samples of newKv do not lie one behind the other: its tokens are read as one list")]
     Apart,
     /// A slot mapping has no samples: every token goes to a slot of one cache.
-    #[error(
-        "a slot mapping takes starts alone, a linear cache and batch 1: these shapes have another list, a ring or {samples} samples"
-    )]
-    SlotMapping {
-        /// Samples of the update.
-        samples: usize,
-    },
+    #[error("{0}")]
+    SlotMapping(NoMapping),
     /// A list that this operator does not have on a device, or lacks.
     #[error("{}", presence(.list, *.given))]
     List {
@@ -128,15 +154,17 @@ pub enum Error {
     /// What a launch reads must not change under it.
     #[error("the status shares memory with what is read while it is written: a list, an update or a past")]
     StatusShared,
-    /// Bad indices that the lists do not hold: they have been overwritten since the launch, or were not read.
-    #[error("{bad_samples} samples had bad indices; the first value was {first_value}, of {first_sample:#x}")]
+    /// Bad indices that the lists do not hold: they have been overwritten since the launch, or were not read, or the
+    /// launch was that of another write with the same status.
+    #[error(
+        "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; its lists were not read, hold other values by now, or are another write's",
+        if *bad_samples == 1 { "" } else { "s" }
+    )]
     BadIndices {
         /// See [`StatusWords`](crate::StatusWords).
         bad_samples: u32,
-        /// See [`StatusWords`](crate::StatusWords).
-        first_sample: u32,
-        /// See [`StatusWords`](crate::StatusWords).
-        first_value: i64,
+        /// What the first of these launches found first.
+        first: FirstBad,
     },
 }
 
@@ -151,6 +179,34 @@ impl Error {
             _ => self.to_string(),
         }
     }
+
+    /// Whether the driver refuses an image for what it is, so that another one may serve. Out of memory, an earlier fault
+    /// and a capture under way are nothing of the kind.
+    pub(crate) fn is_about_an_image(&self) -> bool {
+        // CUDA_ERROR_INVALID_VALUE, which drivers may say of a container that they do not know, INVALID_IMAGE,
+        // NO_BINARY_FOR_GPU, INVALID_PTX, JIT_COMPILER_NOT_FOUND, UNSUPPORTED_PTX_VERSION, JIT_COMPILATION_DISABLED,
+        // INVALID_SOURCE.
+        matches!(self, Self::Driver { code: 1 | 200 | 209 | 218 | 221..=223 | 300, .. })
+    }
+}
+
+/// What to do where a call is forbidden while a stream is captured: `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and what
+/// follows it.
+fn captured(call: &str, code: i32) -> &'static str {
+    match (call, code) {
+        ("cuModuleLoadData" | "cuModuleGetFunction" | "cuFuncLoad", 900..=908) => {
+            "; a stream is being captured: prepare one write in this context before, which loads the kernels"
+        }
+        ("cuMemcpyDtoH_v2", 900..=908) => "; a stream is being captured: look at the status behind that",
+        _ => "",
+    }
+}
+
+fn room(tensor: Tensor, index: usize, address: u64, bytes: usize, needed: usize) -> String {
+    if address == 0 {
+        return format!("{tensor} {index} is null, must have {needed} bytes");
+    }
+    format!("{tensor} {index} has {bytes} bytes, must have {needed}")
 }
 
 fn presence(list: impl Display, given: bool) -> String {
@@ -164,6 +220,56 @@ fn place(list: impl Display, address: u64, alignment: u64) -> String {
 
 fn overlap(list: impl Display, pair: usize) -> String {
     format!("{list} lies in cache or present {pair}, which is written while it is read")
+}
+
+/// A tensor of a [`Pair`](crate::Pair) or a [`Triple`](crate::Triple), by its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Tensor {
+    /// Written in place.
+    Cache,
+    /// New rows.
+    Update,
+    /// What a present is made from.
+    Past,
+    /// What the functional form writes.
+    Present,
+}
+
+impl Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cache => "cache",
+            Self::Update => "update",
+            Self::Past => "past",
+            Self::Present => "present",
+        })
+    }
+}
+
+/// Why shapes are not those of a slot mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NoMapping {
+    /// The operator has lists besides its starts.
+    Lists,
+    /// The cache is a ring.
+    Ring,
+    /// The update has another number of samples than one.
+    Samples(usize),
+}
+
+impl Display for NoMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lists => f.write_str("a slot mapping has starts alone, and this operator another list"),
+            Self::Ring => f.write_str("a slot mapping takes a linear cache, and this one is a ring"),
+            Self::Samples(samples) => write!(
+                f,
+                "the update has {samples} samples: a slot mapping takes a cache of [1, slots, ...] and an update of [1, tokens, ...]"
+            ),
+        }
+    }
 }
 
 /// What the kernels count with 32 bits.
@@ -230,7 +336,7 @@ impl Display for List {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, List};
+    use super::{Error, FirstBad, List};
 
     /// A surface's name stands where the crate's stands, and nothing else differs.
     #[test]
@@ -249,5 +355,52 @@ mod tests {
             assert!(rest.is_some(), "{error}");
         }
         assert_eq!(Error::NoContext.with_names(|_| "seqLen"), Error::NoContext.to_string());
+    }
+
+    #[test]
+    fn bad_indices_are_told_in_words() {
+        let told = |bad_samples, list, sample| {
+            let first = FirstBad { list, sample, value: -3 };
+            let message = Error::BadIndices { bad_samples, first }.to_string();
+            message.split("; ").next().unwrap().to_owned()
+        };
+        for (told, expected) in [
+            (
+                told(3, List::Starts, Some(0)),
+                "bad indices in 3 samples since the status was cleared, first the position of sample 0: -3",
+            ),
+            (
+                told(1, List::Lengths, Some(7)),
+                "bad indices in 1 sample since the status was cleared, first the length of sample 7: -3",
+            ),
+            (
+                told(2, List::Spans, Some(1)),
+                "bad indices in 2 samples since the status was cleared, first the rows of sample 1: -3",
+            ),
+            (
+                told(2, List::Layer, None),
+                "bad indices in 2 samples since the status was cleared, first the layer: -3",
+            ),
+        ] {
+            assert_eq!(told, expected);
+        }
+    }
+
+    /// Only where the call was refused for it.
+    #[test]
+    fn a_capture_under_way_is_told_with_what_to_do() {
+        let told = |call, code| {
+            Error::Driver { call, code, name: "NAME".to_owned(), text: "text".to_owned() }.to_string()
+        };
+        for (call, code, advice) in [
+            ("cuModuleLoadData", 900, "prepare one write in this context before"),
+            ("cuFuncLoad", 906, "prepare one write in this context before"),
+            ("cuMemcpyDtoH_v2", 900, "look at the status behind that"),
+        ] {
+            assert!(told(call, code).contains(advice), "{}", told(call, code));
+        }
+        for (call, code) in [("cuModuleLoadData", 2), ("cuModuleLoadData", 909), ("cuLaunchKernel", 906)] {
+            assert_eq!(told(call, code), format!("{call}: NAME ({code}): text"));
+        }
     }
 }

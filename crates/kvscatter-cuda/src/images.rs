@@ -13,6 +13,9 @@ struct Aligned<T: ?Sized>(T);
 /// A text of a twelfth of its length: it is asked for where the machine code does not serve, and nowhere else.
 static PTX: &[u8] = include_bytes!("../kernels/images/kvscatter.ptx.gz");
 
+/// The compute capability that the PTX is for; later ones run it too.
+pub(crate) const LEAST_CAPABILITY: (i32, i32) = (7, 5);
+
 /// More than the text has.
 const MOST_PTX: u64 = 8 << 20;
 
@@ -37,7 +40,7 @@ mod tests {
 
     use flate2::read::GzDecoder;
 
-    use super::{MOST_PTX, PTX, machine_code, ptx};
+    use super::{LEAST_CAPABILITY, MOST_PTX, PTX, machine_code, ptx};
 
     #[test]
     fn the_driver_is_given_what_it_reads() {
@@ -47,6 +50,8 @@ mod tests {
         GzDecoder::new(PTX).read_to_string(&mut text).unwrap(); // To the end, where its sum is.
         assert!(text.contains(".version") && text.contains(".target") && !text.contains('\0'));
         assert!((text.len() as u64) < MOST_PTX);
+        let (major, minor) = LEAST_CAPABILITY;
+        assert!(text.contains(&format!("\n.target sm_{major}{minor}\n")));
         assert_eq!(ptx(), [text.as_bytes(), &[0]].concat());
     }
 }

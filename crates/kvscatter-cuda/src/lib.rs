@@ -58,8 +58,9 @@ mod units;
 mod write;
 
 pub use abi::StatusWords;
+pub use check::FirstBad;
 pub use cuda::{Cuda, Status, Stream};
-pub use error::{Counted, Error, List};
+pub use error::{Counted, Error, List, NoMapping, Tensor};
 #[doc(hidden)]
 pub use grid::Choices;
 pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};

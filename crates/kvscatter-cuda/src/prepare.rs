@@ -5,6 +5,7 @@ use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
 use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PRESENT_JOBS, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
+use crate::error::Tensor;
 use crate::grid::{Choices, Work, spread};
 use crate::memory::{DeviceBuffer, Pair, Places, Triple};
 use crate::units::{Scale, Unit};
@@ -149,7 +150,24 @@ fn flags(geometry: &Geometry, form: &Form) -> u32 {
     ring | reject | lists | slots
 }
 
+/// Whether these buffers of one tensor each hold it.
+fn check_room(
+    tensor: Tensor,
+    needed: Option<usize>,
+    buffers: impl Iterator<Item = DeviceBuffer>,
+) -> Result<(), Error> {
+    let needed = needed.unwrap_or(0);
+    for (index, DeviceBuffer { address, bytes }) in buffers.enumerate() {
+        if bytes < needed || (address == 0 && needed > 0) {
+            return Err(Error::Buffer { tensor, index, address, bytes, needed });
+        }
+    }
+    Ok(())
+}
+
 fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
+    check_room(Tensor::Cache, geometry.cache_bytes(), pairs.iter().map(|pair| pair.cache))?;
+    check_room(Tensor::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
     let raw =
         |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
     Ok(geometry.check_raw(pairs.iter().map(raw))?)
@@ -157,6 +175,9 @@ fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
 fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
+    check_room(Tensor::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
+    check_room(Tensor::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
+    check_room(Tensor::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
     let present = |triple: &Triple| triple.present.first(geometry.present_bytes());
     let sources = |triple: &Triple| sources(geometry, triple);
     for triple in triples {
@@ -281,7 +302,8 @@ mod tests {
         assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 2000, 1003)]), (0, 1));
         assert!(matches!(check(&[triple(1000, 1000, 3000)]), Err(Error::Write(CoreError::Overlap { .. }))));
         let short = Triple { present: DeviceBuffer::new(1000, 15), ..triple(0, 2000, 3000) };
-        assert!(matches!(check(&[short]), Err(Error::Write(CoreError::BufferLength { .. }))));
+        let refused = check(&[apart[0], short]).unwrap_err();
+        assert_eq!(refused.to_string(), "present 1 has 15 bytes, must have 16");
     }
 
     #[test]

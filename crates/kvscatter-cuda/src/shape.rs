@@ -3,7 +3,7 @@
 use kvscatter::{Geometry, Lists, Loop, Loops};
 
 use crate::abi::{self, AROUND, LINE, MOST_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
-use crate::error::{Counted, Error};
+use crate::error::{Counted, Error, NoMapping};
 use crate::units::Scale;
 
 /// The loops from the update into the cache, tokens one behind the other wherever a list says how many rows a sample
@@ -36,10 +36,11 @@ pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loop
 /// [`Error::SlotMapping`].
 pub(crate) fn slot_loops(geometry: &Geometry) -> Result<Loops, Error> {
     let mut loops = geometry.write_loops();
-    let samples = loops.samples.count;
-    let linear = geometry.mode() == kvscatter::Mode::Linear;
-    if geometry.lists() != Lists::Starts || samples != 1 || !linear {
-        return Err(Error::SlotMapping { samples });
+    match loops.samples.count {
+        _ if geometry.lists() != Lists::Starts => return Err(Error::SlotMapping(NoMapping::Lists)),
+        _ if geometry.mode() != kvscatter::Mode::Linear => return Err(Error::SlotMapping(NoMapping::Ring)),
+        1 => {}
+        samples => return Err(Error::SlotMapping(NoMapping::Samples(samples))),
     }
     loops.samples = Loop { dst: 0, ..loops.rows };
     loops.rows = Loop { count: 1, src: 0, ..loops.rows };
@@ -230,7 +231,7 @@ mod tests {
     use kvscatter::{ElementType, Geometry, Layout, Loop, Loops};
 
     use super::{Joined, in_place, join, present, slot_loops, update_loops};
-    use crate::error::{Counted, Error};
+    use crate::error::{Counted, Error, NoMapping};
     use crate::units::Scale;
 
     /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
@@ -324,7 +325,7 @@ mod tests {
         let loops = slot_loops(&prepare(1, 3)).unwrap();
         assert_eq!(loops.samples, Loop { count: 3, dst: 0, src: 6 });
         assert_eq!(loops.rows, Loop { count: 1, dst: 6, src: 0 });
-        assert!(matches!(slot_loops(&prepare(2, 3)), Err(Error::SlotMapping { samples: 2 })));
+        assert!(matches!(slot_loops(&prepare(2, 3)), Err(Error::SlotMapping(NoMapping::Samples(2)))));
     }
 
     #[test]

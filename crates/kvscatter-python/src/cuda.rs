@@ -7,6 +7,7 @@ mod interface;
 mod lists;
 mod operator;
 mod stream;
+mod words;
 mod write;
 
 use kvscatter::spec::ascend::KvCacheOperation;
@@ -22,12 +23,12 @@ use lists::Lists;
 use operator::{ASCEND, ONNX, PRESENT, SLOTS, TENSORRT};
 pub(crate) use write::{CudaStatus, CudaWrite};
 
-/// The CUDA version that the driver of this machine supports: 1000 * major + 10 * minor.
+/// The CUDA version that the driver of this machine supports: 1000 * major + 10 * minor. The driver is loaded for it and
+/// not initialised, so that a process that has asked may still fork.
 ///
 /// Raises:
-///     CudaError: There is no driver, or no device.
+///     CudaError: There is no driver.
 #[pyfunction]
-#[pyo3(name = "cuda_driver_version")]
 pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
     driver(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
 }
@@ -58,7 +59,7 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
 ///     ElementTypeError, ShapeError, OptionError, PositionError, ArrayError: As `tensor_scatter_`, and for lists of
 ///         another type, alignment or number of values.
 #[pyfunction]
-#[pyo3(name = "cuda_prepare", signature = (pairs, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
+#[pyo3(signature = (pairs, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, lengths=None, axis=-2, mode='linear', \
     negative_index='modulo', skip_all=False, status=None)")]
 #[expect(clippy::too_many_arguments, reason = "the attributes of the operator, by keyword")]
@@ -88,7 +89,7 @@ pub(crate) fn prepare(
 /// Raises:
 ///     As `prepare`.
 #[pyfunction]
-#[pyo3(name = "cuda_prepare_present", signature = (triples, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
+#[pyo3(signature = (triples, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
 #[pyo3(text_signature = "(triples, write_indices=None, *, lengths=None, axis=-2, mode='linear', \
     negative_index='modulo', skip_all=False, status=None)")]
 #[expect(clippy::too_many_arguments, reason = "the attributes of the operator, by keyword")]
@@ -121,7 +122,7 @@ pub(crate) fn prepare_present(
 /// Raises:
 ///     As `prepare`.
 #[pyfunction]
-#[pyo3(name = "cuda_prepare_kv_cache_update", signature = (pairs, writeIndices, updateLengths=None, *, lengths=None, skip_all=false, status=None))]
+#[pyo3(signature = (pairs, writeIndices, updateLengths=None, *, lengths=None, skip_all=false, status=None))]
 #[expect(non_snake_case, reason = "TensorRT's spelling")]
 pub(crate) fn prepare_kv_cache_update(
     pairs: &Bound<'_, PyAny>,
@@ -154,7 +155,7 @@ pub(crate) fn prepare_kv_cache_update(
 /// Raises:
 ///     As `prepare`.
 #[pyfunction]
-#[pyo3(name = "cuda_prepare_kv_cache_operation", signature = (pairs, layerId, tokenOffset, seqLen, *, lengths=None, skip_all=false, status=None))]
+#[pyo3(signature = (pairs, layerId, tokenOffset, seqLen, *, lengths=None, skip_all=false, status=None))]
 #[expect(non_snake_case, reason = "Ascend's spelling")]
 pub(crate) fn prepare_kv_cache_operation(
     pairs: &Bound<'_, PyAny>,
@@ -184,7 +185,7 @@ pub(crate) fn prepare_kv_cache_operation(
 /// Raises:
 ///     As `prepare`.
 #[pyfunction]
-#[pyo3(name = "cuda_prepare_slots", signature = (pairs, slot_mapping, *, axis=1, skip_all=false, status=None))]
+#[pyo3(signature = (pairs, slot_mapping, *, axis=1, skip_all=false, status=None))]
 pub(crate) fn prepare_slots(
     pairs: &Bound<'_, PyAny>,
     slot_mapping: &Bound<'_, PyAny>,

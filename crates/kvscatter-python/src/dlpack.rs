@@ -168,6 +168,10 @@ fn check_device(device: DLDevice, argument: &'static str, place: Place) -> Resul
         DLDeviceType::CPU | DLDeviceType::CUDAHOST => ("the CPU".to_owned(), Place::Host),
         DLDeviceType::CUDA => (format!("cuda:{device_id}"), Place::Cuda),
         DLDeviceType::CUDAMANAGED => (format!("cuda:{device_id} (managed memory)"), Place::Cuda),
+        DLDeviceType::ROCM | DLDeviceType::ROCMHOST => {
+            let device = format!("rocm:{device_id} (AMD's, which is not supported)");
+            return Err(Failure::Device { argument, device, is: None, wanted: place });
+        }
         _ => {
             let device = format!("a device of DLPack's type {} (number {device_id})", device_type.0);
             return Err(Failure::Device { argument, device, is: None, wanted: place });

@@ -65,27 +65,29 @@ pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
 /// The exception for an error of the core in a functional form, whose result is called `out`.
 #[cold]
 pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
-    spelled(py, error, [Argument::PastCache, Argument::Update], &[("present_cache", "out")])
+    spelled(py, error, [Argument::PastCache, Argument::Update], &[("present_cache", "out")], "")
 }
 
 /// The exception for an error of the core in a write in place, whose cache is no past that stays as it is.
 #[cold]
 pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
-    spelled(py, error, [Argument::PastCache, Argument::Update], &[("past_cache", "cache")])
+    spelled(py, error, [Argument::PastCache, Argument::Update], &[("past_cache", "cache")], "")
 }
 
 /// The exception for an error of the core, with the specification's names for tensors that the core does not name.
 #[cold]
 pub(crate) fn core_about(py: Python<'_>, error: Error, cache: Argument, update: Argument) -> PyErr {
-    spelled(py, error, [cache, update], &[])
+    spelled(py, error, [cache, update], &[], "")
 }
 
 /// The core calls arguments as the specifications do; some are other words in Python, and nothing else in a message is.
+/// What a caller may do about it stands behind it.
 fn spelled(
     py: Python<'_>,
     error: Error,
     [cache, update]: [Argument; 2],
     words: &[(&'static str, &'static str)],
+    advice: &str,
 ) -> PyErr {
     let Some(Described { class, kind, argument, mut fields }) = describe(error, cache, update) else {
         return unknown(error);
@@ -96,21 +98,30 @@ fn spelled(
             *name = spell(mem::take(name));
         }
     }
-    raise(py, class, kind, argument.map(spell).as_deref(), spell(error.to_string()), &fields)
+    let message = spell(error.to_string()) + advice;
+    raise(py, class, kind, argument.map(spell).as_deref(), message, &fields)
 }
 
 /// The exception for an error of the core in a functional form on a device, whose result is given.
 #[cold]
 pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
     let words = [("past_cache", "past"), ("present_cache", "present")];
-    spelled(py, error, [Argument::PastCache, Argument::Update], &words)
+    spelled(py, error, [Argument::PastCache, Argument::Update], &words, "")
 }
 
 /// The exception for an error of the core in a write by slots.
 #[cold]
 pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
     let words = [("past_cache", "cache"), ("write_indices", "slot_mapping")];
-    spelled(py, error, [Argument::PastCache, Argument::Update], &words)
+    // Caches that are lists of slots, or of blocks, lack the dimension that all have first.
+    let is_first = matches!(
+        error,
+        Error::DimensionMismatch { dimension: 0, .. }
+            | Error::RankTooLow { .. }
+            | Error::AxisOutOfRange { .. }
+    );
+    let advice = if is_first { "; a slot mapping takes [1, slots, ...] and [1, tokens, ...]" } else { "" };
+    spelled(py, error, [Argument::PastCache, Argument::Update], &words, advice)
 }
 
 /// The exception for an error about one value of an argument that the core does not name: `start`, of a sample if there

@@ -40,8 +40,8 @@ pub(crate) enum Failure {
     DeviceIntegers { argument: &'static str, got: Element, want: &'static str },
     /// A write of nothing.
     NoPairs { argument: &'static str },
-    /// A status of another size.
-    StatusBytes { got: usize },
+    /// A status of another size, or the copy of one.
+    StatusBytes { argument: &'static str, got: usize },
     /// Nobody here can make a status, or knows which stream is current.
     Unknown { argument: &'static str, library: String },
     /// A tensor whose gradient would be lost, or that is no plain memory.
@@ -183,6 +183,7 @@ impl Failure {
             | Self::Interface { argument, .. }
             | Self::DeviceIntegers { argument, .. }
             | Self::Unknown { argument, .. }
+            | Self::StatusBytes { argument, .. }
             | Self::NoPairs { argument }
             | Self::Tensor { argument, .. }
             | Self::NoMemory { argument, .. }
@@ -203,7 +204,6 @@ impl Failure {
             | Self::Dimension { argument } => argument,
             Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
             Self::Axis { .. } => "axis",
-            Self::StatusBytes { .. } => "status",
             Self::NotAPair { .. } => "pairs",
         }
     }
@@ -224,7 +224,7 @@ impl Failure {
             }
             Self::Device { device, .. } => vec![("device", name(device))],
             Self::NotCurrent { device, .. } => vec![("device", Field::Name(format!("cuda:{device}")))],
-            Self::StatusBytes { got } => vec![("got", int(*got)), ("want", int(STATUS_BYTES))],
+            Self::StatusBytes { got, .. } => vec![("got", int(*got)), ("want", int(STATUS_BYTES))],
             Self::Prepared { pair, what, got, want, .. } => {
                 vec![("buffer", int(*pair)), ("what", name(what)), ("got", name(got)), ("want", name(want))]
             }
@@ -304,10 +304,16 @@ impl fmt::Display for Failure {
                 write!(f, "{argument} holds {got}: must hold {want} on a device")
             }
             Self::NoPairs { argument } => write!(f, "{argument} is empty: a write has at least one"),
-            Self::StatusBytes { got } => write!(f, "status has {got} bytes, must have {STATUS_BYTES}"),
+            Self::StatusBytes { argument, got } => {
+                write!(f, "{argument} has {got} bytes, must have {STATUS_BYTES}")
+            }
+            Self::Unknown { argument: "stream", library } => write!(
+                f,
+                "stream is needed, as in launch(stream): only PyTorch and CuPy are asked for theirs, and the first cache is of {library}"
+            ),
             Self::Unknown { argument, library } => write!(
                 f,
-                "{argument} is needed: {library} is no library that is asked for it, as PyTorch and CuPy are"
+                "{argument} is needed: only PyTorch and CuPy are asked to make one, and the first cache is of {library}"
             ),
             Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
             Self::NoMemory { argument, class, advice } => {
@@ -318,7 +324,7 @@ impl fmt::Display for Failure {
                 let pair = if *pair > 0 { format!(" (pair {pair})") } else { String::new() };
                 write!(
                     f,
-                    "{argument}{pair} has {what} {got}, must have {want}: a write has one form for all its calls and pairs"
+                    "{argument}{pair} has {what} {got}, must have {want}: a write has one form for all its calls and pairs, prepare another write for it"
                 )
             }
             Self::OutShape { argument, got, want } => {

@@ -42,13 +42,6 @@ mod _native {
     #[pymodule_export]
     use crate::cases::OracleCases;
     #[pymodule_export]
-    use crate::cuda::{CudaStatus, CudaWrite};
-    #[pymodule_export]
-    use crate::cuda::{
-        driver_version, prepare as cuda_prepare, prepare_kv_cache_operation, prepare_kv_cache_update,
-        prepare_present, prepare_slots,
-    };
-    #[pymodule_export]
     use crate::generate::generate;
     #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;
@@ -75,8 +68,22 @@ mod _native {
 
     use pyo3::prelude::*;
 
+    use crate::cuda::{self, CudaStatus, CudaWrite};
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // They call themselves what they are called in `kvscatter.cuda`, where people find them.
+        let py = module.py();
+        module.add("CudaStatus", py.get_type::<CudaStatus>())?;
+        module.add("CudaWrite", py.get_type::<CudaWrite>())?;
+        module.add("cuda_driver_version", wrap_pyfunction!(cuda::driver_version, module)?)?;
+        module.add("cuda_prepare", wrap_pyfunction!(cuda::prepare, module)?)?;
+        let operation = wrap_pyfunction!(cuda::prepare_kv_cache_operation, module)?;
+        module.add("cuda_prepare_kv_cache_operation", operation)?;
+        module
+            .add("cuda_prepare_kv_cache_update", wrap_pyfunction!(cuda::prepare_kv_cache_update, module)?)?;
+        module.add("cuda_prepare_present", wrap_pyfunction!(cuda::prepare_present, module)?)?;
+        module.add("cuda_prepare_slots", wrap_pyfunction!(cuda::prepare_slots, module)?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

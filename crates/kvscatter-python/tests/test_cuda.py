@@ -118,6 +118,14 @@ except kvscatter.CudaError as error:
     assert message.startswith("cannot use the CUDA driver libcuda.so.1:") and "NVIDIA's driver" in message
 
 
+def test_everything_calls_itself_what_people_call_it() -> None:
+    for name in cuda.__all__:
+        assert getattr(cuda, name).__name__ == name
+    assert (cuda.Write.__module__, cuda.Status.__module__) == ("kvscatter.cuda", "kvscatter.cuda")
+    with pytest.raises(TypeError, match=r"^prepare\(\) missing 1 required positional argument"):
+        cuda.prepare()  # type: ignore[call-arg]
+
+
 def test_importing_loads_no_driver(tmp_path: pathlib.Path) -> None:
     code = """
 import kvscatter.cuda, pathlib, sys

@@ -140,7 +140,8 @@ def test_a_copy_is_no_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "name"), [((2, 1), "cuda:1"), ((13, 0), "cuda:0"), ((10, 0), "type 10"), ((8, 3), "type 8")]
+    ("device", "name"),
+    [((2, 1), "cuda:1"), ((13, 0), "cuda:0"), ((10, 0), "rocm:0 (AMD's, which"), ((8, 3), "type 8")],
 )
 def test_memory_of_other_devices(device: tuple[int, int], name: str) -> None:
     cache = np.zeros((1, 4, 2))

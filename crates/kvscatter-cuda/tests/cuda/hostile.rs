@@ -4,7 +4,9 @@ use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Mode};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, List, Pair, Status, Triple};
+use kvscatter_cuda::{
+    DeviceBuffer, DeviceList, Error, Indices, List, NoMapping, Pair, Status, Tensor, Triple,
+};
 
 use crate::device::Memory;
 use crate::fake::{calls, is_fake};
@@ -33,19 +35,39 @@ fn refused(result: Result<(), Error>) -> CoreError {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn buffers_that_are_missing_or_short_are_refused() {
-    let is_null = |error| matches!(error, CoreError::NullBuffer { .. });
-    assert!(is_null(refused(prepared(&[(0, CACHE, 0x9000, UPDATE)]))));
-    assert!(is_null(refused(prepared(&[(0x1000, CACHE, 0, UPDATE)]))));
-    assert!(is_null(refused(prepared(&[(0x1000, CACHE, 0x9000, UPDATE), (0, CACHE, 0x9000, UPDATE)]))));
-    let short = |argument, got, want| CoreError::BufferLength { argument, buffer: 0, got, want };
-    assert_eq!(
-        refused(prepared(&[(0x1000, CACHE - 1, 0x9000, UPDATE)])),
-        short(Argument::PastCache, CACHE - 1, CACHE)
-    );
-    assert_eq!(
-        refused(prepared(&[(0x1000, CACHE, 0x9000, UPDATE - 1)])),
-        short(Argument::Update, UPDATE - 1, UPDATE)
-    );
+    let good = (0x1000, CACHE, 0x9000, UPDATE);
+    let refused = |pairs: &[_]| match prepared(pairs) {
+        Err(error @ Error::Buffer { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for (pairs, expected) in [
+        (&[(0, CACHE, 0x9000, UPDATE)][..], format!("cache 0 is null, must have {CACHE} bytes")),
+        (&[(0x1000, CACHE, 0, UPDATE)], format!("update 0 is null, must have {UPDATE} bytes")),
+        (&[good, (0, CACHE, 0x9000, UPDATE)], format!("cache 1 is null, must have {CACHE} bytes")),
+        (
+            &[(0x1000, CACHE - 1, 0x9000, UPDATE)],
+            format!("cache 0 has {} bytes, must have {CACHE}", CACHE - 1),
+        ),
+        (
+            &[good, (0x2000, CACHE, 0x9000, UPDATE - 1)],
+            format!("update 1 has {} bytes, must have {UPDATE}", UPDATE - 1),
+        ),
+    ] {
+        assert_eq!(refused(pairs), expected);
+    }
+    let triple = |present, past, update| {
+        let buffer = |address| DeviceBuffer::new(address, CACHE);
+        let triple = Triple { present: buffer(present), past: buffer(past), update: buffer(update) };
+        cuda().prepare_present(&geometry(), &[triple]).map(drop)
+    };
+    for (prepared, tensor) in [
+        (triple(0, 0x2000, 0x3000), Tensor::Present),
+        (triple(0x1000, 0, 0x3000), Tensor::Past),
+        (triple(0x1000, 0x2000, 0), Tensor::Update),
+    ] {
+        let is_it = matches!(prepared, Err(Error::Buffer { tensor: at, index: 0, .. }) if at == tensor);
+        assert!(is_it, "{prepared:?}");
+    }
     prepared(&[(0x1000, 2 * CACHE, 0x9000, 2 * UPDATE)]).unwrap();
 }
 
@@ -195,17 +217,14 @@ fn slot_mappings_take_starts_alone() {
     let linear = of(TensorScatter::new(), &past, &new);
     let packed = KvCacheUpdate::new().prepare_packed(half, &past, &[2, 1, 2]).unwrap();
     let layered = KvCacheOperation::new().prepare(half, &[2, 2], &past).unwrap();
-    for (geometry, batch, why) in [
-        (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), 1, "a ring"),
-        (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), 2, "samples"),
-        (packed.geometry(), 1, "running totals"),
-        (layered.geometry(), 1, "rows of each sample, and a layer"),
+    for (geometry, why) in [
+        (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), NoMapping::Ring),
+        (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), NoMapping::Samples(2)),
+        (packed.geometry(), NoMapping::Lists),
+        (layered.geometry(), NoMapping::Lists),
     ] {
         let refused = prepare(geometry);
-        assert!(
-            matches!(refused, Err(Error::SlotMapping { samples }) if samples == batch),
-            "{why}: {refused:?}"
-        );
+        assert!(matches!(refused, Err(Error::SlotMapping(found)) if found == why), "{why}: {refused:?}");
     }
 
     let (write, rig) = (prepare(&linear).unwrap(), Rig::new(0));

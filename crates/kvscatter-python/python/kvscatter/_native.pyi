@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from kvscatter._plan import Block, Segment
 from kvscatter._session import Generated, MemoryReport
+from kvscatter._status import StatusWords
 from kvscatter._typing import (
     AnyArray,
     CudaArray,
@@ -337,8 +338,10 @@ class CudaWrite:
 
 @final
 class CudaStatus:
-    def check(self) -> None: ...
-    def read(self) -> tuple[int, int, int]: ...
+    def check(self, words: tuple[int, int, int] | SupportsDLPack | None = None) -> None: ...
+    def read(self) -> StatusWords: ...
+    @property
+    def array(self) -> Any: ...
     def clear(self, stream: CudaStream | None = None) -> None: ...
 
 # What follows is for this package's own modules.

@@ -19,9 +19,11 @@ from kvscatter._native import cuda_prepare_kv_cache_operation as prepare_kv_cach
 from kvscatter._native import cuda_prepare_kv_cache_update as prepare_kv_cache_update
 from kvscatter._native import cuda_prepare_present as prepare_present
 from kvscatter._native import cuda_prepare_slots as prepare_slots
+from kvscatter._status import StatusWords
 
 __all__ = [
     "Status",
+    "StatusWords",
     "Write",
     "driver_version",
     "prepare",

@@ -171,6 +171,9 @@ class DeviceError(ArrayError):
 class CudaError(Error, RuntimeError):
     """The CUDA driver: there is none, it refuses, or no device has been chosen on this thread."""
 
+    got: int
+    """The device's compute capability, times ten, where it is too low."""
+
 
 class SessionError(Error, RuntimeError):
     """A decoder that cannot be run, or nothing to run it with: the model, ONNX Runtime, a session that is closed."""

@@ -55,7 +55,7 @@ pub(super) fn prepare<'py>(
     first.check_forms(&rows)?;
     let geometry = geometry(first.shapes()).map_err(|refused| raise(refused.into()))?;
     let indices = lists.indices()?;
-    status.as_ref().map(words).transpose()?;
+    status.as_ref().map(status_address).transpose()?;
 
     let cuda = driver(py)?;
     let device = cuda.device().map_err(raise)?;
@@ -71,16 +71,18 @@ pub(super) fn prepare<'py>(
         Some(status) => status,
         None => new_status(cache, device, &current)?,
     };
-    let memory = Status::at(words(&status)?).map_err(raise)?;
+    let memory = Status::at(status_address(&status)?).map_err(raise)?;
     write.check_indices(&indices, Some(memory)).map_err(raise)?;
 
     let counted = rows.iter().map(|row| &row.written().object);
     let counted = counted.filter(|object| library(object).is_ok_and(|name| name == "torch"));
     let counted = PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind();
+    let array = status.object.clone().unbind();
     let held = rows.into_iter().flat_map(Row::into_arrays).chain(lists.into_arrays()).chain([status]);
     let held = held.map(DeviceArray::hold).collect();
     let cuda = cuda.clone();
-    let launch = Launch { cuda, operator, write, indices, status: memory, device, current, counted, held };
+    let launch =
+        Launch { cuda, operator, write, indices, status: memory, array, device, current, counted, held };
     Ok(launch.into())
 }
 
@@ -194,12 +196,12 @@ fn make(
 }
 
 /// Where a status lies, if it has the size of one.
-fn words(status: &DeviceArray<'_>) -> Result<u64, Failure> {
+fn status_address(status: &DeviceArray<'_>) -> Result<u64, Failure> {
     let memory = status.dense()?;
     if memory.bytes == STATUS_BYTES {
         Ok(memory.address)
     } else {
-        Err(Failure::StatusBytes { got: memory.bytes })
+        Err(Failure::StatusBytes { argument: "status", got: memory.bytes })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
 
-use kvscatter_cuda::{Counted, Error};
+use kvscatter_cuda::{Counted, Error, FirstBad, NoMapping, Tensor};
 use pyo3::prelude::*;
 
 use super::operator::Operator;
@@ -24,7 +24,18 @@ fn describe(operator: &Operator, error: &Error) -> Described {
     match error {
         Error::NoDriver { .. } => (Class::Cuda, "no_driver", None, vec![]),
         Error::Driver { code, .. } => (Class::Cuda, "driver", None, vec![("code", i64::from(*code).into())]),
-        Error::Kernels { .. } => (Class::Cuda, "kernels", None, vec![]),
+        Error::ComputeCapability { major, minor } => {
+            let got = major.saturating_mul(10).saturating_add(*minor);
+            (Class::Cuda, "compute_capability", None, vec![("got", i64::from(got).into())])
+        }
+        // The PTX is what every driver reads.
+        Error::Kernels { ptx, .. } => {
+            let fields = match **ptx {
+                Error::Driver { code, .. } => vec![("code", i64::from(code).into())],
+                _ => vec![],
+            };
+            (Class::Cuda, "kernels", None, fields)
+        }
         Error::NoContext => (Class::Cuda, "no_context", None, vec![]),
         Error::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
         Error::TooLarge { what, got, most } => {
@@ -34,6 +45,11 @@ fn describe(operator: &Operator, error: &Error) -> Described {
                 ("max", (*most).into()),
             ];
             (Class::Shape, "too_large", counted(operator, *what), fields)
+        }
+        Error::Buffer { tensor, index, bytes, needed, .. } => {
+            let fields = [("buffer", *index), ("len", *bytes), ("needed", *needed)];
+            let fields = fields.map(|(name, number)| (name, number.into()));
+            (Class::Array, "buffer_length", Some(named(operator, *tensor)), fields.to_vec())
         }
         Error::WholeWords { pair, bytes, needed, .. } => {
             let fields = [("buffer", *pair), ("len", *bytes), ("needed", *needed)];
@@ -46,8 +62,11 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             (Class::Array, "overlap", Some(operator.written), fields.to_vec())
         }
         Error::Apart => (Class::Array, "apart", Some(operator.update), vec![]),
-        Error::SlotMapping { samples } => {
-            let fields = vec![("got", (*samples).into()), ("want", 1_usize.into())];
+        Error::SlotMapping(why) => {
+            let fields = match why {
+                NoMapping::Samples(samples) => vec![("got", (*samples).into()), ("want", 1_usize.into())],
+                _ => vec![],
+            };
             (Class::Shape, "slot_mapping", Some(operator.update), fields)
         }
         Error::List { list, .. } => (Class::Option, "list", Some(operator.list(*list)), vec![]),
@@ -58,11 +77,20 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             (Class::Array, "overlap", Some(operator.list(*list)), fields)
         }
         Error::StatusShared => (Class::Array, "overlap", Some("status"), vec![]),
-        Error::BadIndices { bad_samples, first_value, .. } => {
-            let fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*first_value).into())];
-            (Class::Position, "bad_indices", None, fields)
+        Error::BadIndices { bad_samples, first: FirstBad { list, sample, value } } => {
+            let mut fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*value).into())];
+            fields.extend(sample.map(|sample| ("index", sample.into())));
+            (Class::Position, "bad_indices", Some(operator.list(*list)), fields)
         }
         _ => (Class::Cuda, "unknown", None, vec![]),
+    }
+}
+
+fn named(operator: &Operator, tensor: Tensor) -> &'static str {
+    match tensor {
+        Tensor::Update => operator.update,
+        Tensor::Present => operator.written,
+        _ => operator.cache,
     }
 }
 

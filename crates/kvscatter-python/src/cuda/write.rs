@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvscatter_cuda::{Cuda, Indices, Status, StatusWords, Stream};
+use kvscatter_cuda::{Cuda, Indices, Status, Stream};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -10,6 +10,7 @@ use super::array::Held;
 use super::error;
 use super::operator::Operator;
 use super::stream::{self, Current};
+use super::words;
 use crate::failure::Failure;
 use crate::torch;
 
@@ -17,11 +18,11 @@ use crate::torch;
 ///
 /// It keeps the arrays alive that it was prepared with. Any number of threads may launch it, if its device is current on
 /// them.
-#[pyclass(frozen, module = "kvscatter.cuda", name = "CudaWrite")]
+#[pyclass(frozen, module = "kvscatter.cuda", name = "Write")]
 pub(crate) struct CudaWrite(Arc<Launch>);
 
 /// What launches of a write have found since the status was cleared: 16 bytes on the device.
-#[pyclass(frozen, module = "kvscatter.cuda", name = "CudaStatus")]
+#[pyclass(frozen, module = "kvscatter.cuda", name = "Status")]
 pub(crate) struct CudaStatus(Arc<Launch>);
 
 /// All that a launch needs.
@@ -31,6 +32,8 @@ pub(crate) struct Launch {
     pub(crate) write: kvscatter_cuda::Write,
     pub(crate) indices: Indices,
     pub(crate) status: Status,
+    /// Where it lies.
+    pub(crate) array: Py<PyAny>,
     pub(crate) device: i32,
     pub(crate) current: Current,
     /// PyTorch's tensors among what is written, which count their writes.
@@ -92,12 +95,22 @@ impl CudaStatus {
     /// found none. It waits for the legacy default stream and for no other: call it where the launches have run, such as
     /// behind `torch.cuda.synchronize()`. The status stays as it is until it is cleared.
     ///
+    /// Args:
+    ///     words: What the status held, as `read` returns it, or a copy of `array` that the caller has made and waited for:
+    ///         16 bytes on the CPU. Nothing is read from the device then, and no driver is asked. What else belongs to the
+    ///         error is not known: of a length all rows are taken, or the kind is `bad_indices`.
+    ///
     /// Raises:
     ///     PositionError: As `tensor_scatter_` and its like; of kind `bad_indices` if the lists hold other values by now.
     ///     CudaError: The driver refuses, possibly for the fault of an earlier launch of anybody's.
-    ///     DeviceError: Another device is current on this thread.
-    fn check(&self, py: Python<'_>) -> PyResult<()> {
+    ///     DeviceError: Another device is current on this thread; or `words` lie on one.
+    ///     ShapeError: `words` of another size.
+    #[pyo3(signature = (words=None))]
+    fn check(&self, py: Python<'_>, words: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { write, indices, status, .. } = &*self.0;
+        if let Some(words) = words {
+            return write.check_words(words::given(words)?).map_err(|refused| self.0.raise(py, refused));
+        }
         self.0.check_current(py)?;
         // SAFETY: status and lists are held, on the device that is current.
         py.detach(|| unsafe { write.check(*status, indices) }).map_err(|refused| self.0.raise(py, refused))
@@ -106,14 +119,19 @@ impl CudaStatus {
     /// The status itself: how many samples had a bad index, each counted once per launch; the first of them, with bit 31
     /// for a bad length, bits 31 and 30 for bad rows of a packed update, all bits for the layer; and the bad value. It
     /// waits as `check` does.
-    fn read(&self, py: Python<'_>) -> PyResult<(u32, u32, i64)> {
+    fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Launch { cuda, status, .. } = &*self.0;
         self.0.check_current(py)?;
         // SAFETY: as above.
         let words = py.detach(|| unsafe { cuda.read(*status) });
-        let StatusWords { bad_samples, first_sample, first_value } =
-            words.map_err(|refused| self.0.raise(py, refused))?;
-        Ok((bad_samples, first_sample, first_value))
+        words::named(py, words.map_err(|refused| self.0.raise(py, refused))?)
+    }
+
+    /// The array of 16 bytes that it lies in: what was given as `status`, or what PyTorch or CuPy has made, two int64.
+    /// Who polls copies it on a stream of its own, without waiting, and calls `check` with the copy.
+    #[getter]
+    fn array(&self, py: Python<'_>) -> Py<PyAny> {
+        self.0.array.clone_ref(py)
     }
 
     /// Clears the status, in the order of the stream: the one that `launch` takes.
@@ -124,6 +142,12 @@ impl CudaStatus {
         self.0.check_current(py)?;
         // SAFETY: the status is held, on the device that is current; the stream is the caller's part.
         py.detach(|| unsafe { cuda.clear(*status, stream) }).map_err(|refused| self.0.raise(py, refused))
+    }
+
+    fn __repr__(&self) -> String {
+        let Launch { operator, device, .. } = &*self.0;
+        let Operator { update, written, .. } = operator;
+        format!("<kvscatter.cuda.Status: of {update} into {written} on cuda:{device}>")
     }
 }
 

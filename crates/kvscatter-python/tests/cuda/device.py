@@ -47,6 +47,24 @@ def failing(name: str, code: int) -> Iterator[None]:
     _driver.fake_fail(b"", 0)
 
 
+@contextmanager
+def of_capability(number: int) -> Iterator[None]:
+    """In this thread the device has another compute capability."""
+    _driver.fake_device(number, ctypes.c_double(9))
+    yield
+    _driver.fake_device(90, ctypes.c_double(9))
+
+
+@contextmanager
+def new_context() -> Iterator[None]:
+    """Another context than that of all other tests, in which nothing has been loaded."""
+    context = ctypes.c_void_p()
+    call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+    yield
+    call("cuCtxDestroy_v2", context)
+    choose()
+
+
 def choose() -> None:
     """Makes the device's context current on this thread."""
     context = ctypes.c_void_p()

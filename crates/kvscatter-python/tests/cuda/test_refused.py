@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +42,9 @@ def test_arrays_of_the_cpu() -> None:
             assert str(error) == f"{argument} lies on the CPU: must lie on a CUDA device"
     refused("device", "status", written(*good, status=np.zeros(2, np.int64)), of=kvscatter.DeviceError)
     error = refused("device", "cache", written(Dlpack(cache, (10, 0)), *good[1:]), of=kvscatter.DeviceError)
-    assert "type 10" in str(error)
+    assert str(error) == "cache lies on rocm:0 (AMD's, which is not supported): must lie on a CUDA device"
+    error = refused("device", "cache", written(Dlpack(cache, (15, 0)), *good[1:]), of=kvscatter.DeviceError)
+    assert "type 15" in str(error)
     refused("not_an_array", "write_indices", written(*good[:2], [0, 1]), of=kvscatter.ElementTypeError)
 
 
@@ -86,6 +90,7 @@ def test_shapes(wrap: Wrap) -> None:
     other = [(cache, update), (wrap(zeros(2, 5, 8)), update)]
     error = refused("prepared", "cache", lambda: cuda.prepare(other, status=device.status()))
     assert (error.buffer, error.what) == (1, "shape")
+    assert str(error).endswith("prepare another write for it")
     triple = [(cache, update, wrap(zeros(2, 5, 8)))]
     refused("out_shape", "present", lambda: cuda.prepare_present(triple, status=device.status()))
     refused("axis_is_batch", "axis", written(cache, update, axis=0), of=kvscatter.OptionError)
@@ -296,6 +301,7 @@ def test_threads_without_a_context() -> None:
     def run() -> None:
         for call in calls:
             error = refused("no_context", None, call, of=kvscatter.CudaError)
+            assert "torch.cuda.set_device" in str(error)
             kinds.append(error.kind)
 
     thread = threading.Thread(target=run)
@@ -316,3 +322,33 @@ def test_what_the_driver_refuses() -> None:
             error = refused("driver", None, call, of=kvscatter.CudaError)
         assert error.code == 700 and f"{name}: CUDA_ERROR_ILLEGAL_ADDRESS" in str(error)
     assert cuda.driver_version() == 13000
+
+
+@device.only_fake
+def test_devices_and_moments_that_load_no_kernels() -> None:
+    """In a context of its own each: what is loaded once is not asked for again."""
+    call = written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))
+    with device.new_context(), device.of_capability(70):
+        error = refused("compute_capability", None, call, of=kvscatter.CudaError)
+        assert error.got == 70
+        assert str(error) == "compute capability 7.5 or later is needed, this device has 7.0"
+    with device.new_context(), device.failing("cuModuleLoadData", 218):
+        error = refused("kernels", None, call, of=kvscatter.CudaError)
+        assert error.code == 218 and "cannot run the kernels" in str(error)
+    for code in (2, 700, 900):
+        with device.new_context(), device.failing("cuModuleLoadData", code):
+            error = refused("driver", None, call, of=kvscatter.CudaError)
+            assert error.code == code and ("prepare one write in this context before" in str(error)) == (
+                code == 900
+            )
+
+
+@device.only_fake
+def test_a_process_that_has_asked_for_the_version_may_fork() -> None:
+    code = """
+import ctypes
+from kvscatter import cuda
+print(cuda.driver_version(), ctypes.CDLL("libcuda.so.1").fake_calls(b"cuInit"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "13000 0\n"

@@ -72,9 +72,13 @@ def test_a_library_that_is_not_known_needs_stream_and_status() -> None:
     _, whole, update = arrays()
     write = cuda.prepare([(whole, update)], status=device.status())
     error = refused("unknown", "stream", write.launch, of=kvscatter.OptionError)
-    assert "stream is needed: device is no library that is asked for it" in str(error)
+    assert str(error).startswith("stream is needed, as in launch(stream): only PyTorch and CuPy are asked")
+    assert str(error).endswith("the first cache is of device")
     refused("unknown", "stream", write.status.clear, of=kvscatter.OptionError)
-    refused("unknown", "status", lambda: cuda.prepare([(whole, update)]), of=kvscatter.OptionError)
+    error = refused("unknown", "status", lambda: cuda.prepare([(whole, update)]), of=kvscatter.OptionError)
+    assert str(error).endswith(
+        "only PyTorch and CuPy are asked to make one, and the first cache is of device"
+    )
 
 
 def test_no_library_is_asked_to_wait() -> None:

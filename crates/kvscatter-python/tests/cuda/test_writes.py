@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import device
@@ -156,7 +157,7 @@ def test_a_graph_reads_its_positions_whenever_it_runs() -> None:
     for _ in range(2):
         replay()
     stream.synchronize()
-    assert write.status.read() == (2, 1, 8), "once in each launch"
+    assert write.status.read() == cuda.StatusWords(2, first_sample=1, first_value=8), "once in each launch"
     error = support.refused("start_out_of_range", "write_indices", write.status.check)
     assert (error.index, error.value) == (1, 8)
     write.status.clear(stream)
@@ -179,10 +180,19 @@ def test_slots_of_a_paged_cache() -> None:
     stream.synchronize()
     error = support.refused("start_out_of_range", "slot_mapping", write.status.check)
     assert (error.index, error.value, error.capacity) == (1, 12, 12)
-    pairs = [(Dlpack(cache.reshape(2, 6, 2, 4)), Dlpack(np.repeat(update, 2, 0)))]
-    support.refused(
-        "slot_mapping", "update", lambda: cuda.prepare_slots(pairs, Dlpack(slots), status=device.status())
+
+    def call(past: device.Array, new: device.Array, **options: Any) -> Any:
+        pairs = [(Dlpack(past), Dlpack(new))]
+        return lambda: cuda.prepare_slots(pairs, Dlpack(slots), status=device.status(), **options)
+
+    error = support.refused(
+        "slot_mapping", "update", call(cache.reshape(2, 6, 2, 4), np.repeat(update, 2, 0))
     )
+    assert (error.got, error.want) == (2, 1) and "[1, slots, ...]" in str(error)
+    error = support.refused("dimension_mismatch", "update", call(cache[0], update[0]))
+    assert str(error).endswith("; a slot mapping takes [1, slots, ...] and [1, tokens, ...]")
+    error = support.refused("dimension_mismatch", "update", call(cache, update[..., :2]))
+    assert "slots" not in str(error)
 
 
 def test_a_present_is_its_past_with_the_update_in_it() -> None:
@@ -236,3 +246,46 @@ def test_strides_are_written_where_they_lie() -> None:
         write.launch(stream)
         stream.synchronize()
         assert support.bits(whole) == support.bits(expected)
+
+
+def test_a_status_that_the_caller_copies_is_read_without_the_device() -> None:
+    cache, update = device.copy(np.zeros((3, 4, 8))), device.copy(np.ones((3, 2, 8)))
+    starts, lengths, stream = device.copy(np.array([0, 3, 1])), device.copy(np.array([2, 2, 1])), Stream()
+    there = device.status()
+    pairs = [(Dlpack(cache), Dlpack(update))]
+    write = cuda.prepare(pairs, Dlpack(starts), lengths=Dlpack(lengths), status=there)
+    status = write.status
+    assert status.array is there
+    before = np.array(there.array)
+    write.launch(stream)
+    stream.synchronize()
+    after = np.array(there.array)
+    status.check(before)
+    expected = support.refused(
+        "start_out_of_range", "write_indices", status.check, of=kvscatter.PositionError
+    )
+    copies: list[Any] = [
+        after,
+        after.view(np.uint8),
+        after.view(np.int32),
+        status.read(),
+        tuple(status.read()),
+    ]
+    starts[:], lengths[:] = 0, 0
+    with device.failing("cuMemcpyDtoH_v2", 700) if device.IS_FAKE else nullcontext():
+        for words in copies:
+            error = support.refused(
+                "start_out_of_range", "write_indices", lambda words=words: status.check(words)
+            )  # type: ignore[misc]
+            assert (str(error), error.fields) == (str(expected), expected.fields)
+    error = support.refused("bad_indices", "write_indices", status.check, of=kvscatter.PositionError)
+    assert (error.got, error.index, error.value) == (1, 1, 3)
+    assert str(error).startswith(
+        "bad indices in 1 sample since the status was cleared, first the position of sample 1: 3;"
+    )
+    support.refused("status_bytes", "words", lambda: status.check(after[:1]), of=kvscatter.ShapeError)
+    gaps = np.zeros(4, np.int64)[::2]
+    support.refused("not_contiguous", "words", lambda: status.check(gaps), of=kvscatter.ArrayError)
+    support.refused("device", "words", lambda: status.check(there), of=kvscatter.DeviceError)
+    for bad in ((1, 2), (1, -1, 0), (1, "2", 3)):
+        support.refused("keyword_type", "words", lambda bad=bad: status.check(bad))  # type: ignore[misc, arg-type]

@@ -1,0 +1,49 @@
+//! The words of a status on the host: those that were read, and those that the caller has copied.
+
+use kvscatter::RawBuffer;
+use kvscatter_cuda::StatusWords;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyTuple, PyType};
+
+use crate::array::Array;
+use crate::failure::{Failure, STATUS_BYTES, class_name};
+
+/// As `kvscatter.cuda.StatusWords`.
+pub(crate) fn named(py: Python<'_>, words: StatusWords) -> PyResult<Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let StatusWords { bad_samples, first_sample, first_value } = words;
+    CLASS.import(py, "kvscatter._status", "StatusWords")?.call1((bad_samples, first_sample, first_value))
+}
+
+/// Three numbers, or an array of 16 bytes on the CPU.
+pub(crate) fn given(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
+    let argument = "words";
+    if words.is_instance_of::<PyTuple>() {
+        let unfit = |_| Failure::Keyword {
+            argument,
+            class: class_name(&words.get_type()),
+            want: "what read() returns, or a copy of the status's array",
+        };
+        let (bad_samples, first_sample, first_value) = words.extract().map_err(unfit)?;
+        return Ok(StatusWords { bad_samples, first_sample, first_value });
+    }
+    let array = Array::read(words, argument)?;
+    let extent = array.form.extent();
+    if extent != array.form.shape.iter().product::<usize>() {
+        return Err(Failure::NotContiguous { argument }.into());
+    }
+    let bytes = extent.wrapping_mul(array.form.element.bits()).wrapping_div(8);
+    if bytes != STATUS_BYTES {
+        return Err(Failure::StatusBytes { argument, got: bytes }.into());
+    }
+    let RawBuffer { ptr, .. } = array.buffer(Some(bytes));
+    // SAFETY: the array has as many bytes there, is held, and no Python code has run since it was read.
+    let bytes = unsafe { ptr.cast::<[u8; STATUS_BYTES]>().read_unaligned() };
+    let [a, b, c, d, e, f, g, h, value @ ..] = bytes;
+    Ok(StatusWords {
+        bad_samples: u32::from_ne_bytes([a, b, c, d]),
+        first_sample: u32::from_ne_bytes([e, f, g, h]),
+        first_value: i64::from_ne_bytes(value),
+    })
+}
