@@ -53,7 +53,8 @@ enum Task {
     /// The CUDA kernels and their host code on a driver without a device, which runs the kernels as C++; then the same under
     /// sanitizers
     Cuda,
-    /// The tests of `cuda` on the GPU that is here, then under compute-sanitizer; those of `candle-cuda` if nvcc is here
+    /// The tests of `cuda` on the GPU that is here, those of the Python package, the first under compute-sanitizer; those of
+    /// `candle-cuda` if nvcc is here. What cannot run for want of a tool fails, and the rest runs
     CudaGpu,
     /// Compiles the CUDA kernels into the images that are checked in (needs Python and gcc, downloads once)
     CudaImages {
@@ -157,7 +158,10 @@ fn main() -> ExitCode {
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),
         Task::Cuda => one(steps_cuda::cuda()),
-        Task::CudaGpu => step::run(vec![steps_cuda::cuda_gpu(), steps_candle::candle_gpu()], Missing::Fails),
+        Task::CudaGpu => {
+            let [plain, python, checked] = steps_cuda::cuda_gpu();
+            step::run(vec![plain, python, checked, steps_candle::candle_gpu()], Missing::Fails)
+        }
         Task::CudaImages { check: false } => one(steps_cuda_images::cuda_images()),
         Task::CudaImages { check: true } => one(steps_cuda_images::check()),
         Task::CandleCuda => one(steps_candle::candle_cuda()),

@@ -49,15 +49,18 @@ pub(crate) fn cuda() -> Step {
     Step::new("cuda", vec![make_folder(), compile, tests, compile_sanitized, watched]).needs(&[GXX])
 }
 
-/// The same tests on the device of this machine, then under NVIDIA's checkers of memory and of races; then those of the
-/// Python package.
-pub(crate) fn cuda_gpu() -> Step {
+/// The same tests on the device of this machine, then those of the Python package, then the first once more under NVIDIA's
+/// checkers of memory and of races. A step whose tool is missing fails alone: the others run.
+pub(crate) fn cuda_gpu() -> [Step; 3] {
     let driver = Path::new(MACHINES_DRIVER);
     let checked =
         |tool| test(driver, &["--config", &format!("target.'cfg(unix)'.runner = '{CHECKER} --tool {tool}'")]);
-    let mut commands = vec![test(driver, &[]), checked("memcheck"), checked("racecheck")];
-    commands.extend(python_gpu());
-    Step::new("cuda-gpu", commands).needs(&[GPU, SANITIZER, USERS_PYTHON])
+    [
+        Step::new("cuda-gpu", vec![test(driver, &[])]).needs(&[GPU]),
+        Step::new("cuda-gpu-python", python_gpu()).needs(&[GPU, USERS_PYTHON]),
+        Step::new("cuda-gpu-checks", vec![checked("memcheck"), checked("racecheck")])
+            .needs(&[GPU, SANITIZER]),
+    ]
 }
 
 /// The Python package's tests for devices, in this machine's Python, where the package need not be installed: with
