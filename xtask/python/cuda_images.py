@@ -23,6 +23,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 KERNELS = ROOT / "crates/kvscatter-cuda/kernels"
 IMAGES = KERNELS / "images"
 SOURCE = "kvscatter.cu"
+#: What it consists of.
+SOURCES = (SOURCE, "abi.cuh", "rule.cuh", "walk.cuh")
 FATBIN_FILE, PTX_FILE = "kvscatter.fatbin", "kvscatter.ptx"
 #: What is checked in, and compared by what it inflates to: which bytes that takes is a matter of zlib's version.
 CHECKED_IN = (FATBIN_FILE, f"{PTX_FILE}.gz", "made-by.txt")
@@ -95,7 +97,8 @@ def made_by(folder: pathlib.Path) -> str:
     """What made the images, and what was made, in words that a later build can be compared with."""
     commands = [shlex.join([*options, SOURCE]) for options in (FATBIN, PTX)]
     wheels = re.findall(r"^\S+==\S+", (KERNELS / "requirements.txt").read_text(), flags=re.M)
-    files = {f"../{SOURCE}": KERNELS / SOURCE, **{name: folder / name for name in (FATBIN_FILE, PTX_FILE)}}
+    files = {f"../{name}": KERNELS / name for name in SOURCES}
+    files |= {name: folder / name for name in (FATBIN_FILE, PTX_FILE)}
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}" for name, path in files.items()]
     indented = ["\n".join(f"    {line}" for line in lines) for lines in (commands, wheels)]
     return "\n\n".join(
@@ -114,7 +117,7 @@ def look_through(folder: pathlib.Path) -> list[str]:
     """What is wrong with the machine code, a line each."""
     source = (KERNELS / SOURCE).read_text()
     wanted = set(re.findall(r"\b(kvscatter_(?:write|present)_\w+)\b", source))
-    loads = int(re.findall(r"\bMOST_PER_THREAD = (\d+);", source)[0])
+    loads = int(re.findall(r"\bMOST_PER_THREAD = (\d+);", (KERNELS / "abi.cuh").read_text())[0])
     faults = []
     for architecture in ARCHITECTURES:
         kernels = machine_code.kernels(CUOBJDUMP, str(folder / FATBIN_FILE), architecture)

@@ -1,4 +1,4 @@
-// What `kvscatter.cu` needs of CUDA, in C++: one thread of one block after the other. There is no barrier in the
+// What the kernels need of CUDA, in C++: one thread of one block after the other. There is no barrier in the
 // kernels, so any order is as good as any other.
 #pragma once
 

@@ -13,7 +13,7 @@ static __device__ __forceinline__ T good(const T* at) {
     return value;
 }
 #define __ldg good
-#include "kvscatter.cu"
+#include "walk.cuh"
 
 template <u32 FLAGS>
 static __device__ __forceinline__ void straight(const Shape& shape, const void* starts, u32* slots) {

@@ -1,7 +1,7 @@
-//! What a launch passes by value, as `kernels/kvscatter.cu` declares it.
+//! What a launch passes by value, as `kernels/abi.cuh` declares it.
 //!
-//! The kernels' file asserts the same sizes for its own structs when it is compiled, and the last test below reads its
-//! numbers; the tests that run its kernels hold offsets together.
+//! That file asserts the same sizes for its own structs when it is compiled, and the last test below reads its numbers;
+//! the tests that run the kernels hold offsets together.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -220,6 +220,8 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// What the kernels do with it.
@@ -268,48 +270,48 @@ mod tests {
         assert_eq!(magic_64(0), magic_64(1));
     }
 
-    /// Every number that both files have, by its name in both.
+    /// Every number that `abi.cuh` has, by its name in both.
     #[test]
     fn the_kernels_have_the_same_numbers() {
-        let source = include_str!("../kernels/kvscatter.cu");
-        // `NAME = 1 << 2` with whatever ends it.
-        let value = |name: &str| {
-            let named =
-                |at: &(usize, &str)| !source[..at.0].ends_with(|c: char| c == '_' || c.is_alphanumeric());
-            let definition = format!("{name} = ");
-            let found: Vec<_> = source.match_indices(&definition).filter(named).collect();
-            let &[(at, _)] = found.as_slice() else { panic!("{name}: {found:?}") };
-            let value = source[at + definition.len()..].split([';', ',', '}']).next().unwrap().trim();
-            let number = |text: &str| match text.trim_end_matches('u').strip_prefix("0x") {
-                Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
-                None => text.trim_end_matches('u').parse().unwrap(),
-            };
-            value.split_once(" << ").map_or_else(|| number(value), |(one, by)| number(one) << number(by))
+        let ours: BTreeMap<_, _> = [
+            ("JOBS", JOBS as u64),
+            ("FEW_JOBS", FEW_JOBS as u64),
+            ("PRESENT_JOBS", PRESENT_JOBS as u64),
+            ("AROUND", AROUND as u64),
+            ("MOST_PER_THREAD", MOST_PER_THREAD.into()),
+            ("THREADS", THREADS.into()),
+            ("WORD", WORD.into()),
+            ("LINE", LINE.into()),
+            ("STARTS_I64", STARTS_I64.into()),
+            ("LENGTHS_I64", LENGTHS_I64.into()),
+            ("SPANS_I64", SPANS_I64.into()),
+            ("CUMULATIVE", CUMULATIVE.into()),
+            ("FROM_END", FROM_END.into()),
+            ("CIRCULAR", CIRCULAR.into()),
+            ("REJECT_NEGATIVE", REJECT_NEGATIVE.into()),
+            ("SKIP_NEGATIVE", SKIP_NEGATIVE.into()),
+            ("SKIP_ALL", SKIP_ALL.into()),
+            ("LENGTH", LENGTH.into()),
+            ("SPAN", SPAN.into()),
+            ("LAYER", LAYER.into()),
+        ]
+        .into();
+        assert_eq!(numbers(include_str!("../kernels/abi.cuh")), ours);
+    }
+
+    /// What a source defines as `NAME = 4`, `NAME = 0xF` or `NAME = 1 << 2`, with whatever ends it.
+    fn numbers(source: &str) -> BTreeMap<&str, u64> {
+        let number = |text: &str| match text.trim_end_matches('u').strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+            None => text.trim_end_matches('u').parse().unwrap(),
         };
-        let sizes =
-            [("JOBS", JOBS), ("FEW_JOBS", FEW_JOBS), ("PRESENT_JOBS", PRESENT_JOBS), ("AROUND", AROUND)];
-        for (name, size) in sizes {
-            assert_eq!(value(name), size as u64, "{name}");
-        }
-        for (name, number) in [
-            ("MOST_PER_THREAD", MOST_PER_THREAD),
-            ("THREADS", THREADS),
-            ("WORD", WORD),
-            ("LINE", LINE),
-            ("STARTS_I64", STARTS_I64),
-            ("LENGTHS_I64", LENGTHS_I64),
-            ("SPANS_I64", SPANS_I64),
-            ("CUMULATIVE", CUMULATIVE),
-            ("FROM_END", FROM_END),
-            ("CIRCULAR", CIRCULAR),
-            ("REJECT_NEGATIVE", REJECT_NEGATIVE),
-            ("SKIP_NEGATIVE", SKIP_NEGATIVE),
-            ("SKIP_ALL", SKIP_ALL),
-            ("LENGTH", LENGTH),
-            ("SPAN", SPAN),
-            ("LAYER", LAYER),
-        ] {
-            assert_eq!(value(name), number.into(), "{name}");
-        }
+        let code = source.lines().map(|line| line.split("//").next().unwrap());
+        let definitions = code.flat_map(|line| line.split([';', ',', '{', '}']));
+        let named = definitions.filter_map(|definition| definition.split_once(" = "));
+        let valued = named.map(|(name, value)| match value.trim().split_once(" << ") {
+            Some((one, by)) => (name, number(one) << number(by)),
+            None => (name, number(value.trim())),
+        });
+        valued.map(|(name, value)| (name.split_whitespace().last().unwrap(), value)).collect()
     }
 }
