@@ -138,6 +138,13 @@ impl<'py> Array<'py> {
         self.form.buffer(self.data, bytes)
     }
 
+    /// Its bytes, if nothing lies between them.
+    pub(crate) fn dense_bytes(&self) -> Result<usize, Failure> {
+        let count = self.form.count().filter(|&count| count == self.form.extent());
+        let bits = count.and_then(|count| count.checked_mul(self.form.element.bits()));
+        Ok(bits.ok_or(Failure::NotContiguous { argument: self.argument })?.div_ceil(8))
+    }
+
     /// Both must hold the same: the first rule of all three specifications.
     pub(crate) fn check_same_element(&self, cache: &Self) -> Result<(), Failure> {
         self.form.check_same_element(self.argument, &cache.form)
@@ -194,6 +201,14 @@ impl Form {
         }
         let least = Layout::strided(&self.shape, &self.strides).least_offset();
         if self.element.bits() < 8 { least.next_multiple_of(2) } else { least }
+    }
+
+    /// Elements, if they can be counted: who describes an array may say anything.
+    pub(crate) fn count(&self) -> Option<usize> {
+        if self.shape.contains(&0) {
+            return Some(0);
+        }
+        self.shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size))
     }
 
     /// Elements from the beginning of the buffer to the end of the last one.

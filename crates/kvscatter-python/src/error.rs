@@ -65,19 +65,30 @@ pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
 /// The exception for an error of the core in a functional form, whose result is called `out`.
 #[cold]
 pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
-    spelled(py, error, [Argument::PastCache, Argument::Update], &[("present_cache", "out")], "")
+    onnx(py, error, &[("present_cache", "out")])
 }
 
 /// The exception for an error of the core in a write in place, whose cache is no past that stays as it is.
 #[cold]
 pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
-    spelled(py, error, [Argument::PastCache, Argument::Update], &[("past_cache", "cache")], "")
+    onnx(py, error, &[("past_cache", "cache")])
 }
 
 /// The exception for an error of the core, with the specification's names for tensors that the core does not name.
 #[cold]
 pub(crate) fn core_about(py: Python<'_>, error: Error, cache: Argument, update: Argument) -> PyErr {
     spelled(py, error, [cache, update], &[], "")
+}
+
+/// Of `TensorScatter`, whose caller may have forgotten that another dimension than the last but one has the slots.
+fn onnx(py: Python<'_>, error: Error, words: &[(&'static str, &'static str)]) -> PyErr {
+    let advice = match error {
+        Error::DimensionMismatch { dimension: 1.., .. } => {
+            "; axis says which dimension has the slots, by default -2"
+        }
+        _ => "",
+    };
+    spelled(py, error, [Argument::PastCache, Argument::Update], words, advice)
 }
 
 /// The core calls arguments as the specifications do; some are other words in Python, and nothing else in a message is.
@@ -105,8 +116,7 @@ fn spelled(
 /// The exception for an error of the core in a functional form on a device, whose result is given.
 #[cold]
 pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
-    let words = [("past_cache", "past"), ("present_cache", "present")];
-    spelled(py, error, [Argument::PastCache, Argument::Update], &words, "")
+    onnx(py, error, &[("past_cache", "past"), ("present_cache", "present")])
 }
 
 /// The exception for an error of the core in a write by slots.

@@ -79,14 +79,7 @@ impl<'py> DeviceArray<'py> {
 
     /// The same, of an array without gaps.
     pub(crate) fn dense(&self) -> Result<DeviceBuffer, Failure> {
-        let Array { argument, form, .. } = &self.array;
-        let bytes = form.extent().wrapping_mul(form.element.bits()).wrapping_div(8);
-        let count: usize = form.shape.iter().product();
-        if form.extent() == count {
-            Ok(self.buffer(Some(bytes)))
-        } else {
-            Err(Failure::NotContiguous { argument })
-        }
+        Ok(self.buffer(Some(self.array.dense_bytes()?)))
     }
 
     /// What makes a list of its values, which are integers.
@@ -122,7 +115,7 @@ impl<'py> DeviceArray<'py> {
     /// The address of its one 32-bit integer.
     pub(crate) fn layer(&self) -> PyResult<u64> {
         self.check_int32()?;
-        match self.array.form.shape.iter().product() {
+        match self.array.form.count().unwrap_or(usize::MAX) {
             1 => Ok(address(self.array.data())),
             got => {
                 let refused = kvscatter::Error::Count { argument: Argument::LayerId, got, want: 1 };

@@ -29,11 +29,7 @@ pub(crate) fn given(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
         return Ok(StatusWords { bad_samples, first_sample, first_value });
     }
     let array = Array::read(words, argument)?;
-    let extent = array.form.extent();
-    if extent != array.form.shape.iter().product::<usize>() {
-        return Err(Failure::NotContiguous { argument }.into());
-    }
-    let bytes = extent.wrapping_mul(array.form.element.bits()).wrapping_div(8);
+    let bytes = array.dense_bytes()?;
     if bytes != STATUS_BYTES {
         return Err(Failure::StatusBytes { argument, got: bytes }.into());
     }

@@ -116,6 +116,26 @@ def test_what_a_device_does_not_count() -> None:
         assert str(error) == f"{what} = {error.got}: a launch takes at most {error.max}"
 
 
+def test_what_nobody_can_count_is_no_status_and_no_list() -> None:
+    """Of arrays that say that they are larger than memory."""
+    cache, update = Interface(zeros(2, 4, 8)), Interface(zeros(2, 1, 8))
+    for shape, kind in (
+        ((1 << 33, 1 << 33), "not_contiguous"),
+        ((1 << 62,), "not_contiguous"),
+        ((1 << 33, 1 << 33, 0), "status_bytes"),
+    ):
+        status = Interface(zeros(2, dtype=np.int64), shape=shape)
+        refused(kind, "status", written(cache, update, status=status))
+    pairs = [(Interface(zeros(2, 2, 4, 8, dtype=np.int8)), Interface(zeros(2, 8, dtype=np.int8)))]
+    layer = Interface(zeros(1, dtype=np.int32), shape=(1 << 33, 1 << 33))
+    lists = [Interface(zeros(2, dtype=np.int64)) for _ in range(2)]
+    refused(
+        "count",
+        "layerId",
+        lambda: cuda.prepare_kv_cache_operation(pairs, layer, *lists, status=device.status()),
+    )
+
+
 @both
 def test_read_only_arrays_are_read_and_not_written(wrap: Wrap) -> None:
     cache, update, words = zeros(2, 4, 8), zeros(2, 1, 8), zeros(2, dtype=np.int64)
