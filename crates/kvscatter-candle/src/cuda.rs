@@ -24,8 +24,8 @@
 //! # Bad positions
 //!
 //! A sample whose position, or length, does not fit is left as it is, in all caches; the others are written. The sample
-//! is counted, and [`check`](Writer::check) returns the error that the CPU returns for it. With
-//! [`skip_all`](Writer::skip_all) nothing is written by a launch that has any.
+//! is counted, and [`check`](Writer::check) returns the error that the CPU returns for it, if it is asked before updates
+//! have another shape. With [`skip_all`](Writer::skip_all) nothing is written by a launch that has any.
 //!
 //! # Streams and graphs
 //!
@@ -34,6 +34,7 @@
 //! since it loads the kernels.
 #![expect(unsafe_code, reason = "launches read and write memory by its address")]
 
+mod found;
 mod held;
 mod launch;
 
@@ -51,6 +52,7 @@ use kvscatter_cuda::{Cuda, DeviceList, Indices, Status, Stream};
 use crate::element::element_of;
 use crate::writer::{door_of, overlap, storage_of};
 use crate::{Error, TensorScatter};
+use found::{Found, Launched};
 use held::{Held, Lock, with_all};
 use launch::{Launch, Place, Side, launches};
 
@@ -74,8 +76,8 @@ pub struct Writer {
     /// For updates that lie like these.
     launches: Vec<Launch>,
     sides: Vec<Side>,
-    /// Of the last write, for [`check`](Writer::check).
-    lists: Vec<(Argument, Tensor)>,
+    /// Whose findings the status has.
+    found: Found,
 }
 
 /// Where updates go, as lists that lie on the device. A list of positions converts into it.
@@ -114,8 +116,8 @@ impl Writer {
     /// Keeps caches to be written. They may be views of one storage if they keep apart.
     ///
     /// # Errors
-    /// [`Error::NoCuda`], [`Error::OtherDevice`], [`Error::DType`]; [`kvscatter::Error::Overlap`] if two of them share
-    /// memory; [`Error::Cuda`] without a driver.
+    /// [`Error::NoCaches`], [`Error::NoCuda`], [`Error::OtherDevice`], [`Error::DType`];
+    /// [`kvscatter::Error::Overlap`] if two of them share memory; [`Error::Cuda`] without a driver.
     pub fn new(scatter: TensorScatter, caches: &[&Tensor]) -> Result<Self, Error> {
         let first = caches.first().ok_or(Error::NoCaches)?;
         let Device::Cuda(device) = first.device() else {
@@ -152,7 +154,7 @@ impl Writer {
             skip_all: false,
             launches: Vec::new(),
             sides: Vec::new(),
-            lists: Vec::new(),
+            found: Found::default(),
         })
     }
 
@@ -181,7 +183,7 @@ impl Writer {
         let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
         let stream = self.device.cuda_stream();
         let status = Place::of(&self.status);
-        let Self { places, doors, launches, cuda, skip_all, .. } = self;
+        let Self { places, doors, launches, cuda, skip_all, found, .. } = self;
         let read = updates.iter().copied().chain(at.lists().map(|(_, list)| list));
         let locks = doors.iter().map(Lock::Written).chain(read.map(Lock::Read));
         with_all(locks, &stream, &mut |held| {
@@ -192,7 +194,8 @@ impl Writer {
             for write in &writes {
                 write.check_indices(&indices, Some(status))?;
             }
-            for write in writes {
+            let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
+            for write in &found.add(Launched::new(&sources, writes, lists)).writes {
                 // SAFETY: candle holds the storages of all tensors in this call, and they are as large as it says; the
                 // stream is that of the context in which they lie, which is current. cudarc orders this launch behind
                 // what touches them already, by the events whose guards are held here, and what comes later behind it;
@@ -200,37 +203,35 @@ impl Writer {
                 unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())
-        })?;
-        self.lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
-        Ok(())
+        })
     }
 
     /// Waits for the device, and says whether a position or length of the writes since the last [`clear`](Self::clear)
     /// did not fit.
     ///
     /// # Errors
-    /// For the first one that did not the error that the CPU returns: [`Error::Write`]. What belongs to it, such as the
-    /// length of a sample whose position is bad, is read from the lists of the last write; where these do not hold it,
-    /// [`kvscatter_cuda::Error::BadIndices`].
-    pub fn check(&self) -> Result<(), Error> {
+    /// For the first one that did not, the error that the CPU returns: [`Error::Write`]. The device says which sample and
+    /// value it was; its rows are those of the writes since the last `clear`, or since a `check` that found nothing. If
+    /// these writes differ in them, the error is [`kvscatter_cuda::Error::BadIndices`]: their updates are not all of the
+    /// same shapes, or there are several that bring several rows with `lengths`. The lengths of a single one are read
+    /// from its list, which must not have changed since.
+    pub fn check(&mut self) -> Result<(), Error> {
         let stream = self.device.cuda_stream();
         stream.synchronize().map_err(candle_core::Error::wrap)?;
-        let lists: Vec<_> = self.lists.iter().map(|(argument, list)| (*argument, Place::of(list))).collect();
+        let lists: Vec<_> = self.found.lists().map(|(argument, list)| (*argument, Place::of(list))).collect();
         let status = Place::of(&self.status);
-        let read = self.lists.iter().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
+        let read = self.found.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_all(read, &stream, &mut |held| {
             let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
-            let mut vague = Ok(());
-            for write in self.launches.iter().filter_map(Launch::last) {
-                // SAFETY: as for a launch.
-                match unsafe { write.check(status, &indices) } {
-                    // It may be another launch's, whose caches have another size.
-                    Err(error @ kvscatter_cuda::Error::BadIndices { .. }) => vague = Err(error.into()),
-                    checked => checked?,
-                }
-            }
-            vague
-        })
+            // SAFETY: candle holds the status, whose context is current.
+            let words = unsafe { self.cuda.read(status) }?;
+            let Some(first) = words.first() else { return Ok(()) };
+            // SAFETY: as above, for the lists too.
+            unsafe { self.found.tell(words, status, &indices) }?;
+            Err(kvscatter_cuda::Error::BadIndices { bad_samples: words.bad_samples, first }.into())
+        })?;
+        self.found.settle();
+        Ok(())
     }
 
     /// Forgets what writes have found, in the stream's order.
@@ -242,7 +243,9 @@ impl Writer {
         with_all([Lock::Written(&self.status)], &stream, &mut |held| {
             // SAFETY: as for a launch.
             Ok(unsafe { self.cuda.clear(Status::at(held.address(&status))?, raw(&stream)) }?)
-        })
+        })?;
+        self.found.settle();
+        Ok(())
     }
 
     /// Holds a call against the caches, and makes launches for updates that lie as these do. Returns where they are.

@@ -45,17 +45,25 @@ pub(super) fn with_all<'a>(
     stream: &CudaStream,
     then: &mut dyn FnMut(&Held) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    // Tensors may be views of one storage, which is locked once.
-    let distinct = locks.into_iter().map(|lock| {
-        let (Lock::Read(tensor) | Lock::Written(tensor)) = lock;
-        (storage_of(tensor), lock)
-    });
-    let distinct: Vec<_> = distinct.collect::<BTreeMap<_, _>>().into_iter().collect();
+    let distinct = distinct(locks);
     let mut outcome = Ok(());
     let mut then = |held: &Held| outcome = then(held);
     let level = Level { rest: &distinct, stream, held: &RefCell::default(), then: &RefCell::new(&mut then) };
     level.descend()?;
     outcome
+}
+
+/// Tensors may be views of one storage, which is locked once: to be written, if any of them is.
+fn distinct<'a>(locks: impl IntoIterator<Item = Lock<'a>>) -> Vec<(usize, Lock<'a>)> {
+    let mut storages = BTreeMap::new();
+    for lock in locks {
+        let (Lock::Read(tensor) | Lock::Written(tensor)) = lock;
+        let kept = storages.entry(storage_of(tensor)).or_insert(lock);
+        if let Lock::Written(_) = lock {
+            *kept = lock;
+        }
+    }
+    storages.into_iter().collect()
 }
 
 /// The storages that are not locked yet.
@@ -142,4 +150,21 @@ fn to_write<'a>(storage: &'a mut CudaStorage, stream: &'a CudaStream) -> (Device
         let (address, until_launched) = slice.device_ptr_mut(stream);
         (DeviceBuffer::new(address, bytes), until_launched)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::{Lock, distinct};
+
+    #[test]
+    fn a_storage_that_is_read_and_written_is_locked_to_be_written() {
+        let whole = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
+        let row = whole.narrow(0, 1, 1).unwrap();
+        for locks in [[Lock::Read(&row), Lock::Written(&whole)], [Lock::Written(&row), Lock::Read(&whole)]] {
+            assert!(matches!(*distinct(locks), [(_, Lock::Written(_))]));
+        }
+        assert!(matches!(*distinct([Lock::Read(&row), Lock::Read(&whole)]), [(_, Lock::Read(_))]));
+    }
 }

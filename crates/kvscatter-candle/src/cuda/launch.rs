@@ -1,6 +1,8 @@
 //! What is launched together: caches of one layout, with updates of one.
 
-use candle_core::{DType, Layout, Tensor};
+use std::sync::Arc;
+
+use candle_core::{DType, Layout, Shape, Tensor};
 use kvscatter::Prepared;
 use kvscatter_cuda::{Cuda, DeviceBuffer, Pair, Write};
 
@@ -33,8 +35,12 @@ impl Place {
         Self { storage: storage_of(tensor), begin, side: Side { dtype, layout } }
     }
 
+    pub(super) fn shape(&self) -> &Shape {
+        self.side.layout.shape()
+    }
+
     pub(super) fn elements(&self) -> usize {
-        self.side.layout.shape().elem_count()
+        self.shape().elem_count()
     }
 }
 
@@ -61,7 +67,7 @@ pub(super) struct Launch {
     members: Vec<usize>,
     prepared: Prepared,
     /// For tensors at these addresses.
-    ready: Option<(Vec<Pair>, Write)>,
+    ready: Option<(Vec<Pair>, Arc<Write>)>,
 }
 
 /// As few launches as caches and updates allow.
@@ -96,23 +102,16 @@ impl Launch {
         cuda: &Cuda,
         skip_all: bool,
         place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
-    ) -> Result<&Write, Error> {
+    ) -> Result<Arc<Write>, Error> {
         let pairs = self.members.iter().map(|&member| place(member));
         let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
-        if self.ready.as_ref().is_some_and(|(known, _)| *known != pairs) {
-            self.ready = None;
+        if let Some((known, write)) = &self.ready
+            && *known == pairs
+        {
+            return Ok(Arc::clone(write));
         }
-        match &mut self.ready {
-            Some((_, write)) => Ok(write),
-            none => {
-                let write = cuda.prepare(self.prepared.geometry(), &pairs)?.skip_all(skip_all);
-                Ok(&none.insert((pairs, write)).1)
-            }
-        }
-    }
-
-    /// What was prepared last, if anything was.
-    pub(super) fn last(&self) -> Option<&Write> {
-        self.ready.as_ref().map(|(_, write)| write)
+        let write = Arc::new(cuda.prepare(self.prepared.geometry(), &pairs)?.skip_all(skip_all));
+        self.ready = Some((pairs, Arc::clone(&write)));
+        Ok(write)
     }
 }

@@ -1,11 +1,8 @@
-//! What the tests' driver counts.
-
-use std::ffi::{CString, c_char, c_uint};
+//! A device, and small caches on it.
 
 use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::Writer;
-use libloading::Library;
 
 /// A device with a stream of this thread's own.
 pub(crate) fn device() -> Device {
@@ -33,21 +30,6 @@ pub(crate) fn writer(caches: &[Tensor]) -> Writer {
 /// The slots of each sample: the first element of each row of two.
 pub(crate) fn slots(cache: &Tensor) -> Vec<f32> {
     cache.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().step_by(2).collect()
-}
-
-/// How often this thread has called functions of the driver; `None` with NVIDIA's, which does not count.
-pub(crate) fn calls(functions: &[&str]) -> Option<u32> {
-    // SAFETY: the driver of this process, which is loaded already.
-    let driver = unsafe { Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: `fake_calls` of `driver.cpp`.
-    let count =
-        unsafe { driver.get::<unsafe extern "C" fn(*const c_char) -> c_uint>(b"fake_calls\0") }.ok()?;
-    let calls = functions.iter().map(|function| {
-        let function = CString::new(*function).unwrap();
-        // SAFETY: it reads a name that ends with a zero.
-        unsafe { count(function.as_ptr()) }
-    });
-    Some(calls.sum())
 }
 
 /// What keeps a host waiting, or may.

@@ -5,7 +5,8 @@ use kvscatter::Argument;
 use kvscatter_candle::cuda::{At, Writer};
 use kvscatter_candle::{Error, TensorScatter, positions};
 
-use crate::driver::{caches, calls, device, list, row, slots, writer};
+use crate::calls::calls;
+use crate::driver::{caches, device, list, row, slots, writer};
 
 const CUDA: DeviceLocation = DeviceLocation::Cuda { gpu_id: 0 };
 

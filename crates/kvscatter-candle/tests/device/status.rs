@@ -1,13 +1,17 @@
 //! Positions that do not fit.
 
 use candle_core::{DType, Device, Tensor};
-use kvscatter_candle::cuda::At;
+use kvscatter_candle::cuda::{At, Writer};
 use kvscatter_candle::{Error, TensorScatter};
 
 use crate::driver::{caches, device, list, row, slots, writer};
 
-/// The CPU's error for the same call.
+/// The CPU's error for one row at these positions.
 fn on_the_cpu(starts: &[i64], lengths: Option<&[i64]>) -> kvscatter::Error {
+    on_the_cpu_with(&row(&Device::Cpu, 0.), starts, lengths)
+}
+
+fn on_the_cpu_with(update: &Tensor, starts: &[i64], lengths: Option<&[i64]>) -> kvscatter::Error {
     let [cache, _] = caches(&Device::Cpu);
     let at = kvscatter_candle::At::new(starts);
     let at = match lengths {
@@ -15,15 +19,30 @@ fn on_the_cpu(starts: &[i64], lengths: Option<&[i64]>) -> kvscatter::Error {
         None => at,
     };
     let mut writer = kvscatter_candle::Writer::new(TensorScatter::new(), &cache).unwrap();
-    match writer.write(&row(&Device::Cpu, 0.), at) {
+    match writer.write(update, at) {
         Err(Error::Write(error)) => error,
         other => panic!("{other:?}"),
     }
 }
 
+/// Two rows for each sample.
+fn rows(device: &Device) -> Tensor {
+    Tensor::zeros((2, 1, 2, 2), DType::F32, device).unwrap()
+}
+
 fn write_error(checked: Result<(), Error>) -> kvscatter::Error {
     match checked {
         Err(Error::Write(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is left where writes differ in what belongs to the error: whose the first bad position is, and its value.
+fn first_bad(checked: Result<(), Error>) -> (u32, Option<usize>, i64) {
+    match checked {
+        Err(Error::Cuda(kvscatter_cuda::Error::BadIndices { bad_samples, first })) => {
+            (bad_samples, first.sample, first.value)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -76,17 +95,12 @@ fn lengths_that_do_not_fit() {
 #[test]
 fn the_length_of_a_sample_that_does_not_fit_is_in_its_error() {
     let device = device();
-    let rows = |device: &Device| Tensor::zeros((2, 1, 2, 2), DType::F32, device).unwrap();
-    let [cache, other] = caches(&device);
-    let (mut writer, update) = (writer(&[cache, other]), rows(&device));
+    let (mut writer, update) = (writer(&caches(&device)), rows(&device));
     let (starts, lengths) = ([4, 0], [1, 2]);
     let lists = [starts, lengths].map(|numbers| list(&device, &numbers));
     writer.write(&[&update, &update], At::new(&lists[0]).lengths(&lists[1])).unwrap();
-    let [here, _] = caches(&Device::Cpu);
-    let at = kvscatter_candle::At::new(&starts).lengths(&lengths);
-    let expected =
-        kvscatter_candle::Writer::new(TensorScatter::new(), &here).unwrap().write(&rows(&Device::Cpu), at);
-    assert_eq!(write_error(writer.check()), write_error(expected.map(drop)));
+    let expected = on_the_cpu_with(&rows(&Device::Cpu), &starts, Some(&lengths));
+    assert_eq!(write_error(writer.check()), expected);
 }
 
 #[test]
@@ -114,5 +128,88 @@ fn caches_of_different_sizes_are_told_apart() {
     match write_error(writer.check()) {
         kvscatter::Error::StartOutOfRange { index: 1, value: 3, capacity: 3, .. } => {}
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_was_found_outlives_skip_all() {
+    let device = device();
+    let (mut writer, update) = (writer(&caches(&device)), row(&device, 1.));
+    writer.write(&[&update, &update], &list(&device, &[4, 1])).unwrap();
+    let mut writer = writer.skip_all(true);
+    assert_eq!(write_error(writer.check()), on_the_cpu(&[4, 1], None));
+}
+
+#[test]
+fn what_was_found_outlives_a_write_that_is_refused() {
+    let device = device();
+    let shape = [2_usize, 2, 2, 2, 2, 2, 4, 2];
+    let cache = Tensor::zeros(&shape, DType::F32, &device).unwrap();
+    let update = cache.narrow(6, 0, 1).unwrap().copy().unwrap();
+    let mut writer = writer(&[cache]);
+    writer.write(&[&update], &list(&device, &[4, 1])).unwrap();
+    let expected = on_the_cpu(&[4, 1], None);
+    // By what the launch needs, by the kernels' loops, and by the shapes.
+    let turned = update.permute([0, 5, 4, 3, 2, 1, 6, 7]).unwrap();
+    let short = update.narrow(7, 0, 1).unwrap();
+    for (update, starts) in [(&update, &[0, 0, 0][..]), (&turned, &[0, 0]), (&short, &[0, 0])] {
+        writer.write(&[update], &list(&device, starts)).unwrap_err();
+        assert_eq!(write_error(writer.check()), expected);
+    }
+}
+
+#[test]
+fn rows_of_another_write_are_never_in_the_error() {
+    let device = device();
+    let (mut writer, one, two) = (writer(&caches(&device)), row(&device, 1.), rows(&device));
+    // 9 is too far for one row as well, 3 for two alone.
+    for start in [9, 3] {
+        let starts = [start, 0];
+        let expected = on_the_cpu_with(&rows(&Device::Cpu), &starts, None);
+        writer.write(&[&two, &two], &list(&device, &starts)).unwrap();
+        assert_eq!(write_error(writer.check()), expected);
+        writer.write(&[&one, &one], &list(&device, &[0, 0, 0])).unwrap_err();
+        assert_eq!(write_error(writer.check()), expected, "one row was refused");
+        writer.write(&[&one, &one], &list(&device, &[0, 0])).unwrap();
+        assert_eq!(first_bad(writer.check()), (1, Some(0), start));
+        for update in [&one, &two, &two] {
+            writer.write(&[update, update], &list(&device, &[0, 0])).unwrap();
+            assert_eq!(first_bad(writer.check()), (1, Some(0), start), "it may have been either");
+        }
+        writer.clear().unwrap();
+    }
+}
+
+#[test]
+fn a_check_that_finds_nothing_settles_what_was_written() {
+    let device = device();
+    let (mut writer, one, two) = (writer(&caches(&device)), row(&device, 1.), rows(&device));
+    for _ in 0..2 {
+        writer.write(&[&two, &two], &list(&device, &[0, 2])).unwrap();
+        writer.check().unwrap();
+        writer.write(&[&one, &one], &list(&device, &[9, 0])).unwrap();
+        assert_eq!(write_error(writer.check()), on_the_cpu(&[9, 0], None));
+        writer.clear().unwrap();
+    }
+}
+
+#[test]
+fn lengths_of_another_write_are_never_in_the_error() {
+    let device = device();
+    let (mut writer, one, two) = (writer(&caches(&device)), row(&device, 1.), rows(&device));
+    let write = |writer: &mut Writer, update: &Tensor, starts: [i64; 2], lengths: Option<[i64; 2]>| {
+        let (starts, lengths) = (list(&device, &starts), lengths.map(|lengths| list(&device, &lengths)));
+        let at = lengths.as_ref().map_or(At::new(&starts), |lengths| At::new(&starts).lengths(lengths));
+        writer.write(&[update, update], at).unwrap();
+    };
+    // A row that is bad was to be written, whatever later lengths are.
+    write(&mut writer, &one, [4, 0], Some([1, 1]));
+    write(&mut writer, &one, [4, 0], Some([0, 1]));
+    assert_eq!(write_error(writer.check()), on_the_cpu(&[4, 0], None));
+    for (found, later) in [(Some([1, 2]), Some([2, 2])), (Some([1, 2]), None), (None, Some([1, 2]))] {
+        writer.clear().unwrap();
+        write(&mut writer, &two, [4, 0], found);
+        write(&mut writer, &two, [0, 0], later);
+        assert_eq!(first_bad(writer.check()), (1, Some(0), 4), "{found:?} {later:?}");
     }
 }

@@ -2,8 +2,9 @@
 
 use std::thread;
 
-use candle_core::cuda::cudarc::driver::sys;
-use candle_core::{Device, Tensor};
+use candle_core::cuda::CudaDType;
+use candle_core::cuda::cudarc::driver::{DeviceRepr, sys};
+use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Tensor};
 use kvscatter_candle::Error;
 use kvscatter_candle::cuda::Writer;
 
@@ -22,7 +23,7 @@ fn a_write_waits_for_another_stream_to_make_the_update_and_that_stream_for_the_w
     let positions = list(&others, &[0, 1]);
     writer.write(&[&update, &update], &positions).unwrap();
     // Nothing has run so far. The other stream, run first, must not reach what comes behind the write.
-    overwrite(&update, &row(&Device::Cpu, 7.));
+    overwrite(&update, &[7_f32; 4]);
     others.synchronize().unwrap();
     assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);
     assert_eq!(slots(&update), [7., 7.]);
@@ -49,30 +50,22 @@ fn a_check_waits_for_a_stream_that_blocks_no_other() {
     writer.check().unwrap();
 }
 
-/// Copies onto a tensor, on its own stream.
-fn overwrite(tensor: &Tensor, with: &Tensor) {
-    struct Copy(Vec<f32>);
-    impl candle_core::InplaceOp1 for Copy {
+/// Copies numbers onto a tensor, on its own stream.
+fn overwrite<T: CudaDType + DeviceRepr + 'static>(tensor: &Tensor, numbers: &[T]) {
+    struct Copy<'a, T>(&'a [T]);
+    impl<T: CudaDType + DeviceRepr + 'static> InplaceOp1 for Copy<'_, T> {
         fn name(&self) -> &'static str {
             "copy"
         }
-        fn cpu_fwd(
-            &self,
-            _: &mut candle_core::CpuStorage,
-            _: &candle_core::Layout,
-        ) -> candle_core::Result<()> {
+        fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
             unreachable!()
         }
-        fn cuda_fwd(
-            &self,
-            storage: &mut candle_core::CudaStorage,
-            _: &candle_core::Layout,
-        ) -> candle_core::Result<()> {
+        fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
             let device = storage.device.clone();
-            device.memcpy_htod(&self.0, storage.as_cuda_slice_mut::<f32>()?)
+            device.memcpy_htod(self.0, storage.as_cuda_slice_mut::<T>()?)
         }
     }
-    tensor.inplace_op1(&Copy(with.flatten_all().unwrap().to_vec1().unwrap())).unwrap();
+    tensor.inplace_op1(&Copy(numbers)).unwrap();
 }
 
 #[test]
@@ -90,39 +83,26 @@ fn a_graph_replays_a_write_with_positions_that_change() {
     writer.write(&[&update, &update], &positions).unwrap();
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags).unwrap().unwrap();
-    for (starts, value) in [([1, 2], 2.), ([3, 4], 3.)] {
-        overwrite_list(&positions, &starts);
-        overwrite(&update, &row(&Device::Cpu, value));
+    for (starts, value) in [([1_i64, 2], 2_f32), ([3, 4], 3.)] {
+        overwrite(&positions, &starts);
+        overwrite(&update, &[value; 4]);
         graph.launch().unwrap();
     }
     device.synchronize().unwrap();
     assert_eq!(slots(&caches[0]), [1., 2., 0., 3., 1., 0., 2., 0.]);
-    assert!(writer.check().is_err());
+    assert_eq!(bad_start(writer.check()), (1, 4));
+    // What a graph replays is found after a `clear` too.
+    writer.clear().unwrap();
+    overwrite(&positions, &[9_i64, 0]);
+    graph.launch().unwrap();
+    assert_eq!(bad_start(writer.check()), (0, 9));
 }
 
-fn overwrite_list(list: &Tensor, with: &[i64]) {
-    struct Copy<'a>(&'a [i64]);
-    impl candle_core::InplaceOp1 for Copy<'_> {
-        fn name(&self) -> &'static str {
-            "copy"
-        }
-        fn cpu_fwd(
-            &self,
-            _: &mut candle_core::CpuStorage,
-            _: &candle_core::Layout,
-        ) -> candle_core::Result<()> {
-            unreachable!()
-        }
-        fn cuda_fwd(
-            &self,
-            storage: &mut candle_core::CudaStorage,
-            _: &candle_core::Layout,
-        ) -> candle_core::Result<()> {
-            let device = storage.device.clone();
-            device.memcpy_htod(self.0, storage.as_cuda_slice_mut::<i64>()?)
-        }
+fn bad_start(checked: Result<(), Error>) -> (usize, i64) {
+    match checked {
+        Err(Error::Write(kvscatter::Error::StartOutOfRange { index, value, .. })) => (index, value),
+        other => panic!("{other:?}"),
     }
-    list.inplace_op1(&Copy(with)).unwrap();
 }
 
 #[test]

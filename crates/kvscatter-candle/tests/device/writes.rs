@@ -6,8 +6,9 @@ use kvscatter_candle::cuda::{At, Writer};
 use kvscatter_candle::{TensorScatter, Write, write_many};
 use kvscatter_oracle::cases::Random;
 
+use crate::calls::calls;
 use crate::common::{values, view};
-use crate::driver::{WAITS, caches, calls, device, list, row, slots, writer};
+use crate::driver::{WAITS, caches, device, list, row, slots, writer};
 
 const LAUNCHES: [&str; 1] = ["cuLaunchKernel"];
 
