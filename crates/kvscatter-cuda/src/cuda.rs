@@ -202,21 +202,30 @@ impl Module {
         }
         // SAFETY: nvcc has made it.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
-        let module = machine_code.or_else(|machine_code| {
-            if !machine_code.is_about_an_image() {
-                return Err(machine_code);
-            }
+        let ptx = || {
             // SAFETY: nvcc has made it, and `ptx` ends it with a zero.
-            let ptx = unsafe { driver.load_module(&images::ptx()) };
-            ptx.map_err(|ptx| {
-                if !ptx.is_about_an_image() {
-                    return ptx;
-                }
-                Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) }
-            })
-        })?;
+            unsafe { driver.load_module(&images::ptx()) }
+        };
+        let module = machine_code_or_ptx(machine_code, ptx)?;
         Ok(Self { kernels: Kernels::find(driver, module)?, multiprocessors: driver.multiprocessors()? })
     }
+}
+
+/// PTX where the machine code is at fault. Any other trouble it would not mend, but hide.
+fn machine_code_or_ptx<T>(
+    machine_code: Result<T, Error>,
+    ptx: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let machine_code = match machine_code {
+        Err(refused) if refused.is_about_an_image() => refused,
+        loaded => return loaded,
+    };
+    ptx().map_err(|ptx| {
+        if !ptx.is_about_an_image() {
+            return ptx;
+        }
+        Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) }
+    })
 }
 
 impl Kernels {
@@ -291,5 +300,33 @@ impl Status {
 
     pub(crate) fn address(self) -> Address {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, machine_code_or_ptx};
+
+    #[test]
+    fn ptx_is_for_images_that_do_not_fit() {
+        let refused = |code| Error::Driver { call: "call", code, name: String::new(), text: String::new() };
+        let with = |machine_code, ptx: i32| {
+            let answer = |code| if code == 0 { Ok(()) } else { Err(refused(code)) };
+            match machine_code_or_ptx(answer(machine_code), || answer(ptx)) {
+                Ok(()) => "loaded".to_owned(),
+                Err(Error::Driver { code, .. }) => code.to_string(),
+                Err(Error::Kernels { .. }) => "neither".to_owned(),
+                Err(other) => panic!("{other}"),
+            }
+        };
+        assert_eq!(with(0, 200), "loaded");
+        for of_image in [1, 200, 209, 218, 221, 222, 223, 300] {
+            assert_eq!(with(of_image, 0), "loaded");
+            assert_eq!(with(of_image, 222), "neither");
+            assert_eq!(with(of_image, 2), "2", "what befell the second is no fault of an image");
+        }
+        for other in [2, 3, 201, 214, 220, 224, 700, 900, 901, 906, 999] {
+            assert_eq!(with(other, 0), other.to_string());
+        }
     }
 }
