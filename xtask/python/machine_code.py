@@ -19,7 +19,7 @@ class Instruction:
     operands: str
 
     def named(self) -> set[int]:
-        """The numbers of the registers that it names; of several in a row, as a vector takes them, the first."""
+        """The numbers of the registers that it names. A vector in several registers is named by its first."""
         return {int(number) for number in REGISTER.findall(self.operands)}
 
     def filled(self) -> set[int]:

@@ -43,8 +43,13 @@ struct Table {
     J jobs[N];
 };
 
-// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements. `magic` divides by `count`:
-// 2^(31 + bits) / count, rounded up, where 2^bits is the least power that is not below `count`.
+// A number of things, and what divides by it: 2^(31 + bits) / count, rounded up, where 2^bits is the least power that is
+// not below `count`.
+struct Divisor {
+    u32 count, magic;
+};
+
+// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements. The last two are a `Divisor`.
 struct Loop {
     i64 dst, src;
     u32 count, magic;
@@ -93,6 +98,7 @@ struct Call {
     Status* status;
     u32 flags;
     u32 least, most; // rows that a sample of a packed update may bring
+    u32 unused;
 };
 
 static_assert(sizeof(Table<Job, 1>) == 16 && sizeof(Table<PresentJob, 1>) == 24);
@@ -113,7 +119,7 @@ struct PresentShape {
     // Of 4-bit elements that straddle bytes alone: what divides their numbers by `update.run`, as `Loop::magic` but with
     // 2^(63 + bits); the runs of one slot that lie one behind the other; where the past begins, as `src_begin`.
     u64 run_magic;
-    u32 within, within_magic;
+    Divisor within;
     u32 past_begin, unused;
 };
 

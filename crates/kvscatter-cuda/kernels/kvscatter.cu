@@ -10,7 +10,7 @@
 // No tensor is as far from its first element.
 static constexpr i64 NOWHERE = (i64)(1ull << 63);
 
-// blockIdx.y is the job. threadIdx.x goes along a run, threadIdx.y over runs, `per_thread` of them for a thread: their
+// blockIdx.y is the job. threadIdx.x goes along a run, threadIdx.y divided runs, `per_thread` of them for a thread: their
 // loads are under way before the first index has arrived, since where they come from does not depend on it.
 template <bool LISTS, class V, class T>
 static __device__ __forceinline__ void write(const T& table, const Shape& shape, const Call& call) {
@@ -23,22 +23,18 @@ static __device__ __forceinline__ void write(const T& table, const Shape& shape,
         i64 to[MOST_PER_THREAD];
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32 number) {
             const Run run = mine[k] = run_at(shape.around, shape.rows, number);
-            loaded[k] = update[run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src + lane];
+            loaded[k] = update[source(shape, run) + lane];
         });
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32) {
-            Run run = mine[k];
-            u32 slot;
-            i64 layer;
-            const bool is_written = slot_of<LISTS>(shape, call, run, slot, layer);
-            to[k] = layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst + lane;
-            if (!is_written) to[k] = NOWHERE;
+            const Slot slot = slot_of<LISTS>(shape, call, mine[k]);
+            to[k] = target(shape, mine[k], slot) + lane;
+            if (!slot.is_written) to[k] = NOWHERE;
         });
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32) {
             if (to[k] != NOWHERE) cache[to[k]] = loaded[k];
         });
     }
-    // Last, so that no row waits for it.
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
+    report(shape, call);
 }
 
 // What every kernel promises, and asks of ptxas: that as many blocks of it run on a multiprocessor. With no number given,
@@ -87,12 +83,10 @@ KVSCATTER_KERNEL kvscatter_write_nibbles(const __grid_constant__ Table<Job, JOBS
     const u8* const update = (const u8*)table.jobs[blockIdx.y].update;
     const u32 runs = runs_of(shape.around, call.spans ? 1 : shape.samples.count, shape.rows.count);
     in_turn(shape.per_thread, runs, [&](u32 number) {
-        Run run = run_at(shape.around, shape.rows, number);
-        const i64 src = shape.src_begin + run.src + (i64)run.sample * shape.samples.src + (i64)run.row * shape.rows.src;
-        u32 slot;
-        i64 layer;
-        if (!slot_of<true>(shape, call, run, slot, layer)) return;
-        const i64 begin = shape.dst_begin + layer + run.dst + (i64)run.sample * shape.samples.dst + (i64)slot * shape.rows.dst;
+        const Run run = run_at(shape.around, shape.rows, number);
+        const Slot slot = slot_of<true>(shape, call, run);
+        if (!slot.is_written) return;
+        const i64 src = shape.src_begin + source(shape, run), begin = shape.dst_begin + target(shape, run, slot);
         const i64 end = begin + shape.run;
         for (i64 word = (begin >> 3) + threadIdx.x; word <= (end - 1) >> 3; word += blockDim.x) {
             const i64 first = word * WORD, next = first + WORD;
@@ -111,7 +105,7 @@ KVSCATTER_KERNEL kvscatter_write_nibbles(const __grid_constant__ Table<Job, JOBS
             } while (seen != old);
         }
     });
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape, call);
+    report(shape, call);
 }
 
 // ---- The functional form: a present from a past and an update, in one pass. ----
@@ -147,22 +141,21 @@ static __device__ __forceinline__ Origin origin(const PresentShape& shape, const
     i64 dst = (i64)slot * shape.slots.dst, past = (i64)slot * shape.slots.src, from_update = 0;
 KVSCATTER_UNROLL
     for (int k = AROUND - 1; k >= 0; --k) {
-        const u32 next = over(rest, shape.around[k]), index = rest - next * shape.around[k].count;
+        const u32 next = divided(rest, shape.around[k]), index = rest - next * shape.around[k].count;
         dst += (i64)index * shape.around[k].dst;
         past += (i64)index * shape.around[k].past;
         from_update += (i64)index * shape.around[k].update;
         rest = next;
     }
-    const u32 layer = over(rest, shape.samples), sample = rest - layer * shape.samples.count;
+    const u32 layer = divided(rest, shape.samples), sample = rest - layer * shape.samples.count;
     dst += (i64)sample * shape.samples.dst + (i64)layer * shape.layers.dst;
     past += (i64)sample * shape.samples.src + (i64)layer * shape.layers.src;
     if (written.is_any && sample < update.samples.count && layer == written.layer) {
         const Part part = part_of(update, call, sample);
-        const Place where =
-            part.is_there ? place<true>(update, call, sample, part.span) : Place{0, 0, false, false, 0, 0};
+        const Place where = part.is_there ? place<true>(update, call, sample, part.span) : left_out();
         // Rows of a sample that is no longer than the ring, counted from its first slot.
         const u32 row = slot < where.slot ? slot + update.capacity - where.slot : slot - where.slot;
-        if (where.is_written && row < where.length) {
+        if (row < where.length) {
             from_update += (call.spans ? 0 : (i64)sample * update.samples.src) + (i64)(part.first + row) * update.rows.src;
             return {dst, from_update, true};
         }
@@ -176,13 +169,13 @@ static __device__ __forceinline__ void present(const Table<PresentJob, PRESENT_J
     const PresentJob& job = table.jobs[blockIdx.y];
     const Written written = written_of(shape, call);
     in_turn(shape.update.per_thread, runs_of(shape), [&](u32 number) {
-        const u32 rest = over(number, shape.slots);
+        const u32 rest = divided(number, shape.slots);
         const Origin run = origin(shape, call, written, number - rest * shape.slots.count, rest);
         const V* from = (const V*)(run.is_new ? job.update : job.past) + run.src;
         V* const to = (V*)job.present + run.dst;
         for (u32 lane = threadIdx.x; lane < shape.update.run; lane += blockDim.x) to[lane] = from[lane];
     });
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape.update, call);
+    report(shape.update, call);
 }
 
 #define PRESENT(NAME, V)                                                                                              \
@@ -200,7 +193,7 @@ PRESENT(kvscatter_present_1, u8)
 // ---- The same of 4-bit elements that do not come in whole bytes. ----
 
 // So many 4-bit elements of a present from `first` on, a word at most, out of every run that has some of them.
-static __device__ __forceinline__ u32 gathered(const PresentJob& job, const PresentShape& shape, const Call& call,
+static __device__ __forceinline__ u32 word_of(const PresentJob& job, const PresentShape& shape, const Call& call,
                                                const Written& written, u64 first, u32 count) {
     const u32 length = shape.update.run;
     u32 word = 0;
@@ -210,9 +203,8 @@ static __device__ __forceinline__ u32 gathered(const PresentJob& job, const Pres
         const u32 offset = (u32)(element - run * length);
         const u32 part = length - offset < count - done ? length - offset : count - done;
         // A dense tensor's runs lie in the order (outer, slot, within).
-        const Loop within = {0, 0, shape.within, shape.within_magic};
-        const u32 outer_and_slot = over((u32)run, within), outer = over(outer_and_slot, shape.slots);
-        const u32 rest = outer * within.count + ((u32)run - outer_and_slot * within.count);
+        const u32 outer_and_slot = divided((u32)run, shape.within), outer = divided(outer_and_slot, shape.slots);
+        const u32 rest = outer * shape.within.count + ((u32)run - outer_and_slot * shape.within.count);
         const Origin from = origin(shape, call, written, outer_and_slot - outer * shape.slots.count, rest);
         const i64 begin = (from.is_new ? shape.update.src_begin : shape.past_begin) + from.src + offset;
         word |= nibbles((const u8*)(from.is_new ? job.update : job.past), begin, part) << (4 * done);
@@ -242,7 +234,7 @@ KVSCATTER_KERNEL kvscatter_present_nibbles(const __grid_constant__ Table<Present
             if (end > elements) end = elements;
             if (first >= end) continue;
             const u32 count = (u32)(end - first);
-            const u32 value = gathered(job, shape, call, written, first, count);
+            const u32 value = word_of(job, shape, call, written, first, count);
             u8* const to = present + first / 2;
             if (count == WORD) {
                 *(u32*)to = value;
@@ -251,5 +243,5 @@ KVSCATTER_KERNEL kvscatter_present_nibbles(const __grid_constant__ Table<Present
             for (u32 byte = 0; 2 * byte < count; ++byte) to[byte] = (u8)(value >> (8 * byte));
         }
     });
-    if (call.status && blockIdx.x == 0 && blockIdx.y == 0) report(shape.update, call);
+    report(shape.update, call);
 }

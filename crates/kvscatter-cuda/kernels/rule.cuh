@@ -11,17 +11,21 @@ static __device__ __forceinline__ i64 at(const void* list, u32 index, u32 is_i64
     return is_i64 ? __ldg((const i64*)list + index) : (i64)__ldg((const int*)list + index);
 }
 
+// Where a sample goes: `length` rows from `slot` on, which are none if it is left out.
 struct Place {
     u32 slot, length;
-    bool is_written;
-    bool is_bad;
-    u32 what;
-    i64 value;
+    bool is_bad; // then what `Status` says of it:
+    u32 first_sample;
+    i64 first_value;
 };
 
-static __device__ __forceinline__ Place bad(u32 what, i64 value) { return {0, 0, false, true, what, value}; }
+static __device__ __forceinline__ Place at_slot(u32 slot, u32 length) { return {slot, length, false, 0, 0}; }
+static __device__ __forceinline__ Place left_out() { return {0, 0, false, 0, 0}; }
+static __device__ __forceinline__ Place bad(u32 first_sample, i64 value) {
+    return {0, 0, true, first_sample, value};
+}
 
-// Where a sample goes that brings `span` rows.
+// That of a sample that brings `span` rows.
 template <bool LISTS>
 static __device__ __forceinline__ Place place(const Shape& shape, const Call& call, u32 sample, u32 span) {
     u32 length = span;
@@ -30,16 +34,17 @@ static __device__ __forceinline__ Place place(const Shape& shape, const Call& ca
         if (given < 0 || given > (i64)span) return bad(sample | LENGTH, given);
         length = (u32)given;
     }
-    if (!call.starts) return {0, length, length > 0, false, 0, 0};
+    if (!call.starts) return at_slot(0, length);
     const i64 value = at(call.starts, sample, call.flags & STARTS_I64);
     const i64 capacity = shape.capacity;
     i64 start = value;
-    if (call.flags & SKIP_NEGATIVE && value < 0) return {0, 0, false, false, 0, 0};
+    if (call.flags & SKIP_NEGATIVE && value < 0) return left_out();
     if (call.flags & FROM_END) {
         if (value < (i64)span) return bad(sample, value);
         start = value - (i64)span;
     }
     if (call.flags & CIRCULAR) {
+        // A division takes longer than all the rest: only those outside of the ring are divided.
         if ((u64)start >= (u64)capacity) {
             if (start < 0 && call.flags & REJECT_NEGATIVE) return bad(sample, value);
             // Reduced first, so that nothing overflows. A ring without slots has only slot 0.
@@ -49,7 +54,7 @@ static __device__ __forceinline__ Place place(const Shape& shape, const Call& ca
     } else if (start < 0 || start > capacity - (i64)length) {
         return bad(sample, value);
     }
-    return {(u32)start, length, length > 0, false, 0, 0};
+    return at_slot((u32)start, length);
 }
 
 // The rows that a sample of a packed update brings. The difference of running totals may be any number.
@@ -62,10 +67,14 @@ static __device__ __forceinline__ i64 span_of(const Call& call, u32 sample) {
 // Which sample a token of a packed update belongs to, and which row of it the token is.
 struct Found {
     u32 sample, row, span;
-    bool is_partition; // whether the lists tell all tokens apart; if not, nothing is written
-    u32 what;
-    i64 value;
+    bool is_partition; // whether the lists tell all tokens apart; if not, nothing is written, and `Status` says:
+    u32 first_sample;
+    i64 first_value;
 };
+
+static __device__ __forceinline__ Found no_partition(u32 first_sample, i64 value) {
+    return {0, 0, 0, false, first_sample, value};
+}
 
 // All threads walk all samples: the loads are the same for a warp and do not wait for each other, and every thread
 // sees whether the whole list is right, as the CPU does before it writes.
@@ -73,12 +82,12 @@ static __device__ __forceinline__ Found find(const Shape& shape, const Call& cal
     Found found = {0, 0, 0, true, 0, 0};
     if (call.flags & CUMULATIVE) {
         i64 first = at(call.spans, 0, call.flags & SPANS_I64);
-        if (first != 0) return {0, 0, 0, false, SPAN, first};
+        if (first != 0) return no_partition(SPAN, first);
     }
     i64 total = 0;
     for (u32 sample = 0; sample < shape.samples.count; ++sample) {
         i64 span = span_of(call, sample);
-        if (span < (i64)call.least || span > (i64)call.most) return {0, 0, 0, false, sample | SPAN, span};
+        if (span < (i64)call.least || span > (i64)call.most) return no_partition(sample | SPAN, span);
         if (total <= (i64)token && (i64)token - total < span) {
             found.sample = sample;
             found.row = token - (u32)total;
@@ -86,7 +95,7 @@ static __device__ __forceinline__ Found find(const Shape& shape, const Call& cal
         }
         total += span; // fewer than 2^32 samples of fewer than 2^32 rows
     }
-    if (total != (i64)shape.rows.count) return {0, 0, 0, false, shape.samples.count | SPAN, total};
+    if (total != (i64)shape.rows.count) return no_partition(shape.samples.count | SPAN, total);
     return found;
 }
 
@@ -117,17 +126,18 @@ static __device__ __forceinline__ bool any_bad(const Shape& shape, const Call& c
     return false;
 }
 
-static __device__ __forceinline__ void record(Status* status, u32 count, u32 what, i64 value) {
+static __device__ __forceinline__ void record(Status* status, u32 count, u32 first_sample, i64 value) {
     // What an earlier launch has found stays.
     if (atomicAdd(&status->bad_samples, count) == 0) {
-        status->first_sample = what;
+        status->first_sample = first_sample;
         status->first_value = value;
     }
 }
 
-// Run by one block of a launch. Each of its threads looks at some samples; the one that finds the first bad one counts
-// the others too, so that one thread writes, and only if something is wrong.
+// What one block of a launch does last, so that no row waits for it. Each of its threads looks at some samples; the one
+// that finds the first bad one counts the others too, so that one thread writes, and only if something is wrong.
 static __device__ __forceinline__ void report(const Shape& shape, const Call& call) {
+    if (!call.status || blockIdx.x || blockIdx.y) return;
     const u32 thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
     const u32 samples = shape.samples.count;
     if (call.layer && (u32)*call.layer >= shape.layers) {
@@ -137,7 +147,7 @@ static __device__ __forceinline__ void report(const Shape& shape, const Call& ca
     if (call.spans) {
         Found found = find(shape, call, 0);
         if (!found.is_partition) {
-            if (thread == 0) record(call.status, samples ? samples : 1, found.what, found.value);
+            if (thread == 0) record(call.status, samples ? samples : 1, found.first_sample, found.first_value);
             return;
         }
     }
@@ -148,7 +158,7 @@ static __device__ __forceinline__ void report(const Shape& shape, const Call& ca
             if (place_of(shape, call, before).is_bad) return;
         u32 count = 1;
         for (u32 after = sample + 1; after < samples; ++after) count += place_of(shape, call, after).is_bad;
-        record(call.status, count, first.what, first.value);
+        record(call.status, count, first.first_sample, first.first_value);
         return;
     }
 }

@@ -17,13 +17,11 @@ static __device__ __forceinline__ T good(const T* at) {
 
 template <u32 FLAGS>
 static __device__ __forceinline__ void straight(const Shape& shape, const void* starts, u32* slots) {
-    const Call call = {starts, nullptr, nullptr, nullptr, nullptr, FLAGS, 0, 0};
+    const Call call = {starts, nullptr, nullptr, nullptr, nullptr, FLAGS, 0, 0, 0};
     Shape known = shape;
     known.capacity = known_capacity;
-    Run run = {0, threadIdx.x, 0, 0};
-    u32 slot;
-    i64 layer;
-    if (slot_of<false>(known, call, run, slot, layer)) slots[threadIdx.x] = slot;
+    const Slot slot = slot_of<false>(known, call, {0, threadIdx.x, 0, 0});
+    if (slot.is_written) slots[threadIdx.x] = slot.slot;
 }
 
 #define STRAIGHT(NAME, FLAGS)                                                                                         \

@@ -50,6 +50,15 @@ pub(crate) struct PresentJob {
     pub(crate) update: Address,
 }
 
+/// A number of things, and what divides by it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Divisor {
+    pub(crate) count: u32,
+    /// [`magic`] of `count`.
+    pub(crate) magic: u32,
+}
+
 /// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +95,12 @@ pub(crate) const fn magic_64(count: u32) -> u64 {
     let count = if count == 0 { 1 } else { count };
     let power = 1_u128 << (63 + (count as u64).next_power_of_two().trailing_zeros());
     power.div_ceil(count as u128) as u64
+}
+
+impl Divisor {
+    pub(crate) const fn of(count: u32) -> Self {
+        Self { count, magic: magic(count) }
+    }
 }
 
 impl Loop {
@@ -131,9 +146,7 @@ pub(crate) struct PresentShape {
     /// [`magic_64`] of `update.run`. This and what follows is for 4-bit elements that straddle bytes.
     pub(crate) run_magic: u64,
     /// Runs of one slot that lie one behind the other.
-    pub(crate) within: u32,
-    /// [`magic`] of `within`.
-    pub(crate) within_magic: u32,
+    pub(crate) within: Divisor,
     /// 4-bit elements between the address of a job's past and its first element, as `src_begin` of the update.
     pub(crate) past_begin: u32,
     pub(crate) unused: u32,
@@ -209,8 +222,8 @@ const _: () = {
     assert!(size_of::<PresentShape>() == 400 && offset_of!(PresentShape, around) == 176);
     assert!(offset_of!(PresentShape, slots) == 304 && offset_of!(PresentShape, samples) == 328);
     assert!(offset_of!(PresentShape, layers) == 352 && offset_of!(PresentShape, run_magic) == 376);
-    assert!(offset_of!(PresentShape, within) == 384 && offset_of!(PresentShape, within_magic) == 388);
-    assert!(offset_of!(PresentShape, past_begin) == 392);
+    assert!(size_of::<Divisor>() == 8 && offset_of!(Divisor, magic) == 4);
+    assert!(offset_of!(PresentShape, within) == 384 && offset_of!(PresentShape, past_begin) == 392);
     assert!(size_of::<Call>() == 56 && offset_of!(Call, lengths) == 8 && offset_of!(Call, spans) == 16);
     assert!(offset_of!(Call, layer) == 24 && offset_of!(Call, status) == 32);
     assert!(offset_of!(Call, flags) == 40 && offset_of!(Call, least) == 44 && offset_of!(Call, most) == 48);

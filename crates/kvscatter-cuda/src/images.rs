@@ -6,11 +6,11 @@ use std::io::Read as _;
 
 use flate2::read::GzDecoder;
 
-/// What the driver may read at any address that it is given machine code at.
+/// Bytes where the driver may read machine code: at an address that is aligned for whatever it holds.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
-/// A text of a twelfth of its length: it is asked for where the machine code does not serve, and nowhere else.
+/// The text as gzip, a twelfth as long: it is needed only where the machine code does not run.
 static PTX: &[u8] = include_bytes!("../kernels/images/kvscatter.ptx.gz");
 
 /// The compute capability that the PTX is for; later ones run it too.

@@ -11,7 +11,7 @@ use crate::error::List;
 /// The memory of one tensor on a device: at least the bytes that its geometry asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceBuffer {
-    /// The first byte; any, if there are no bytes.
+    /// Where the first byte lies. Of a buffer without bytes it may be any address.
     pub address: u64,
     /// Bytes from there on that may be used.
     pub bytes: usize,

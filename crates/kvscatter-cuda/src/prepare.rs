@@ -49,7 +49,7 @@ impl Write {
             Unit::Nibbles if runs > 0 => shape::lines(&shape, runs)?,
             _ => runs,
         };
-        // An address from which nothing moves may be any, and null is aligned.
+        // Where nothing moves the caller may name any address; null is aligned.
         let job = |triple: &Triple| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
@@ -236,7 +236,7 @@ impl Jobs {
         }
         let jobs = pairs.iter().map(|pair| {
             let ((cache, _), (update, _)) = begin(pair);
-            // An address from which nothing moves may be any, and null is aligned.
+            // Where nothing moves the caller may name any address; null is aligned.
             if runs == 0 { Job::default() } else { Job { cache, update } }
         });
         Ok(Self { unit: scale.unit, shape, tables: tables(jobs), runs })

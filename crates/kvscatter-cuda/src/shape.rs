@@ -2,7 +2,9 @@
 
 use kvscatter::{Geometry, Lists, Loop, Loops};
 
-use crate::abi::{self, AROUND, LINE, MOST_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
+use crate::abi::{
+    self, AROUND, Divisor, LINE, MOST_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64,
+};
 use crate::error::{Counted, Error, NoMapping};
 use crate::units::Scale;
 
@@ -68,7 +70,7 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
     let shape = Shape {
         samples: in_units(scale, loops.samples)?,
         rows: abi::Loop {
-            // Of slots there are more than rows.
+            // From one slot to the next there is no step where there is one slot at most, however many rows come.
             dst: if geometry.capacity() > 1 { scale.step(loops.rows.dst) } else { 0 },
             ..in_units(scale, loops.rows)?
         },
@@ -129,8 +131,7 @@ pub(crate) fn present(
         slots: in_units(scale, slots)?,
         samples: in_units(scale, samples)?,
         layers: in_units(scale, layers)?,
-        within,
-        within_magic: magic(within),
+        within: Divisor::of(within),
         past_begin: 0,
         unused: 0,
     };
@@ -380,7 +381,7 @@ mod tests {
             let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
             let (shape, _) =
                 present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], [])).unwrap();
-            (shape.within, shape.update.run)
+            (shape.within.count, shape.update.run)
         };
         assert_eq!(within(1, [35, 35, 7, 1]), (1, 35));
         assert_eq!(within(1, [45, 45, 9, 1]), (5, 7));

@@ -74,8 +74,8 @@ impl Scale {
     }
 
     fn halves_of(self, elements: isize) -> i64 {
-        // Twice the bytes may not fit; what is then lost is no low bit. `step` divides only what moves: a device has
-        // fewer than 2^62 bytes.
+        // Twice the bytes may not fit. The low bits, which tell what divides it, are right all the same; and `step`, which
+        // needs all of it, is asked for what moves alone: a device has fewer than 2^62 bytes.
         i64::try_from(elements).unwrap_or(0).wrapping_mul(self.halves)
     }
 }

@@ -64,6 +64,11 @@ pub(crate) fn exchanges() -> u32 {
     counted("fake_exchanges")
 }
 
+/// Threads of a block of what this thread has launched last.
+pub(crate) fn threads() -> u32 {
+    counted("fake_threads")
+}
+
 fn counted(name: &str) -> u32 {
     let count = function::<unsafe extern "C" fn() -> c_uint>(name);
     // SAFETY: takes nothing.

@@ -24,12 +24,10 @@ fn fresh() -> Result<Cuda, Error> {
 
 /// The driver's answer, however deep it lies.
 fn failed(call: &str, result: Result<(), Error>) {
-    let found = match result {
-        Err(Error::Driver { call, code, name, .. }) => (call, code, name),
-        other => panic!("{other:?} instead of a failure of {call}"),
+    let Err(Error::Driver { call: found, code, name, .. }) = result else {
+        panic!("{result:?} instead of a failure of {call}");
     };
-    assert_eq!(found, (found.0, OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY".to_owned()));
-    assert_eq!(found.0, call);
+    assert_eq!((found, code, &*name), (call, OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use kvscatter_oracle::cases::{Call, Case};
 
-use crate::abi::{AROUND, LINE, Loop, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
+use crate::abi::{AROUND, Divisor, LINE, Loop, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
 use crate::contract;
 use crate::scene::Scene;
 
@@ -123,8 +123,7 @@ impl Dims {
             slots: past(Dim { count: self.capacity, ..self.rows })?,
             samples: past(self.samples)?,
             layers: past(self.layers)?,
-            within,
-            within_magic: magic(within),
+            within: Divisor::of(within),
             past_begin: 0,
             unused: 0,
         })

@@ -28,6 +28,9 @@ unsigned fake_all_calls() {
 // Words that kernels have exchanged, while the calling thread waited for them.
 unsigned fake_exchanges() { return exchanges; }
 
+// Those of a block of the last launch.
+unsigned fake_threads() { return last_threads; }
+
 // What the device is for the calling thread: sm_90, with PTX up to 9.0, at first.
 void fake_device(int new_capability, double new_ptx) {
     capability = new_capability;
@@ -306,6 +309,7 @@ int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
     if (!threads || block_x > THREADS || block_y > THREADS || block_z != 1 || threads > THREADS)
         return INVALID_VALUE;
     if (shared_bytes || !arguments || extra) return INVALID_VALUE;
+    last_threads = (unsigned)threads;
     if (!found->is_loaded) {
         REFUSE_WHILE_CAPTURING(); // Loading it now allocates.
         found->is_loaded = true;

@@ -49,6 +49,8 @@ inline const Kernel* kernel_named(const char* name) {
 
 // Words that this thread has exchanged.
 inline thread_local unsigned exchanges = 0;
+// Threads of a block of what it has launched last.
+inline thread_local unsigned last_threads = 0;
 
 // Everything that a launch passes by value, copied when it is asked for, as a driver does.
 struct Launch {
