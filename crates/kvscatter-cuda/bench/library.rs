@@ -58,10 +58,10 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
     let cuda = if driver.is_null() {
         Cuda::new().map_err(Failure::from)
     } else {
-        // SAFETY: the caller's.
+        // SAFETY: this function's `# Safety`.
         let path = unsafe { CStr::from_ptr(driver) };
         path.to_str().map_err(Failure::from).and_then(|path| {
-            // SAFETY: the caller's.
+            // SAFETY: this function's `# Safety`.
             Ok(unsafe { Cuda::load_from(Path::new(path)) }?)
         })
     };
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
     choices: Option<&Choices>,
 ) -> *mut Prepared {
     let each = if shape.functional == 0 { 2 } else { 3 };
-    // SAFETY: the caller's.
+    // SAFETY: this function's `# Safety`.
     let addresses = unsafe { slice::from_raw_parts(addresses, tensors.saturating_mul(each)) };
     let prepared = prepare(shape, addresses, choices);
     kept(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut Prepared) {
     if !prepared.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: this function's `# Safety`.
         drop(unsafe { Box::from_raw(prepared) });
     }
 }
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn kvscatter_bench_launch(
     starts: u64,
     status: u64,
 ) -> i32 {
-    // SAFETY: the caller's.
+    // SAFETY: this function's `# Safety`.
     let launched = unsafe { launch(prepared, stream, starts, status) };
     i32::from(kept(launched).is_none())
 }
@@ -134,13 +134,13 @@ pub unsafe extern "C" fn kvscatter_bench_time(
     stream: u64,
     status: u64,
 ) -> i64 {
-    // SAFETY: the caller's.
+    // SAFETY: this function's `# Safety`.
     let prepared = unsafe { slice::from_raw_parts(prepared, count) };
-    // SAFETY: the caller's.
+    // SAFETY: this function's `# Safety`.
     let starts = unsafe { slice::from_raw_parts(starts, count) };
     let begin = Instant::now();
     let launched = prepared.iter().zip(starts).try_for_each(|(prepared, starts)| {
-        // SAFETY: the caller's.
+        // SAFETY: this function's `# Safety`.
         unsafe { launch(prepared, stream, *starts, status) }
     });
     let nanoseconds = begin.elapsed().as_nanos();
@@ -184,7 +184,7 @@ unsafe fn launch(prepared: &Prepared, stream: u64, starts: u64, status: u64) -> 
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
     let indices = Indices::new(DeviceList::i64(starts, prepared.batch));
     let status = if status == 0 { None } else { Some(Status::at(status)?) };
-    // SAFETY: the caller's.
+    // SAFETY: this function's `# Safety`.
     Ok(unsafe { prepared.write.launch(stream, &indices, status) }?)
 }
 

@@ -97,6 +97,11 @@ pub(crate) const fn magic_64(count: u32) -> u64 {
     power.div_ceil(count as u128) as u64
 }
 
+impl PresentLoop {
+    /// A dimension that is not there.
+    pub(crate) const ONCE: Self = Self { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) };
+}
+
 impl Divisor {
     pub(crate) const fn of(count: u32) -> Self {
         Self { count, magic: magic(count) }

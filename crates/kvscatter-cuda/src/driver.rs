@@ -254,7 +254,7 @@ impl Driver {
         let Grid { blocks: [x, y], threads: [along, across] } = grid;
         let mut arguments = arguments.map(<*const c_void>::cast_mut);
         let (arguments, no_options) = (arguments.as_mut_ptr(), ptr::null_mut());
-        // SAFETY: the caller's; the driver reads the arguments and writes to none.
+        // SAFETY: this function's `# Safety`; the driver reads the arguments and writes to none.
         let code = unsafe {
             (self.functions.cuLaunchKernel)(
                 function, x, y, 1, along, across, 1, 0, stream, arguments, no_options,
@@ -270,7 +270,7 @@ impl Driver {
     pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, Error> {
         let mut value = T::default();
         let to = (&raw mut value).cast();
-        // SAFETY: the caller's; it writes the bytes of one `T`.
+        // SAFETY: this function's `# Safety`; it writes the bytes of one `T`.
         let code = unsafe { (self.functions.cuMemcpyDtoH_v2)(to, address, size_of::<T>()) };
         self.checked("cuMemcpyDtoH_v2", code)?;
         Ok(value)
@@ -281,7 +281,7 @@ impl Driver {
     /// # Safety
     /// The bytes lie in memory of the current context, to which the stream belongs, until this has run.
     pub(crate) unsafe fn clear(&self, address: Address, bytes: usize, stream: Handle) -> Result<(), Error> {
-        // SAFETY: the caller's.
+        // SAFETY: this function's `# Safety`.
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
         self.checked("cuMemsetD8Async", code)
     }

@@ -108,7 +108,7 @@ pub(crate) fn present(
     if joined.len() > AROUND {
         return Err(Error::Loops { loops: joined.len() });
     }
-    let mut around = [PresentLoop { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) }; AROUND];
+    let mut around = [PresentLoop::ONCE; AROUND];
     for (place, by) in around.iter_mut().zip(&joined) {
         let Joined { count: times, dst, past, update } = *by;
         let times = count(Counted::Elements, times)?;
@@ -123,6 +123,9 @@ pub(crate) fn present(
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
     let counts = [slots.count, samples.count, layers.count, update.run.min(1)].into_iter();
     let runs = runs(counts.chain(joined.iter().map(|by| by.count)))?;
+    if runs == 0 {
+        around = [PresentLoop { count: 0, ..PresentLoop::ONCE }; AROUND];
+    }
     let within = if runs == 0 { 1 } else { within(&joined, slots)? };
     let shape = PresentShape {
         run_magic: magic_64(shape.run),
@@ -346,6 +349,21 @@ mod tests {
         assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), Counted::Samples);
         assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), Counted::Units);
         assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
+    }
+
+    /// Where runs have no bytes, none is walked: there may be no memory to walk in.
+    #[test]
+    fn nothing_is_walked_where_nothing_moves() {
+        let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[3, 5, 2, 0], &[3, 2, 2, 0]);
+        let write = write.unwrap();
+        let geometry = write.geometry();
+        let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+        let (shape, runs) =
+            present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], [])).unwrap();
+        assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
+        let loops = geometry.write_loops();
+        let (shape, runs) = in_place(geometry, &loops, Scale::widest(geometry, [&loops], [])).unwrap();
+        assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
     }
 
     #[test]
