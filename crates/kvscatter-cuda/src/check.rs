@@ -73,7 +73,8 @@ impl Write {
     /// launch; those of [`launch`](Self::launch) for lists of the wrong length.
     ///
     /// # Safety
-    /// The status and the lists lie in memory of the current context, as large as they were said to be.
+    /// The status and the lists lie in memory of the current context, as large as they were said to be, and nothing writes
+    /// to them: launches with this status have run.
     pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
         // SAFETY: the caller's.
         let words = unsafe { self.cuda.read(status) }?;

@@ -165,7 +165,7 @@ impl Cuda {
     /// [`Error::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
-    /// The status lies in memory of the current context.
+    /// The status lies in memory of the current context, and nothing writes to it: launches whose status it is have run.
     pub unsafe fn read(&self, status: Status) -> Result<StatusWords, Error> {
         // SAFETY: the caller's; any bits are numbers.
         unsafe { self.driver().read(status.0) }

@@ -103,9 +103,11 @@ impl Write {
     /// [`Error::List`], [`Error::Address`], [`Error::Overlap`]; [`Error::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
-    /// * The context that was current when this was prepared is current, and the stream belongs to it.
+    /// * The context that was current when this was prepared still exists and is current, and the stream belongs to it.
     /// * Until the launch has run, every buffer of this write, every list and the status is memory of that context, as
-    ///   large as it was said to be; nothing else writes to any of them, and nothing else reads what is written.
+    ///   large as it was said to be. Nothing else reads what is written, and nothing else writes to any of them but other
+    ///   launches: these may share a status, and write into the same caches; of rows that two write at the same time,
+    ///   either's bytes are left, or some of each.
     /// * For a graph: the same, whenever it runs.
     pub unsafe fn launch(
         &self,

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use allocation_counter::measure;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
 use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, Pair, Stream as OfCaller, Triple};
@@ -24,9 +25,10 @@ fn keys_and_values_are_one_launch_that_asks_the_driver_for_nothing_else() {
     let write = rig.write();
     rig.starts.fill(&[3_i64, 1].map(i64::to_ne_bytes).concat());
     let before = is_fake().then(|| (calls("cuLaunchKernel"), all_calls()));
-    rig.launch(&write).unwrap();
+    let allocations = measure(|| rig.launch(&write).unwrap());
     if let Some((launches, all)) = before {
         assert_eq!((calls("cuLaunchKernel"), all_calls()), (launches + 1, all + 1));
+        assert_eq!(allocations.count_total, 0, "{allocations:?}");
         // The launch has not run yet: nobody has waited for it.
         rig.assert_written(&[]);
     }
