@@ -76,7 +76,7 @@ impl Write {
     /// The status and the lists lie in memory of the current context, as large as they were said to be, and nothing writes
     /// to them: launches with this status have run.
     pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
-        // SAFETY: the caller's.
+        // SAFETY: this function's `# Safety`.
         let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
             return Ok(());
@@ -85,7 +85,7 @@ impl Write {
         let read = |list: Option<DeviceList>, index: usize| {
             let (list, address) = (list?, list?.place(index)?);
             Some(if list.is_i64() {
-                // SAFETY: the caller's; the number lies in the list.
+                // SAFETY: this function's `# Safety`; the number lies in the list.
                 unsafe { self.cuda.driver().read::<i64>(address) }
             } else {
                 // SAFETY: as above.

@@ -154,7 +154,7 @@ impl Cuda {
     /// # Safety
     /// The status lies in memory of the current context until this has run, and the stream belongs to that context.
     pub unsafe fn clear(&self, status: Status, stream: Stream) -> Result<(), Error> {
-        // SAFETY: the caller's.
+        // SAFETY: this function's `# Safety`.
         unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
     }
 
@@ -167,7 +167,7 @@ impl Cuda {
     /// # Safety
     /// The status lies in memory of the current context, and nothing writes to it: launches whose status it is have run.
     pub unsafe fn read(&self, status: Status) -> Result<StatusWords, Error> {
-        // SAFETY: the caller's; any bits are numbers.
+        // SAFETY: this function's `# Safety`; any bits are numbers.
         unsafe { self.driver().read(status.0) }
     }
 

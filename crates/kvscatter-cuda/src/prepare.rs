@@ -2,14 +2,14 @@
 
 use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
 
-use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PRESENT_JOBS, PresentJob, Shape, WORD};
+use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
 use crate::error::Tensor;
 use crate::grid::{Choices, Work, spread};
 use crate::memory::{DeviceBuffer, Pair, Places, Triple};
 use crate::units::{Scale, Unit};
-use crate::write::Form;
+use crate::write::{Form, Table};
 use crate::{Error, Write, shape};
 
 impl Write {
@@ -81,7 +81,7 @@ impl Write {
             geometry: geometry.clone(),
             work: Work { along, runs },
             few_jobs: 0,
-            grids: Vec::new(),
+            grid: Grid { blocks: [1, 1], threads: [1, 1] },
             module,
             unit,
             form,
@@ -96,18 +96,18 @@ impl Write {
     #[doc(hidden)]
     #[must_use]
     pub fn with_choices(mut self, choices: &Choices) -> Self {
-        let (per_thread, most) = match &mut self.form {
-            Form::InPlace { shape, .. } | Form::Slots { shape, .. } => (&mut shape.per_thread, JOBS),
-            Form::Present { shape, .. } => (&mut shape.update.per_thread, PRESENT_JOBS),
-        };
         // Launches of one write are as large as the first, but for the last.
-        let jobs = |written: &[DeviceBuffer]| u32::try_from(written.len()).unwrap_or(u32::MAX);
-        let first = jobs(self.written.get(..most).unwrap_or(&self.written));
-        let first = spread(self.work, first, self.module.multiprocessors, choices);
-        *per_thread = first.per_thread;
-        let [blocks, _] = first.grid.blocks;
-        let grids = self.written.chunks(most).map(|part| Grid { blocks: [blocks, jobs(part)], ..first.grid });
-        self.grids = grids.collect();
+        let (per_thread, first) = match &mut self.form {
+            Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
+                (&mut shape.per_thread, tables.first().map(|table| table.count))
+            }
+            Form::Present { shape, tables } => {
+                (&mut shape.update.per_thread, tables.first().map(|table| table.count))
+            }
+        };
+        let spread = spread(self.work, first.unwrap_or(0), self.module.multiprocessors, choices);
+        *per_thread = spread.per_thread;
+        self.grid = spread.grid;
         self.few_jobs = choices.few_jobs.min(FEW_JOBS as u32);
         self
     }
@@ -211,7 +211,7 @@ struct Jobs {
     unit: Unit,
     shape: Shape,
     /// One for each launch.
-    tables: Vec<[Job; JOBS]>,
+    tables: Vec<Table<Job, JOBS>>,
     /// Runs of one job.
     runs: usize,
 }
@@ -253,15 +253,17 @@ fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usiz
     Ok(())
 }
 
-/// A table for each launch. What no job fills is not looked at.
-fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> Vec<[J; N]> {
-    let mut tables: Vec<[J; N]> = Vec::new();
+/// A table for each launch.
+fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> Vec<Table<J, N>> {
+    let mut tables: Vec<Table<J, N>> = Vec::new();
     for (index, job) in jobs.enumerate() {
         if index % N == 0 {
-            tables.push([J::default(); N]);
+            tables.push(Table { jobs: [J::default(); N], count: 0 });
         }
-        if let Some(place) = tables.last_mut().and_then(|table| table.get_mut(index % N)) {
+        let Some(table) = tables.last_mut() else { continue };
+        if let Some(place) = table.jobs.get_mut(index % N) {
             *place = job;
+            table.count += 1;
         }
     }
     tables
@@ -320,7 +322,9 @@ mod tests {
     #[test]
     fn tables_are_filled_one_after_the_other() {
         let job = |cache| Job { cache, update: 0 };
-        assert_eq!(tables::<Job, 2>((1..=3).map(job)), [[job(1), job(2)], [job(3), job(0)]]);
+        let filled: Vec<_> =
+            tables::<Job, 2>((1..=3).map(job)).iter().map(|by| (by.jobs, by.count)).collect();
+        assert_eq!(filled, [([job(1), job(2)], 2), ([job(3), job(0)], 1)]);
         assert!(tables::<Job, 2>(std::iter::empty()).is_empty());
     }
 }

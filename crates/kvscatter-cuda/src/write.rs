@@ -27,8 +27,8 @@ pub struct Write {
     pub(crate) work: Work,
     /// Caches of a launch for which the kernels with a short table are taken.
     pub(crate) few_jobs: u32,
-    /// Of each launch; the number of jobs is the second number of blocks.
-    pub(crate) grids: Vec<Grid>,
+    /// Of the first launch; the last may have fewer jobs.
+    pub(crate) grid: Grid,
     pub(crate) written: Vec<DeviceBuffer>,
     pub(crate) places: Places,
     /// Where updates and pasts lie.
@@ -41,17 +41,23 @@ pub struct Write {
 pub(crate) enum Form {
     InPlace {
         shape: Shape,
-        tables: Vec<[Job; JOBS]>,
+        tables: Vec<Table<Job, JOBS>>,
     },
     /// As in place, with a sample for each token.
     Slots {
         shape: Shape,
-        tables: Vec<[Job; JOBS]>,
+        tables: Vec<Table<Job, JOBS>>,
     },
     Present {
         shape: Box<PresentShape>,
-        tables: Vec<[PresentJob; PRESENT_JOBS]>,
+        tables: Vec<Table<PresentJob, PRESENT_JOBS>>,
     },
+}
+
+/// The jobs of one launch, as it passes them, and how many there are: no block looks at the others.
+pub(crate) struct Table<J, const N: usize> {
+    pub(crate) jobs: [J; N],
+    pub(crate) count: u32,
 }
 
 impl Form {
@@ -122,20 +128,19 @@ impl Write {
             Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
                 let mut shape = *shape;
                 shape.samples.count = samples;
-                for (table, grid) in tables.iter().zip(&self.grids) {
-                    // SAFETY: the caller's; the kernel is one of those whose table is at most as long.
-                    unsafe {
-                        self.launch_one(self.kernel(&call, *grid), *grid, stream, table, &shape, &call)
-                    }?;
+                for Table { jobs, count } in tables {
+                    let kernel = self.kernel(&call, *count);
+                    // SAFETY: this function's `# Safety`; the kernel is one of those whose table is at most as long.
+                    unsafe { self.launch_one(kernel, *count, stream, jobs, &shape, &call) }?;
                     call.status = 0; // Each sample counts once.
                 }
             }
             Form::Present { shape, tables } => {
                 let mut shape = **shape;
                 shape.update.samples.count = samples;
-                for (table, grid) in tables.iter().zip(&self.grids) {
-                    // SAFETY: the caller's; these are the arguments of the kernels for presents.
-                    unsafe { self.launch_one(self.present_kernel(), *grid, stream, table, &shape, &call) }?;
+                for Table { jobs, count } in tables {
+                    // SAFETY: this function's `# Safety`; these are the arguments of the kernels for presents.
+                    unsafe { self.launch_one(self.present_kernel(), *count, stream, jobs, &shape, &call) }?;
                     call.status = 0;
                 }
             }
@@ -148,12 +153,14 @@ impl Write {
     unsafe fn launch_one<T, S>(
         &self,
         kernel: Handle,
-        grid: Grid,
+        jobs: u32,
         stream: Stream,
         table: &T,
         shape: &S,
         call: &Call,
     ) -> Result<(), Error> {
+        let [blocks, _] = self.grid.blocks;
+        let grid = Grid { blocks: [blocks, jobs], ..self.grid };
         let arguments: [*const c_void; 3] =
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
         // SAFETY: the arguments live until this returns. `prepare` has held every address that follows from the shapes
@@ -163,12 +170,12 @@ impl Write {
     }
 
     /// The smallest kernel that does what a launch asks for.
-    fn kernel(&self, call: &Call, grid: Grid) -> Handle {
+    fn kernel(&self, call: &Call, jobs: u32) -> Handle {
         let kernels = &self.module.kernels;
         let Unit::Bytes(place) = self.unit else { return kernels.nibbles };
         let starts_alone =
             (call.lengths, call.spans, call.layer) == (0, 0, 0) && call.flags & abi::SKIP_ALL == 0;
-        let few = grid.blocks[1] <= self.few_jobs;
+        let few = jobs <= self.few_jobs;
         let by_width = match (starts_alone, few) {
             (true, true) => &kernels.few,
             (true, false) => &kernels.many,
@@ -256,8 +263,8 @@ impl Write {
 
 impl std::fmt::Debug for Write {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (unit, grids) = (&self.unit, &self.grids);
-        f.debug_struct("Write").field("unit", unit).field("grids", grids).finish_non_exhaustive()
+        let (unit, grid) = (&self.unit, &self.grid);
+        f.debug_struct("Write").field("unit", unit).field("grid", grid).finish_non_exhaustive()
     }
 }
 
