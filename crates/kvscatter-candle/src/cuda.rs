@@ -30,12 +30,17 @@
 //! # Streams and graphs
 //!
 //! A write goes to the stream of the device that the caches were made on, and takes part in the events by which cudarc
-//! orders several streams. It can be captured in a graph like candle's own operations; the first write comes before that,
-//! since it loads the kernels.
+//! orders several streams; tensors for which there are none are refused ([`Error::OtherStream`]). It can be captured in a
+//! graph like candle's own operations; the first write comes before that, since it loads the kernels.
+//!
+//! The stream of `Device::new_cuda` is another one on each thread. A [`Writer`] that is used, or dropped, on another
+//! thread than before waits for the device once. Tensors that several threads share are the program's to order, as for
+//! candle's own operations.
 #![expect(unsafe_code, reason = "launches read and write memory by its address")]
 
 mod found;
 mod held;
+mod home;
 mod launch;
 
 use std::collections::BTreeSet;
@@ -45,15 +50,16 @@ use std::sync::OnceLock;
 use candle_core::backend::BackendDevice;
 use candle_core::cuda::cudarc::driver::CudaStream;
 use candle_core::layout::LayoutRelation;
-use candle_core::{CudaDevice, DType, Device, DeviceLocation, Layout, Tensor};
+use candle_core::{DType, Device, DeviceLocation, Layout, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{Cuda, DeviceList, Indices, Status, Stream};
+use kvscatter_cuda::{Cuda, Indices, Status, Stream};
 
 use crate::element::element_of;
 use crate::writer::{door_of, overlap, storage_of};
 use crate::{Error, TensorScatter};
 use found::{Found, Launched};
 use held::{Held, Lock, with_all};
+use home::Home;
 use launch::{Launch, Place, Side, launches};
 
 /// Caches on one device, and what is needed to write them again and again.
@@ -62,8 +68,9 @@ use launch::{Launch, Place, Side, launches};
 /// updates are alike in both as well, take one launch together; keys and values usually do.
 #[derive(Debug)]
 pub struct Writer {
+    /// The first to be dropped: it waits, if it has to, before memory is given back.
+    home: Home,
     scatter: TensorScatter,
-    device: CudaDevice,
     location: DeviceLocation,
     cuda: Cuda,
     caches: Vec<Tensor>,
@@ -113,11 +120,13 @@ impl<'a> From<&'a Tensor> for At<'a> {
 }
 
 impl Writer {
-    /// Keeps caches to be written. They may be views of one storage if they keep apart.
+    /// Keeps caches to be written. They may be views of one storage if they keep apart: the bytes from the first to the
+    /// last of one, gaps included, hold nothing of another.
     ///
     /// # Errors
-    /// [`Error::NoCaches`], [`Error::NoCuda`], [`Error::OtherDevice`], [`Error::DType`];
-    /// [`kvscatter::Error::Overlap`] if two of them share memory; [`Error::Cuda`] without a driver.
+    /// [`Error::NoCaches`], [`Error::NoCuda`], [`Error::OtherDevice`], [`Error::OtherStream`]; [`Error::DType`], also of
+    /// `F4`, whose views candle's device cannot address; [`kvscatter::Error::Overlap`] if two of them share memory, or
+    /// interleave in one storage; [`Error::Cuda`] without a driver.
     pub fn new(scatter: TensorScatter, caches: &[&Tensor]) -> Result<Self, Error> {
         let first = caches.first().ok_or(Error::NoCaches)?;
         let Device::Cuda(device) = first.device() else {
@@ -126,7 +135,11 @@ impl Writer {
         let location = device.location();
         for cache in caches {
             check_device(Argument::PastCache, cache, location)?;
-            element_of(Argument::PastCache, cache.dtype())?;
+            let (argument, dtype) = (Argument::PastCache, cache.dtype());
+            element_of(argument, dtype)?;
+            if dtype == DType::F4 {
+                return Err(Error::DType { argument, dtype });
+            }
         }
         let places: Vec<_> = caches.iter().map(|cache| Place::of(cache)).collect();
         check_apart(caches, &places)?;
@@ -142,9 +155,11 @@ impl Writer {
                 doors.push(door_of(cache)?);
             }
         }
+        let held = doors.iter().map(Lock::Read);
+        with_all(held, &device.cuda_stream(), &mut |held| check_order(Argument::PastCache, &places, held))?;
         Ok(Self {
+            home: Home::of(device),
             scatter,
-            device: device.clone(),
             location,
             cuda,
             caches: caches.iter().copied().cloned().collect(),
@@ -175,19 +190,21 @@ impl Writer {
     ///
     /// # Errors
     /// Whatever is wrong with shapes, types, layouts or devices; [`kvscatter::Error::Overlap`] if an update or a list
-    /// shares the storage of a cache; [`Error::DeviceList`]; [`Error::Cuda`]. Nothing has been launched then, but for
+    /// shares the storage of a cache; [`Error::OtherStream`]; [`Error::DeviceList`]; [`Error::Cuda`]. Nothing has been launched then, but for
     /// errors of the driver.
     pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<At<'a>>) -> Result<(), Error> {
         let at = at.into();
         let sources = self.accept(updates, at)?;
         let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
-        let stream = self.device.cuda_stream();
+        let stream = self.home.here()?;
         let status = Place::of(&self.status);
         let Self { places, doors, launches, cuda, skip_all, found, .. } = self;
         let read = updates.iter().copied().chain(at.lists().map(|(_, list)| list));
         let locks = doors.iter().map(Lock::Written).chain(read.map(Lock::Read));
         with_all(locks, &stream, &mut |held| {
-            let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
+            check_order(Argument::PastCache, places, held)?;
+            check_order(Argument::Update, &sources, held)?;
+            let (indices, status) = (indices(&lists, held)?, Status::at(held.address(&status))?);
             let buffers = |cache: usize| (held.buffer(&places[cache]), held.buffer(&sources[cache]));
             let writes = launches.iter_mut().map(|launch| launch.prepared(cuda, *skip_all, buffers));
             let writes = writes.collect::<Result<Vec<_>, _>>()?;
@@ -196,10 +213,13 @@ impl Writer {
             }
             let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
             for write in &found.add(Launched::new(&sources, writes, lists)).writes {
-                // SAFETY: candle holds the storages of all tensors in this call, and they are as large as it says; the
-                // stream is that of the context in which they lie, which is current. cudarc orders this launch behind
-                // what touches them already, by the events whose guards are held here, and what comes later behind it;
-                // memory that is given back meanwhile goes back in the stream's order, as for candle's own kernels.
+                // SAFETY: candle holds the storages of all tensors in this call, and was asked for their sizes, which
+                // the write and the lists were made with; the stream is one of the context in which they lie, which is
+                // current. Each of them was made on this stream, in whose order it is used and given back; or on
+                // another one (`check_order`), and cudarc keeps events for both, whose guards are held here: this
+                // launch is behind what touches them already, and what comes later, as giving them back, behind it.
+                // Who disables these events, and who shares a device with a stream for each thread among threads,
+                // orders that themselves, as for candle's own kernels; a writer that moves has waited (`home`).
                 unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())
@@ -216,17 +236,18 @@ impl Writer {
     /// same shapes, or there are several that bring several rows with `lengths`. The lengths of a single one are read
     /// from its list, which must not have changed since.
     pub fn check(&mut self) -> Result<(), Error> {
-        let stream = self.device.cuda_stream();
+        let stream = self.home.here()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;
         let lists: Vec<_> = self.found.lists().map(|(argument, list)| (*argument, Place::of(list))).collect();
         let status = Place::of(&self.status);
         let read = self.found.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_all(read, &stream, &mut |held| {
-            let (indices, status) = (indices(&lists, held), Status::at(held.address(&status))?);
-            // SAFETY: candle holds the status, whose context is current.
+            let status = Status::at(held.address(&status))?;
+            // SAFETY: candle holds the status, whose context is current; all launches that were given it have run.
             let words = unsafe { self.cuda.read(status) }?;
             let Some(first) = words.first() else { return Ok(()) };
-            // SAFETY: as above, for the lists too.
+            let indices = indices(&lists, held)?;
+            // SAFETY: as above, and for the lists too, which are as long as candle says.
             unsafe { self.found.tell(words, status, &indices) }?;
             Err(kvscatter_cuda::Error::BadIndices { bad_samples: words.bad_samples, first }.into())
         })?;
@@ -239,7 +260,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Cuda`], [`Error::Candle`].
     pub fn clear(&mut self) -> Result<(), Error> {
-        let (stream, status) = (self.device.cuda_stream(), Place::of(&self.status));
+        let (stream, status) = (self.home.here()?, Place::of(&self.status));
         with_all([Lock::Written(&self.status)], &stream, &mut |held| {
             // SAFETY: as for a launch.
             Ok(unsafe { self.cuda.clear(Status::at(held.address(&status))?, raw(&stream)) }?)
@@ -307,15 +328,16 @@ fn check_apart(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
     Ok(())
 }
 
-fn indices(lists: &[(Argument, Place)], held: &Held) -> Indices {
-    lists.iter().fold(Indices::zero(), |indices, (argument, place)| {
-        let (address, len) = (held.address(place), place.elements());
-        let list = if place.side.dtype == DType::I64 {
-            DeviceList::i64(address, len)
-        } else {
-            DeviceList::i32(address, len)
-        };
-        if *argument == Argument::Lengths { indices.lengths(list) } else { Indices::new(list) }
+/// This launch is ordered with whatever else is done with these tensors.
+fn check_order(argument: Argument, places: &[Place], held: &Held) -> Result<(), Error> {
+    places.iter().try_for_each(|place| held.check_order(argument, place))
+}
+
+fn indices(lists: &[(Argument, Place)], held: &Held) -> Result<Indices, Error> {
+    lists.iter().try_fold(Indices::zero(), |indices, (argument, place)| {
+        held.check_order(*argument, place)?;
+        let list = held.list(*argument, place)?;
+        Ok(if *argument == Argument::Lengths { indices.lengths(list) } else { Indices::new(list) })
     })
 }
 

@@ -12,8 +12,9 @@ pub enum Error {
     /// A rule of `TensorScatter`: shapes, strides, positions, an update that shares memory with the cache.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
-    /// `TensorScatter` has no such element type.
-    #[error("{argument} is {}, which TensorScatter does not take", .dtype.as_str())]
+    /// An element type that is not written: 6-bit floats are none of `TensorScatter`'s, and 4-bit floats are written on
+    /// the CPU alone.
+    #[error("{argument} is {}, which this write does not take", .dtype.as_str())]
     DType {
         /// Which tensor.
         argument: Argument,
@@ -59,6 +60,15 @@ pub enum Error {
         device: DeviceLocation,
         /// Where the caches are.
         cache: DeviceLocation,
+    },
+    /// A tensor of another candle device on the same GPU, where nothing orders what the two do.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "{argument} was made by another candle device, whose stream and the first cache's do not wait for each other; make both with Device::new_cuda_with_stream, or all tensors on one device"
+    )]
+    OtherStream {
+        /// Which tensor.
+        argument: Argument,
     },
     /// A writer of no caches.
     #[cfg(feature = "cuda")]

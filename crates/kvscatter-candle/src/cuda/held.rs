@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::cuda::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
-use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
-use kvscatter_cuda::DeviceBuffer;
+use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, Tensor};
+use kvscatter::Argument;
+use kvscatter_cuda::{DeviceBuffer, DeviceList};
 
 use super::launch::Place;
 use crate::Error;
@@ -22,19 +23,47 @@ pub(super) enum Lock<'a> {
 /// Where the storages of a call lie.
 #[derive(Default)]
 pub(super) struct Held {
-    storages: BTreeMap<usize, DeviceBuffer>,
+    storages: BTreeMap<usize, Area>,
+}
+
+/// A storage.
+#[derive(Clone, Copy)]
+struct Area {
+    buffer: DeviceBuffer,
+    /// Whether what the call's stream does with it is in an order with what its own stream does.
+    is_ordered: bool,
 }
 
 impl Held {
     /// From a tensor's first element on.
     pub(super) fn buffer(&self, place: &Place) -> DeviceBuffer {
-        let storage = self.storages.get(&place.storage);
-        let DeviceBuffer { address, bytes } = storage.copied().unwrap_or(DeviceBuffer::new(0, 0));
+        let area = self.storages.get(&place.storage);
+        let DeviceBuffer { address, bytes } = area.map_or(DeviceBuffer::new(0, 0), |area| area.buffer);
         DeviceBuffer::new(address.saturating_add(place.begin as u64), bytes.saturating_sub(place.begin))
     }
 
     pub(super) fn address(&self, place: &Place) -> u64 {
         self.buffer(place).address
+    }
+
+    /// A tensor of `i64` or `i32`, which has the memory that its shape asks for: candle does not compare them.
+    pub(super) fn list(&self, argument: Argument, place: &Place) -> Result<DeviceList, Error> {
+        let (DeviceBuffer { address, bytes }, want) = (self.buffer(place), place.elements());
+        let (list, got) = match place.side.dtype {
+            DType::I64 => (DeviceList::i64(address, want), bytes / size_of::<i64>()),
+            _ => (DeviceList::i32(address, want), bytes / size_of::<i32>()),
+        };
+        if got < want {
+            return Err(kvscatter::Error::BufferLength { argument, buffer: 0, got, want }.into());
+        }
+        Ok(list)
+    }
+
+    pub(super) fn check_order(&self, argument: Argument, place: &Place) -> Result<(), Error> {
+        match self.storages.get(&place.storage) {
+            Some(Area { is_ordered: true, .. }) => Ok(()),
+            _ => Err(Error::OtherStream { argument }),
+        }
     }
 }
 
@@ -86,17 +115,18 @@ impl Level<'_> {
             Some((_, Lock::Written(tensor))) => tensor.inplace_op1(self),
             Some((_, Lock::Read(tensor))) => match &*tensor.storage_and_layout().0 {
                 Storage::Cuda(storage) => {
+                    let is_ordered = are_ordered(self.stream, stream_of(storage));
                     let (buffer, _until_launched) = to_read(storage, self.stream);
-                    self.next(buffer)
+                    self.next(Area { buffer, is_ordered })
                 }
                 _ => candle_core::bail!("a tensor has left its device"),
             },
         }
     }
 
-    fn next(&self, buffer: DeviceBuffer) -> candle_core::Result<()> {
+    fn next(&self, area: Area) -> candle_core::Result<()> {
         let Some(((storage, _), rest)) = self.rest.split_first() else { return Ok(()) };
-        self.held.borrow_mut().storages.insert(*storage, buffer);
+        self.held.borrow_mut().storages.insert(*storage, area);
         Level { rest, ..*self }.descend()
     }
 }
@@ -111,9 +141,20 @@ impl InplaceOp1 for Level<'_> {
     }
 
     fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        let is_ordered = are_ordered(self.stream, stream_of(storage));
         let (buffer, _until_launched) = to_write(storage, self.stream);
-        self.next(buffer)
+        self.next(Area { buffer, is_ordered })
     }
+}
+
+/// Whether what two streams do with one storage is in an order: on one stream, and by the events that cudarc keeps for
+/// storages if both streams' contexts do. One whose only stream is that of `Device::new_cuda` does not: it neither waits
+/// for events nor records them. A context may also have been told not to, by a program that promised to order all.
+fn are_ordered(ours: &CudaStream, theirs: &CudaStream) -> bool {
+    let is_alone = |stream: &CudaStream| {
+        stream.context().is_event_tracking() && !stream.context().is_in_multi_stream_mode()
+    };
+    ours == theirs || (ours.context() == theirs.context() && !is_alone(ours) && !is_alone(theirs))
 }
 
 /// Does the same with a slice of whichever type.
@@ -135,6 +176,11 @@ macro_rules! with_slice {
             S::F8E4M3($slice) => $result,
         }
     }};
+}
+
+/// Where it was made, and is given back.
+fn stream_of(storage: &CudaStorage) -> &CudaStream {
+    with_slice!(&storage.slice, slice => slice.stream())
 }
 
 fn to_read<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> (DeviceBuffer, SyncOnDrop<'a>) {

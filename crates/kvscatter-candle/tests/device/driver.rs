@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::Writer;
 
-/// A device with a stream of this thread's own.
+/// A device with a stream of each thread's own.
 pub(crate) fn device() -> Device {
     Device::new_cuda(0).unwrap()
 }
@@ -30,6 +30,11 @@ pub(crate) fn writer(caches: &[Tensor]) -> Writer {
 /// The slots of each sample: the first element of each row of two.
 pub(crate) fn slots(cache: &Tensor) -> Vec<f32> {
     cache.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().step_by(2).collect()
+}
+
+/// All elements of a dense tensor.
+pub(crate) fn all(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// What keeps a host waiting, or may.

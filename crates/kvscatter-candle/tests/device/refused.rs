@@ -1,12 +1,14 @@
 //! What is refused before anything is launched.
 
-use candle_core::{DType, Device, DeviceLocation, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::op::BackpropOp;
+use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
 use kvscatter::Argument;
 use kvscatter_candle::cuda::{At, Writer};
 use kvscatter_candle::{Error, TensorScatter, positions};
 
 use crate::calls::calls;
-use crate::driver::{caches, device, list, row, slots, writer};
+use crate::driver::{all, caches, device, list, row, slots, writer};
 
 const CUDA: DeviceLocation = DeviceLocation::Cuda { gpu_id: 0 };
 
@@ -38,6 +40,13 @@ fn caches_that_meet() {
             with_buffer: 1
         })
     ));
+    // What interleaves cannot be told from what meets.
+    let pairs = cache.reshape((2, 1, 2, 2, 2)).unwrap();
+    for dim in [3, 4] {
+        let parts = [0, 1].map(|part| pairs.narrow(dim, part, 1).unwrap().squeeze(dim).unwrap());
+        let error = Writer::new(TensorScatter::new(), &parts.each_ref()).unwrap_err();
+        assert!(matches!(error, Error::Write(kvscatter::Error::Overlap { with: Argument::PastCache, .. })));
+    }
     let apart = [0, 1].map(|sample| cache.narrow(0, sample, 1).unwrap());
     Writer::new(TensorScatter::new(), &apart.each_ref()).unwrap();
 }
@@ -130,6 +139,30 @@ fn lists_that_a_device_does_not_read() {
         writer.write(&[&update, &update], At::new(&starts).lengths(&unsigned)),
         Err(Error::DeviceList { argument: Argument::Lengths, .. })
     ));
+}
+
+#[test]
+fn lists_that_are_longer_than_their_storages() {
+    let device = device();
+    let caches = caches(&device);
+    let (mut writer, update) = (writer(&caches), row(&device, 1.));
+    let (narrow, wide) = (Tensor::new(&[0_i32], &device).unwrap(), list(&device, &[0]));
+    let before = calls(&["cuLaunchKernel"]);
+    for one in [narrow, wide] {
+        let storage = match &*one.storage_and_layout().0 {
+            Storage::Cuda(storage) => Storage::Cuda(storage.try_clone(one.layout()).unwrap()),
+            _ => unreachable!("a tensor on a device"),
+        };
+        let two = Tensor::from_storage(storage, 2, BackpropOp::none(), false);
+        let starts = list(&device, &[0, 0]);
+        for at in [At::new(&two), At::new(&starts).lengths(&two), At::new(&two.narrow(0, 1, 1).unwrap())] {
+            let error = writer.write(&[&update, &update], at).unwrap_err();
+            assert!(matches!(error, Error::Write(kvscatter::Error::BufferLength { .. })), "{error}");
+        }
+    }
+    assert_eq!(calls(&["cuLaunchKernel"]), before);
+    writer.check().unwrap();
+    assert_eq!(all(&caches[0]), [0.; 16]);
 }
 
 #[test]

@@ -5,10 +5,12 @@ use std::thread;
 use candle_core::cuda::CudaDType;
 use candle_core::cuda::cudarc::driver::{DeviceRepr, sys};
 use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Tensor};
-use kvscatter_candle::Error;
-use kvscatter_candle::cuda::Writer;
+use kvscatter::Argument;
+use kvscatter_candle::cuda::{At, Writer};
+use kvscatter_candle::{Error, TensorScatter};
 
-use crate::driver::{caches, device, list, row, slots, writer};
+use crate::calls::calls;
+use crate::driver::{WAITS, all, caches, device, list, row, slots, writer};
 
 fn own_stream() -> Device {
     Device::new_cuda_with_stream(0).unwrap()
@@ -105,18 +107,121 @@ fn bad_start(checked: Result<(), Error>) -> (usize, i64) {
     }
 }
 
+/// The caches after a write of a row of these at the positions 0 and 1.
+fn written(value: f32) -> [f32; 16] {
+    let mut expected = [0.; 16];
+    for place in [0, 1, 10, 11] {
+        expected[place] = value;
+    }
+    expected
+}
+
+fn argument(refused: Result<(), Error>) -> Argument {
+    match refused {
+        Err(Error::OtherStream { argument }) => argument,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn a_writer_moves_to_another_thread() {
+fn tensors_of_a_device_with_which_nothing_is_ordered_are_refused() {
+    for (ours, others) in [(own_stream(), device()), (device(), own_stream())] {
+        let caches = caches(&ours);
+        let mut writer = writer(&caches);
+        let lists = [&ours, &others].map(|device| list(device, &[0, 1]));
+        let ones = [&ours, &others].map(|device| list(device, &[1, 1]));
+        let updates = [&ours, &others].map(|device| row(device, 7.));
+        let before = calls(&["cuLaunchKernel"]);
+        let mut refused = |updates: [&Tensor; 2], at: At<'_>| argument(writer.write(&updates, at));
+        let [mine, theirs] = &updates;
+        assert_eq!(refused([mine, theirs], At::new(&lists[0])), Argument::Update);
+        assert_eq!(refused([mine, mine], At::new(&lists[1])), Argument::WriteIndices);
+        assert_eq!(refused([mine, mine], At::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
+        let both = [&caches[0], &crate::driver::caches(&others)[0]];
+        let made = Writer::new(TensorScatter::new(), &both).map(drop);
+        assert_eq!(argument(made), Argument::PastCache);
+        assert_eq!(calls(&["cuLaunchKernel"]), before);
+        writer.write(&[mine, mine], &lists[0]).unwrap();
+        writer.check().unwrap();
+        assert_eq!(all(&caches[1]), written(7.));
+    }
+}
+
+#[test]
+fn a_program_that_orders_streams_itself_may_mix_them() {
+    let (ours, others) = (own_stream(), device());
+    // SAFETY: the other stream has nothing to do while a write is under way.
+    unsafe { others.as_cuda_device().unwrap().disable_event_tracking() };
+    let caches = caches(&ours);
+    let (mut writer, update) = (writer(&caches), row(&others, 7.));
+    others.synchronize().unwrap();
+    writer.write(&[&update, &update], &list(&ours, &[0, 1])).unwrap();
+    writer.check().unwrap();
+    assert_eq!(all(&caches[0]), written(7.));
+}
+
+#[test]
+fn two_devices_have_one_stream_on_one_thread() {
+    let (ours, others) = (device(), device());
+    let caches = caches(&ours);
+    let (mut writer, update) = (writer(&caches), row(&others, 7.));
+    writer.write(&[&update, &update], &list(&others, &[0, 1])).unwrap();
+    drop(update);
+    others.synchronize().unwrap();
+    writer.check().unwrap();
+    assert_eq!(all(&caches[0]), written(7.));
+}
+
+#[test]
+fn a_writer_that_moves_to_another_thread_waits_once_for_the_first_ones_stream() {
+    for (device, waits) in [(device(), 1), (own_stream(), 0)] {
+        let caches = caches(&device);
+        let mut writer: Writer = writer(&caches);
+        // All of it is still under way.
+        let (update, positions) = (row(&device, 7.), list(&device, &[0, 1]));
+        let (update, positions) = thread::spawn(move || {
+            let before = calls(&WAITS);
+            for _ in 0..2 {
+                writer.write(&[&update, &update], &positions).unwrap();
+                assert_eq!(calls(&WAITS), before.map(|count| count + waits));
+            }
+            writer.check().unwrap();
+            (update, positions)
+        })
+        .join()
+        .unwrap();
+        assert_eq!(all(&caches[0]), written(7.));
+        drop((update, positions));
+    }
+}
+
+#[test]
+fn what_another_thread_has_launched_is_forgotten_too() {
     let device = device();
     let caches = caches(&device);
-    let mut writer: Writer = writer(&caches);
-    let (update, positions) = (row(&device, 1.), list(&device, &[0, 1]));
-    device.synchronize().unwrap();
+    let (mut writer, update, positions) = (writer(&caches), row(&device, 7.), list(&device, &[9, 0]));
+    writer.write(&[&update, &update], &positions).unwrap();
+    let checked = thread::spawn(move || {
+        writer.clear().unwrap();
+        writer.check()
+    });
+    checked.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_writer_may_be_dropped_on_another_thread_while_a_launch_is_under_way() {
+    let device = device();
+    let caches = caches(&device);
+    let (mut writer, update) = (writer(&caches), row(&device, 7.));
+    let positions = list(&device, &[0, 1]);
+    writer.write(&[&update, &update], &positions).unwrap();
+    let there = device.clone();
     thread::spawn(move || {
-        writer.write(&[&update, &update], &positions).unwrap();
-        writer.check().unwrap();
+        drop(writer);
+        there.synchronize().unwrap(); // The status is given back here.
     })
     .join()
     .unwrap();
-    assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);
+    device.synchronize().unwrap();
+    assert_eq!(all(&caches[0]), written(7.));
 }

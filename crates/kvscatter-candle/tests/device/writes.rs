@@ -1,9 +1,10 @@
 //! What is written: the same as on the CPU, in whole storages.
 
-use candle_core::{DType, Device, Tensor};
-use kvscatter::{Mode, OutOfRange};
+use candle_core::cuda::CudaStorageSlice;
+use candle_core::{DType, Device, Storage, Tensor};
+use kvscatter::{Argument, Mode, OutOfRange};
 use kvscatter_candle::cuda::{At, Writer};
-use kvscatter_candle::{TensorScatter, Write, write_many};
+use kvscatter_candle::{Error, TensorScatter, Write, write_many};
 use kvscatter_oracle::cases::Random;
 
 use crate::calls::calls;
@@ -125,6 +126,43 @@ fn elements_of_every_type_that_candle_has_on_devices() {
         expected[9..12].copy_from_slice(&[1., 2., 3.]);
         expected[12..15].copy_from_slice(&[4., 5., 6.]);
         assert_eq!(got, expected, "{dtype:?}");
+    }
+}
+
+#[test]
+fn scales_of_eight_bits_which_candle_itself_does_not_copy_back() {
+    let device = device();
+    let bytes = |bytes: &[u8], shape: &[usize]| {
+        Tensor::from_raw_buffer(bytes, DType::F8E8M0, shape, &device).unwrap()
+    };
+    let (whole, update) = (bytes(&[0xEE; 12], &[2, 1, 1, 3, 2]), bytes(&[1, 2, 3, 4], &[2, 1, 1, 1, 2]));
+    let mut writer = Writer::new(TensorScatter::new(), &[&whole.get(1).unwrap()]).unwrap();
+    writer.write(&[&update.get(1).unwrap()], &list(&device, &[1])).unwrap();
+    writer.check().unwrap();
+    let got = match &*whole.storage_and_layout().0 {
+        Storage::Cuda(storage) => match &storage.slice {
+            CudaStorageSlice::F8E8M0(slice) => storage.device.clone_dtoh(slice).unwrap(),
+            _ => unreachable!("the tensor's type"),
+        },
+        _ => unreachable!("a tensor on a device"),
+    };
+    let mut expected = [0xEE; 12];
+    expected[8..10].copy_from_slice(&[3, 4]);
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn elements_of_four_and_six_bits_are_refused() {
+    let device = device();
+    let scatter = TensorScatter::new();
+    for dtype in [DType::F4, DType::F6E2M3, DType::F6E3M2] {
+        let whole = Tensor::from_raw_buffer(&[0xEE; 24], dtype, &[2, 1, 1, 4, 4], &device).unwrap();
+        for cache in [&whole.get(0).unwrap(), &whole.get(1).unwrap()] {
+            match Writer::new(scatter, &[cache]).unwrap_err() {
+                Error::DType { argument: Argument::PastCache, dtype: refused } => assert_eq!(refused, dtype),
+                other => panic!("{other}"),
+            }
+        }
     }
 }
 
