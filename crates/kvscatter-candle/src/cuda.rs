@@ -190,8 +190,8 @@ impl Writer {
     ///
     /// # Errors
     /// Whatever is wrong with shapes, types, layouts or devices; [`kvscatter::Error::Overlap`] if an update or a list
-    /// shares the storage of a cache; [`Error::OtherStream`]; [`Error::DeviceList`]; [`Error::Cuda`]. Nothing has been launched then, but for
-    /// errors of the driver.
+    /// shares the storage of a cache; [`Error::OtherStream`]; [`Error::DeviceList`]; [`Error::Cuda`]. Nothing has been
+    /// launched then, but for errors of the driver.
     pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<At<'a>>) -> Result<(), Error> {
         let at = at.into();
         let sources = self.accept(updates, at)?;
