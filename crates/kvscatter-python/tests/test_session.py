@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import importlib.util
 import shutil
+import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -407,18 +406,23 @@ def test_what_progress_raises_ends_the_generation() -> None:
 def test_ctrl_c_interrupts_a_generation() -> None:
     # Filled without running any Python, which would look for signals itself.
     seen: list[int] = []
+    interrupted: list[int] = []
 
-    def interrupt() -> None:
-        while not seen:
-            time.sleep(0.001)
-        _thread.interrupt_main()
+    # By a timer's signal, which no thread that waits for its turn can delay.
+    def interrupt(number: int, _frame: object) -> None:
+        if seen and not interrupted:
+            interrupted.append(number)
+            raise KeyboardInterrupt
 
-    thread = threading.Thread(target=interrupt, daemon=True)
+    before = signal.signal(signal.SIGALRM, interrupt)
     prompts = [[prompt % 256] for prompt in range(300)]
-    with pytest.raises(KeyboardInterrupt):
-        thread.start()
-        kvscatter.generate(STATIC, prompts, 60, progress=seen.insert)
-    thread.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+            kvscatter.generate(STATIC, prompts, 60, progress=seen.insert)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
     assert 0 < len(seen) < 60
 
 
