@@ -93,14 +93,20 @@ impl Step {
 
 impl Tool {
     fn is_installed(&self) -> bool {
-        let mut words = self.probe.split(' ');
-        Command::new(words.next().unwrap_or_default())
-            .args(words)
+        program(self.probe)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
             .is_ok_and(|status| status.success())
     }
+}
+
+/// A program and its arguments, between spaces.
+pub(crate) fn program(line: &str) -> Command {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    command
 }
 
 fn execute(command: &mut Command) -> io::Result<()> {

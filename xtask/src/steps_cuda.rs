@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{Step, Tool};
+use crate::step::{Step, Tool, program};
 use crate::steps::{cargo, target_dir};
 use crate::steps_c::GXX;
 
@@ -67,26 +67,18 @@ pub(crate) fn cuda_gpu() -> [Step; 3] {
 /// PyTorch and JAX if they are there. What is skipped is said.
 fn python_gpu() -> Vec<Command> {
     let package = folder().join("python");
-    let command = |words: &str| {
-        let mut words = words.split(' ');
-        let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words);
-        command
-    };
     let build = cargo("build -p kvscatter-python");
-    let mut remove = command("rm -rf");
+    let mut remove = program("rm -rf");
     remove.arg(&package);
-    let mut make = command("mkdir -p");
-    make.arg(&package);
-    let mut sources = command("cp -r crates/kvscatter-python/python/kvscatter");
+    let mut sources = program("cp -r crates/kvscatter-python/python/kvscatter");
     sources.arg(&package);
-    let mut module = command("cp");
+    let mut module = program("cp");
     module.arg(target_dir().join("debug/libkvscatter_native.so"));
     module.arg(package.join("kvscatter/_native.abi3.so"));
-    let mut tests = command("python3 -m pytest -rs -p no:cacheprovider --config-file");
+    let mut tests = program("python3 -m pytest -rs -p no:cacheprovider --config-file");
     tests.args(["crates/kvscatter-python/pyproject.toml", "crates/kvscatter-python/tests/cuda"]);
     tests.env("PYTHONPATH", &package).env(DRIVER_VARIABLE, MACHINES_DRIVER);
-    vec![build, remove, make, sources, module, tests]
+    vec![build, remove, make_at(&package), sources, module, tests]
 }
 
 /// As `unit` builds them, so that nothing is built again.
@@ -120,8 +112,12 @@ fn driver(name: &str, options: &[&str]) -> (Command, PathBuf) {
 }
 
 pub(crate) fn make_folder() -> Command {
-    let mut make = Command::new("mkdir");
-    make.arg("-p").arg(folder());
+    make_at(&folder())
+}
+
+fn make_at(folder: &Path) -> Command {
+    let mut make = program("mkdir -p");
+    make.arg(folder);
     make
 }
 

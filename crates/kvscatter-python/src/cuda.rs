@@ -12,7 +12,7 @@ mod write;
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Mode, NegativeIndex, OutOfRange};
+use kvscatter::{Geometry, Mode, NegativeIndex, OutOfRange};
 use kvscatter_cuda::Cuda;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -73,9 +73,8 @@ pub(crate) fn prepare(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
-    let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
+    let geometry = tensor_scatter(axis, mode, negative_index);
     arguments::prepare(&ONNX, pairs, Given { lists, skip_all, status }, geometry)
 }
 
@@ -103,9 +102,8 @@ pub(crate) fn prepare_present(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
-    let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
+    let geometry = tensor_scatter(axis, mode, negative_index);
     arguments::prepare(&PRESENT, triples, Given { lists, skip_all, status }, geometry)
 }
 
@@ -193,10 +191,19 @@ pub(crate) fn prepare_slots(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let onnx = options::tensor_scatter(axis, Mode::Linear, OutOfRange::SkipSample, NegativeIndex::Modulo);
     let lists = Lists { starts: Some(slot_mapping), ..Lists::default() };
-    let geometry = |of: Shapes<'_>| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone());
+    let geometry = tensor_scatter(axis, Mode::Linear, NegativeIndex::Modulo);
     arguments::prepare(&SLOTS, pairs, Given { lists, skip_all, status }, geometry)
+}
+
+/// What `TensorScatter` makes of the shapes of a write.
+fn tensor_scatter(
+    axis: i64,
+    mode: Mode,
+    negative_index: NegativeIndex,
+) -> impl FnOnce(Shapes<'_>) -> Result<Geometry, kvscatter::Error> {
+    let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
+    move |of| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone())
 }
 
 /// The driver of this machine, loaded when it is first needed.

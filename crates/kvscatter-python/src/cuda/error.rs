@@ -46,21 +46,24 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             ];
             (Class::Shape, "too_large", counted(operator, *what), fields)
         }
-        Error::Buffer { tensor, index, bytes, needed, .. } => {
-            let fields = [("buffer", *index), ("len", *bytes), ("needed", *needed)];
-            let fields = fields.map(|(name, number)| (name, number.into()));
-            (Class::Array, "buffer_length", Some(named(operator, *tensor)), fields.to_vec())
-        }
-        Error::WholeWords { pair, bytes, needed, .. } => {
-            let fields = [("buffer", *pair), ("len", *bytes), ("needed", *needed)];
-            let fields = fields.map(|(name, number)| (name, number.into()));
-            (Class::Array, "whole_words", Some(operator.written), fields.to_vec())
-        }
-        Error::Presents { triple, with } => {
-            let fields = [("buffer", *triple), ("with_buffer", *with)];
-            let fields = fields.map(|(name, number)| (name, number.into()));
-            (Class::Array, "overlap", Some(operator.written), fields.to_vec())
-        }
+        Error::Buffer { tensor, index, bytes, needed, .. } => (
+            Class::Array,
+            "buffer_length",
+            Some(named(operator, *tensor)),
+            numbers([("buffer", *index), ("len", *bytes), ("needed", *needed)]),
+        ),
+        Error::WholeWords { pair, bytes, needed, .. } => (
+            Class::Array,
+            "whole_words",
+            Some(operator.written),
+            numbers([("buffer", *pair), ("len", *bytes), ("needed", *needed)]),
+        ),
+        Error::Presents { triple, with } => (
+            Class::Array,
+            "overlap",
+            Some(operator.written),
+            numbers([("buffer", *triple), ("with_buffer", *with)]),
+        ),
         Error::Apart => (Class::Array, "apart", Some(operator.update), vec![]),
         Error::SlotMapping(why) => {
             let fields = match why {
@@ -84,6 +87,10 @@ fn describe(operator: &Operator, error: &Error) -> Described {
         }
         _ => (Class::Cuda, "unknown", None, vec![]),
     }
+}
+
+fn numbers<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static str, Field)> {
+    fields.map(|(name, number)| (name, number.into())).into()
 }
 
 fn named(operator: &Operator, tensor: Tensor) -> &'static str {

@@ -45,21 +45,17 @@ impl Current {
     }
 
     pub(crate) fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
-        match self {
-            Self::Torch(current, device) => {
-                let stream = current.call1(py, (*device,))?;
-                Ok(at(stream.getattr(py, intern!(py, "cuda_stream"))?.extract(py)?))
-            }
-            Self::Cupy(current) => Ok(at(current.call0(py)?.getattr(py, intern!(py, "ptr"))?.extract(py)?)),
-            Self::Named(stream) => Ok(*stream),
+        let (stream, address) = match self {
+            Self::Torch(current, device) => (current.call1(py, (*device,))?, intern!(py, "cuda_stream")),
+            Self::Cupy(current) => (current.call0(py)?, intern!(py, "ptr")),
+            Self::Named(stream) => return Ok(*stream),
             Self::Unknown(library) => {
-                Err(Failure::Unknown { argument: "stream", library: library.clone() }.into())
+                return Err(Failure::Unknown { argument: "stream", library: library.clone() }.into());
             }
-        }
+        };
+        Ok(at(stream.getattr(py, address)?.extract(py)?))
     }
-}
 
-impl Current {
     /// Waits until what the library has put on its current stream has run.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let stream = match self {
