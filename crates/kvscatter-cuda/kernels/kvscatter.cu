@@ -151,8 +151,8 @@ KVSCATTER_UNROLL
     dst += (i64)sample * shape.samples.dst + (i64)layer * shape.layers.dst;
     past += (i64)sample * shape.samples.src + (i64)layer * shape.layers.src;
     if (written.is_any && sample < update.samples.count && layer == written.layer) {
-        const Part part = part_of(update, call, sample);
-        const Place where = part.is_there ? place<true>(update, call, sample, part.span) : left_out();
+        const Found part = find_sample(update, call, sample);
+        const Place where = part.is_partition ? place<true>(update, call, sample, part.span) : left_out();
         // Rows of a sample that is no longer than the ring, counted from its first slot.
         const u32 row = slot < where.slot ? slot + update.capacity - where.slot : slot - where.slot;
         if (row < where.length) {

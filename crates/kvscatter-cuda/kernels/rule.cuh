@@ -64,9 +64,9 @@ static __device__ __forceinline__ i64 span_of(const Call& call, u32 sample) {
     return (i64)((u64)at(call.spans, sample + 1, is_i64) - (u64)at(call.spans, sample, is_i64));
 }
 
-// Which sample a token of a packed update belongs to, and which row of it the token is.
+// A sample of a packed update, and which of all rows are its own.
 struct Found {
-    u32 sample, row, span;
+    u32 sample, first, span;
     bool is_partition; // whether the lists tell all tokens apart; if not, nothing is written, and `Status` says:
     u32 first_sample;
     i64 first_value;
@@ -76,9 +76,11 @@ static __device__ __forceinline__ Found no_partition(u32 first_sample, i64 value
     return {0, 0, 0, false, first_sample, value};
 }
 
-// All threads walk all samples: the loads are the same for a warp and do not wait for each other, and every thread
-// sees whether the whole list is right, as the CPU does before it writes.
-static __device__ __forceinline__ Found find(const Shape& shape, const Call& call, u32 token) {
+// The sample of which `is_it(sample, first row, rows)` is true. All threads walk all samples: the loads are the same for a
+// warp and do not wait for each other, and every thread sees whether the whole list is right, as the CPU does before it
+// writes.
+template <class F>
+static __device__ __forceinline__ Found find(const Shape& shape, const Call& call, F&& is_it) {
     Found found = {0, 0, 0, true, 0, 0};
     if (call.flags & CUMULATIVE) {
         i64 first = at(call.spans, 0, call.flags & SPANS_I64);
@@ -88,9 +90,9 @@ static __device__ __forceinline__ Found find(const Shape& shape, const Call& cal
     for (u32 sample = 0; sample < shape.samples.count; ++sample) {
         i64 span = span_of(call, sample);
         if (span < (i64)call.least || span > (i64)call.most) return no_partition(sample | SPAN, span);
-        if (total <= (i64)token && (i64)token - total < span) {
+        if (is_it(sample, total, span)) {
             found.sample = sample;
-            found.row = token - (u32)total;
+            found.first = (u32)total;
             found.span = (u32)span;
         }
         total += span; // fewer than 2^32 samples of fewer than 2^32 rows
@@ -99,18 +101,17 @@ static __device__ __forceinline__ Found find(const Shape& shape, const Call& cal
     return found;
 }
 
-// The rows of one sample within the update, if the lists are right.
-struct Part {
-    u32 first, span;
-    bool is_there;
-};
+// That of a token.
+static __device__ __forceinline__ Found find_token(const Shape& shape, const Call& call, u32 token) {
+    return find(shape, call, [&](u32, i64 first, i64 span) {
+        return first <= (i64)token && (i64)token - first < span;
+    });
+}
 
-static __device__ __forceinline__ Part part_of(const Shape& shape, const Call& call, u32 wanted) {
-    if (!call.spans) return {0, shape.rows.count, true};
-    if (!find(shape, call, 0).is_partition) return {0, 0, false};
-    u32 first = 0;
-    for (u32 sample = 0; sample < wanted; ++sample) first += (u32)span_of(call, sample);
-    return {first, (u32)span_of(call, wanted), true};
+// That with a number; of a padded update, whose samples have rows of their own, all of these.
+static __device__ __forceinline__ Found find_sample(const Shape& shape, const Call& call, u32 wanted) {
+    if (!call.spans) return {wanted, 0, shape.rows.count, true, 0, 0};
+    return find(shape, call, [&](u32 sample, i64, i64) { return sample == wanted; });
 }
 
 // ---- Bad indices. ----
@@ -145,7 +146,7 @@ static __device__ __forceinline__ void report(const Shape& shape, const Call& ca
         return;
     }
     if (call.spans) {
-        Found found = find(shape, call, 0);
+        Found found = find_token(shape, call, 0);
         if (!found.is_partition) {
             if (thread == 0) record(call.status, samples ? samples : 1, found.first_sample, found.first_value);
             return;

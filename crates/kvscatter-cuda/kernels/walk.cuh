@@ -57,10 +57,10 @@ static __device__ __forceinline__ Slot slot_of(const Shape& shape, const Call& c
             to.layer = (i64)index * shape.layer;
         }
         if (call.spans) {
-            const Found found = find(shape, call, row);
+            const Found found = find_token(shape, call, row);
             if (!found.is_partition) return to;
             to.sample = found.sample;
-            row = found.row;
+            row -= found.first;
             span = found.span;
         }
         if (call.flags & SKIP_ALL && any_bad(shape, call)) return to;
