@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::Engine;
+use kvscatter_session::{Engine, Options};
 use kvscatter_tract::Tract;
 use serde::Serialize;
 
@@ -53,10 +53,10 @@ impl std::fmt::Display for Runtime {
     }
 }
 
-/// As many threads as an engine can be asked to start at once without stalling the machine.
+/// The number of threads for an engine, from 1 to [`Options::MOST_THREADS`].
 pub(crate) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .ok()
-        .filter(|threads: &NonZeroUsize| threads.get() <= 1024)
-        .ok_or("must be 1 to 1024".to_owned())
+        .filter(|threads: &NonZeroUsize| threads.get() <= Options::MOST_THREADS)
+        .ok_or_else(|| format!("must be 1 to {}", Options::MOST_THREADS))
 }

@@ -48,7 +48,11 @@ pub(crate) fn raise(
             match field {
                 Field::Int(value) => attributes.set_item(name, value)?,
                 Field::Size(value) => attributes.set_item(name, value)?,
-                Field::Digits(value) => attributes.set_item(name, py.get_type::<PyInt>().call1((value,))?)?,
+                // A number that is too long for Python to print is in no field.
+                Field::Digits(value) => {
+                    let number = py.get_type::<PyInt>().call1((value,));
+                    number.map_or(Ok(()), |number| attributes.set_item(name, number))?;
+                }
                 Field::Name(value) => attributes.set_item(name, value)?,
                 Field::Sizes(values) => attributes.set_item(name, PyTuple::new(py, *values)?)?,
             }

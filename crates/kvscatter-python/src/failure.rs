@@ -68,14 +68,12 @@ pub(crate) enum Failure {
     NotASequence { argument: &'static str, class: String },
     /// An element of `pairs` that is no tuple of two.
     NotAPair { index: usize, class: String },
-    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it.
-    IntegerRange { argument: &'static str, index: usize, value: String, bits: u32 },
+    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it; with its place in a list.
+    IntegerRange { argument: &'static str, index: Option<usize>, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
     IndexRank { argument: &'static str, rank: usize },
     /// A keyword of another type.
     Keyword { argument: &'static str, class: String, want: &'static str },
-    /// A size of a picture that nobody could look at.
-    Picture { argument: &'static str, value: String, limit: usize },
     /// An axis beyond 64 bits.
     Axis { value: String },
     /// A keyword that is none of a few words.
@@ -83,7 +81,7 @@ pub(crate) enum Failure {
     /// Shapes were given without the type of their elements, or arrays with one.
     DtypeKeyword { needed: bool },
     /// A negative dimension, or one beyond any buffer.
-    Dimension { argument: &'static str },
+    Dimension { argument: &'static str, dimension: usize, value: String },
 }
 
 /// Of a status on a device.
@@ -124,7 +122,6 @@ impl Failure {
             Self::IntegerRange { .. } => Class::Position,
             Self::Axis { .. }
             | Self::Choice { .. }
-            | Self::Picture { .. }
             | Self::Unknown { .. }
             | Self::NoPairs { .. }
             | Self::DtypeKeyword { .. } => Class::Option,
@@ -160,7 +157,6 @@ impl Failure {
             Self::IntegerRange { .. } => "integer_range",
             Self::IndexRank { .. } => "rank",
             Self::Keyword { .. } => "keyword_type",
-            Self::Picture { .. } => "picture_size",
             Self::Axis { .. } => "axis_out_of_range",
             Self::Choice { .. } => "choice",
             Self::DtypeKeyword { .. } => "dtype_keyword",
@@ -199,9 +195,8 @@ impl Failure {
             | Self::IntegerRange { argument, .. }
             | Self::IndexRank { argument, .. }
             | Self::Keyword { argument, .. }
-            | Self::Picture { argument, .. }
             | Self::Choice { argument, .. }
-            | Self::Dimension { argument } => argument,
+            | Self::Dimension { argument, .. } => argument,
             Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
             Self::Axis { .. } => "axis",
             Self::NotAPair { .. } => "pairs",
@@ -231,11 +226,12 @@ impl Failure {
             Self::OutShape { got, want, .. } => vec![("got", name(got)), ("want", name(want))],
             Self::Overlap { with, .. } => vec![("with_", name(with))],
             Self::IntegerRange { index, value, .. } => {
-                vec![("index", int(*index)), ("value", Field::Digits(value.clone()))]
+                let index = index.map(|index| ("index", int(index)));
+                index.into_iter().chain([("value", Field::Digits(value.clone()))]).collect()
             }
             Self::IndexRank { rank, .. } => vec![("rank", int(*rank))],
+            Self::Dimension { dimension, .. } => vec![("dimension", int(*dimension))],
             Self::Axis { value } => vec![("axis", Field::Digits(value.clone()))],
-            Self::Picture { value, .. } => vec![("value", Field::Digits(value.clone()))],
             Self::Choice { value, .. } => vec![("value", name(value))],
             _ => vec![],
         }
@@ -345,8 +341,11 @@ impl fmt::Display for Failure {
             Self::NotAPair { index, class } => {
                 write!(f, "pairs[{index}] is of type {class}: must be a tuple of a cache and its update")
             }
-            Self::IntegerRange { argument, index, value, bits } => {
+            Self::IntegerRange { argument, index: Some(index), value, bits } => {
                 write!(f, "{argument}[{index}] = {value}: must fit {bits} bits")
+            }
+            Self::IntegerRange { argument, index: None, value, bits } => {
+                write!(f, "{argument} = {value}: must fit {bits} bits")
             }
             Self::IndexRank { argument, rank } => write!(
                 f,
@@ -356,9 +355,6 @@ impl fmt::Display for Failure {
             Self::Keyword { argument, class, want } => {
                 write!(f, "{argument} is of type {class}: must be {want}")
             }
-            Self::Picture { argument, value, limit } => {
-                write!(f, "{argument} = {value}: must be from 1 to {limit}")
-            }
             Self::Axis { value } => write!(f, "axis = {value} is not a dimension of any cache"),
             Self::Choice { argument, value, choices } => {
                 write!(f, "{argument} = {value:?}: must be {}", choices.join(" or "))
@@ -367,9 +363,11 @@ impl fmt::Display for Failure {
                 f.write_str("dtype is needed where shapes are given instead of arrays")
             }
             Self::DtypeKeyword { needed: false } => f.write_str("dtype is for shapes: arrays have their own"),
-            Self::Dimension { argument } => {
-                write!(f, "{argument} is not a shape: dimensions are integers from 0 to {}", isize::MAX)
-            }
+            Self::Dimension { argument, dimension, value } => write!(
+                f,
+                "{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}",
+                isize::MAX
+            ),
         }
     }
 }

@@ -10,9 +10,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::indices::Indices;
-use crate::runtime;
 use crate::session::CHUNK;
 use crate::session_error::raise;
+use crate::{options, runtime};
 
 /// Continues prompts with the most likely tokens, together in one batch, in ONNX Runtime.
 ///
@@ -49,12 +49,12 @@ pub(crate) fn generate<'py>(
     py: Python<'py>,
     path: PathBuf,
     prompts: &Bound<'py, PyAny>,
-    tokens: usize,
+    #[pyo3(from_py_with = options::tokens)] tokens: usize,
     eos: Option<&Bound<'py, PyAny>>,
-    capacity: Option<usize>,
-    threads: Option<usize>,
-    memory: u64,
-    chunk: usize,
+    #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
+    #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
+    #[pyo3(from_py_with = options::memory)] memory: u64,
+    #[pyo3(from_py_with = options::chunk)] chunk: usize,
     onnxruntime: Option<PathBuf>,
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {

@@ -10,11 +10,12 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PySequence, PyString, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PySequence, PyString};
 use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::failure::{Failure, class_name};
+use crate::options::decimal;
 use crate::{strided, torch};
 
 /// More samples than this cost an allocation.
@@ -26,6 +27,8 @@ const NOWHERE: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
 /// `write_indices`, `lengths` and their like: absent, or a value per sample.
 pub(crate) struct Indices {
     argument: &'static str,
+    /// Whether it was a single integer, whose value has no place in a list.
+    is_one: bool,
     values: Option<Values>,
     /// Where they were read from, if that is an array.
     source: RawBuffer,
@@ -38,7 +41,7 @@ impl Indices {
     /// `ElementTypeError` for anything else, also for booleans and floats; `ShapeError` for another rank;
     /// `PositionError` for integers beyond 64 bits.
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
-        let of = |values, source| Ok(Self { argument, values, source });
+        let of = |values, source| Ok(Self { argument, is_one: false, values, source });
         let Some(object) = object else { return of(None, NOWHERE) };
         let numpy = object.cast::<PyUntypedArray>();
         let glance = match &numpy {
@@ -60,8 +63,8 @@ impl Indices {
 
     /// A single integer, refused where it is none as one of a sequence is.
     pub(crate) fn one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
-        let list = PyTuple::new(object.py(), [object])?;
-        Self::of(Some(&list), argument)
+        let value = number(object, argument, None)?;
+        Ok(Self { argument, is_one: true, values: Some(Values::from_slice(&[value])), source: NOWHERE })
     }
 
     /// The values, if there are any.
@@ -85,7 +88,7 @@ impl Indices {
         let narrow = |(index, &value): (usize, &i64)| {
             let unfit = || Failure::IntegerRange {
                 argument: self.argument,
-                index,
+                index: (!self.is_one).then_some(index),
                 value: value.to_string(),
                 bits: 32,
             };
@@ -149,7 +152,8 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
         let at = first.wrapping_offset(index.cast_signed().wrapping_mul(stride).wrapping_mul(size));
         // SAFETY: an element of the array: shape and strides are its library's, which keeps it alive.
         let value = unsafe { read(at) };
-        values.push(i64::try_from(value).map_err(|_| too_large(argument, index, value.to_string()))?);
+        let too_large = |_| too_large(argument, Some(index), value.to_string());
+        values.push(i64::try_from(value).map_err(too_large)?);
     }
     Ok(values)
 }
@@ -169,30 +173,29 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
     if is_text {
         return Err(refused().into());
     }
-    let py = object.py();
     // What has an order: the samples' is not that of a set, nor of the keys of a dict.
     let items = object.cast::<PySequence>().map_err(|_| refused())?.try_iter()?;
-    items
-        .enumerate()
-        .map(|(index, item)| {
-            let item = item?;
-            let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
-            if item.is_instance_of::<PyBool>() {
-                return Err(not_an_integer().into());
-            }
-            item.extract::<i64>().map_err(|error| {
-                if error.is_instance_of::<PyOverflowError>(py) {
-                    too_large(argument, index, item.to_string()).into()
-                } else if error.is_instance_of::<PyTypeError>(py) {
-                    not_an_integer().into()
-                } else {
-                    error
-                }
-            })
-        })
-        .collect()
+    items.enumerate().map(|(index, item)| number(&item?, argument, Some(index))).collect()
 }
 
-fn too_large(argument: &'static str, index: usize, value: String) -> Failure {
+/// A single integer, with its place if it is one of a list.
+fn number(item: &Bound<'_, PyAny>, argument: &'static str, index: Option<usize>) -> PyResult<i64> {
+    let py = item.py();
+    let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
+    if item.is_instance_of::<PyBool>() {
+        return Err(not_an_integer().into());
+    }
+    item.extract::<i64>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(py) {
+            too_large(argument, index, decimal(item)).into()
+        } else if error.is_instance_of::<PyTypeError>(py) {
+            not_an_integer().into()
+        } else {
+            error
+        }
+    })
+}
+
+fn too_large(argument: &'static str, index: Option<usize>, value: String) -> Failure {
     Failure::IntegerRange { argument, index, value, bits: 64 }
 }

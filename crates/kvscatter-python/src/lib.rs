@@ -50,6 +50,8 @@ mod _native {
     #[pymodule_export]
     use crate::model::OnnxModel;
     #[pymodule_export]
+    use crate::options::integer_within;
+    #[pymodule_export]
     use crate::plan::{Plan, plan};
     #[pymodule_export]
     use crate::positions::module;

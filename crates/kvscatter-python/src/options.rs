@@ -3,49 +3,153 @@
 use kvscatter::picture::Picture;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
+use kvscatter_session::Options;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 
+use crate::error::{Class, Field, raise};
 use crate::failure::{Failure, class_name};
 
 /// `axis`: any integer, of which those beyond 64 bits are no dimension either.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
-    integer(value, "axis")?.ok_or_else(|| Failure::Axis { value: value.to_string() }.into())
+    let axis = integer(value, "axis")?.and_then(|axis| i64::try_from(axis).ok());
+    axis.ok_or_else(|| Failure::Axis { value: decimal(value) }.into())
 }
 
 /// `width`: columns of a picture.
 pub(crate) fn width(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    picture(value, "width")
+    Bounds { argument: "width", ..PICTURE }.size(value)
 }
 
 /// `samples`: lanes of a picture.
 pub(crate) fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    picture(value, "samples")
+    Bounds { argument: "samples", ..PICTURE }.size(value)
+}
+
+/// `batch`: places of a session.
+pub(crate) fn batch(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    Bounds { argument: "batch", ..COUNT }.optional(value)
+}
+
+/// `capacity`: tokens of a sample.
+pub(crate) fn capacity(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    Bounds { argument: "capacity", ..COUNT }.optional(value)
+}
+
+/// `threads` of an engine.
+pub(crate) fn threads(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    Bounds { argument: "threads", most: most(Options::MOST_THREADS), ..COUNT }.optional(value)
+}
+
+/// `chunk`: tokens of a prompt in one run.
+pub(crate) fn chunk(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "chunk", ..COUNT }.size(value)
+}
+
+/// `tokens` to generate.
+pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "tokens", least: 0, ..COUNT }.size(value)
+}
+
+/// `memory`, in bytes.
+pub(crate) fn memory(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    Bounds { argument: "memory", least: 0, most: u64::MAX.into(), ..COUNT }.number(value)
+}
+
+/// `length` of a sample.
+pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "length", class: Class::Position, least: 0, ..COUNT }.size(value)
+}
+
+/// `token`: a place among the tokens of a step.
+pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "token", class: Class::Position, least: 0, ..COUNT }.size(value)
 }
 
 /// As many as the core draws lanes: more of either fill no screen, but memory.
-fn picture(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<usize> {
-    const LIMIT: usize = Picture::MOST_LANES;
-    integer(value, argument)?
-        .and_then(|size| usize::try_from(size).ok())
-        .filter(|size| (1..=LIMIT).contains(size))
-        .ok_or_else(|| Failure::Picture { argument, value: value.to_string(), limit: LIMIT }.into())
+const PICTURE: Bounds<'_> = Bounds { most: most(Picture::MOST_LANES), ..COUNT };
+
+/// What is counted from 1. Rust has no larger sizes.
+const COUNT: Bounds<'_> =
+    Bounds { argument: "", class: Class::Option, least: 1, most: most(isize::MAX.cast_unsigned()) };
+
+/// The values that an integer argument may have.
+pub(crate) struct Bounds<'a> {
+    pub(crate) argument: &'a str,
+    /// The error of a value beyond them.
+    pub(crate) class: Class,
+    pub(crate) least: i128,
+    pub(crate) most: i128,
 }
 
-/// `None` for an integer beyond 64 bits. A truth value is none, although Python takes it for one.
-fn integer(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Option<i64>> {
+impl Bounds<'_> {
+    fn size(&self, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.number(value)
+    }
+
+    fn optional(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        if value.is_none() { Ok(None) } else { self.size(value).map(Some) }
+    }
+
+    /// The value as a type that holds all values within the bounds.
+    pub(crate) fn number<T: TryFrom<i128>>(&self, value: &Bound<'_, PyAny>) -> PyResult<T> {
+        let Self { argument, class, least, most } = *self;
+        let fits = integer(value, argument)?.filter(|number| (least..=most).contains(number));
+        if let Some(number) = fits.and_then(|number| T::try_from(number).ok()) {
+            return Ok(number);
+        }
+        let value_text = decimal(value);
+        let message = format!("{argument} = {value_text}: must be from {least} to {most}");
+        let fields = [("value", value_text), ("min", least.to_string()), ("max", most.to_string())];
+        let fields = fields.map(|(name, digits)| (name, Field::Digits(digits)));
+        Err(raise(value.py(), class, "integer_range", Some(argument), message, &fields))
+    }
+}
+
+const fn most(size: usize) -> i128 {
+    // No target has sizes of more than 64 bits.
+    #[expect(clippy::as_conversions, reason = "`From` is not const")]
+    {
+        size as i128
+    }
+}
+
+/// `None` for an integer beyond 128 bits. A truth value is none, although Python takes it for one.
+fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
     let py = value.py();
-    let unfit = || Failure::Keyword { argument, class: class_name(&value.get_type()), want: "an integer" };
+    let unfit = || not_an_integer(value, argument);
     if value.is_instance_of::<PyBool>() {
-        return Err(unfit().into());
+        return Err(unfit());
     }
     match value.extract() {
         Ok(integer) => Ok(Some(integer)),
         Err(error) if error.is_instance_of::<PyOverflowError>(py) => Ok(None),
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(unfit().into()),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(unfit()),
         Err(error) => Err(error),
     }
+}
+
+fn not_an_integer(value: &Bound<'_, PyAny>, argument: &str) -> PyErr {
+    let class = class_name(&value.get_type());
+    let message = format!("{argument} is of type {class}: must be an integer");
+    raise(value.py(), Class::ElementType, "keyword_type", Some(argument), message, &[])
+}
+
+/// An integer as messages show it. Python refuses to print numbers of thousands of digits.
+pub(crate) fn decimal(value: &Bound<'_, PyAny>) -> String {
+    value.str().map_or_else(|_| "a number of thousands of digits".to_owned(), |text| text.to_string())
+}
+
+/// The integer that `argument` is, for the modules in Python.
+#[pyfunction]
+pub(crate) fn integer_within(
+    argument: &str,
+    value: &Bound<'_, PyAny>,
+    least: i128,
+    most: i128,
+) -> PyResult<i128> {
+    Bounds { argument, class: Class::Option, least, most }.number(value)
 }
 
 /// `mode`.

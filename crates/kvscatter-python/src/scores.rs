@@ -6,6 +6,8 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyKeyError};
 use pyo3::prelude::*;
 
+use crate::options;
+
 /// A sample of a running batch: what `KvSession.add` returns.
 ///
 /// It is the sample's for as long as it is there: a place that is taken again is another sample.
@@ -50,13 +52,13 @@ impl PyScores {
     /// 0 do not count from the end.
     ///
     /// Raises:
-    ///     IndexError: It got no such token, or no scores are kept after it: those of `prefill`, and of models that score
+    ///     IndexError: The index is negative, or the sample got no such token, or no scores are kept after it: those of `prefill`, and of models that score
     ///         the last token only, are those after the last.
     ///     KeyError: The sample got no tokens.
     fn after<'py>(
         slf: &Bound<'py, Self>,
         sample: &PySample,
-        token: usize,
+        #[pyo3(from_py_with = options::token)] token: usize,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         slf.get().check(sample)?;
         let none = || PyIndexError::new_err(format!("{}: no scores after token {token}", sample.0));

@@ -9,9 +9,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyMapping, PyTuple, PyType};
 
 use crate::indices::Indices;
-use crate::runtime;
 use crate::scores::{PySample, PyScores};
 use crate::session_error::{closed, raise};
+use crate::{options, runtime};
 
 /// A decoder with a static cache, and a batch of samples that come, grow, are cut and go, in ONNX Runtime.
 ///
@@ -34,7 +34,8 @@ use crate::session_error::{closed, raise};
 ///
 /// Raises:
 ///     SessionError: No ONNX Runtime that can be used; a file that is no model, or none that runs in place.
-///     OptionError: A batch or a capacity that the model does not have, or caches beyond `memory`.
+///     OptionError: A batch or a capacity that the model does not have, caches beyond `memory`, or a number that is out
+///         of range: threads are at most 1024.
 #[pyclass(frozen, name = "KvSession", module = "kvscatter")]
 pub(crate) struct PyKvSession {
     batch: usize,
@@ -53,10 +54,10 @@ impl PyKvSession {
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        batch: Option<usize>,
-        capacity: Option<usize>,
-        threads: Option<usize>,
-        memory: u64,
+        #[pyo3(from_py_with = options::batch)] batch: Option<usize>,
+        #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
+        #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
+        #[pyo3(from_py_with = options::memory)] memory: u64,
         onnxruntime: Option<PathBuf>,
     ) -> PyResult<Self> {
         let engine = runtime::load(py, onnxruntime)?;
@@ -129,9 +130,14 @@ impl PyKvSession {
     /// moves.
     ///
     /// Raises:
-    ///     PositionError: The sample is not that long.
+    ///     PositionError: The sample is not that long, or the length is negative.
     ///     OptionError: The sample is not in this batch.
-    fn truncate(&self, py: Python<'_>, sample: &PySample, length: usize) -> PyResult<()> {
+    fn truncate(
+        &self,
+        py: Python<'_>,
+        sample: &PySample,
+        #[pyo3(from_py_with = options::length)] length: usize,
+    ) -> PyResult<()> {
         self.with(py, |session| session.truncate(sample.0, length))
     }
 
@@ -172,7 +178,12 @@ impl PyKvSession {
     /// Raises:
     ///     PositionError, OptionError, SessionError: As `step`; `OptionError` for a chunk of 0.
     #[pyo3(signature = (tokens, *, chunk=CHUNK), text_signature = "($self, tokens, *, chunk=512)")]
-    fn prefill(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>, chunk: usize) -> PyResult<PyScores> {
+    fn prefill(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyMapping>,
+        #[pyo3(from_py_with = options::chunk)] chunk: usize,
+    ) -> PyResult<PyScores> {
         let given = tokens_of(tokens)?;
         let given = borrowed(&given);
         self.with(py, |session| session.prefill(&given, chunk).map(PyScores))

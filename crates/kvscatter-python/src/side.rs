@@ -5,12 +5,13 @@ use dlpark::tensor::TensorRef;
 use kvscatter::{ElementType, RawBuffer};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBool, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::array::{Access, Array, Form, Shape};
 use crate::element::Element;
 use crate::failure::Failure;
+use crate::options::decimal;
 use crate::{dlpack, strided, torch};
 
 /// One of the two tensors as the write was prepared for it.
@@ -34,10 +35,10 @@ impl Side {
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
-            let shape = object.extract::<Vec<usize>>().map_err(|_| Failure::Dimension { argument })?;
+            let shape = shape(object, argument)?;
             let Some(dtype) = dtype else { return Err(Failure::DtypeKeyword { needed: true }.into()) };
             let descr = descr(dtype)?;
-            let form = Form::dense(Element::of_descr(&descr, "dtype")?, Shape::from_vec(shape));
+            let form = Form::dense(Element::of_descr(&descr, "dtype")?, shape);
             let itemsize = descr.itemsize().cast_signed();
             let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
             return Ok(Self::new(form, Some(NumpyForm { descr: descr.unbind(), strides })));
@@ -108,6 +109,19 @@ impl Side {
         // SAFETY: PyTorch's own: the offset leads to the first element.
         same.then(|| unsafe { tensor.offset_bytes_ptr() }.ok().map(<*const u8>::cast_mut)).flatten()
     }
+}
+
+fn shape(sizes: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Shape> {
+    let size = |(dimension, size): (usize, PyResult<Bound<'_, PyAny>>)| {
+        let size = size?;
+        let fits = (!size.is_instance_of::<PyBool>()).then(|| size.extract::<isize>().ok()).flatten();
+        let refused = || {
+            let value = size.repr().map_or_else(|_| decimal(&size), |text| text.to_string());
+            Failure::Dimension { argument, dimension, value }
+        };
+        fits.and_then(|size| usize::try_from(size).ok()).ok_or_else(|| refused().into())
+    };
+    sizes.try_iter()?.enumerate().map(size).collect()
 }
 
 /// NumPy's dtype of this name or class, or of this dtype of PyTorch's, which has the same name. NumPy knows the names of

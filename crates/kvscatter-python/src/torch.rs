@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use dlpark::ffi::{DLDevice, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor};
 use dlpark::tensor::TensorRef;
+use pyo3::exceptions::PyModuleNotFoundError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -23,7 +24,32 @@ pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) 
         let why = "requires grad, which a write does not record: detach it, or use kvscatter.torch";
         return Err(Failure::Tensor { argument, why }.into());
     }
+    if has_tangent(tensor)? {
+        let why = "has a tangent, which a write does not carry over: unpack it, or use kvscatter.torch";
+        return Err(Failure::Tensor { argument, why }.into());
+    }
     Ok(())
+}
+
+/// Whether forward-mode differentiation is under way, and the tensor takes part in it.
+fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static FORWARD_AD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = tensor.py();
+    let module = FORWARD_AD.get_or_try_init(py, || py.import("torch.autograd.forward_ad").map(Bound::unbind));
+    let module = match module {
+        Ok(module) => module.bind(py),
+        // What calls itself PyTorch and has no forward mode has no tangents.
+        Err(error) if error.is_instance_of::<PyModuleNotFoundError>(py) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    // Looked at first, since unpacking takes longer than writing a row. No tensor has a tangent outside of a level.
+    if module.getattr(intern!(py, "_current_level"))?.extract::<i64>()? < 0
+        || !module.getattr(intern!(py, "_is_fwd_grad_enabled"))?.call0()?.is_truthy()?
+    {
+        return Ok(false);
+    }
+    let unpacked = module.getattr(intern!(py, "unpack_dual"))?.call1((tensor,))?;
+    Ok(!unpacked.getattr(intern!(py, "tangent"))?.is_none())
 }
 
 /// A view that is negated or conjugated holds other values than its memory.

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 import kvscatter
 from kvscatter import errors, positions
+from kvscatter.onnx_backend import ModelError
+from kvscatter.reference import Refused
 
 Array = NDArray[Any]
 CRATES = Path(__file__).parents[2]
@@ -374,6 +376,46 @@ def test_an_error_leaves_a_process() -> None:
     assert (caught.value.kind, caught.value.value, caught.value.capacity) == ("start_out_of_range", 4, 4)
 
 
-def test_a_field_of_another_kind_is_no_attribute() -> None:
+def every_class(of: type[errors.Error] = errors.Error) -> list[type[errors.Error]]:
+    return [of, *(more for below in of.__subclasses__() for more in every_class(below))]
+
+
+CLASSES = [of for of in every_class() if of.__module__.startswith("kvscatter")]
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
+    """Of errors as a program makes them, and of those that another process or a copy has made again."""
+    assert {errors.Error, errors.ShapeError, Refused, ModelError} <= set(CLASSES)
+    made = of("what is wrong")
+    for error in (made, copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made)), of()):
+        assert (type(error), error.kind, error.fields) == (of, "unspecified", {})
+        for name in get_type_hints(of).keys() - {"kind"}:
+            assert getattr(error, name) is None, name
+    assert (str(made), made.args, str(of())) == ("what is wrong", ("what is wrong",), "")
+    assert repr(made) == f"{of.__name__}('what is wrong', kind='unspecified', argument=None)"
+
+
+def test_every_field_that_is_given_is_declared() -> None:
+    """Those of the compiled module, in its source: a field that no class declares is an error to type checkers."""
+    declared = set().union(*(get_type_hints(of) for of in CLASSES))
+    patterns = {
+        "error.rs": r'\.with\(\s*"(\w+)"',
+        "refusal.rs": r'\.(?:name|number|size)\("(\w+)"',
+        "model.rs": r'set_item\("(\w+)"',
+        "session_error.rs": r'\("(\w+)", (?:\(\*|\w+\.place|digits|0_usize)',
+    }
+    source = CRATES / "kvscatter-python/src"
+    given = {
+        file: set(re.findall(pattern, (source / file).read_text())) for file, pattern in patterns.items()
+    }
+    assert all(len(names) > 3 for names in given.values()), given
+    # The oracle's `argument` is the error's.
+    assert set().union(*given.values()) - declared == set()
+
+
+def test_a_field_that_a_kind_does_not_have_is_none() -> None:
+    error = made()
+    assert (error.index, error.capacity) == (3, None)
     with pytest.raises(AttributeError):
-        _ = made().capacity
+        _ = error.capacities  # type: ignore[attr-defined]

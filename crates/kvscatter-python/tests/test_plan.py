@@ -229,7 +229,7 @@ def test_a_picture_has_a_size_that_a_screen_could_have() -> None:
     for draw, argument in keywords:
         for value in unfit:
             call = partial(draw, **{argument: value})
-            error = refused("picture_size", argument, call, of=errors.OptionError)
+            error = refused("integer_range", argument, call, of=errors.OptionError)
             assert str(error) == f"{argument} = {value}: must be from 1 to 4096" and error.value == value
         for value in unlike:
             call = partial(draw, **{argument: value})

@@ -139,11 +139,8 @@ def test_what_does_not_fit_64_bits_is_refused(given: Any, value: int) -> None:
     with pytest.raises(errors.PositionError) as caught:
         positions.length_after(given, 1)
     error = caught.value
-    assert (error.kind, error.argument, error.fields) == (
-        "integer_range",
-        "start",
-        {"index": 0, "value": value},
-    )
+    place = {} if isinstance(given, int) else {"index": 0}
+    assert (error.kind, error.argument, error.fields) == ("integer_range", "start", {"value": value} | place)
 
 
 def test_a_batch_has_one_dimension() -> None:

@@ -205,7 +205,13 @@ REFUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Step]] 
     ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.step({gone(it): [1]})),
     ("no_tokens", errors.OptionError, "tokens", {"index": 0}, lambda it, a: it.step({a: []})),
     ("no_samples", errors.OptionError, "tokens", {}, lambda it, a: it.step({})),
-    ("no_chunk", errors.OptionError, "chunk", {}, lambda it, a: it.prefill({a: [1]}, chunk=0)),
+    (
+        "integer_range",
+        errors.OptionError,
+        "chunk",
+        {"value": 0, "min": 1, "max": 2**63 - 1},
+        lambda it, a: it.prefill({a: [1]}, chunk=0),
+    ),
     (
         "capacity_exceeded",
         errors.PositionError,
@@ -269,7 +275,7 @@ def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
     ("kind", "of", "options", "says"),
     [
         ("size_fixed", errors.OptionError, {"capacity": 65}, "capacity is fixed to 64, got 65 (capacity=)"),
-        ("empty", errors.OptionError, {"batch": 0}, "both must be at least 1"),
+        ("integer_range", errors.OptionError, {"batch": 0}, "batch = 0: must be from 1 to"),
         ("memory_limit", errors.OptionError, {"memory": 1000}, "the limit is 1000 bytes (memory=)"),
         ("runtime_unusable", errors.SessionError, {"onnxruntime": TESTDATA}, "no libonnxruntime in it"),
     ],
@@ -431,7 +437,7 @@ def test_ctrl_c_interrupts_a_generation() -> None:
     [
         ("no_prompts", errors.OptionError, [], {}),
         ("prompt_empty", errors.OptionError, [A, []], {}),
-        ("no_chunk", errors.OptionError, [A], {"chunk": 0}),
+        ("integer_range", errors.OptionError, [A], {"chunk": 0}),
         ("prompt_token_unknown", errors.PositionError, [[1, 999]], {}),
         ("prompt_too_long", errors.PositionError, [[1] * 60], {}),
         ("not_integers", errors.ElementTypeError, ["text"], {}),

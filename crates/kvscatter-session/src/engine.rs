@@ -35,6 +35,12 @@ pub struct Options {
     pub threads: Option<usize>,
 }
 
+impl Options {
+    /// The most threads that a caller should ask for: starting more can stall the machine, and engines count them in 32
+    /// bits.
+    pub const MOST_THREADS: usize = 1024;
+}
+
 /// A loaded model.
 pub trait Session: Send {
     /// A tensor of zeros in memory that this engine can write a present to in place.

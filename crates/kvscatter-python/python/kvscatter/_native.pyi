@@ -43,6 +43,7 @@ __all__ = [
     "cuda_prepare_slots",
     "generate",
     "in_place_many",
+    "integer_within",
     "kv_cache_operation_",
     "kv_cache_update_",
     "oracle_kv_cache_operation",
@@ -418,6 +419,7 @@ class OnnxModel:
         self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
     ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
 
+def integer_within(argument: str, value: object, least: int, most: int) -> int: ...
 def time_rust_call(
     write: Prepared,
     cache: SupportsDLPack,

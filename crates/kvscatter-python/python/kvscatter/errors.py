@@ -31,89 +31,96 @@ __all__ = [
 class Error(Exception):
     """What every error of this package is.
 
-    ``kind`` names the rule that was broken. Each kind has its own fields, which are attributes; an attribute that a
-    kind does not have raises ``AttributeError``. Sizes and positions are counted in elements, rows or samples, as the
-    message says. Errors can be pickled and copied.
+    ``kind`` names the rule that was broken. Each kind has its own fields, which are attributes. Every error has every
+    attribute: those that its kind does not use are None. Sizes and positions are counted in elements, rows or samples,
+    as the message says. Errors can be pickled and copied, and a program can raise its own, such as
+    ``ShapeError("the mask has 3 rows")``.
     """
 
-    kind: str
-    """The rule that was broken, such as ``"start_out_of_range"``."""
-    argument: str | None
+    kind: str = "unspecified"
+    """The rule that was broken, such as ``"start_out_of_range"``; ``"unspecified"`` if the code that raised it named
+    none."""
+    argument: str | None = None
     """The argument that broke it, as its specification spells it; None if it is not about a single one."""
 
-    index: int
+    index: int | None = None
     """The sample, or the place in a list."""
-    value: int
+    value: int | None = None
     """What was given there."""
-    rows: int
+    rows: int | None = None
     """Rows that were to be written."""
-    capacity: int
+    capacity: int | None = None
     """Rows that the cache has."""
-    min: int
+    min: int | None = None
     """The least that ``value`` may be."""
-    max: int
+    max: int | None = None
     """The most that ``value`` may be."""
-    got: int
+    got: int | None = None
     """A size or a count that was given."""
-    want: int
+    want: int | None = None
     """What it must be."""
-    expected: int | tuple[int, ...]
+    expected: int | tuple[int, ...] | None = None
     """What a dimension must be, or the ranks that an array may have."""
-    dimension: int
+    dimension: int | None = None
     """The place of a dimension in the shape."""
-    rank: int
+    rank: int | None = None
     """Dimensions of an array."""
-    axis: int
+    axis: int | None = None
     """The axis that was given."""
-    element: str
+    element: str | None = None
     """The element type of ``argument``, by its NumPy name."""
-    cache: int | str
+    cache: int | str | None = None
     """What the cache has where ``argument`` has something else: a rank, a batch or an element type."""
-    buffer: int
+    buffer: int | None = None
     """The place of a pair in a call over many."""
-    update: int
-    """What the update has where the cache has something else: a rank or a batch."""
-    heads: int
-    head_size: int
-    hidden: int
+    update: int | str | None = None
+    """What the update has where the cache has something else: a rank, a batch or an element type."""
+    heads: int | None = None
+    head_size: int | None = None
+    hidden: int | None = None
     """What ``heads`` times ``head_size`` must be."""
-    least: int
+    least: int | None = None
     """Dimensions that an array must have at least."""
-    layers: int
+    layers: int | None = None
     """Layers that the cache has."""
-    tokens: int
+    tokens: int | None = None
     """Tokens that the update has."""
-    previous: int
+    previous: int | None = None
     """The value before ``value`` in a list that must not decrease."""
-    loops: int
+    loops: int | None = None
     """Strided loops that a copy would take; three are possible."""
-    strides: int
+    strides: int | None = None
     """How many strides were given."""
-    itemsize: int
+    itemsize: int | None = None
     """Bytes of an element."""
-    offset: int
-    needed: int
+    offset: int | None = None
+    needed: int | None = None
     """The least that ``offset`` must be, in elements from the beginning of a buffer; or bytes that caches take."""
-    limit: int
+    limit: int | None = None
     """The most bytes that they may take."""
-    len: int
+    len: int | None = None
     """Bytes of a buffer."""
-    with_: str
+    with_: str | None = None
     """The argument that ``argument`` shares memory with."""
-    with_buffer: int
+    with_buffer: int | None = None
     """The place of the pair that ``with_`` is of."""
-    dtype: str
+    dtype: str | None = None
     """The dtype that was given, as its library names it."""
-    device: str
+    device: str | None = None
     """Where an array lies, such as ``"cuda:0"``."""
-    code: int
+    code: int | None = None
     """What the CUDA driver has returned."""
-    what: str
+    what: str | None = None
     """What a prepared write was made for and has not been given: dtype, shape or strides; or what there is more of than
     a device counts."""
 
     def __init__(
-        self, message: str, kind: str, argument: str | None = None, /, **fields: int | str | tuple[int, ...]
+        self,
+        message: str = "",
+        kind: str = "unspecified",
+        argument: str | None = None,
+        /,
+        **fields: int | str | tuple[int, ...],
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -139,16 +146,16 @@ class Error(Exception):
 class ShapeError(Error, ValueError):
     """Ranks and dimensions that do not go together."""
 
-    got: Any
+    got: Any = None
     """A dimension; or, of a whole array, dtype, shape or strides as text."""
-    want: Any
+    want: Any = None
     """What it must be."""
 
 
 class OptionError(Error, ValueError):
     """An option that does not exist or does not apply: an axis, a mode, a policy, reserved bytes."""
 
-    value: Any
+    value: Any = None
     """The option as it was given."""
 
 
@@ -171,7 +178,7 @@ class DeviceError(ArrayError):
 class CudaError(Error, RuntimeError):
     """The CUDA driver: there is none, it refuses, or no device has been chosen on this thread."""
 
-    got: int
+    got: int | None = None
     """The device's compute capability, times ten, where it is too low."""
 
 

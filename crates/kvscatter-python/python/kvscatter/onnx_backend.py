@@ -57,6 +57,17 @@ class ModelError(Error, ValueError):
     is another error of this package, such as ``PositionError``, whose cause is a ``ModelError`` that names the node.
     """
 
+    node: int | None = None
+    """The node's place in its graph."""
+    node_name: str | None = None
+    op_type: str | None = None
+    tensor: str | None = None
+    """The initializer's or the constant's name."""
+    file: str | None = None
+    """The file of the model, or of its external data."""
+    value_name: str | None = None
+    """The input, or the value in the graph."""
+
 
 class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ignore]
     """A model that is ready to run: checked, and its constants read."""

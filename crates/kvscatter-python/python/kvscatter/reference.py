@@ -43,6 +43,25 @@ class Refused(Error, ValueError):
     sample its rows, its length and its start, then the total.
     """
 
+    sample: int | None = None
+    """The sample that breaks the rule."""
+    start: int | None = None
+    """Its first slot."""
+    length: int | None = None
+    """Its length."""
+    given: int | None = None
+    """How many indices there are."""
+    first: int | None = None
+    """The first of the cumulative lengths."""
+    total: int | None = None
+    """The sum of the lengths."""
+    layer_id: int | None = None
+    """The layer that was asked for."""
+    seq_len: int | None = None
+    """The tokens of the sample."""
+    name: str | None = None
+    """The mode that was asked for."""
+
     @property
     def rule(self) -> str:
         """Which rule was broken."""
@@ -111,8 +130,10 @@ def tensor_scatter(
     for masked ones.
     """
     past, new = as_array("past_cache", past_cache), as_array("update", update)
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise Refused(f"axis: axis = {axis!r} must be an integer", "axis", "axis", rank=past.ndim)
     if not -(2**63) <= axis < 2**63:
-        message = f"axis: axis = {axis}, rank = {past.ndim}"
+        message = f"axis: axis = {_digits(axis)}, rank = {past.ndim}"
         raise Refused(message, "axis", "axis", axis=axis, rank=past.ndim)
     told = _native.oracle_tensor_scatter(
         _tensors(past, new),
@@ -270,16 +291,22 @@ def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list
     array = as_array(argument, values)
     if array.size == 0 and not isinstance(values, np.ndarray):
         array = array.astype(np.int64)  # an empty list is one of floats for NumPy
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    is_large = array.dtype.hasobject and all(type(value) is int for value in array.flat)  # beyond 64 bits
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and not is_large):
         given = f"{array.dtype} of shape {array.shape}"
         raise Refused(f"index type: {argument} = {given} is not a list of integers", "index_type", argument)
     limits = np.iinfo(np.int32 if bits == 32 else np.int64)
     numbers: list[int] = array.tolist()
     for index, value in enumerate(numbers):
         if not limits.min <= value <= limits.max:
-            message = f"index range: {argument}[{index}] = {value} is no int{bits}"
+            message = f"index range: {argument}[{index}] = {_digits(value)} is no int{bits}"
             raise Refused(message, "index_range", argument, index=index, value=value)
     return numbers
+
+
+def _digits(value: int) -> str:
+    """The number, unless Python refuses to print as many digits."""
+    return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"
 
 
 def _policy(argument: str, given: str, default: str, other: str) -> bool:

@@ -9,7 +9,9 @@ use pyo3::types::{PyBool, PyInt};
 
 use super::array::DeviceArray;
 use crate::dlpack::library;
+use crate::error::Class;
 use crate::failure::{Failure, class_name};
+use crate::options::Bounds;
 
 /// The stream of launches that are given none.
 pub(crate) enum Current {
@@ -86,7 +88,8 @@ pub(crate) fn given(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
         return Err(unfit().into());
     }
     if stream.is_instance_of::<PyInt>() {
-        return stream.extract().map(at).map_err(|_| unfit().into());
+        let most = usize::MAX.try_into().unwrap_or(i128::MAX);
+        return Bounds { argument: "stream", class: Class::Option, least: 0, most }.number(stream).map(at);
     }
     if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };

@@ -124,7 +124,7 @@ def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaFo
     assert int(cache.get_seq_length()) == 0
     torch.testing.assert_close(llama(tokens, past_key_values=cache).logits, want)
     assert cache.layers[0].cumulative_length.data_ptr() == address
-    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 3: must be 0, or minus"):
+    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 3: must be from -[0-9]+ to 0$"):
         cache.crop(3)
     assert int(cache.get_seq_length()) == 9
 
@@ -164,9 +164,9 @@ def test_other_kinds_of_layers_are_refused() -> None:
         KvCache(MistralConfig(num_hidden_layers=2, sliding_window=4), max_cache_len=8)
 
 
-@pytest.mark.parametrize("nonsense", [0, -1, 2.5, "8", None])
+@pytest.mark.parametrize("nonsense", [0, -1, 2**64, 2.5, "8", True, None])
 def test_a_capacity_that_is_none_is_refused_before_a_model_runs(nonsense: Any) -> None:
-    with pytest.raises(kvscatter.OptionError, match="^max_cache_len = "):
+    with pytest.raises((kvscatter.OptionError, kvscatter.ElementTypeError), match="^max_cache_len "):
         KvCache(CONFIG, nonsense)
 
 

@@ -106,4 +106,6 @@ def run(session: kvscatter.KvSession) -> None:
 def refused(error: kvscatter.PositionError) -> None:
     assert_type(error.kind, str)
     assert_type(error.argument, str | None)
-    assert_type((error.index, error.value, error.capacity), tuple[int, int, int])
+    assert_type((error.index, error.value), tuple[int | None, int | None])
+    assert_type(error.capacity, int | None)
+    raise kvscatter.ShapeError("of a program")

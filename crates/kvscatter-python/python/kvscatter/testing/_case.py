@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from operator import index
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscatter import _native
+from kvscatter import _integers, _native
 from kvscatter._arrays import Array
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named, unpacked
 from kvscatter.errors import OptionError
@@ -84,19 +84,16 @@ def cases(
     lack ml_dtypes, see ``left_out``. ``extensions`` names arguments of this package's own that may be used as well:
     ``lengths``, ``out_of_range`` and ``negative_index``.
 
-    Raises ``OptionError`` for names that there are none of, and for types that no case of the operators has;
+    Raises ``OptionError`` for names that there are none of, for a ``seed`` or an ``n`` that is out of range, and for
+    types that no case of the operators has; ``ElementTypeError`` for a ``seed`` or an ``n`` that is no integer;
     ``ImportError`` for a dtype that needs ml_dtypes where that is missing.
     """
     _check_names("operators", operators, OPERATORS)
     _check_names("extensions", extensions, EXTENSIONS)
     if isinstance(dtypes, str):
         raise OptionError(f"dtypes = {dtypes!r}: must be a list of types", "unknown_name", "dtypes")
-    if n < 0:
-        raise OptionError(f"n = {n}: must not be negative", "negative", "n", value=n)
-    if not 0 <= index(seed) < 2**64:
-        raise OptionError(
-            f"seed = {seed}: must be an integer from 0 to 2**64 - 1", "seed", "seed", value=seed
-        )
+    n = _integers.within("n", n, 0, sys.maxsize)
+    seed = _integers.within("seed", seed, 0, 2**64 - 1)
     available = [name for name in ONNX_NAMES if dtype_named(name) is not None]
     wanted = available if dtypes is None else [_element_name(dtype) for dtype in dtypes]
     drawn = _native.OracleCases(

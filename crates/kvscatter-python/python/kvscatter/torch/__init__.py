@@ -20,7 +20,8 @@ try:
 except ImportError as missing:
     raise ImportError("kvscatter.torch needs PyTorch: pip install kvscatter[torch]") from missing
 
-from kvscatter import errors
+from kvscatter import _integers, errors
+from kvscatter.torch import _derivatives as _derivatives  # registers their derivatives
 from kvscatter.torch import _ops as _ops  # registers the operators
 
 if torch.distributed.is_available():
@@ -51,8 +52,11 @@ def tensor_scatter(
 
     Differentiable in ``past_cache`` and ``update``. Raises what ``kvscatter.tensor_scatter`` raises.
     """
+    axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
     starts = _positions(write_indices, "write_indices", past_cache)
     rows = _positions(lengths, "lengths", past_cache)
+    if _derivatives.is_traced_forward_mode():
+        return _derivatives.composed(past_cache, update, starts, axis, mode, rows)
     present: torch.Tensor = torch.ops.kvscatter.tensor_scatter(past_cache, update, starts, axis, mode, rows)
     return present
 
@@ -72,8 +76,13 @@ def tensor_scatter_(
     written. Where gradients are recorded for ``cache`` or ``update``, they are those of `tensor_scatter`, and so is
     the cost.
     """
+    axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
     starts = _positions(write_indices, "write_indices", cache)
     rows = _positions(lengths, "lengths", cache)
+    _derivatives.check_not_captured(cache)
+    if _derivatives.is_traced_forward_mode():
+        cache.copy_(_derivatives.composed(cache, update, starts, axis, mode, rows))
+        return
     torch.ops.kvscatter.tensor_scatter_(cache, update, starts, axis, mode, rows)
 
 

@@ -3,8 +3,8 @@
 Both are opaque to ``torch.compile`` and ``torch.export`` and have fake kernels, so they trace with static and with
 symbolic shapes. What a write means is not decided here: the kernels hand memory to the compiled module.
 
-Both have gradients. ``torch.vmap`` calls the functional one once per item and refuses the one in place: a cache has a
-batch of its own, with positions of its own.
+``kvscatter::slots`` is the part of a write that has no derivative: it checks the call and returns which slot each row
+goes to. `_derivatives` composes the rest of PyTorch's own operators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from torch.autograd.forward_ad import (
+    _set_fwd_grad_enabled,
+)  # kernels are below it, where tangents cannot be asked for
 
 import kvscatter
 from kvscatter import Prepared, errors
@@ -37,9 +40,10 @@ def tensor_scatter(
     present = torch.empty(
         past.shape, dtype=past.dtype
     )  # what lies on a device is refused below, before it is used
-    kvscatter.tensor_scatter(
-        past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
-    )
+    with _set_fwd_grad_enabled(False):
+        kvscatter.tensor_scatter(
+            past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
+        )
     return present
 
 
@@ -58,9 +62,34 @@ def tensor_scatter_(
     ``mode``.
     """
     memory, rows = _memory(cache, "cache"), _memory(update, "update")
-    kvscatter.tensor_scatter_(
-        memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
-    )
+    with _set_fwd_grad_enabled(False):
+        kvscatter.tensor_scatter_(
+            memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
+        )
+
+
+@torch.library.custom_op("kvscatter::slots", mutates_args=())
+def slots(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The slot of each row of the update, ``[batch, rows]``, after the checks of `tensor_scatter`.
+
+    The slots of one sample differ from each other, those of rows that ``lengths`` leaves out included.
+    """
+    past, new = _memory(past_cache, "past_cache"), _memory(update, "update")
+    if 0 in past.stride():
+        past = past.contiguous()
+    with _set_fwd_grad_enabled(False):
+        kvscatter.plan(past, new, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths)
+    rows, capacity = update.shape[axis], past_cache.shape[axis]
+    first = torch.zeros(1, dtype=torch.int64) if write_indices is None else write_indices.to(torch.int64)
+    # In linear mode only rows that `lengths` leaves out lie past the end. A cache without slots has no rows.
+    return (first[:, None] + torch.arange(rows)).expand(past_cache.shape[0], rows) % max(capacity, 1)
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
@@ -97,6 +126,20 @@ def _(
     lengths: torch.Tensor | None = None,
 ) -> None:
     _check_shapes(cache, update, write_indices, axis, cache_mode, lengths)
+
+
+@slots.register_fake
+def _(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
+    shape = past_cache.shape[0], update.shape[axis]
+    return torch.empty(shape, dtype=torch.int64, device=past_cache.device)
 
 
 def sequence_dimension(axis: int, rank: int) -> int:
@@ -163,70 +206,11 @@ def _is_symbol(size: int | torch.SymInt) -> bool:
     return isinstance(size, torch.SymInt)
 
 
-# ── gradients ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    past_cache, update, write_indices, axis, ctx.mode, lengths = inputs
-    ctx.axis = axis % past_cache.dim()
-    ctx.update_shape = update.shape
-    ctx.save_for_backward(
-        write_indices, lengths
-    )  # which notices if somebody changes them before the backward pass
-
-
-def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """What was kept flows to the past, what was written to the update."""
-    write_indices, lengths = ctx.saved_tensors
-    past = update = None
-    if ctx.needs_input_grad[0]:
-        nothing = torch.zeros(ctx.update_shape, dtype=grad.dtype, device=grad.device)
-        past = tensor_scatter(grad, nothing, write_indices, ctx.axis, ctx.mode, lengths)
-    if ctx.needs_input_grad[1]:
-        update = _gather(grad, ctx.update_shape, write_indices, ctx.axis, lengths)
-    return past, update, None, None, None, None
-
-
-def _gather(
-    grad: torch.Tensor,
-    shape: torch.Size,
-    write_indices: torch.Tensor | None,
-    axis: int,
-    lengths: torch.Tensor | None,
-) -> torch.Tensor:
-    """The rows of ``grad`` that an update of ``shape`` was written to; zero where it was not written."""
-    batch, rows, capacity = shape[0], shape[axis], grad.shape[axis]
-    offsets = torch.arange(rows, device=grad.device).expand(batch, rows)
-    starts = 0 if write_indices is None else write_indices[:, None]
-    # In linear mode only rows that `lengths` leaves out lie past the end, and they are masked below.
-    slots = (starts + offsets) % max(capacity, 1)
-    per_row = [batch] + [1] * (len(shape) - 1)
-    per_row[axis] = rows
-    gathered = grad.gather(axis, slots.view(per_row).expand(shape))
-    if lengths is None:
-        return gathered
-    return gathered.masked_fill((offsets >= lengths[:, None]).view(per_row), 0)
-
-
-tensor_scatter.register_autograd(_gradients, setup_context=_remember)
-
-
-def _write(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
-    """A recorded write is the functional operator and a copy, so that the cache's history goes on with it.
-
-    That costs what copying the cache costs, twice, and is what compiled graphs differentiate correctly. An exported
-    program keeps the write in place: it comes back here when it runs.
-    """
-    recorded = torch.is_grad_enabled() and (cache.requires_grad or update.requires_grad)
-    if recorded and not torch.compiler.is_exporting():
-        cache.copy_(tensor_scatter(cache, update, *rest))
-        return
-    below = keyset & torch._C._after_autograd_keyset
-    torch.ops.kvscatter.tensor_scatter_.default.redispatch(below, cache, update, *rest)
+# ── views that hold other values than their memory ──────────────────────────────────────────────────────────────
 
 
 def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
-    """Views that hold other values than their memory: an update is resolved, a cache would have to be rewritten."""
+    """An update is resolved; a cache would have to be rewritten."""
     if cache.is_conj() or cache.is_neg():
         message = (
             "cache is a conjugated or negated view of its memory: resolve_conj() or resolve_neg() it first"
@@ -238,7 +222,5 @@ def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
 _LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
 """Kept, since what a library registers ends when it does."""
 
-for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
-    _LIBRARY.impl("tensor_scatter_", _write, _key, with_keyset=True)  # type: ignore[no-untyped-call]
 for _key in ("Conjugate", "Negative"):
     _LIBRARY.impl("tensor_scatter_", _resolve, _key)  # type: ignore[no-untyped-call]

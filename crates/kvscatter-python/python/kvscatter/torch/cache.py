@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from kvscatter import errors
+from kvscatter import _integers, errors
+from kvscatter.torch import tensor_scatter_
 
 try:
     from transformers.cache_utils import Cache, StaticLayer, get_layer_types_and_kwargs
@@ -43,8 +44,8 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
         start = self.cumulative_length.repeat(key_states.shape[0])  # a copy: gradients need it as it is now
-        torch.ops.kvscatter.tensor_scatter_(self.keys, key_states, start)
-        torch.ops.kvscatter.tensor_scatter_(self.values, value_states, start)
+        tensor_scatter_(self.keys, key_states, start)
+        tensor_scatter_(self.values, value_states, start)
         self.cumulative_length.add_(key_states.shape[-2])
         return self.keys, self.values
 
@@ -53,11 +54,7 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
 
         The number is 0 or negative, as in `DynamicLayer.crop`; a positive one raises `errors.OptionError`.
         """
-        if tokens_to_remove > 0:
-            message = (
-                f"tokens_to_remove = {tokens_to_remove}: must be 0, or minus the number of tokens to forget"
-            )
-            raise errors.OptionError(message, "tokens_to_remove", "tokens_to_remove")
+        tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), 0)
         self.cumulative_length.add_(tokens_to_remove).clamp_(
             min=0
         )  # in place: compiled graphs know its address
@@ -76,7 +73,5 @@ class KvCache(Cache):
         if other:
             message = f"layers of type {', '.join(other)}: KvCache has layers of full attention only"
             raise errors.OptionError(message, "layer_type", "config")
-        if not isinstance(max_cache_len, int) or max_cache_len < 1:
-            message = f"max_cache_len = {max_cache_len!r}: must be a positive integer"
-            raise errors.OptionError(message, "max_cache_len", "max_cache_len")
+        max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
         super().__init__(layers=[KvLayer(max_cache_len) for _ in kinds])

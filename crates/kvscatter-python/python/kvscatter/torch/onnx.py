@@ -16,7 +16,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
-from kvscatter import errors
+from kvscatter import _integers, errors
 from kvscatter.torch._onnx_writes import rebuilt, with_writes_as_outputs
 
 __all__ = ["OPSET", "export", "functionalize", "translations"]
@@ -51,6 +51,7 @@ def export(
 
     Raises `errors.OptionError` for an opset below 24 and for a write with ``lengths``, for which ONNX has no word.
     """
+    opset_version = _integers.within("opset_version", opset_version, 1, 2**31 - 1)
     if opset_version < OPSET:
         message = f"opset_version {opset_version}: TensorScatter begins with opset {OPSET}"
         raise errors.OptionError(message, "opset", "opset_version", value=opset_version, min=OPSET)

@@ -1,0 +1,18 @@
+"""Integer arguments of the modules that are written in Python."""
+
+from __future__ import annotations
+
+from kvscatter import _native
+
+__all__ = ["within"]
+
+
+def within(argument: str, value: object, least: int, most: int) -> int:
+    """``value`` as an integer from ``least`` to ``most``.
+
+    Raises what the compiled module raises: ``ElementTypeError`` for another type, booleans included, and
+    ``OptionError`` with the limits for another integer.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value  # compilers trace this line
+    return _native.integer_within(argument, value, least, most)

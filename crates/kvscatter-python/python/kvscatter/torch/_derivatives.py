@@ -1,0 +1,236 @@
+"""Derivatives and batching of the write: reverse and forward mode, of any order, ``torch.func`` and ``torch.vmap``.
+
+A write is linear, and PyTorch's ``scatter`` has every derivative of it. A call that is recorded becomes a ``scatter``
+to the slots that ``kvscatter::slots`` returns, so no derivative is written down here. That costs a
+copy of the cache, as the functional operator does. All other calls go to the operators' kernels.
+
+``torch.library.register_autograd`` is not enough: it has no forward mode, whose tangents it drops without an error, and
+it fails under the transforms of ``torch.func``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from kvscatter import errors
+from kvscatter.torch import _ops
+
+__all__: list[str] = []
+
+
+def _functional(
+    keyset: torch._C.DispatchKeySet, past_cache: torch.Tensor, update: torch.Tensor, *rest: Any
+) -> torch.Tensor:
+    """``tensor_scatter`` where derivatives may be recorded."""
+    if not _is_recorded(past_cache, update):
+        below = keyset & torch._C._after_autograd_keyset
+        present: torch.Tensor = torch.ops.kvscatter.tensor_scatter.default.redispatch(
+            below, past_cache, update, *rest
+        )
+        return present
+    if _is_distributed(past_cache):
+        return _Distributed.apply(past_cache, update, *rest)  # type: ignore[no-any-return, no-untyped-call]
+    return composed(past_cache, update, *rest)
+
+
+def _in_place(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
+    """``tensor_scatter_`` where derivatives may be recorded: the functional write, and a copy that PyTorch records."""
+    if _is_recorded(cache, update):
+        cache.copy_(torch.ops.kvscatter.tensor_scatter.default(cache, update, *rest))
+        return
+    below = keyset & torch._C._after_autograd_keyset
+    torch.ops.kvscatter.tensor_scatter_.default.redispatch(below, cache, update, *rest)
+
+
+def check_not_captured(cache: torch.Tensor) -> None:
+    """Refuses a write in place to a cache that a function uses and does not take, while ``torch.func`` transforms it.
+
+    The derivative would be lost. PyTorch refuses this for operators in place that return their argument, and does not
+    recognize those that return nothing, so it is asked with one of its own, on no elements.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None and cache.dim() > 0:
+        cache.detach().narrow(0, 0, 0).zero_()
+
+
+def _is_recorded(*tensors: torch.Tensor) -> bool:
+    """Whether a derivative of the write is asked for.
+
+    An exported program keeps its writes as they are, since it is differentiated when it runs. The transforms of
+    ``torch.func`` are part of the program, and are recorded there too.
+    """
+    if _may_have_tangents() and any(_unpacked(tensor).tangent is not None for tensor in tensors):
+        return True
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        return False
+    return not torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def composed(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The write as operators that PyTorch differentiates."""
+    slots = torch.ops.kvscatter.slots.default(
+        _value(past_cache), _value(update), write_indices, axis, mode, lengths
+    )
+    axis %= past_cache.dim()
+    batch, rows = slots.shape
+    per_row = [1] * past_cache.dim()
+    per_row[0], per_row[axis] = batch, rows
+    index = slots.view(per_row).expand(update.shape)
+    if lengths is not None:  # a row that is left out is replaced by what its slot holds
+        left_out = torch.arange(rows, device=slots.device) >= lengths[:, None]
+        # Indexed, because `gather` would keep the cache for the backward pass, and a write in place changes it.
+        samples = torch.arange(batch, device=slots.device)[:, None]
+        held = past_cache.movedim(axis, 1)[samples, slots].movedim(1, axis)
+        update = torch.where(left_out.view(per_row), held, update)
+    return past_cache.scatter(axis, index, update)
+
+
+def _value(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without history and without a tangent."""
+    return (_unpacked(tensor).primal if _may_have_tangents() else tensor).detach()
+
+
+def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
+    return forward_ad.unpack_dual(tensor, level=0)  # PyTorch has no other
+
+
+def _may_have_tangents() -> bool:
+    """Looked at first: unpacking a tensor takes long, and is an operation of the graph where one is traced."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_traced_forward_mode() -> bool:
+    """Whether a function is being compiled that differentiates in forward mode itself.
+
+    When it runs, it opens PyTorch's level where the operators cannot see it. So they must not be part of it.
+    """
+    return torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def _is_distributed(tensor: torch.Tensor) -> bool:
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+class _Distributed(torch.autograd.Function):
+    """A write of distributed tensors, which has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> torch.Tensor:
+        present: torch.Tensor = torch.ops.kvscatter.tensor_scatter.default(*arguments)
+        return present
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        message = (
+            "past_cache is a distributed tensor: the write has no gradient there; differentiate local tensors"
+        )
+        raise errors.OptionError(message, "distributed_gradient", "past_cache")
+
+
+# ── torch.vmap ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_ops.tensor_scatter.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, int]:
+    tensors = _folded(info, in_dims, past_cache, update, write_indices, lengths)
+    present = torch.ops.kvscatter.tensor_scatter.default(*tensors[:3], axis, mode, tensors[3])
+    return _unfolded(info, present), 0
+
+
+@_ops.slots.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, int]:
+    tensors = _folded(info, in_dims, past_cache, update, write_indices, lengths)
+    slots = torch.ops.kvscatter.slots.default(*tensors[:3], axis, mode, tensors[3])
+    return _unfolded(info, slots), 0
+
+
+@_ops.tensor_scatter_.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    cache_mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> tuple[None, None]:
+    if in_dims[0] is None:
+        message = "cache is shared by the items of vmap: each item must have its own, as in vmap(.., in_dims=(0, ..))"
+        raise errors.OptionError(message, "shared_cache", "cache")
+    items = cache.movedim(in_dims[0], 0)
+    tensors = _folded(info, in_dims, cache, update, write_indices, lengths)
+    try:
+        samples = items.view(-1, *items.shape[2:])
+    except RuntimeError:  # the dimensions cannot be one without a copy
+        present = torch.ops.kvscatter.tensor_scatter.default(*tensors[:3], axis, cache_mode, tensors[3])
+        items.copy_(_unfolded(info, present))
+    else:
+        torch.ops.kvscatter.tensor_scatter_.default(samples, *tensors[1:3], axis, cache_mode, tensors[3])
+    return None, None
+
+
+def _folded(
+    info: Any, in_dims: tuple[int | None, ...], *tensors: torch.Tensor | None
+) -> list[torch.Tensor | None]:
+    """The items of vmap as more samples of the batch: they are as independent of each other as samples are.
+
+    The tensors are the cache, the update, the indices and the lengths.
+    """
+    places = (0, 1, 2, 5)  # among the operator's arguments, of which the last may be left away
+    return [
+        None if tensor is None else _as_samples(tensor, dict(enumerate(in_dims)).get(place), info.batch_size)
+        for place, tensor in zip(places, tensors, strict=True)
+    ]
+
+
+def _as_samples(tensor: torch.Tensor, dim: int | None, items: int) -> torch.Tensor:
+    if dim is None:
+        tensor = tensor.expand(items, *tensor.shape)
+    elif dim != 0:
+        tensor = tensor.movedim(dim, 0)
+    # An item without dimensions is refused by the operator, for its rank.
+    return tensor.flatten(0, 1) if tensor.dim() > 1 else tensor[:, None]
+
+
+def _unfolded(info: Any, samples: torch.Tensor) -> torch.Tensor:
+    return samples.unflatten(0, (info.batch_size, samples.shape[0] // info.batch_size))
+
+
+_LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
+"""Kept, since what a library registers ends when it does."""
+
+for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
+    _LIBRARY.impl("tensor_scatter", _functional, _key, with_keyset=True)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl("tensor_scatter_", _in_place, _key, with_keyset=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,180 @@
+"""Every integer argument refuses negative, huge and other values with an error of this package that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvscatter
+from integers import check, declared
+from kvscatter import KvSession, cuda, errors, positions, reference, testing
+from support import refused
+
+MODEL = Path(__file__).parents[3] / "testdata/mobius-llama-static/model.onnx"
+CACHE, UPDATE = np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float32)
+PAST, NEW = np.zeros((2, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
+PLAN = kvscatter.plan(CACHE, UPDATE)
+
+OPTIONAL = {"batch", "capacity", "threads"}
+"""Arguments that may be None, in functions of sessions."""
+
+WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
+    **{
+        f"_native.{function.__name__}.axis": lambda value, call=partial(function, CACHE, UPDATE): call(
+            axis=value
+        )
+        for function in (
+            kvscatter.tensor_scatter,
+            kvscatter.tensor_scatter_,
+            kvscatter.prepare,
+            kvscatter.plan,
+        )
+    },
+    "reference.tensor_scatter.axis": lambda value: reference.tensor_scatter(CACHE, UPDATE, axis=value),
+    "_native.in_place_many.axis": lambda value: kvscatter.in_place_many([(CACHE, UPDATE)], axis=value),
+    "_native.kv_cache_operation_.layerId": lambda value: kvscatter.kv_cache_operation_(
+        NEW, value, PAST, [1], [1]
+    ),
+    "reference.kv_cache_operation.layerId": lambda value: reference.kv_cache_operation(
+        NEW, value, PAST, [1], [1]
+    ),
+    "_native.Plan.text.width": lambda value: PLAN.text(width=value),
+    "_native.Plan.text.samples": lambda value: PLAN.text(samples=value),
+    "_native.Plan.svg.samples": lambda value: PLAN.svg(samples=value),
+    "_native.cuda_prepare.axis": lambda value: cuda.prepare([], axis=value),
+    "_native.cuda_prepare_present.axis": lambda value: cuda.prepare_present([], axis=value),
+    "_native.cuda_prepare_slots.axis": lambda value: cuda.prepare_slots([], CACHE, axis=value),
+    **{
+        f"positions.{function.__name__}.{argument}": lambda value, call=function, argument=argument: call(
+            **{argument: value}, rows=1
+        )
+        for function, argument in (
+            (positions.length_after, "start"),
+            (positions.start_from_length_after, "length"),
+            (positions.token_offset, "start"),
+            (positions.start_from_token_offset, "token_offset"),
+            (positions.last_index, "start"),
+            (positions.start_from_last_index, "last"),
+        )
+    },
+    **{
+        f"positions.{function.__name__}.rows": lambda value, call=function: call(1, rows=value)
+        for function in (
+            positions.length_after,
+            positions.start_from_length_after,
+            positions.token_offset,
+            positions.start_from_token_offset,
+            positions.last_index,
+            positions.start_from_last_index,
+        )
+    },
+    "positions.nonpad_kv_seqlen.start": lambda value: positions.nonpad_kv_seqlen(value, 1, 8),
+    "positions.nonpad_kv_seqlen.rows": lambda value: positions.nonpad_kv_seqlen(1, value, 8),
+    "positions.nonpad_kv_seqlen.capacity": lambda value: positions.nonpad_kv_seqlen(1, 1, value),
+    "positions.start_from_nonpad_kv_seqlen.length": lambda value: positions.start_from_nonpad_kv_seqlen(
+        value, 1, 8
+    ),
+    "positions.start_from_nonpad_kv_seqlen.rows": lambda value: positions.start_from_nonpad_kv_seqlen(
+        1, value, 8
+    ),
+    "positions.start_from_nonpad_kv_seqlen.capacity": lambda value: positions.start_from_nonpad_kv_seqlen(
+        1, 1, value
+    ),
+    "_case.cases.seed": lambda value: next(testing.cases(value, 1)),
+    "_case.cases.n": lambda value: next(testing.cases(1, value)),
+    "_check.check.seed": lambda value: testing.check(lambda *_: None, seed=value, n=1),
+    "_check.check.n": lambda value: testing.check(lambda *_: None, n=value),
+}
+
+SESSION: dict[str, Callable[[Any], object]] = {
+    **{
+        f"_native.KvSession.{name}": lambda value, name=name: KvSession(MODEL, **{name: value})
+        for name in ("batch", "capacity", "threads", "memory")
+    },
+    **{
+        f"_native.generate.{name}": lambda value, name=name: kvscatter.generate(
+            MODEL, [[1]], 1, **{name: value}
+        )
+        for name in ("capacity", "threads", "memory", "chunk")
+    },
+    "_native.generate.tokens": lambda value: kvscatter.generate(MODEL, [[1]], value),
+}
+
+ELSEWHERE = {
+    "_native.CudaStatus.check.words": "needs a write on a device: tests/cuda/test_refused.py",
+    "_native.KvSession.truncate.length": "needs a sample: below",
+    "_native.KvSession.prefill.chunk": "needs a sample: below",
+    "_native.Scores.after.token": "needs scores: below",
+}
+FOR_THE_PACKAGE = tuple(
+    f"_native.{name}" for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within")
+)
+
+
+def test_every_integer_argument_is_in_a_table() -> None:
+    modules = ("_native.pyi", "positions.py", "reference.py", "testing/_case.py", "testing/_check.py")
+    public = {name for name in declared(*modules) if not name.startswith(FOR_THE_PACKAGE)}
+    public.remove("_native.generate.progress")  # a function of integers
+    assert public == WITHOUT_A_SESSION.keys() | SESSION.keys() | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_SESSION)
+def test_an_integer_argument(name: str) -> None:
+    check(name, WITHOUT_A_SESSION[name])
+
+
+@pytest.mark.parametrize("name", SESSION)
+def test_an_integer_argument_of_a_session(name: str) -> None:
+    check(name, SESSION[name], optional=name.rpartition(".")[2] in OPTIONAL)
+    error = refused("integer_range", name.rpartition(".")[2], lambda: SESSION[name](-1))
+    assert isinstance(error, errors.OptionError) and error.value == -1
+    assert str(error).endswith(f"= -1: must be from {error.min} to {error.max}")
+
+
+def test_integer_arguments_about_a_sample() -> None:
+    with KvSession(MODEL, threads=1) as session:
+        sample = session.add()
+        scores = session.step({sample: [1, 2]})
+        about: dict[str, Callable[[Any], object]] = {
+            "_native.KvSession.truncate.length": lambda value: session.truncate(sample, value),
+            "_native.KvSession.prefill.chunk": lambda value: session.prefill({sample: [1]}, chunk=value),
+            "_native.Scores.after.token": lambda value: scores.after(sample, value),
+        }
+        for name, call in about.items():
+            check(name, call)
+            refused("integer_range", name.rpartition(".")[2], lambda call=call: call(-1))
+        assert session.length(sample) == 2
+        with pytest.raises(IndexError):
+            scores.after(sample, -1)
+
+
+def test_numbers_of_numpy_are_integers() -> None:
+    with KvSession(MODEL, batch=np.int8(2), threads=np.uint64(1), memory=np.int32(1 << 20)) as session:
+        sample = session.add()
+        session.prefill({sample: [1, 2, 3]}, chunk=np.int64(2))
+        session.truncate(sample, np.uint8(1))
+        assert (session.batch, session.length(sample)) == (2, 1)
+
+
+def test_threads_are_as_many_as_a_machine_can_start() -> None:
+    for threads in (0, 1025, 2**32 + 1):
+        error = refused("integer_range", "threads", lambda threads=threads: KvSession(MODEL, threads=threads))
+        assert (error.min, error.max) == (1, 1024)
+
+
+@pytest.mark.parametrize(
+    "size", [-1, 2**63, 10**30, 1.5, "1", True, None, pytest.param(10**5000, id="thousands of digits")]
+)
+def test_a_shape_is_of_integers(size: Any) -> None:
+    for argument, shapes in (
+        ("past_cache", ((1, size, 2), (1, 1, 2))),
+        ("update", ((1, 4, 2), [1, size, 2])),
+    ):
+        for function in (kvscatter.prepare, kvscatter.plan):
+            error = refused("dimension", argument, partial(function, *shapes, dtype="float32"))  # type: ignore[arg-type]
+            assert error.dimension == 1 and f"{argument}[1] = " in str(error)
