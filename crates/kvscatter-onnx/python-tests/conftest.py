@@ -17,6 +17,7 @@ DECODERS = [
     "mobius-llama-dynamic",
     "decoders/optimum-1.18-gpt2",
     "decoders/optimum-0.1-qwen3-float16",
+    "decoders/optimum-0.1-qwen3-moe",
     "decoders/optimum-1.18-opt",
     "decoders/torch-2.15-llama",
     "decoders/mobius-0.1-gpt2",

@@ -21,7 +21,9 @@ impl<'b> Comparison<'_, '_, 'b> {
     /// Compares all values that both graphs have and the converted one still uses.
     ///
     /// A value whose elements are known must have the same ones wherever it leads into arithmetic; of all others the
-    /// shapes must agree, unless they hold one entry for each slot: there are more slots now.
+    /// shapes must agree, unless they hold one entry for each slot: there are more slots now. A value whose shape is
+    /// open, as that of what an expert is given is, must be open in both: it is made by the same nodes of values that
+    /// are compared, so it is the same.
     ///
     /// # Errors
     /// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
@@ -32,14 +34,24 @@ impl<'b> Comparison<'_, '_, 'b> {
             let mut has_slots = false;
             for name in outputs {
                 has_slots |= self.sites.has_slots(name);
-                let is_new = self.is_new(name);
-                let after = self.converted.value(name)?;
-                is_arithmetic |= known(after).is_none();
-                if known(after).is_some() || is_new {
+                if self.is_new(name) {
+                    // A cache, a score or a mask: its shape must be known.
+                    is_arithmetic |= known(self.converted.value(name)?).is_none();
                     continue;
                 }
-                let before = self.exported.value(name)?;
-                if !reaches(&before.shape, &after.shape) {
+                let after = self.converted.known(name)?;
+                let is_known = after.is_some_and(|after| known(after).is_some());
+                is_arithmetic |= !is_known;
+                if is_known {
+                    continue;
+                }
+                let reached = match (self.exported.known(name)?, after) {
+                    (Some(before), Some(after)) => reaches(&before.shape, &after.shape),
+                    // Open in both: what is compared is what leads into it.
+                    (None, None) => true,
+                    _ => false,
+                };
+                if !reached {
                     return Err(node.error(dependence(name)));
                 }
             }
@@ -51,8 +63,12 @@ impl<'b> Comparison<'_, '_, 'b> {
             if self.is_new(name) {
                 continue;
             }
-            let (before, after) = (self.exported.value(name)?, self.converted.value(name)?);
-            if before.shape != after.shape || !agree(before, after) {
+            let same = match (self.exported.known(name)?, self.converted.known(name)?) {
+                (Some(before), Some(after)) => before.shape == after.shape && agree(before, after),
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
                 return Err(dependence(name).into());
             }
         }
@@ -66,9 +82,12 @@ impl<'b> Comparison<'_, '_, 'b> {
             if name.is_empty() || is_shape || !self.names.contains(name.as_str()) {
                 continue;
             }
-            let after = self.converted.value(name)?;
-            let before = self.exported.value(name)?;
-            if !agree(before, after) {
+            let agree = match (self.exported.known(name)?, self.converted.known(name)?) {
+                (Some(before), Some(after)) => agree(before, after),
+                (None, None) => true,
+                _ => false,
+            };
+            if !agree {
                 return Err(node.error(dependence(name)));
             }
         }

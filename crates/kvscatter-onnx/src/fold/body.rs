@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use super::Value;
+use super::{FoldError, Value};
 use crate::graph::{self, DEFAULT_DOMAIN};
 use crate::proto::{FunctionProto, NodeProto, TensorProto};
-use crate::{Error, Graph, Node};
+use crate::{Error, Graph, Node, NodeLabel};
 
 /// Nodes in order, and the values between them.
 #[derive(Debug)]
@@ -29,9 +30,57 @@ pub(super) struct Wires {
 pub(super) struct Slot<'m> {
     pub(super) name: &'m str,
     pub(super) source: Source<'m>,
-    pub(super) value: Option<Value>,
-    /// How much of what can be known of it `value` holds.
+    pub(super) known: Option<Known>,
+    /// How much of what can be known of it `known` holds.
     pub(super) level: Level,
+}
+
+/// What is known of a value.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    Value(Value),
+    /// Not even the shape: it depends on values that are not known.
+    Open(Open),
+}
+
+/// Why a value's shape is open: the first node on the way to it whose output has a shape that depends on its inputs'
+/// values, and which values it lacks.
+#[derive(Clone, Debug)]
+pub(super) struct Open(Rc<(Vec<NodeLabel>, FoldError)>);
+
+impl Open {
+    /// The reason in an error, if it is this one.
+    pub(super) fn of(error: &Error) -> Option<Self> {
+        let mut nodes = Vec::new();
+        let mut error = error;
+        while let Error::InNode { node, cause } = error {
+            nodes.push(node.as_ref().clone());
+            error = cause;
+        }
+        match error {
+            Error::Fold(cause @ FoldError::ValuesUnknown { .. }) => {
+                Some(Self(Rc::new((nodes, cause.clone()))))
+            }
+            _ => None,
+        }
+    }
+
+    /// The error again, which names the node.
+    pub(super) fn error(&self) -> Error {
+        let (nodes, cause) = self.0.as_ref();
+        let within =
+            |cause, node: &NodeLabel| Error::InNode { node: Box::new(node.clone()), cause: Box::new(cause) };
+        nodes.iter().rev().fold(Error::from(cause.clone()), within)
+    }
+}
+
+impl Known {
+    pub(super) fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Open(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +122,12 @@ pub(super) struct Functions<'m> {
 }
 
 type FunctionName<'m> = (&'m str, &'m str, &'m str);
+
+impl Slot<'_> {
+    pub(super) fn value(&self) -> Option<&Value> {
+        self.known.as_ref().and_then(Known::value)
+    }
+}
 
 impl<'m> Functions<'m> {
     pub(super) fn new(all: &'m [FunctionProto]) -> Self {
@@ -147,7 +202,7 @@ impl<'g, 'm> Body<'g, 'm> {
             let value = inputs.get(index).copied().flatten();
             let id = body.add(name, if value.is_some() { Source::Set } else { Source::Absent });
             if let (Some(slot), Some(value)) = (body.slots.get_mut(id), value) {
-                (slot.value, slot.level) = (Some(value.clone()), Level::Values);
+                (slot.known, slot.level) = (Some(Known::Value(value.clone())), Level::Values);
             }
         }
         for (index, proto) in function.node.iter().enumerate() {
@@ -175,8 +230,8 @@ impl<'g, 'm> Body<'g, 'm> {
         self.slots.get(id)
     }
 
-    pub(super) fn value(&self, id: usize) -> Option<&Value> {
-        self.slots.get(id)?.value.as_ref()
+    pub(super) fn known(&self, id: usize) -> Option<&Known> {
+        self.slots.get(id)?.known.as_ref()
     }
 
     pub(super) fn level(&self, id: usize) -> Level {
@@ -193,9 +248,9 @@ impl<'g, 'm> Body<'g, 'm> {
         ids.filter_map(|&id| Some((id, self.slots.get(id)?)))
     }
 
-    pub(super) fn store(&mut self, id: usize, value: Value, level: Level) {
+    pub(super) fn store(&mut self, id: usize, known: Known, level: Level) {
         if let Some(slot) = self.slots.get_mut(id) {
-            (slot.value, slot.level) = (Some(value), level);
+            (slot.known, slot.level) = (Some(known), level);
         }
     }
 
@@ -205,16 +260,16 @@ impl<'g, 'm> Body<'g, 'm> {
             if at == id {
                 slot.source = Source::Set;
             } else if !matches!(slot.source, Source::Set) {
-                (slot.value, slot.level) = (None, Level::Nothing);
+                (slot.known, slot.level) = (None, Level::Nothing);
             }
         }
-        self.store(id, value, Level::Values);
+        self.store(id, Known::Value(value), Level::Values);
     }
 
     /// What each value is made of, so far as its inputs tell. A shape is known whatever it is the shape of.
     pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
         let source = |slot: &Slot<'m>| match slot.source {
-            Source::Set if slot.value.as_ref().is_some_and(|value| value.data.is_some()) => Origin::Given,
+            Source::Set if slot.value().is_some_and(|value| value.data.is_some()) => Origin::Given,
             Source::Initializer(_) | Source::Absent => Origin::Constant,
             Source::Set | Source::Input | Source::Node(_) => Origin::Unknown,
         };
@@ -250,7 +305,7 @@ impl<'g, 'm> Body<'g, 'm> {
     /// A place for a value. A second one of the same name is the first one.
     fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
         *self.names.entry(name).or_insert_with(|| {
-            self.slots.push(Slot { name, source, value: None, level: Level::Nothing });
+            self.slots.push(Slot { name, source, known: None, level: Level::Nothing });
             self.slots.len().saturating_sub(1)
         })
     }

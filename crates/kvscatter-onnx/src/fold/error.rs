@@ -14,7 +14,9 @@ pub enum FoldError {
     #[error("what this operator computes with {what} is not known here")]
     NoForm { what: &'static str },
     /// A shape depends on values that are not known.
-    #[error("input {input}'s values are needed, and only its shape is known")]
+    #[error(
+        "its output has a shape that depends on the values of input {input}, of which only the shape is known"
+    )]
     ValuesUnknown { input: usize },
     /// An input of a type that the operator does not take.
     #[error("input {input} is {element}, {want} is needed")]

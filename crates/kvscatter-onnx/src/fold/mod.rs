@@ -7,8 +7,10 @@
 //! no weight is read because a shape behind it is asked for, nor is what is made of weights alone computed for its
 //! own sake.
 //!
-//! Nothing is guessed: an operator without a rule here, or a shape that depends on unknown values, is an error that
-//! names the node. Transcendental functions come from 64-bit arithmetic, so they may differ from a runtime's in the
+//! Nothing is guessed: an operator without a rule here is an error that names the node. Where a shape depends on unknown
+//! values, as `NonZero`'s does, the value is *open*: nothing is known of it, nor of what is made of it, until something
+//! of a shape that does not depend on it takes it in, as `ScatterND` does. An open value is an error, which names the
+//! node that opened it, only if its shape or its elements are asked for. Transcendental functions come from 64-bit arithmetic, so they may differ from a runtime's in the
 //! last place; everything else is exact, as [`number`] says.
 
 mod body;
@@ -32,7 +34,7 @@ pub use error::FoldError;
 
 pub(crate) use value::{Value, Values};
 
-use body::{Body, Functions, Level, Origin, Source, Wires};
+use body::{Body, Functions, Known, Level, Open, Origin, Source, Wires};
 use call::{Attributes, Call};
 
 /// The most elements of which values are computed or read: larger ones have only their shape. The causal masks that
@@ -104,14 +106,24 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// of constants alone they are told only if something else has needed them.
     ///
     /// # Errors
+    /// As [`known`](Self::known), and [`FoldError::ValuesUnknown`] if the value is open.
+    pub(crate) fn value(&mut self, name: &str) -> Result<&Value, Error> {
+        let id = self.body.id(name)?;
+        let level = self.most(id)?;
+        self.demand(id, level)
+    }
+
+    /// As [`value`](Self::value); `None` if the value is open: not even its shape is known, since that depends on
+    /// values that are not.
+    ///
+    /// # Errors
     /// [`Error::ValueMissing`] if the graph has no value of this name; [`Error::InputMissing`] if it depends on an
     /// input that is not set; within [`Error::InNode`], which names the node, [`FoldError`] and the errors about
     /// attributes, inputs and tensors.
-    pub(crate) fn value(&mut self, name: &str) -> Result<&Value, Error> {
+    pub(crate) fn known(&mut self, name: &str) -> Result<Option<&Value>, Error> {
         let id = self.body.id(name)?;
-        let is_weight =
-            self.origin(id) == Origin::Constant && self.demand(name, Level::Shape)?.len() > MAX_CONSTANTS;
-        self.demand(name, if is_weight { Level::Shape } else { Level::Values })
+        let level = self.most(id)?;
+        self.known_at(id, level).map(Known::value)
     }
 
     /// A value's shape, without the work of computing its values.
@@ -119,18 +131,34 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// # Errors
     /// As [`value`](Self::value).
     pub(crate) fn shape(&mut self, name: &str) -> Result<&[usize], Error> {
-        self.demand(name, Level::Shape).map(|value| value.shape.as_slice())
+        let id = self.body.id(name)?;
+        self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
 
-    fn demand(&mut self, name: &str, level: Level) -> Result<&Value, Error> {
-        let id = self.body.id(name)?;
+    /// What is computed of a value that is asked for: of large constants the shape only.
+    fn most(&mut self, id: usize) -> Result<Level, Error> {
+        let is_weight = self.origin(id) == Origin::Constant
+            && self.known_at(id, Level::Shape)?.value().is_some_and(|value| value.len() > MAX_CONSTANTS);
+        Ok(if is_weight { Level::Shape } else { Level::Values })
+    }
+
+    fn demand(&mut self, id: usize, level: Level) -> Result<&Value, Error> {
+        match self.known_at(id, level)? {
+            Known::Value(value) => Ok(value),
+            Known::Open(open) => Err(open.error()),
+        }
+    }
+
+    fn known_at(&mut self, id: usize, level: Level) -> Result<&Known, Error> {
         self.evaluate(id, level)?;
-        self.body.value(id).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
+        let name = self.body.slot(id).map_or("", |slot| slot.name);
+        self.body.known(id).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
     }
 
     /// Brings a value to a level, and whatever it needs before. The stack holds each value that waits for another;
     /// inputs come from earlier nodes, so nothing waits for itself.
     fn evaluate(&mut self, id: usize, level: Level) -> Result<(), Error> {
+        self.origin(id);
         let mut stack = vec![(id, level)];
         while let Some(&(id, level)) = stack.last() {
             if self.body.level(id) >= level {
@@ -155,7 +183,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                         Level::Values => Value::read(name, tensor, self.external)?,
                         _ => Value::header(name, tensor)?,
                     };
-                    self.store(id, value, level)?;
+                    self.store(id, Known::Value(value), level)?;
                 }
                 Source::Input | Source::Absent | Source::Set => {
                     return Err(Error::InputMissing { name: name.to_owned() });
@@ -166,16 +194,20 @@ impl<'g, 'm> Fold<'g, 'm> {
     }
 
     /// Pushes what a node needs and is not there: the values of all inputs, or their shapes and the values of those
-    /// that may be parameters. Initializers come last, since their values are of no use where another input has
+    /// that may be parameters, whatever their size if the operator's shapes depend on them. Initializers come last, since their values are of no use where another input has
     /// none.
     fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<(usize, Level)>) {
         let is_hopeless = self.body.read_by(node).any(|(_, slot)| {
-            slot.level == Level::Values && slot.value.as_ref().is_some_and(|value| value.data.is_none())
+            let is_unknown = |value: &Value| value.data.is_none();
+            slot.level == Level::Values && slot.known.is_some() && slot.value().is_none_or(is_unknown)
         });
+        let is_counted = self.body.node(node).is_some_and(|(node, _)| node.is("NonZero"));
         let missing = |initializers: bool| {
             self.body.read_by(node).filter_map(move |(id, slot)| {
                 let is_parameter = |value: &Value| value.rank() <= 1 && value.len() <= MAX_PARAMETERS;
-                let is_wanted = values && !is_hopeless || slot.value.as_ref().is_some_and(is_parameter);
+                let is_wanted = values && !is_hopeless
+                    || slot.value().is_some_and(is_parameter)
+                    || is_counted && self.origin_of(id) != Origin::Unknown;
                 let need = if is_wanted { Level::Values } else { Level::Shape };
                 let is_its_turn = match slot.source {
                     Source::Absent => false,
@@ -197,12 +229,19 @@ impl<'g, 'm> Fold<'g, 'm> {
     fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), Error> {
         let Some((node, wires)) = self.body.node(node) else { return Ok(()) };
         let wires = wires.clone();
-        let outputs = self.outputs(&node, &wires, values).map_err(|error| node.error(error))?;
-        for (id, value) in wires.outputs.iter().zip(outputs) {
-            if let (Some(id), Some(value)) = (*id, value)
+        let outputs = match self.outputs(&node, &wires, values) {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                let error = node.error(error);
+                let open = Open::of(&error).ok_or(error)?;
+                vec![Some(Known::Open(open)); wires.outputs.len()]
+            }
+        };
+        for (id, known) in wires.outputs.iter().zip(outputs) {
+            if let (Some(id), Some(known)) = (*id, known)
                 && self.body.level(id) < level
             {
-                self.store(id, value, level)?;
+                self.store(id, known, level)?;
             }
         }
         if self.body.level(wanted) < level {
@@ -212,10 +251,14 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(())
     }
 
-    fn outputs(&self, node: &Node<'m>, wires: &Wires, values: bool) -> Result<Vec<Option<Value>>, Error> {
+    fn outputs(&self, node: &Node<'m>, wires: &Wires, values: bool) -> Result<Vec<Option<Known>>, Error> {
         self.work.charge(NODE_WORK)?;
+        let known: Vec<_> = wires.inputs.iter().map(|id| id.and_then(|id| self.body.known(id))).collect();
+        if let Some(outputs) = self.outputs_of_open(node, &known)? {
+            return Ok(outputs);
+        }
         let attributes = Attributes::resolve(node.proto(), &self.attributes)?;
-        let inputs: Vec<_> = wires.inputs.iter().map(|id| id.and_then(|id| self.body.value(id))).collect();
+        let inputs: Vec<_> = known.into_iter().map(|known| known.and_then(Known::value)).collect();
         if node.is_function() {
             return self.call_function(node, &inputs, attributes, values);
         }
@@ -230,7 +273,25 @@ impl<'g, 'm> Fold<'g, 'm> {
             external: self.external,
             work: &self.work,
         })?;
-        Ok(outputs.into_iter().map(Some).collect())
+        Ok(outputs.into_iter().map(|value| Some(Known::Value(value))).collect())
+    }
+
+    /// What a node makes of open inputs; `None` if it has none.
+    fn outputs_of_open(
+        &self,
+        node: &Node<'m>,
+        inputs: &[Option<&Known>],
+    ) -> Result<Option<Vec<Option<Known>>>, Error> {
+        let open = |known: &&Known| matches!(known, Known::Open(_));
+        let Some(first) = inputs.iter().copied().flatten().find(open) else { return Ok(None) };
+        let like = ops::shaped_like(node.domain(), node.op_type()).filter(|_| !node.is_function());
+        let like = like.and_then(|input| inputs.get(input).copied().flatten()?.value());
+        Ok(Some(match like {
+            Some(Value { element, shape, .. }) => {
+                vec![Some(Known::Value(Value::shaped(*element, shape.clone())?))]
+            }
+            None => vec![Some(first.clone()); node.proto().output.len()],
+        }))
     }
 
     /// Evaluates a function's body on the inputs of a call.
@@ -240,7 +301,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         inputs: &[Option<&Value>],
         mut attributes: Attributes<'m>,
         values: bool,
-    ) -> Result<Vec<Option<Value>>, Error> {
+    ) -> Result<Vec<Option<Known>>, Error> {
         let (depth, limit) = (self.depth.saturating_add(1), MAX_DEPTH);
         if depth > limit {
             return Err(FoldError::TooDeep { limit }.into());
@@ -264,20 +325,33 @@ impl<'g, 'm> Fold<'g, 'm> {
         let mut outputs = Vec::new();
         for (used, name) in node.proto().output.iter().zip(&function.output) {
             let is_used = !used.is_empty();
-            outputs.push(if is_used { Some(called.demand(name, level)?.clone()) } else { None });
+            outputs.push(if is_used {
+                Some(called.known_at(called.body.id(name)?, level)?.clone())
+            } else {
+                None
+            });
         }
-        Ok(outputs)
+        let within = |known| match known {
+            Known::Open(open) => Open::of(&node.error(open.error())).map_or(Known::Open(open), Known::Open),
+            known => known,
+        };
+        Ok(outputs.into_iter().map(|known| known.map(within)).collect())
     }
 
-    fn store(&mut self, id: usize, value: Value, level: Level) -> Result<(), Error> {
-        self.work.charge_values(&value)?;
-        self.body.store(id, value, level);
+    fn store(&mut self, id: usize, known: Known, level: Level) -> Result<(), Error> {
+        known.value().map_or(Ok(()), |value| self.work.charge_values(value))?;
+        self.body.store(id, known, level);
         Ok(())
     }
 
     fn origin(&mut self, id: usize) -> Origin {
-        let origins = self.origins.get_or_insert_with(|| self.body.origins(&self.functions));
-        origins.get(id).copied().unwrap_or(Origin::Unknown)
+        self.origins.get_or_insert_with(|| self.body.origins(&self.functions));
+        self.origin_of(id)
+    }
+
+    /// What a value is made of, after [`origin`](Self::origin).
+    fn origin_of(&self, id: usize) -> Origin {
+        self.origins.as_ref().and_then(|origins| origins.get(id)).copied().unwrap_or(Origin::Unknown)
     }
 }
 

@@ -114,6 +114,62 @@ fn every_shape_of_a_decoder_is_known() {
     }
 }
 
+/// What an expert is given has a shape that the router decides; what the experts make together has one again.
+#[test]
+fn what_experts_are_given_is_open_and_what_they_make_is_not() {
+    let model = load("decoders/optimum-0.1-qwen3-moe");
+    let graph = model.graph().unwrap();
+    let mut fold = probe(&graph, None);
+    for input in graph.inputs().unwrap().iter().filter(|input| input.name.starts_with("past")) {
+        fold.set(input.name, Value::shaped(input.element, vec![BATCH, 2, PAST, 8]).unwrap()).unwrap();
+    }
+    let mut open = 0;
+    for node in graph.nodes() {
+        let Some(output) = node.output(0) else { continue };
+        let is_open = fold.known(output).unwrap().is_none();
+        open += usize::from(is_open);
+        assert!(!node.is("NonZero") || is_open, "{output}");
+        if is_open {
+            let Error::InNode { node, cause } = fold.shape(output).unwrap_err() else { panic!("{output}") };
+            assert_eq!(node.op_type, "NonZero", "{output}");
+            assert!(matches!(cause.root(), Error::Fold(FoldError::ValuesUnknown { input: 0 })), "{output}");
+        }
+        if node.is("ScatterElements") {
+            assert_eq!(fold.shape(output).unwrap(), [BATCH * NEW, 16]);
+        }
+    }
+    assert!(open > 8 * 10, "{open}");
+    assert_eq!(fold.shape("logits").unwrap(), [2, 3, 64]);
+}
+
+/// The shape of what is picked by a mask that is known is known, though what is picked is not.
+#[test]
+fn what_is_counted_is_counted_for_a_shape_alone() {
+    use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+    let node = |op_type: &str, input: &[&str], output: &str| NodeProto {
+        op_type: Some(op_type.to_owned()),
+        input: input.iter().map(|&name| name.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..Default::default()
+    };
+    let input = |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..Default::default() };
+    let graph = GraphProto {
+        node: vec![node("NonZero", &["mask"], "places"), node("Gather", &["data", "places"], "picked")],
+        input: vec![input("mask"), input("data")],
+        ..Default::default()
+    };
+    let import = OperatorSetIdProto { version: Some(24), ..Default::default() };
+    let model = ModelProto { graph: graph.into(), opset_import: vec![import], ..Default::default() };
+    let graph = Graph::new(&model).unwrap();
+    let mut fold = Fold::new(&graph, None);
+    let mask = Values::Ints(vec![1, 0, 1, 1, 0, 0]);
+    fold.set("mask", Value::new(ElementType::Int64, vec![2, 3], Some(mask)).unwrap()).unwrap();
+    fold.set("data", Value::shaped(ElementType::Float32, vec![5]).unwrap()).unwrap();
+    assert_eq!(fold.shape("picked").unwrap(), [2, 3]);
+    fold.set("mask", Value::shaped(ElementType::Int64, vec![2, 3]).unwrap()).unwrap();
+    assert!(fold.known("picked").unwrap().is_none());
+}
+
 #[test]
 fn weights_are_not_read_for_shapes() {
     // Every weight of this model lies in another file, and none is given.
@@ -250,6 +306,22 @@ mod functions {
         let model = model(node("own", "Outer", &["x"], &["y"]), vec![inner, outer]);
         let got = evaluate(&model, Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
         assert_eq!(got.data, Some(Values::Ints(vec![-5, -3])));
+    }
+
+    #[test]
+    fn an_open_value_inside_a_function_is_one_output_of_it() {
+        let body = vec![node("", "NonZero", &["a"], &["b"]), node("", "Neg", &["a"], &["c"])];
+        let both = function("Both", &["a"], &["b", "c"], body);
+        let model = model(node("own", "Both", &["x"], &["open", "y"]), vec![both]);
+        let graph = Graph::new(&model).unwrap();
+        let mut fold = Fold::new(&graph, None);
+        fold.set("x", Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
+        assert_eq!(fold.shape("y").unwrap(), [5, 3]);
+        assert!(fold.known("open").unwrap().is_none());
+        let Error::InNode { node, cause } = fold.value("open").unwrap_err() else { panic!() };
+        assert_eq!(node.op_type, "Both");
+        let Error::InNode { node, .. } = *cause else { panic!("{cause}") };
+        assert_eq!(node.op_type, "NonZero");
     }
 
     #[test]

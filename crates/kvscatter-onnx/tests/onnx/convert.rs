@@ -10,10 +10,11 @@ use kvscatter_onnx::{Dimension, Error, Model};
 use crate::support::{int, node, testdata, value};
 
 /// Decoders whose caches `Concat` appends to, and those that leave it to `Attention`.
-const CONCAT: [&str; 5] = [
+const CONCAT: [&str; 6] = [
     "optimum-llama",
     "decoders/optimum-1.18-gpt2",
     "decoders/optimum-0.1-qwen3-float16",
+    "decoders/optimum-0.1-qwen3-moe",
     "decoders/optimum-1.18-opt",
     "decoders/torch-2.15-llama",
 ];
@@ -293,6 +294,74 @@ fn what_hides_a_slot_hides_it_where_softmax_reads_it() {
     let over = |axis| changed("optimum-llama", "Softmax", |node| node.attribute = vec![int("axis", axis)]);
     assert!(matches!(refused(&over(2), MAX_SEQ), Refusal::Reader { .. }));
     assert_eq!(convert(&over(3), MAX_SEQ).unwrap().attentions, 2);
+}
+
+/// A mixture of experts in which `node` is inserted before the one that makes `before`, which then reads what it makes in
+/// place of its input `slot`. Its input `routed` are the places of the first expert's tokens: as many as the router
+/// chooses.
+fn routed(before: &str, slot: usize, mut nodes: Vec<NodeProto>) -> Model {
+    let mut model = load("decoders/optimum-0.1-qwen3-moe");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let at = graph.node.iter().position(|it| it.name.as_deref() == Some(before)).unwrap();
+    let made = nodes.last().unwrap().output[0].clone();
+    let read = std::mem::replace(&mut graph.node[at].input[slot], made);
+    for input in nodes.iter_mut().flat_map(|node| &mut node.input) {
+        *input = match input.as_str() {
+            "routed" => "/model/layers.0/mlp/NonZero_output_0".to_owned(),
+            "read" => read.clone(),
+            _ => continue,
+        };
+    }
+    graph.node.splice(at..at, nodes);
+    model
+}
+
+#[test]
+fn what_the_router_chooses_may_reach_tokens_and_not_masks_or_caches() {
+    const SCORES: &str = "/model/layers.1/self_attn/Add_2";
+    const CACHE: &str = "/model/layers.1/self_attn/Concat_6";
+    let refused = |model: Model| match convert(&model, MAX_SEQ).unwrap_err() {
+        Error::InNode { node, cause } => (node.name, cause.to_string()),
+        other => panic!("{other}"),
+    };
+    let why =
+        "its output has a shape that depends on the values of input 0, of which only the shape is known";
+    let by_router = ("/model/layers.0/mlp/NonZero".to_owned(), why.to_owned());
+    let cast = || {
+        let mut cast = node("Cast", &["routed"], "numbers");
+        cast.attribute = vec![int("to", 1)];
+        cast
+    };
+    let sum = |keepdims| {
+        let mut sum = node("ReduceSum", &["numbers"], "sum");
+        sum.attribute = vec![int("keepdims", keepdims)];
+        sum
+    };
+    // A mask that is larger or smaller with the tokens of an expert.
+    let mask = vec![cast(), sum(0), node("Mul", &["read", "sum"], "mask")];
+    assert_eq!(refused(routed(SCORES, 1, mask)), by_router);
+    // New rows, as many as an expert has tokens.
+    let rows = |axis| {
+        let mut rows = node("Gather", &["read", "places"], "rows");
+        rows.attribute = vec![int("axis", axis)];
+        vec![node("Flatten", &["routed"], "flat"), node("Squeeze", &["flat"], "places"), rows]
+    };
+    assert_eq!(refused(routed(CACHE, 1, rows(2))), by_router);
+    // The length of the past beside what is open.
+    let mut length = node("Shape", &["past_key_values.0.key"], "length");
+    length.attribute = vec![int("start", 2), int("end", 3)];
+    let mut factor = node("Cast", &["length"], "factor");
+    factor.attribute = vec![int("to", 1)];
+    let model = routed(
+        "/model/layers.0/mlp/Cast_3",
+        0,
+        vec![length, factor, node("Mul", &["read", "factor"], "more")],
+    );
+    let (node, why) = refused(model);
+    assert_eq!(
+        (node.as_str(), why.as_str()),
+        ("nmore", "\"factor\" depends on the length of the past in a way that is not understood")
+    );
 }
 
 #[test]

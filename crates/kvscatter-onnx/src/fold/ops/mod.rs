@@ -34,6 +34,11 @@ pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     }
 }
 
+/// The input whose type and shape the operator's one output has, whatever the other inputs are.
+pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
+    (domain == DEFAULT_DOMAIN && matches!(op_type, "ScatterElements" | "ScatterND")).then_some(0)
+}
+
 fn default_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "Shape" => shape::shape,
