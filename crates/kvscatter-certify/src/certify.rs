@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::decoder::{Cache, Decoder, Style};
+use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Dimension, Model};
 use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 
@@ -236,15 +236,11 @@ fn about<T>(path: &Path, result: Result<T, impl Into<Error>>) -> Result<T, Error
 
 /// That every cache keeps its size.
 fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
-    let grows = |cache: &&Cache<'_>| cache.style.grows() || cache.style == Style::GroupQueryAttention;
-    match decoder.caches.iter().find(grows) {
-        None => Ok(()),
-        Some(cache) => Err(Error::NotStatic {
-            input: cache.past.to_owned(),
-            style: cache.style.to_string(),
-            hint: if cache.style.grows() { "; kvscatter convert makes it static" } else { "" },
-        }),
-    }
+    let growing = |cache: &Cache<'_>| {
+        let growth = cache.style.growth()?;
+        Some(Error::NotStatic { input: cache.past.to_owned(), style: cache.style.to_string(), growth })
+    };
+    decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
 }
 
 /// An input that cannot be fed is what another operator writes a cache by, where `TensorScatter` does not.

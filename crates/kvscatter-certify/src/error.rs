@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::decoder::Growth;
 
 /// Why a model cannot be certified at all. A claim that does not hold is no error: the certificate says so.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +25,8 @@ pub enum Error {
 
     // What the model is.
     /// There is nothing to certify: a present is longer than its past.
-    #[error("cache {input:?} is not static: its style is {style}{hint}")]
-    NotStatic { input: String, style: String, hint: &'static str },
+    #[error("cache {input:?} is not static, its style is {style}: {growth}")]
+    NotStatic { input: String, style: String, growth: Growth },
     /// Equal logits would show nothing.
     #[error("{}: the original is the model itself, byte for byte: give the one it was made from", path.display())]
     OriginalIsModel { path: PathBuf },

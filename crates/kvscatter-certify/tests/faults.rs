@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Verdict};
 use kvscatter_certify::{Error, Request, certify};
+use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::{Model, Target, Weights, lower};
 use kvscatter_session::{self as session, Setting};
 use support::testdata;
@@ -159,10 +160,10 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(matches!(error, Error::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &request(Some(STATIC)), &mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::OriginalIsModel { .. }), "{error}");
-    for (model, hint) in [(GROWING, "kvscatter convert"), ("genai-llama-gqa/model.onnx", "")] {
+    for (model, want) in [(GROWING, Growth::Joined), ("genai-llama-gqa/model.onnx", Growth::ByOperator)] {
         let error = of(&|request| request.model = testdata(model));
         let Error::InModel { cause, .. } = &error else { panic!("{error}") };
-        assert!(matches!(&**cause, Error::NotStatic { hint: says, .. } if says.contains(hint)), "{error}");
+        assert!(matches!(&**cause, Error::NotStatic { growth, .. } if *growth == want), "{error}");
     }
 }
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -38,9 +39,50 @@ def edited(tmp_path: pathlib.Path, edit) -> pathlib.Path:
     return path
 
 
-def test_group_query_attention_needs_no_conversion(tmp_path):
-    model = TESTDATA / "genai-llama-gqa" / "model.onnx"
-    refused(model, tmp_path, "GroupQueryAttention", "past", "present", "shar")
+GQA = TESTDATA / "genai-llama-gqa" / "model.onnx"
+
+
+def test_group_query_attention_writes_its_cache_itself(tmp_path):
+    refused(GQA, tmp_path, "GroupQueryAttention", "writes it itself", "bound to one buffer", "not do yet")
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one-buffer", "two-buffers"])
+def test_group_query_attention_writes_the_new_rows_alone_in_one_buffer(shared):
+    """What the refusal advises is true: with one buffer it writes the new rows, with two it copies all of them."""
+    session = ort.InferenceSession(GQA, providers=["CPUExecutionProvider"])
+    slots, tokens = 16, np.arange(1, 7, dtype=np.int64)[None]
+    pasts = [value for value in session.get_inputs() if value.name.startswith("past_key_values.")]
+    whole = session.run(
+        ["logits"],
+        {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+        | {past.name: np.zeros((1, 2, 0, 16), np.float32) for past in pasts},
+    )[0]
+    painted = np.full((1, 2, slots, 16), 7, np.float32)
+    caches = {past.name: ort.OrtValue.ortvalue_from_numpy(painted.copy()) for past in pasts}
+    read = 0
+    for width in (3, 1, 1, 1):
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", tokens[:, read : read + width])
+        binding.bind_cpu_input("attention_mask", np.ones((1, read + width), np.int64))
+        given = {name: cache.numpy().copy() for name, cache in caches.items()}
+        presents = {}
+        for name, cache in caches.items():
+            present = cache if shared else ort.OrtValue.ortvalue_from_numpy(np.zeros_like(painted))
+            presents[name] = present
+            binding.bind_ortvalue_input(name, cache)
+            binding.bind_ortvalue_output(name.replace("past_key_values", "present"), present)
+        binding.bind_output("logits")
+        session.run_with_iobinding(binding)
+        logits = next(value for value in binding.get_outputs() if value.shape()[-1] == whole.shape[-1]).numpy()
+        np.testing.assert_allclose(logits[0], whole[0, read : read + width], rtol=1e-4, atol=1e-5)
+        for name, present in presents.items():
+            rows = present.numpy()
+            written = (rows[0, 0] != given[name][0, 0]).any(axis=-1).nonzero()[0]
+            if shared:
+                assert written.tolist() == list(range(read, read + width)), name
+            else:
+                assert (rows[:, :, :read] == given[name][:, :, :read]).all(), name
+        caches, read = presents, read + width
 
 
 def test_a_static_cache_is_one_already(tmp_path):

@@ -90,6 +90,15 @@ pub enum Style {
     Unknown(Unknown),
 }
 
+/// How a cache that is not static becomes longer, which decides what can be done about it. Its text says what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Growth {
+    /// The graph joins past and new rows.
+    Joined,
+    /// `GroupQueryAttention` writes past and new rows to its present.
+    ByOperator,
+}
+
 /// Why a style is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
@@ -232,7 +241,17 @@ impl Style {
     /// Whether the present of every step is one write longer than its past.
     #[must_use]
     pub fn grows(&self) -> bool {
-        matches!(self, Self::Concat | Self::AttentionPast)
+        self.growth() == Some(Growth::Joined)
+    }
+
+    /// How the cache becomes longer where past and present are two buffers; `None` for one that does not.
+    #[must_use]
+    pub fn growth(&self) -> Option<Growth> {
+        match self {
+            Self::Concat | Self::AttentionPast => Some(Growth::Joined),
+            Self::GroupQueryAttention => Some(Growth::ByOperator),
+            Self::TensorScatter(_) | Self::Unknown(_) => None,
+        }
     }
 }
 
@@ -252,6 +271,19 @@ impl fmt::Display for Style {
             Self::GroupQueryAttention => f.write_str("GroupQueryAttention"),
             Self::Unknown(why) => write!(f, "unknown: {why}"),
         }
+    }
+}
+
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Joined => "kvscatter inspect names what makes it static",
+            Self::ByOperator => {
+                "GroupQueryAttention writes it itself, and kvscatter cannot make it static yet; ONNX Runtime writes the \
+                 new rows alone where past and present are bound to one buffer (past_present_share_buffer in ONNX \
+                 Runtime GenAI), which kvscatter does not do yet"
+            }
+        })
     }
 }
 

@@ -54,7 +54,7 @@ fn describe(error: &Error) -> Described {
         Error::NoSamples => option("tokens", vec![]),
         Error::NoPrompts => option("prompts", vec![]),
         Error::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
-        Error::Ragged { first, other } => {
+        Error::Ragged { first, other, .. } => {
             option("prompts", vec![("got", (*other).into()), ("want", (*first).into())])
         }
         Error::NoChunk => option("chunk", vec![]),

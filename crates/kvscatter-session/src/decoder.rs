@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kvscatter_onnx::Model;
+use kvscatter_onnx::decoder::Growth;
 
 use crate::growing::Growing;
 use crate::kv_session::interface;
@@ -29,7 +30,7 @@ impl Decoder {
         options: SessionOptions,
     ) -> Result<Self, Error> {
         let interface = interface(&Model::load(model)?)?;
-        if interface.caches.iter().any(|cache| cache.grows) {
+        if interface.growth().is_some() {
             if options.capacity.is_some() {
                 return Err(Error::CapacityUseless);
             }
@@ -50,6 +51,13 @@ impl Decoder {
         match self {
             Self::Static(of) => Some(of.session.memory()),
             Self::Growing(_) => None,
+        }
+    }
+
+    pub(crate) fn growth(&self) -> Option<Growth> {
+        match self {
+            Self::Static(_) => None,
+            Self::Growing(growing) => growing.interface().growth(),
         }
     }
 

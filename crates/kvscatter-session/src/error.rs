@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::decoder::Growth;
 
 use crate::Sample;
 
@@ -41,10 +42,8 @@ pub enum Error {
 
     // What the model is.
     /// Its present is longer than its past.
-    #[error(
-        "cache {input:?} grows with every step: only static caches are run in place; kvscatter convert makes it static"
-    )]
-    NotStatic { input: String },
+    #[error("cache {input:?} grows with every step, and only static caches are run in place: {growth}")]
+    NotStatic { input: String, growth: Growth },
     /// What writes it, if anything does, is not known to write in place.
     #[error("cache {input:?} is not written in a way that can be run: {why}")]
     NotScattered { input: String, why: String },
@@ -126,10 +125,8 @@ pub enum Error {
     #[error("{sample} cannot be truncated to {to}: its length is {length}")]
     TruncateBeyond { sample: Sample, to: usize, length: usize },
     /// A growing cache has one length for all samples.
-    #[error(
-        "prompts of {first} and {other} tokens: caches that grow take one length; kvscatter convert makes them static"
-    )]
-    Ragged { first: usize, other: usize },
+    #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
+    Ragged { first: usize, other: usize, growth: Growth },
     /// There is nothing to continue.
     #[error("prompt {prompt} is empty: at least one token is needed")]
     PromptEmpty { prompt: usize },

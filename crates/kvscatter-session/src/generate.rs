@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use kvscatter_onnx::decoder::Growth;
+
 use crate::decoder::Decoder;
 use crate::kv_session::check_tokens;
 use crate::{Engine, Error, MemoryReport, SessionOptions};
@@ -76,6 +78,12 @@ impl Generator {
     #[must_use]
     pub fn memory(&self) -> Option<MemoryReport> {
         self.decoder.memory()
+    }
+
+    /// How the caches become longer with every step; `None` for static caches.
+    #[must_use]
+    pub fn growth(&self) -> Option<Growth> {
+        self.decoder.growth()
     }
 
     /// How many tokens a sample can have; `None` for caches that grow.
@@ -167,10 +175,10 @@ impl Generator {
             return Err(Error::BatchFull { batch });
         }
         let lengths = || prompts.iter().map(Vec::len);
-        if let (Decoder::Growing(_), Some(first)) = (&self.decoder, lengths().next())
+        if let (Some(growth), Some(first)) = (self.growth(), lengths().next())
             && let Some(other) = lengths().find(|other| *other != first)
         {
-            return Err(Error::Ragged { first, other });
+            return Err(Error::Ragged { first, other, growth });
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
-use kvscatter_onnx::decoder::{Cache, Decoder, Input, Role, Style};
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, Role};
 use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
 
 use crate::{Error, Setting};
@@ -44,8 +44,8 @@ pub struct CachePort {
     pub layer: usize,
     /// Past's dimensions, those included that weights and attributes tell; `None` for what is open.
     pub dims: Vec<Option<usize>>,
-    /// Whether present is longer than past: by the new rows.
-    pub grows: bool,
+    /// How present becomes longer than past, by the new rows; `None` for a static cache.
+    pub growth: Option<Growth>,
 }
 
 /// Any other input.
@@ -135,6 +135,11 @@ impl Interface {
         })
     }
 
+    /// How the caches become longer; `None` if all are static.
+    pub fn growth(&self) -> Option<Growth> {
+        self.caches.iter().find_map(|cache| cache.growth)
+    }
+
     /// Whether some input is fed with this.
     pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
@@ -194,7 +199,7 @@ impl CachePort {
             axis: cache.axis,
             layer: earlier.iter().filter(|other| other.part == cache.part).count(),
             dims: cache.known_shape.iter().map(|dim| size(*dim)).collect(),
-            grows: cache.style.grows() || cache.style == Style::GroupQueryAttention,
+            growth: cache.style.growth(),
         }
     }
 

@@ -319,8 +319,8 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), Error> {
 
 /// That every cache keeps its size and has rows of whole bytes, and that something says where each sample is written.
 fn check_static(interface: &Interface) -> Result<(), Error> {
-    if let Some(cache) = interface.caches.iter().find(|cache| cache.grows) {
-        return Err(Error::NotStatic { input: cache.past.clone() });
+    if let Some((cache, growth)) = interface.caches.iter().find_map(|cache| Some((cache, cache.growth?))) {
+        return Err(Error::NotStatic { input: cache.past.clone(), growth });
     }
     let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
     if let Some(cache) = interface.caches.iter().find(|cache| !has_whole_rows(cache)) {

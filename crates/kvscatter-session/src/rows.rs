@@ -76,7 +76,7 @@ mod tests {
             axis: 2,
             dims: vec![None, Some(3), Some(5), Some(4)],
             layer: 0,
-            grows: false,
+            growth: None,
         };
         let rows = Rows::of(&cache, 5);
         assert_eq!(rows.row(), 3 * 4 * 2);

@@ -25,7 +25,7 @@ impl<'r> Reference<'r> {
     /// `capacity` is what a cache that does not grow has; `is_model` says that the runner is the model that is
     /// certified.
     pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool) -> Self {
-        let grows = runner.interface.caches.iter().any(|cache| cache.grows);
+        let grows = runner.interface.growth().is_some();
         Self { runner, capacity: (!grows).then_some(capacity), is_model }
     }
 

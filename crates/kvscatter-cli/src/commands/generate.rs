@@ -91,7 +91,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Error>
     let bar = progress(args.tokens.get());
     let generator = Generator::open(&*engine, &args.model, prompts.len(), options)?;
     check_eos(&args.eos, generator.vocabulary())?;
-    let (memory, capacity) = (generator.memory(), generator.capacity());
+    let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
     let greedy = Greedy { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
     let generated = generator.generate(&prompts, &greedy, &mut |progress| {
         bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
@@ -105,6 +105,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Error>
         generated: generated?,
         memory,
         capacity,
+        growth,
     };
     done.show(output)?;
     Ok(Outcome::Passed)

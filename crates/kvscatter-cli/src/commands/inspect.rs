@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::Model;
+use kvscatter_onnx::convert::{self, Advice};
 use kvscatter_onnx::decoder::{At, Cache, Decoder, Hazard, Refusal};
 
 use crate::Outcome;
@@ -35,7 +36,7 @@ Examples:
   kvscatter inspect decoder.onnx --target tensorrt
   kvscatter inspect decoder.onnx --json")]
 pub(crate) struct Inspect {
-    /// An .onnx file; its external data is not read
+    /// An .onnx file; of its external data, tables of positions at most are read
     model: PathBuf,
 
     /// Samples
@@ -72,6 +73,8 @@ struct Inspected<'a> {
     decoder: &'a Decoder<'a>,
     sizes: Sizes,
     hazards: Vec<Hazard>,
+    /// What comes of converting caches that grow, if there are any.
+    advice: Option<Advice>,
     /// What the target refuses, if there is one.
     refusals: Option<Vec<Refusal>>,
     /// How many `TensorScatter` nodes the target was asked about.
@@ -92,9 +95,12 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> 
     let in_file = |cause| kvscatter_onnx::Error::InFile { path: args.model.clone(), cause: Box::new(cause) };
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
+    let sizes = Sizes::of(&args, &decoder)?;
+    let grows = decoder.caches.iter().any(|cache| cache.style.grows());
     let inspected = Inspected {
         model: args.model.display().to_string(),
-        sizes: Sizes::of(&args, &decoder)?,
+        advice: grows.then(|| convert::advice(&model, sizes.capacity)),
+        sizes,
         hazards: decoder.hazards(),
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
         scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),

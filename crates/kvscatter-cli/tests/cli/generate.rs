@@ -6,12 +6,13 @@ const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
 const GROWING: &str = "testdata/optimum-llama/model.onnx";
 
 /// Exports whose caches grow and can be converted to ones that tract runs.
-const CONVERTED: [&str; 7] = [
+const CONVERTED: [&str; 8] = [
     "optimum-llama",
     "mobius-llama-dynamic",
     "decoders/mobius-0.1-gpt2",
     "decoders/mobius-0.1-qwen3-float16",
     "decoders/optimum-0.1-qwen3-float16",
+    "decoders/optimum-0.1-qwen3-moe",
     "decoders/optimum-1.18-gpt2",
     "decoders/torch-2.15-llama",
 ];

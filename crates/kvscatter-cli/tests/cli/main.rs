@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test they help")]
 
+mod advice;
 mod apply;
 mod bench;
 mod certify;

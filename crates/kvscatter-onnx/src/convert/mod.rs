@@ -10,6 +10,7 @@
 //! graphs are evaluated on the same situations, and whatever else leads into the arithmetic must be the same.
 //! Structure decides, never a name. Weights are not touched, and those in other files not even read.
 
+mod advice;
 mod attention;
 mod caches;
 mod equivalence;
@@ -21,10 +22,13 @@ mod rewrite;
 mod sites;
 mod visibility;
 
-use crate::decoder::{Decoder, Role};
+use std::collections::BTreeMap;
+
+use crate::decoder::{At, Decoder, Role};
 use crate::fold::Fold;
 use crate::graph::Graph;
 use crate::{Error, ExternalData, Model, opset};
+pub use advice::{Advice, advice};
 use attention::Attentions;
 use equivalence::Comparison;
 use length::Replacement;
@@ -43,6 +47,8 @@ pub struct Converted {
     pub model: Model,
     /// How many caches became static.
     pub caches: usize,
+    /// Bytes that one slot of one sample takes in all caches; `None` if a size is open.
+    pub bytes_per_slot: Option<u64>,
     /// How many attentions read them.
     pub attentions: usize,
     /// The input that says where each sample is written: int64 `[batch]`.
@@ -73,11 +79,16 @@ pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
 /// Converts a decoder of operator set 24.
 fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, Error> {
     let decoder = Decoder::of(graph)?;
+    let dims = BTreeMap::new();
+    let at = At { batch: 1, length: 0, capacity: max_seq, dims: &dims };
+    let mut costs = decoder.caches.iter().map(|cache| cache.cost(&at));
+    let bytes_per_slot = costs.try_fold(0_u64, |sum, cost| sum.checked_add(cost?.per_token));
     let exported = Exported::new(model, graph, &decoder, max_seq)?;
     exported.check_masks()?;
     let (converted, rewritten) = exported.rewrite()?;
     Ok(Converted {
         caches: decoder.caches.len(),
+        bytes_per_slot,
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
         attention_mask: decoder.input(Role::AttentionMask).map(|mask| mask.name.to_owned()),
         write_indices: rewritten.write_indices,

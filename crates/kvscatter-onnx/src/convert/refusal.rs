@@ -2,6 +2,7 @@
 
 use kvscatter::ElementType;
 
+use crate::decoder::Growth;
 use crate::{Error, Graph, NodeLabel};
 
 /// Why a decoder was left as it is. The node it is about comes around it, as [`Error::InNode`](crate::Error::InNode).
@@ -31,11 +32,8 @@ pub enum Refusal {
     /// Nothing to do.
     #[error("past {past:?} is written by TensorScatter already: the cache is static")]
     AlreadyStatic { past: String },
-    /// ONNX Runtime shares these buffers by itself.
-    #[error(
-        "past {past:?} is written by GroupQueryAttention, which needs no conversion: bind past and present to one \
-         buffer of the greatest length (past_present_share_buffer in ONNX Runtime GenAI), and it is updated in place"
-    )]
+    /// The operator writes the cache itself.
+    #[error("past {past:?} is not made static: {}", Growth::ByOperator)]
     GroupQueryAttention { past: String },
     /// A cache that is written in a way that is not known.
     #[error("past {past:?} is not written by Concat or Attention: {reason}")]

@@ -5,7 +5,7 @@ mod readers;
 mod runtimes;
 mod text;
 
-use super::{Decoder, Role, Style};
+use super::{Decoder, Growth, Role, Style};
 use crate::NodeLabel;
 use kvscatter::ElementType;
 
@@ -86,6 +86,13 @@ pub enum Hazard {
         past: String,
         /// Its present.
         present: String,
+    },
+    /// An operator of ONNX Runtime writes the cache itself, and copies it whole unless past and present share memory.
+    OperatorWrites {
+        /// The cache.
+        past: String,
+        /// The operator.
+        writer: NodeLabel,
     },
     /// Caches of one model are written in different ways.
     MixedStyles {
@@ -182,8 +189,12 @@ impl Decoder<'_> {
                 let (past, present, past_type) = (past.clone(), present.clone(), cache.element);
                 hazards.push(Hazard::TypesDiffer { past, present, past_type, present_type });
             }
-            if cache.style.grows() {
-                hazards.push(Hazard::Grows { past, present });
+            match (cache.style.growth(), &cache.writer) {
+                (Some(Growth::Joined), _) => hazards.push(Hazard::Grows { past, present }),
+                (Some(Growth::ByOperator), Some(writer)) => {
+                    hazards.push(Hazard::OperatorWrites { past, writer: writer.label() });
+                }
+                _ => {}
             }
         }
         conventions::of(self, &mut hazards);

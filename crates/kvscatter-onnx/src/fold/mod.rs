@@ -1,5 +1,5 @@
-//! What a graph computes on small inputs that are made up to probe it: shapes always, values where they follow from
-//! what is given.
+//! What a graph computes on small inputs that are made up to probe it: shapes unless they depend on data, values where
+//! they follow from what is given.
 //!
 //! Only what is asked for is computed, each value once, without recursion. A value is computed from values where all
 //! that it is made of is known and its size is at most [`MAX_VALUES`]; otherwise only its shape is, for which the

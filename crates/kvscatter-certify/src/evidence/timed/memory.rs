@@ -59,7 +59,7 @@ fn peak(engine: &dyn Engine, timed: Timed<'_>, options: Options, load: Load) -> 
 fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), Error> {
     let Load { batch, capacity, steps } = load;
     let ports = &timed.interface.caches;
-    let grows = ports.iter().any(|port| port.grows);
+    let grows = timed.interface.growth().is_some();
     let length = if grows { capacity - steps } else { capacity };
     let zeros = |session: &dyn Session, length| {
         let zeros = ports.iter().map(|port| session.zeros(port.element, &port.shape(batch, length)));

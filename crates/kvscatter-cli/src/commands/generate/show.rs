@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kvscatter_bench::units;
 use kvscatter_certify::report::words::size;
+use kvscatter_onnx::decoder::Growth;
 use kvscatter_session::{CacheMemory, Generated, MemoryReport};
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ pub(super) struct Done {
     pub(super) memory: Option<MemoryReport>,
     /// What a sample has room for, in static caches.
     pub(super) capacity: Option<usize>,
+    /// How caches that are not static grow.
+    pub(super) growth: Option<Growth>,
 }
 
 impl Done {
@@ -78,7 +81,8 @@ impl Done {
 
     fn caches(&self) -> String {
         let (Some(memory), Some(capacity)) = (&self.memory, self.capacity) else {
-            return "grow with every step: kvscatter convert makes them static".to_owned();
+            let remedy = self.growth.map(|growth| format!("; each: {growth}")).unwrap_or_default();
+            return format!("grow with every step{remedy}");
         };
         let layers = match memory.layers.as_slice() {
             [first, rest @ ..] if rest.iter().all(|layer| layer == first) => {
@@ -122,6 +126,8 @@ struct Document<'a> {
     cache_write: CacheWrite,
     /// `null` where caches grow.
     caches: Option<Caches<'a>>,
+    /// What can be done about caches that grow.
+    advice: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -186,6 +192,7 @@ impl<'a> Document<'a> {
                 bytes_copied: generated.copied,
             },
             caches: done.memory.as_ref().map(|memory| Caches::new(memory, done.capacity)),
+            advice: done.growth.map(|growth| growth.to_string()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! An inspection as `--json` prints it. Sizes are bytes; `null` is what is not known.
 
 use kvscatter_onnx::NodeLabel;
+use kvscatter_onnx::convert::Advice;
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, Refusal, Role};
 use serde::Serialize;
 
@@ -19,6 +20,8 @@ pub(super) struct Document<'a> {
     inputs: Vec<InputDocument<'a>>,
     logits: Option<&'a str>,
     hazards: Vec<HazardDocument<'a>>,
+    /// What comes of converting caches that grow; `null` if none does.
+    convert: Option<AdviceDocument>,
     /// What TensorRT refuses, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensorrt: Option<Vec<RefusalDocument>>,
@@ -69,6 +72,13 @@ struct HazardDocument<'a> {
 }
 
 #[derive(Serialize)]
+struct AdviceDocument {
+    max_seq: usize,
+    /// `null` if `convert` succeeds.
+    refused: Option<String>,
+}
+
+#[derive(Serialize)]
 struct RefusalDocument {
     node: Place,
     message: String,
@@ -96,6 +106,7 @@ impl<'a> Document<'a> {
             inputs: inputs.map(InputDocument::new).collect(),
             logits: decoder.logits.as_ref().map(|logits| logits.name),
             hazards: hazards.iter().map(HazardDocument::new).collect(),
+            convert: inspected.advice.as_ref().map(AdviceDocument::new),
             tensorrt: refusals.as_ref().map(|refusals| refusals.iter().map(RefusalDocument::new).collect()),
         }
     }
@@ -148,6 +159,17 @@ impl<'a> HazardDocument<'a> {
             cache: hazard.cache(),
             node: hazard.node().map(Place::new),
             message: hazard.to_string(),
+        }
+    }
+}
+
+impl AdviceDocument {
+    fn new(advice: &Advice) -> Self {
+        match advice {
+            Advice::Convert { max_seq } => Self { max_seq: *max_seq, refused: None },
+            Advice::Refused { max_seq, cause } => {
+                Self { max_seq: *max_seq, refused: Some(cause.to_string()) }
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use anstyle::AnsiColor;
 use kvscatter_bench::units;
 use kvscatter_onnx::Dimension;
+use kvscatter_onnx::convert::Advice;
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Part, Refusal, Role, Style, Unknown};
 
 use super::fold::{Group, groups, shape};
@@ -24,7 +25,7 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
     writeln!(output, "{}", inputs(inspected))?;
     hazards(&inspected.hazards, output)?;
     refusals(inspected, output)?;
-    for line in next_steps(caches) {
+    for line in next_steps(inspected) {
         writeln!(output, "\n{line}")?;
     }
     Ok(())
@@ -259,25 +260,36 @@ fn more(count: usize) -> String {
 }
 
 /// What to do about it.
-fn next_steps(caches: &[Cache<'_>]) -> Vec<&'static str> {
-    let any = |is: fn(&Cache<'_>) -> bool| caches.iter().any(is);
+fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
+    let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
-    if any(|cache| cache.style.grows()) {
-        steps.push("kvscatter convert MODEL -o OUT --max-seq N makes the caches that grow static.");
+    match &inspected.advice {
+        Some(Advice::Convert { max_seq }) => steps.push(format!(
+            "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the caches that grow static. Give it no more \
+             slots than the\nlongest text has: attention reads all of them in every step."
+        )),
+        Some(Advice::Refused { max_seq, cause }) => steps.push(one_line(&format!(
+            "The caches that grow cannot be made static with {max_seq} slots (--max-seq asks about another number): \
+             {cause}"
+        ))),
+        None => {}
     }
     if any(|cache| cache.is_static()) {
         steps.push(
             "A static cache is in place only where past and present are bound to one buffer (IO binding); \
              the new rows are then\nall that is copied, otherwise the whole cache is. Start it with finite \
-             values, such as zeros.",
+             values, such as zeros."
+                .to_owned(),
         );
     }
     if any(|cache| cache.style == Style::GroupQueryAttention) {
         steps.push(
-            "GroupQueryAttention needs no conversion, its buffers can already be shared: bind past and present of \
-             a cache to one\nbuffer as long as the longest text (IO binding), and ONNX Runtime writes the new rows \
-             alone. With two buffers it\nwrites the whole cache in every step, which is what the table says under \
-             \"written a step\".",
+            "GroupQueryAttention writes its caches itself, and kvscatter cannot make them static yet. In ONNX Runtime, \
+             bind past and\npresent of a cache to one buffer as long as the longest text (IO binding, or \
+             past_present_share_buffer in ONNX\nRuntime GenAI): it then writes the new rows alone. kvscatter generate \
+             does not do so yet: it binds two buffers, takes\nprompts of one length only, and every step writes the whole \
+             cache, which is what the table says under \"written a step\"."
+                .to_owned(),
         );
     }
     steps

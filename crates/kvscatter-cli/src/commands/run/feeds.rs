@@ -82,7 +82,7 @@ impl StepSizes {
             batch: size(tokens, 0),
             width: size(tokens, 1),
             slots: cache.map_or(0, |cache| size(&cache.past, cache.axis)),
-            grows: cache.is_none_or(|cache| cache.grows),
+            grows: cache.is_none_or(|cache| cache.growth.is_some()),
         }
     }
 

@@ -119,7 +119,7 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
             .iter()
             .any(|hazard| matches!(hazard, Hazard::PastReadElsewhere { past, .. } if past == cache.past));
         if !cache.is_static() {
-            Some("since it is no static cache; kvscatter convert makes those that grow static")
+            Some("since it is no static cache; kvscatter inspect names what can be done")
         } else if is_read {
             Some("since another node reads it as well")
         } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {

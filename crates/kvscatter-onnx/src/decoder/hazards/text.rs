@@ -20,6 +20,7 @@ impl Hazard {
             Self::Between { .. } => "node-between",
             Self::TypesDiffer { .. } => "types-differ",
             Self::Grows { .. } => "grows",
+            Self::OperatorWrites { .. } => "operator-writes",
             Self::MixedStyles { .. } => "mixed-styles",
             Self::MixedCapacities { .. } => "mixed-capacities",
             Self::MixedWriteIndices { .. } => "mixed-write-indices",
@@ -40,6 +41,7 @@ impl Hazard {
             | Self::Between { past, .. }
             | Self::TypesDiffer { past, .. }
             | Self::Grows { past, .. }
+            | Self::OperatorWrites { past, .. }
             | Self::NoWriteIndices { past, .. }
             | Self::MixedWriteIndices { past, .. } => Some(past),
             Self::PresentReadElsewhere { present, .. } | Self::PresentGivenTwice { present, .. } => {
@@ -63,6 +65,7 @@ impl Hazard {
             | Self::CircularPrefixMask { attention: node, .. }
             | Self::Between { node, .. }
             | Self::NoWriteIndices { writer: node, .. }
+            | Self::OperatorWrites { writer: node, .. }
             | Self::TwoConventions { second_node: node, .. }
             | Self::Runtime { node, .. } => Some(node),
             Self::PresentGivenTwice { .. }
@@ -120,6 +123,12 @@ impl fmt::Display for Hazard {
                     "{present:?} is longer than {past:?}: they cannot share memory, all rows are copied"
                 )
             }
+            Self::OperatorWrites { past, writer } => write!(
+                f,
+                "{past:?} is written by {} itself: ONNX Runtime copies the whole cache, unless past and present are \
+                 bound to one buffer",
+                Short(writer)
+            ),
             Self::MixedStyles { styles } => {
                 let each = styles.iter().map(|(style, past, count)| format!("{count} by {style} ({past:?})"));
                 write!(f, "caches are written in {} ways: {}", styles.len(), list(each))
