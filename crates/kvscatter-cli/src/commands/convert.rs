@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use kvscatter_certify::report::words::size;
 use kvscatter_onnx::convert::{self, Converted};
 use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;
@@ -37,7 +38,7 @@ pub(crate) struct Convert {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Slots of each sample: the most tokens a sample can ever have
+    /// Slots of each sample: the most tokens a sample can ever have. Attention is given all of them in every step
     #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     max_seq: usize,
 
@@ -57,7 +58,87 @@ struct Document<'a> {
     write_indices: &'a str,
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
+    cost: Cost,
     files: Vec<File>,
+}
+
+/// What a static cache costs whatever is in use of it.
+#[derive(Serialize)]
+struct Cost {
+    /// Of all caches; `null` where the model leaves a size open.
+    bytes_per_sample: Option<u64>,
+    bytes_per_slot: Option<u64>,
+    /// Slots of each sample that attention is given in every step.
+    slots_per_step: usize,
+    /// Whether attention is also told the length, so that an engine may stop there.
+    takes_length: bool,
+    /// Slots in use, and how many times as many attention is given.
+    slots_to_context: Vec<Ratio>,
+}
+
+#[derive(Serialize)]
+struct Ratio {
+    context: usize,
+    ratio: usize,
+}
+
+/// Contexts that the capacity is compared with.
+const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
+
+/// A step of the static cache of 4096 slots in docs/models.md over one of the growing cache, at two lengths of the context.
+const MEASURED: [(usize, f64); 2] = [(128, 5.5), (4095, 0.5)];
+
+impl Cost {
+    fn new(converted: &Converted, max_seq: usize) -> Self {
+        let slots = u64::try_from(max_seq).ok();
+        let bytes = converted.bytes_per_slot;
+        let ratio = |context: usize| {
+            let ratio = max_seq.checked_div(context).filter(|ratio| *ratio >= 2)?;
+            Some(Ratio { context, ratio })
+        };
+        Self {
+            bytes_per_sample: bytes.zip(slots).and_then(|(bytes, slots)| bytes.checked_mul(slots)),
+            bytes_per_slot: bytes,
+            slots_per_step: max_seq,
+            takes_length: converted.nonpad_kv_seqlen.is_some(),
+            slots_to_context: CONTEXTS.into_iter().filter_map(ratio).collect(),
+        }
+    }
+
+    fn show(&self, output: &mut Output) -> Result<(), Error> {
+        let slots = self.slots_per_step;
+        if let (Some(sample), Some(slot)) = (self.bytes_per_sample, self.bytes_per_slot) {
+            writeln!(
+                output,
+                "\nThe caches take {} a sample: {} of {}.",
+                size(sample),
+                count(slots, "slot"),
+                size(slot)
+            )?;
+        }
+        let ratios: Vec<_> = self
+            .slots_to_context
+            .iter()
+            .map(|it| format!("{} × at {} tokens", it.ratio, it.context))
+            .collect();
+        let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
+        writeln!(
+            output,
+            "\nAttention is given all {} of each sample in every step, however few are in use{ratios}, so a step's \
+             time\ngrows with --max-seq and not with the context. Choose it no larger than the longest text.",
+            count(slots, "slot")
+        )?;
+        if self.takes_length {
+            writeln!(output, "kvscatter's tract engine stops at the length in use; ONNX Runtime may not.")?;
+        }
+        let [(few, slower), (many, faster)] = MEASURED;
+        writeln!(
+            output,
+            "Measured in ONNX Runtime with 4096 slots (docs/models.md): {slower} × the time of a growing cache at {few} \
+             tokens,\n{faster} × at {many}."
+        )?;
+        Ok(())
+    }
 }
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Error> {
@@ -70,6 +151,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Error> 
         output.json(&document(&args, &converted, &files))?;
     } else {
         show(&args, &converted, &files, output)?;
+        Cost::new(&converted, args.max_seq).show(output)?;
     }
     Ok(Outcome::Passed)
 }
@@ -112,6 +194,24 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         write_indices: &converted.write_indices,
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
+        cost: Cost::new(converted, args.max_seq),
         files: files.iter().map(File::from).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MEASURED;
+
+    /// The page's table is generated; what is said here is what it has.
+    #[test]
+    fn what_was_measured_is_on_the_page() {
+        let page = include_str!("../../../../docs/models.md");
+        for (context, ratio) in MEASURED {
+            let row = page.lines().find(|line| line.starts_with(&format!("| {context} |"))).unwrap();
+            let times_faster: f64 =
+                row.trim_end_matches('|').rsplit('|').next().unwrap().trim().parse().unwrap();
+            assert!((times_faster.recip() - ratio).abs() < 0.1, "{row}");
+        }
     }
 }
