@@ -6,7 +6,7 @@ use tract_onnx::pb::attribute_proto::AttributeType;
 use crate::NodeError;
 use crate::error::is_onnx;
 
-/// A node of ONNX's own domain whose attributes are all known.
+/// A node of the expected domain whose attributes are all known.
 pub(crate) struct Attributes<'a> {
     node: &'a NodeProto,
 }
@@ -18,6 +18,18 @@ impl<'a> Attributes<'a> {
         if !is_onnx(node) {
             return Err(NodeError::of(node, "only the operator of ONNX's own domain is known"));
         }
+        Self::checked(node, known)
+    }
+
+    /// The same for an operator of another domain.
+    pub(crate) fn in_domain(node: &'a NodeProto, domain: &str, known: &[&str]) -> Result<Self, NodeError> {
+        if node.domain != domain {
+            return Err(NodeError::of(node, format!("only the operator of {domain} is known")));
+        }
+        Self::checked(node, known)
+    }
+
+    fn checked(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
         let unknown = node.attribute.iter().find(|attribute| !known.contains(&attribute.name.as_str()));
         match unknown {
             Some(unknown) => Err(NodeError::of(node, format!("unknown attribute {:?}", unknown.name))),

@@ -55,6 +55,7 @@ mod attributes;
 mod element;
 mod engine;
 mod error;
+mod matmul_nbits;
 mod scatter;
 
 use tract_onnx::Onnx;
@@ -63,10 +64,11 @@ pub use engine::Tract;
 pub use error::NodeError;
 pub use scatter::copies;
 
-/// Adds `TensorScatter` to what tract reads, and replaces its `Attention`.
+/// Adds `TensorScatter` to what tract reads, and replaces its `Attention` and its `MatMulNBits`.
 pub fn register(onnx: &mut Onnx) {
     onnx.op_register.insert("TensorScatter", scatter::build);
     onnx.op_register.insert("Attention", attention::build);
+    onnx.op_register.insert("MatMulNBits", matmul_nbits::build);
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod attention;
 mod churn;
 mod engine;
 mod made;
+mod matmul_nbits;
 mod onnx_cases;
 mod onnxruntime;
 mod scatter;
