@@ -2,7 +2,8 @@
 //!
 //! * [`register`] gives tract's ONNX reader `TensorScatter-24`, run by [`kvscatter`] and in place wherever the plan hands
 //!   the cache over exclusively ([`copies`] counts where it did not), and an `Attention` of its own (operator sets 23 to
-//!   25) that knows `nonpad_kv_seqlen` and reads no more of a cache than is valid.
+//!   25) that knows `nonpad_kv_seqlen` and reads no more of a cache than is valid. It also replaces `MatMulNBits`, of
+//!   which tract 0.23.9 returns wrong products.
 //! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine): caches are moved into a run and come back, after one
 //!   that failed as well.
 //!
@@ -46,7 +47,8 @@
 //! ```
 //!
 //! Limits. tract knows 13 of the 24 element types: no bfloat16, complex, 8-bit or 4-bit floats, nor 4-bit integers.
-//! `Attention` takes float32 and float16. tract folds constants when it loads a model, with no limit on their size:
+//! `Attention` takes float32 and float16. `MatMulNBits` dequantises its weights when a model is loaded: they take 4 bytes
+//! each in memory. It refuses `g_idx` with packed zero points or with other than 4 bits. tract folds constants when it loads a model, with no limit on their size:
 //! run models of strangers in a process whose memory is limited.
 #![forbid(unsafe_code)]
 

@@ -3,6 +3,7 @@
 mod conventions;
 mod readers;
 mod runtimes;
+mod scales;
 mod text;
 
 use super::{Decoder, Growth, Role, Style};
@@ -135,6 +136,12 @@ pub enum Hazard {
         /// That node.
         second_node: NodeLabel,
     },
+    /// One scale is computed from all samples and tokens of a step: the numbers of a sample depend on its neighbours in
+    /// the batch, on padding, and on how its prompt is cut into steps.
+    TensorWideScale {
+        /// The node that computes the scale.
+        node: NodeLabel,
+    },
     /// A runtime that is known to be wrong about a node of this model.
     Runtime {
         /// What is wrong with it.
@@ -198,6 +205,7 @@ impl Decoder<'_> {
             }
         }
         conventions::of(self, &mut hazards);
+        scales::of(&self.flow, &mut hazards);
         runtimes::of(self, &mut hazards);
         hazards
     }

@@ -26,6 +26,7 @@ impl Hazard {
             Self::MixedWriteIndices { .. } => "mixed-write-indices",
             Self::NoWriteIndices { .. } => "no-write-indices",
             Self::TwoConventions { .. } => "two-conventions",
+            Self::TensorWideScale { .. } => "tensor-wide-scale",
             Self::Runtime { .. } => "runtime",
         }
     }
@@ -50,6 +51,7 @@ impl Hazard {
             Self::MixedStyles { .. }
             | Self::MixedCapacities { .. }
             | Self::TwoConventions { .. }
+            | Self::TensorWideScale { .. }
             | Self::Runtime { .. } => None,
         }
     }
@@ -67,6 +69,7 @@ impl Hazard {
             | Self::NoWriteIndices { writer: node, .. }
             | Self::OperatorWrites { writer: node, .. }
             | Self::TwoConventions { second_node: node, .. }
+            | Self::TensorWideScale { node }
             | Self::Runtime { node, .. } => Some(node),
             Self::PresentGivenTwice { .. }
             | Self::TypesDiffer { .. }
@@ -153,6 +156,14 @@ impl fmt::Display for Hazard {
                 let (first, second) = (position(*first), position(*second));
                 let (first_node, second_node) = (Short(first_node), Short(second_node));
                 write!(f, "{input:?} is {first} to {first_node} and {second} to {second_node}: they differ")
+            }
+            Self::TensorWideScale { node } => {
+                let node = Short(node);
+                write!(
+                    f,
+                    "{node} computes one scale for a whole tensor: a sample's logits depend on its neighbours in the \
+                     batch, on padding and on how its prompt is cut"
+                )
             }
             Self::Runtime { runtime, node } => write!(f, "{runtime} ({})", Short(node)),
         }

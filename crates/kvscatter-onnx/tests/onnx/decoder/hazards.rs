@@ -1,6 +1,7 @@
 //! Each hazard in a graph that has it and no other.
 
 use kvscatter::{ElementType, Mode};
+use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, Role, Runtime, Style};
 use kvscatter_onnx::proto::NodeProto;
 
@@ -318,4 +319,24 @@ fn a_real_export_names_its_runtimes() {
     let model = kvscatter_onnx::Model::load(&testdata("mobius-llama-static/model.onnx")).unwrap();
     let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
     assert_eq!(kinds(&hazards), ["runtime"; 4]);
+}
+
+#[test]
+fn one_scale_for_the_activations_of_all_samples() {
+    let quantise = |op_type: &str, domain: &str| {
+        let mut quantise = node(op_type, &["q"], "quantised");
+        (quantise.name, quantise.domain) = (Some("quantise".to_owned()), Some(domain.to_owned()));
+        Made::fixed().node(quantise).hazards()
+    };
+    for (op_type, domain) in [("DynamicQuantizeLinear", ""), ("DynamicQuantizeMatMul", "com.microsoft")] {
+        let hazards = quantise(op_type, domain);
+        let [hazard @ Hazard::TensorWideScale { node }] = &hazards[..] else { panic!("{hazards:?}") };
+        assert_eq!((node.name.as_str(), hazard.cache()), ("quantise", None));
+        assert!(hazard.to_string().contains("one scale for a whole tensor"), "{hazard}");
+    }
+    // Another domain's operator of that name may be anything.
+    assert_eq!(quantise("DynamicQuantizeLinear", "com.microsoft"), []);
+    let model = Model::load(&testdata("decoders/optimum-llama-int8/model.onnx")).unwrap();
+    let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
+    assert_eq!(kinds(&hazards).iter().filter(|kind| **kind == "tensor-wide-scale").count(), 9);
 }
