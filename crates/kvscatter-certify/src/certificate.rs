@@ -42,6 +42,9 @@ pub struct Certificate {
     pub parameters: Parameters,
     /// The claims.
     pub evidence: Evidence,
+    /// What the logits were compared with: which faults the verdict cannot show.
+    #[serde(default)]
+    pub second_opinion: SecondOpinion,
     /// How far its logits are from those it was compared with, one for each scenario and fill.
     pub logits: Vec<LogitsComparison>,
     /// Which slots were written in which step, one for each scenario.
@@ -62,6 +65,20 @@ pub enum Verdict {
     NotApplicable,
     /// It could not be examined here; the evidence says why.
     NotMeasured,
+    /// It was run, but there is nothing that its numbers must equal; the evidence says why.
+    NotComparable,
+}
+
+/// What the model's logits were compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecondOpinion {
+    /// Nothing but other runs of the same model in the same engine. A model or an engine that computes wrong logits
+    /// passes.
+    #[default]
+    None,
+    /// The original, run in the same engine. An engine that computes wrong logits for both passes.
+    OriginalInSameEngine,
 }
 
 /// A model file, by what it holds rather than by where it lies.
@@ -459,7 +476,8 @@ impl Evidence {
     }
 
     /// [`Failed`](Verdict::Failed) if any claim is. [`Passed`](Verdict::Passed) if some structural and some observed
-    /// claim passed; without both, nothing was certified: [`NotMeasured`](Verdict::NotMeasured).
+    /// claim passed; without both, nothing was certified: [`NotMeasured`](Verdict::NotMeasured). Claims that are
+    /// [`NotComparable`](Verdict::NotComparable) change nothing in that.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let some = |checks: &[Check]| checks.iter().any(|check| check.verdict == Verdict::Passed);
@@ -493,6 +511,12 @@ impl Check {
     #[must_use]
     pub fn not_measured(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotMeasured, why)
+    }
+
+    /// A claim whose numbers have nothing that they must equal.
+    #[must_use]
+    pub fn not_comparable(id: &str, claim: &str, why: impl Into<String>) -> Self {
+        Self::new(id, claim, Verdict::NotComparable, why)
     }
 
     /// A claim that holds if there is no failure.
@@ -546,6 +570,7 @@ mod tests {
         evidence.observed.push(passed());
         assert_eq!(evidence.verdict(), Verdict::Passed);
         evidence.timed.push(Check::not_measured("id", "claim", "why"));
+        evidence.observed.push(Check::not_comparable("id", "claim", "why"));
         assert_eq!(evidence.verdict(), Verdict::Passed);
         evidence.timed.push(Check::unless("id", "claim", "evidence", [Failure::new("slow")]));
         assert_eq!(evidence.verdict(), Verdict::Failed);

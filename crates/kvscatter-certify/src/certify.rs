@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
 use kvscatter_onnx::{Dimension, Model};
 use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 
 use crate::certificate::{
-    Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime, SCHEMA,
+    Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime,
+    SCHEMA, SecondOpinion,
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::Setting;
@@ -122,26 +123,36 @@ pub fn certify(
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
     let mut elements = vec![runner.interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
+    let scales =
+        WideScales::of(&decoder).or_else(|| original.as_ref().and_then(|original| original.scales.clone()));
+    let is_by_token = setting.is_decode_only;
     let (sequences, against) = match &original {
         Some(Original { path, interface, .. }) => {
             elements.push(interface.logits_element);
             // It may be static as well, with room of its own.
             let capacity = interface.capacity()?.unwrap_or(setting.capacity);
             let mut runner = Runner::new(engine.load(path, options)?, interface.clone());
-            let original = Reference::new(&mut runner, capacity, false);
+            let original = Reference::new(&mut runner, capacity, false, is_by_token);
             (sequences(original, &setting, request.seed)?, Against::Original)
         }
         None => {
-            let alone = Reference::new(&mut runner, setting.capacity, true);
+            let alone = Reference::new(&mut runner, setting.capacity, true, is_by_token);
             (sequences(alone, &setting, request.seed)?, Against::UnaliasedRun)
         }
     };
+    let mut scenarios = setting.scenarios();
+    if scales.is_some() {
+        scenarios.extend(setting.alone());
+    }
+    let tolerance =
+        if scales.is_some() { Tolerance::of_quantised(elements) } else { Tolerance::of(elements) };
     let plan = Plan {
-        scenarios: &setting.scenarios(),
+        scenarios: &scenarios,
+        scales: scales.as_ref(),
         sequences: &sequences,
         capacity: setting.capacity,
         against,
-        tolerance: request.tolerance.unwrap_or_else(|| Tolerance::of(elements).among(&sequences)),
+        tolerance: request.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
         seed: request.seed,
     };
     let (total, mut done) = (plan.steps(), 0);
@@ -160,7 +171,7 @@ pub fn certify(
         progress(Progress { doing: "taking times", done: 0, total: 0 });
         let model = Timed { path: &request.model, model: &model, interface: &runner.interface };
         let original =
-            original.as_ref().map(|Original { path, model, interface }| Timed { path, model, interface });
+            original.as_ref().map(|Original { path, model, interface, .. }| Timed { path, model, interface });
         let subject = timed::Subject { engine, model, original, capacity: setting.capacity, options };
         match timed::gather(&subject) {
             Ok((taken, checks)) => (timings, evidence.timed) = (Some(taken), checks),
@@ -197,6 +208,10 @@ pub fn certify(
             prompts: setting.prompts,
         },
         evidence,
+        second_opinion: match against {
+            Against::Original => SecondOpinion::OriginalInSameEngine,
+            Against::UnaliasedRun => SecondOpinion::None,
+        },
         logits: observed.logits,
         occupancy: observed.occupancy,
         timings,
@@ -208,6 +223,29 @@ struct Original {
     path: PathBuf,
     model: Model,
     interface: Interface,
+    scales: Option<WideScales>,
+}
+
+/// Nodes that compute one scale from a whole tensor, so that the numbers of a sample depend on what else is in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WideScales {
+    /// The name of the first; empty if it has none.
+    pub(crate) node: String,
+    pub(crate) op_type: String,
+    /// How many there are.
+    pub(crate) count: usize,
+}
+
+impl WideScales {
+    fn of(decoder: &Decoder<'_>) -> Option<Self> {
+        let hazards = decoder.hazards();
+        let mut nodes = hazards.iter().filter_map(|hazard| match hazard {
+            Hazard::TensorWideScale { node } => Some(node),
+            _ => None,
+        });
+        let first = nodes.next()?;
+        Some(Self { node: first.name.clone(), op_type: first.op_type.clone(), count: 1 + nodes.count() })
+    }
 }
 
 impl Original {
@@ -224,7 +262,10 @@ impl Original {
                 Err(session::Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want }
                     .into())
             }
-            _ => Ok(Self { path: path.to_owned(), model, interface }),
+            _ => {
+                let scales = WideScales::of(&decoder);
+                Ok(Self { path: path.to_owned(), interface, scales, model })
+            }
         }
     }
 }

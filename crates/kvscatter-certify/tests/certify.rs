@@ -3,10 +3,12 @@
 
 mod support;
 
-use kvscatter_certify::certificate::{Certificate, Verdict};
-use kvscatter_certify::certify;
+use kvscatter_certify::certificate::{Certificate, SecondOpinion, Verdict};
+use kvscatter_certify::{Request, certify};
+use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::{Model, Weights};
 use kvscatter_onnxruntime::OnnxRuntime;
-use support::request;
+use support::{request, testdata};
 
 fn say(certificate: &Certificate) -> String {
     let lines = certificate.evidence.checks().map(|check| {
@@ -29,5 +31,42 @@ fn a_static_export_is_certified_with_and_without_its_original() {
         let certificate = certify(&engine, &request, &mut |_| {}).unwrap();
         println!("{original:?}\n{}", say(&certificate));
         assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+    }
+}
+
+/// Its scales are those of whole tensors. What feeds the same tensors gives the same logits; what does not is no failure.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn an_int8_decoder_is_compared_where_steps_are_the_same() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("static.onnx");
+    let original = testdata("decoders/optimum-llama-int8/model.onnx");
+    let converted = convert(&Model::load(&original).unwrap(), 64).unwrap();
+    converted.model.save_with_weights(&model, Weights::Copy).unwrap();
+    for (original, opinion) in
+        [(None, SecondOpinion::None), (Some(original), SecondOpinion::OriginalInSameEngine)]
+    {
+        let request = Request { model: model.clone(), original, ..request("", None) };
+        let certificate = certify(&engine, &request, &mut |_| {}).unwrap();
+        assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+        assert_eq!(certificate.second_opinion, opinion);
+        let alone: Vec<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();
+        let expected = ["to the last slot", "sample 0 alone", "sample 1 alone", "sample 2 alone"];
+        assert_eq!(alone, expected.map(|name| [name; 2]).concat());
+        for logits in &certificate.logits {
+            assert!(logits.compared > 0 && logits.worst <= 1e-6, "{logits:?}");
+            assert_eq!(logits.greedy_equal, logits.greedy_compared, "{logits:?}");
+        }
+        let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
+        let batches = check("logits-equal-in-batches");
+        assert_eq!(batches.verdict, Verdict::NotComparable);
+        let says = "not comparable because DynamicQuantizeLinear (\"/model/layers.0/input_layernorm/Mul_1_output_0_QuantizeLinear\") and 8 more compute one scale";
+        assert!(batches.evidence.starts_with(says), "{}", batches.evidence);
+        assert!(check("initial-values-do-not-matter").evidence.contains("padding on the left was left out"));
+        // The same rows, bit for bit, in every scenario.
+        for id in ["rows-equal-unaliased-run", "logits-equal-unaliased-run", "present-aliases-past"] {
+            assert_eq!(check(id).verdict, Verdict::Passed, "{id}");
+        }
     }
 }

@@ -8,7 +8,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use fake::{Fake, Fault};
-use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, Verdict};
+use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, SecondOpinion, Verdict};
 use kvscatter_certify::{Error, Request, certify};
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::{Model, Target, Weights, lower};
@@ -37,8 +37,12 @@ fn check<'c>(certificate: &'c Certificate, id: &str) -> &'c Check {
 
 #[test]
 fn a_right_decoder_passes_next_to_its_original_and_without() {
-    for (original, against) in [(None, Against::UnaliasedRun), (Some(GROWING), Against::Original)] {
+    for (original, against, opinion) in [
+        (None, Against::UnaliasedRun, SecondOpinion::None),
+        (Some(GROWING), Against::Original, SecondOpinion::OriginalInSameEngine),
+    ] {
         let certificate = certified(Fault::None, original);
+        assert_eq!(certificate.second_opinion, opinion);
         assert_eq!(certificate.verdict, Verdict::Passed, "{:?}", failed(&certificate));
         assert!(certificate.logits.iter().all(|logits| logits.against == against && logits.compared > 0));
         assert!(certificate.logits.iter().any(|logits| logits.fill == Fill::Canaries));

@@ -19,14 +19,17 @@ pub(crate) struct Reference<'r> {
     capacity: Option<usize>,
     /// Whether it is the model itself, whose faults are for the certificate.
     is_model: bool,
+    /// Whether prompts are fed token by token, since the model, or this decoder, takes no more.
+    is_by_token: bool,
 }
 
 impl<'r> Reference<'r> {
-    /// `capacity` is what a cache that does not grow has; `is_model` says that the runner is the model that is
-    /// certified.
-    pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool) -> Self {
+    /// `capacity` is what a cache that does not grow has; `is_model` means that the runner is the model that is
+    /// certified; `is_by_token` that the model takes one token at a time.
+    pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, is_by_token: bool) -> Self {
+        let is_by_token = is_by_token || runner.interface.is_decode_only;
         let grows = runner.interface.growth().is_some();
-        Self { runner, capacity: (!grows).then_some(capacity), is_model }
+        Self { runner, capacity: (!grows).then_some(capacity), is_model, is_by_token }
     }
 
     /// Scores for a prompt, fed whole, and for the `steps` most likely tokens that follow it, fed one by one. A step
@@ -64,7 +67,7 @@ impl<'r> Reference<'r> {
 
     fn feed_greedy(&mut self, sequence: &mut Sequence, prompt: &[i64], steps: usize) -> Result<(), Error> {
         let mut samples = self.start()?;
-        let whole = if self.runner.interface.is_decode_only { 1 } else { prompt.len() };
+        let whole = if self.is_by_token { 1 } else { prompt.len() };
         for chunk in prompt.chunks(whole.max(1)) {
             self.feed(&mut samples, sequence, chunk, true)?;
         }

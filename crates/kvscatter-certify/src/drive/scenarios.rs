@@ -12,6 +12,8 @@ pub(crate) struct Scenario {
     pub(crate) says: String,
     /// Which sequence each sample of the batch is.
     pub(crate) sequences: Vec<usize>,
+    /// Whether every step feeds what the reference was fed: the same tokens, with the same neighbours and no padding.
+    pub(crate) is_as_reference: bool,
     pub(crate) steps: Vec<(Phase, Feed)>,
 }
 
@@ -33,6 +35,13 @@ pub(crate) struct Setting {
     pub(crate) can_pad_left: bool,
     /// Whether every step has one token.
     pub(crate) is_decode_only: bool,
+}
+
+impl Scenario {
+    /// Whether some sample begins with padding. A query there sees no slot that holds a token.
+    pub(crate) fn has_left_padding(&self) -> bool {
+        self.steps.iter().any(|(_, feed)| feed.samples.iter().any(|sample| sample.padding > 0))
+    }
 }
 
 impl Setting {
@@ -62,6 +71,32 @@ impl Setting {
         }
         scenarios.push(self.full());
         scenarios
+    }
+
+    /// Each sequence by itself, fed as the reference was: its prompt whole, then token by token.
+    pub(crate) fn alone(&self) -> Vec<Scenario> {
+        let batch = self.smallest_batch();
+        let alone = |(sample, &prompt): (usize, &usize)| {
+            let widths = if self.is_decode_only { [1] } else { [prompt] };
+            let mut steps = self.chunks(vec![0; batch], prompt, &widths);
+            steps.extend(self.chunks(vec![prompt; batch], self.steps, &[1]));
+            if let Some((phase, _)) = steps.first_mut().filter(|_| !self.is_decode_only) {
+                *phase = Phase::Prefill;
+            }
+            Scenario {
+                name: format!("sample {sample} alone"),
+                says: format!("{prompt} tokens of one sequence at once, then one by one"),
+                sequences: vec![sample; batch],
+                is_as_reference: true,
+                steps,
+            }
+        };
+        self.prompts.iter().enumerate().map(alone).collect()
+    }
+
+    /// Samples of a batch that is as small as the model takes.
+    fn smallest_batch(&self) -> usize {
+        if self.is_batch_fixed { self.prompts.len() } else { 1 }
     }
 
     /// Tokens that every sequence has.
@@ -113,6 +148,7 @@ impl Setting {
             name: "prefill".to_owned(),
             says: format!("{whole} tokens of every sample at once, then one by one"),
             sequences: self.as_given(),
+            is_as_reference: false,
             steps,
         }
     }
@@ -128,6 +164,7 @@ impl Setting {
             name: name.to_owned(),
             says,
             sequences: self.as_given(),
+            is_as_reference: false,
             steps: self.chunks(written, self.common(), &self.widths()),
         }
     }
@@ -171,6 +208,7 @@ impl Setting {
                 lengths.join(", ")
             ),
             sequences: order,
+            is_as_reference: false,
             steps,
         }
     }
@@ -199,6 +237,7 @@ impl Setting {
                    their turn"
                 .to_owned(),
             sequences: self.as_given(),
+            is_as_reference: false,
             steps,
         }
     }
@@ -226,12 +265,13 @@ impl Setting {
             name: "left-padded".to_owned(),
             says: "prompts padded on the left, masked, then every sample at the same slot".to_owned(),
             sequences: self.as_given(),
+            is_as_reference: false,
             steps,
         }
     }
 
     fn full(&self) -> Scenario {
-        let batch = if self.is_batch_fixed { self.prompts.len() } else { 1 };
+        let batch = self.smallest_batch();
         let filler = if self.is_decode_only { 1 } else { self.filler.max(1) };
         let body = self.capacity - self.tail();
         let mut steps = self.chunks(vec![0; batch], body, &[filler]);
@@ -240,6 +280,7 @@ impl Setting {
             name: "to the last slot".to_owned(),
             says: format!("{} tokens, which fill the cache", self.capacity),
             sequences: vec![self.filling(); batch],
+            is_as_reference: true,
             steps,
         }
     }

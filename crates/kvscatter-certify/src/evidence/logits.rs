@@ -31,6 +31,14 @@ impl Tolerance {
         Self { absolute: coarsest, relative: coarsest }
     }
 
+    /// The same where activations pass through 8 bits. Rounding in another order then moves some of them by one code of
+    /// 255, which is a small part of a sum.
+    pub(crate) fn of_quantised(elements: impl IntoIterator<Item = ElementType>) -> Self {
+        const LEAST: f64 = 1e-2;
+        let Self { absolute, relative } = Self::of(elements);
+        Self { absolute: absolute.max(LEAST), relative: relative.max(LEAST) }
+    }
+
     /// The largest difference that counts as equal, for these sequences.
     pub(crate) fn among(self, sequences: &[Sequence]) -> f64 {
         let all = sequences.iter().flat_map(|sequence| sequence.logits.iter().flatten().flatten());

@@ -6,6 +6,7 @@ use kvscatter_session::{self as session, Feed, Logits, Runner};
 
 use crate::Error;
 use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
+use crate::certify::WideScales;
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
 use crate::drive::values::{self, Numbers};
@@ -21,6 +22,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) sequences: &'a [Sequence],
     pub(crate) capacity: usize,
     pub(crate) against: Against,
+    /// What makes the numbers of a sample depend on what else is in a step.
+    pub(crate) scales: Option<&'a WideScales>,
     /// The largest difference between logits that counts as equal.
     pub(crate) tolerance: f64,
     pub(crate) seed: u64,
@@ -39,6 +42,11 @@ impl Plan<'_> {
         let steps = |scenario: &Scenario| scenario.steps.len();
         let nan = self.nan_scenario().map_or(0, steps);
         2 * self.scenarios.iter().map(steps).sum::<usize>() + nan
+    }
+
+    /// Whether the logits of a scenario must be those of each sequence alone.
+    fn is_comparable(&self, scenario: &Scenario) -> bool {
+        self.scales.is_none() || scenario.is_as_reference
     }
 
     /// The scenario that is also run with NaN in every slot: the shortest that decodes at slots of its own.
@@ -84,12 +92,18 @@ struct Observer<'a> {
 
 impl<'a> Observer<'a> {
     fn new(plan: &'a Plan<'a>) -> Self {
-        let against = match plan.against {
-            Against::Original => {
+        let against = match (plan.against, plan.scales) {
+            (Against::Original, None) => {
                 "Logits of real tokens equal the original's at every step, within the tolerance."
             }
-            Against::UnaliasedRun => {
+            (Against::Original, Some(_)) => {
+                "Logits of each sequence alone, fed as the original was, equal the original's, within the tolerance."
+            }
+            (Against::UnaliasedRun, None) => {
                 "Logits of real tokens equal those of each sequence alone, run apart, within the tolerance."
+            }
+            (Against::UnaliasedRun, Some(_)) => {
+                "Logits of each sequence alone equal those of a run apart, within the tolerance."
             }
         };
         Self {
@@ -176,10 +190,12 @@ impl<'a> Observer<'a> {
             self.compare(scenario, place, feed, [&in_place, &apart], &mut comparison, &mut scores);
             stepped(&scenario.name);
         }
-        self.wrong_at_start += comparison.wrong_at_start;
-        self.positions.looked += comparison.mid_cache;
-        self.wrong_mid_cache.push((scenario.name.clone(), fill, comparison.wrong_mid_cache));
-        self.comparisons.push(comparison.into_document());
+        if plan.is_comparable(scenario) {
+            self.wrong_at_start += comparison.wrong_at_start;
+            self.positions.looked += comparison.mid_cache;
+            self.wrong_mid_cache.push((scenario.name.clone(), fill, comparison.wrong_mid_cache));
+            self.comparisons.push(comparison.into_document());
+        }
         if is_painted {
             self.occupancy.push(Occupancy {
                 scenario: scenario.name.clone(),
@@ -219,14 +235,19 @@ impl<'a> Observer<'a> {
                 let want =
                     sequence.and_then(|sequence| sequence.logits.get(position)).and_then(Option::as_deref);
                 let Some(want) = want else { continue };
-                let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
-                comparison.compare(token, &got, want, &mut self.logits);
+                if self.plan.is_comparable(scenario) {
+                    let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
+                    comparison.compare(token, &got, want, &mut self.logits);
+                }
                 scores.insert((place.step, sample, column), got.into_owned());
             }
         }
     }
 
     fn compare_fills(&mut self, scenario: &Scenario, zeros: &Scores, canaries: &Scores) {
+        if self.plan.scales.is_some() && scenario.has_left_padding() {
+            return;
+        }
         for (&(step, sample, column), with_canaries) in canaries {
             let Some(with_zeros) = zeros.get(&(step, sample, column)) else { continue };
             self.fills.look(with_zeros.len());
@@ -308,7 +329,7 @@ impl<'a> Observer<'a> {
         let worst_fill =
             if self.fills.has_failed() { "not within the tolerance" } else { "within the tolerance" };
         let Memory { aliased, only_named, written, placed, as_apart, finite } = self.memory;
-        let checks = vec![
+        let mut checks = vec![
             self.runs.into_check(|runs| {
                 format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries")
             }),
@@ -322,11 +343,38 @@ impl<'a> Observer<'a> {
                 format!("{logits} logits, the worst off by {worst:.3e}, the tolerance is {tolerance:.3e}")
             }),
             self.as_apart.into_check(|logits| format!("{logits} logits compared")),
-            self.fills.into_check(|logits| format!("{logits} logits compared, {worst_fill}")),
+            self.fills.into_check(|logits| {
+                let left_out = if plan.scales.is_some() && plan.scenarios.iter().any(Scenario::has_left_padding) {
+                    "; padding on the left was left out, where unwritten slots reach the scale of a whole tensor"
+                } else {
+                    ""
+                };
+                format!("{logits} logits compared, {worst_fill}{left_out}")
+            }),
             self.positions.into_check(|tokens| format!("{tokens} tokens in steps that write behind slot 0")),
             nan,
         ];
+        checks.extend(plan.scales.map(WideScales::not_comparable));
         Observed { checks, logits: self.comparisons, occupancy: self.occupancy }
+    }
+}
+
+impl WideScales {
+    /// The claim that is not made where a sample's numbers depend on its neighbours.
+    fn not_comparable(&self) -> Check {
+        let Self { node, op_type, count } = self;
+        let (more, compute) = match count - 1 {
+            0 => (String::new(), "computes"),
+            more => (format!(" and {more} more"), "compute"),
+        };
+        Check::not_comparable(
+            "logits-equal-in-batches",
+            "Logits in batches, in chunks and with padding equal those of each sequence alone.",
+            format!(
+                "not comparable because {op_type} ({node:?}){more} {compute} one scale for a whole tensor: a sample's \
+                 logits depend on its neighbours in the batch, on padding and on how its prompt is cut into steps"
+            ),
+        )
     }
 }
 

@@ -58,6 +58,10 @@ fn head(certificate: &Certificate) -> Markup {
                 p.word { (mark(certificate.verdict)) " " (words::verdict(certificate.verdict)) }
                 p { strong { (words::headline(certificate)) } " " (words::tally(&certificate.evidence)) "." }
                 (failed(&certificate.evidence))
+                p { (Plain(&words::second_opinion(certificate))) }
+                @for check in words::not_comparable(&certificate.evidence) {
+                    p { a href={ "#" (Plain(&check.id)) } { (Plain(&check.claim)) } " " (Plain(&check.evidence)) "." }
+                }
             }
             p.note {
                 "kvscatter " (Plain(&certificate.tool_version)) ", "
@@ -164,7 +168,7 @@ fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
         Verdict::Failed => "failed",
-        Verdict::NotApplicable | Verdict::NotMeasured => "open",
+        Verdict::NotApplicable | Verdict::NotMeasured | Verdict::NotComparable => "open",
     }
 }
 
@@ -173,7 +177,7 @@ fn mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "✓",
         Verdict::Failed => "✗",
-        Verdict::NotApplicable | Verdict::NotMeasured => "–",
+        Verdict::NotApplicable | Verdict::NotMeasured | Verdict::NotComparable => "–",
     }
 }
 
@@ -185,7 +189,7 @@ mod tests {
     use serde_json::Value;
 
     use super::html;
-    use crate::certificate::Certificate;
+    use crate::certificate::{Certificate, Check, SecondOpinion};
     use crate::report::{sample, words};
 
     /// Markup, an attribute's end, a reversed text, a line and a terminal's command.
@@ -280,6 +284,22 @@ mod tests {
             let text = serde_json::to_string(&certificate).unwrap();
             assert_eq!(serde_json::from_str::<Certificate>(&text).unwrap(), certificate);
         }
+    }
+
+    #[test]
+    fn what_was_not_compared_stands_beside_the_verdict() {
+        let mut certificate = sample::passed();
+        let head = |page: &str| page.split("</header>").next().unwrap().to_owned();
+        let says = "both models ran in ONNX Runtime 1.31.1";
+        assert!(head(&html(&certificate)).contains(says));
+        certificate.second_opinion = SecondOpinion::None;
+        let why = "not comparable because one scale is that of a whole tensor";
+        certificate.evidence.observed.push(Check::not_comparable("in-batches", "Batches are alike.", why));
+        let page = html(&certificate);
+        let head = head(&page);
+        assert!(head.contains("No second opinion") && !head.contains(says), "{head}");
+        assert!(head.contains("1 is not comparable") && head.contains(why), "{head}");
+        assert!(parse(&page).errors.borrow().is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::certificate::{
     Against, BytesMoved, CachePathTimes, CacheSummary, CapacityTime, Certificate, Check, Crossover,
     DecodeTime, DecodeTimes, DecoderSummary, Evidence, Failure, FileIdentity, Fill, LogitPlace,
     LogitsComparison, Machine, Occupancy, OccupancyStep, Opset, Parameters, PeakMemory, Phase, Runtime,
-    SCHEMA, SampleSlots, Side, Subject, Timings, Verdict,
+    SCHEMA, SampleSlots, SecondOpinion, Side, Subject, Timings, Verdict,
 };
 
 const CAPACITY: usize = 64;
@@ -39,6 +39,7 @@ pub(crate) fn passed() -> Certificate {
             tolerance: 1e-3,
         },
         evidence,
+        second_opinion: SecondOpinion::OriginalInSameEngine,
         logits: logits(),
         occupancy: vec![ragged(), chunked()],
         timings: Some(timings()),

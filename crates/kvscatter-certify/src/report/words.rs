@@ -3,7 +3,8 @@
 use kvscatter_bench::units;
 
 use crate::certificate::{
-    Against, Certificate, Check, Crossover, Evidence, Fill, PeakMemory, Phase, Side, Timings, Verdict,
+    Against, Certificate, Check, Crossover, Evidence, Fill, PeakMemory, Phase, SecondOpinion, Side, Timings,
+    Verdict,
 };
 
 /// One kind of evidence: its claims, and what it can and cannot show.
@@ -62,6 +63,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Failed => "failed",
         Verdict::NotApplicable => "not applicable",
         Verdict::NotMeasured => "not measured",
+        Verdict::NotComparable => "not comparable",
     }
 }
 
@@ -71,8 +73,32 @@ pub fn headline(certificate: &Certificate) -> &'static str {
     match certificate.verdict {
         Verdict::Passed => "The KV cache is written in place.",
         Verdict::Failed => "Not certified: what was claimed does not hold.",
-        Verdict::NotMeasured | Verdict::NotApplicable => "Not certified: too little could be examined.",
+        Verdict::NotMeasured | Verdict::NotApplicable | Verdict::NotComparable => {
+            "Not certified: too little could be examined."
+        }
     }
+}
+
+/// What the logits were compared with, and which faults that cannot show: one or two sentences that belong beside the
+/// verdict.
+#[must_use]
+pub fn second_opinion(certificate: &Certificate) -> String {
+    let engine = format!("{} {}", certificate.runtime.name, certificate.runtime.version);
+    match certificate.second_opinion {
+        SecondOpinion::None => format!(
+            "No second opinion: the logits were compared with other runs of the same model in {engine}, and with nothing \
+             else. Wrong logits of the model or of the engine do not show."
+        ),
+        SecondOpinion::OriginalInSameEngine => format!(
+            "The logits were compared with the original's, and both models ran in {engine}. Logits that the engine \
+             computes wrongly for both do not show."
+        ),
+    }
+}
+
+/// The claims whose numbers have nothing that they must equal.
+pub fn not_comparable(evidence: &Evidence) -> impl Iterator<Item = &Check> {
+    evidence.checks().filter(|check| check.verdict == Verdict::NotComparable)
 }
 
 /// How many claims fared how: `9 claims passed, 1 was not measured`.
@@ -83,6 +109,7 @@ pub fn tally(evidence: &Evidence) -> String {
     for (verdict, one, more) in [
         (Verdict::Failed, "failed", "failed"),
         (Verdict::Passed, "passed", "passed"),
+        (Verdict::NotComparable, "is not comparable", "are not comparable"),
         (Verdict::NotMeasured, "was not measured", "were not measured"),
         (Verdict::NotApplicable, "does not apply", "do not apply"),
     ] {

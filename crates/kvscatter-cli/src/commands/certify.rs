@@ -128,7 +128,9 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> 
 fn outcome(certificate: &Certificate) -> Outcome {
     match certificate.verdict {
         Verdict::Passed => Outcome::Passed,
-        Verdict::Failed | Verdict::NotApplicable | Verdict::NotMeasured => Outcome::Failed,
+        Verdict::Failed | Verdict::NotApplicable | Verdict::NotMeasured | Verdict::NotComparable => {
+            Outcome::Failed
+        }
     }
 }
 

@@ -7,6 +7,27 @@ use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 
 use crate::support::Folder;
 
+/// Claims that cannot be judged are named beside the verdict and do not change the exit code.
+#[test]
+fn scales_of_whole_tensors_are_named() {
+    let folder = Folder::with_testdata();
+    folder.run("convert testdata/decoders/optimum-llama-int8/model.onnx -o int8.onnx --max-seq 24").passed();
+    let line = "certify int8.onnx --engine tract --steps 2 --no-timing";
+    let said = folder.run(line).passed();
+    let summary = &said[said.find("The KV cache is written in place.").unwrap()..];
+    assert!(summary.contains("1 is not comparable"), "{summary}");
+    assert!(
+        summary.contains("not comparable because DynamicQuantizeLinear (\"/model/layers.0/"),
+        "{summary}"
+    );
+    let document: serde_json::Value =
+        serde_json::from_str(&folder.run(&format!("{line} --json")).passed()).unwrap();
+    assert_eq!(document["second_opinion"], "none");
+    let observed = document["evidence"]["observed"].as_array().unwrap();
+    let verdicts = observed.iter().filter(|check| check["verdict"] == "not_comparable");
+    assert_eq!(verdicts.map(|check| &check["id"]).collect::<Vec<_>>(), ["logits-equal-in-batches"]);
+}
+
 /// A library that is none: what is refused before it is looked for does not mention it.
 const NO_LIBRARY: &str = "--ort-lib testdata/files/two.npz";
 
@@ -93,6 +114,19 @@ fn in_the_engine_that_is_part_of_the_command() {
         assert_eq!(document["runtime"]["name"], "tract", "{model}");
         assert_eq!(document["verdict"], "passed", "{model}");
     }
+    let summary = |line: &str| {
+        let said = folder.run(&format!("certify {line} --engine tract --steps 2 --no-timing")).passed();
+        said[said.find("The KV cache is written in place.").unwrap()..].to_owned()
+    };
+    let alone = summary("static.onnx");
+    assert!(alone.contains("No second opinion: ") && alone.contains("tract 0.23.9"), "{alone}");
+    // An original that grows does not run in tract, and another static one is an original as well.
+    folder.run("convert testdata/mobius-llama-dynamic/model.onnx -o other.onnx --max-seq 24").passed();
+    let compared = summary("static.onnx --original other.onnx");
+    assert!(
+        compared.contains("both models ran in tract 0.23.9") && !compared.contains("No second"),
+        "{compared}"
+    );
     let line = "certify static.onnx --engine tract --ort-lib testdata/files/two.npz";
     assert!(folder.run(line).refused().contains("give --engine ort"));
 }

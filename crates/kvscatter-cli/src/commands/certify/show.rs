@@ -47,6 +47,10 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
             one_line(&check.claim)
         )?;
     }
+    writeln!(output, "{}", one_line(&words::second_opinion(certificate)))?;
+    for check in words::not_comparable(&certificate.evidence) {
+        writeln!(output, "{} {}.", one_line(&check.claim), one_line(&check.evidence))?;
+    }
     if let Some(html) = html {
         writeln!(output, "The certificate as a page: {}", one_line(&html.to_string_lossy()))?;
     }
@@ -83,7 +87,7 @@ fn claim(check: &Check, output: &mut Output) -> io::Result<()> {
         Verdict::Passed => ("pass", AnsiColor::Green),
         Verdict::Failed => ("FAIL", AnsiColor::Red),
         Verdict::NotApplicable => ("n/a ", AnsiColor::Yellow),
-        Verdict::NotMeasured => ("?   ", AnsiColor::Yellow),
+        Verdict::NotMeasured | Verdict::NotComparable => ("?   ", AnsiColor::Yellow),
     };
     writeln!(output, "{}  {}", styled(word, color), one_line(&check.claim))?;
     writeln!(output, "      {}", one_line(&check.evidence))?;
