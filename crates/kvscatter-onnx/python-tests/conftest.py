@@ -22,6 +22,7 @@ DECODERS = [
     "decoders/torch-2.15-llama",
     "decoders/mobius-0.1-gpt2",
     "decoders/mobius-0.1-qwen3-float16",
+    "decoders/optimum-llama-4bit",
 ]
 
 

@@ -96,9 +96,10 @@ pub fn second_opinion(certificate: &Certificate) -> String {
     }
 }
 
-/// The claims whose numbers have nothing that they must equal.
-pub fn not_comparable(evidence: &Evidence) -> impl Iterator<Item = &Check> {
-    evidence.checks().filter(|check| check.verdict == Verdict::NotComparable)
+/// The claims whose numbers have nothing that they must equal, each with the reason.
+pub fn not_judged(evidence: &Evidence) -> impl Iterator<Item = String> {
+    let checks = evidence.checks().filter(|check| check.verdict == Verdict::NotComparable);
+    checks.map(|check| format!("Not judged: {} It is {}.", check.claim, check.evidence))
 }
 
 /// How many claims fared how: `9 claims passed, 1 was not measured`.

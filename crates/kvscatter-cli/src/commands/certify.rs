@@ -25,8 +25,12 @@ use crate::output::Output;
 /// logits are compared with the original's, or without --original with those of each sequence run alone, its present in
 /// memory of its own. Everything runs with caches of zeros and with finite canaries in them.
 ///
-/// What the graph says (structural), what was seen (observed) and what took how long (timed) are kept apart. The exit
-/// code is 1 if any of it fails.
+/// What the graph says (structural), what was seen (observed) and what took how long (timed) are kept apart. The last
+/// lines name what the logits were compared with, and claims that cannot be judged. The exit code is 1 if a claim
+/// fails; claims that are not comparable, not measured or not applicable do not change it.
+///
+/// Scales that are computed for a whole tensor (DynamicQuantizeLinear) make a sample's logits depend on its neighbours,
+/// on padding and on chunks. Such models are compared with each sequence alone, and in batches not at all.
 ///
 /// ONNX Runtime 1.25 or later is taken from an installed Python package: the library or folder that --ort-lib names,
 /// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. 1.25 itself aligns the mask of an

@@ -48,8 +48,8 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
         )?;
     }
     writeln!(output, "{}", one_line(&words::second_opinion(certificate)))?;
-    for check in words::not_comparable(&certificate.evidence) {
-        writeln!(output, "{} {}.", one_line(&check.claim), one_line(&check.evidence))?;
+    for claim in words::not_judged(&certificate.evidence) {
+        writeln!(output, "{}", one_line(&claim))?;
     }
     if let Some(html) = html {
         writeln!(output, "The certificate as a page: {}", one_line(&html.to_string_lossy()))?;
