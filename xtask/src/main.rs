@@ -28,7 +28,7 @@ use crate::step::{Missing, Step};
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, instructions, bench-check, c, cuda,
+    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, linear, instructions, bench-check, c, cuda,
     /// cuda-images, candle-cuda, models, ort, python, python-torch and bench-gpu-check
     Test,
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
@@ -41,6 +41,8 @@ enum Task {
     Unit,
     /// The core's tests on every instruction set, with limits so small that they take every path
     Kernels,
+    /// Counts what is done with models that are long in one part: it may grow with their length, not with its square
+    Linear,
     /// Instructions per call against a checked-in table; slower fails (needs valgrind)
     Instructions {
         /// Rewrites the table instead
@@ -155,6 +157,7 @@ fn main() -> ExitCode {
         Task::Features => one(steps::features()),
         Task::Unit => one(steps::unit()),
         Task::Kernels => one(steps::kernels()),
+        Task::Linear => one(steps::linear()),
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),
         Task::Cuda => one(steps_cuda::cuda()),

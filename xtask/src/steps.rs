@@ -49,6 +49,7 @@ pub(crate) fn all() -> Vec<Step> {
         docs(),
         unit(),
         kernels(),
+        linear(),
         instructions(false),
         bench_check(),
     ];
@@ -158,6 +159,16 @@ pub(crate) fn kernels() -> Step {
         test
     });
     Step::new("kernels", tiny.into_iter().chain(real).collect())
+}
+
+/// Counts what is done with models that are long in one part, and compares lengths. The compiler adds the counters, to
+/// what the tests depend on as well; the profile that its runtime would write at the end is not wanted.
+pub(crate) fn linear() -> Step {
+    let mut test = cargo("test -p kvscatter-onnx --test linear --target-dir");
+    test.arg(target_dir().join("linear"));
+    test.env("RUSTFLAGS", "-Cinstrument-coverage --cfg kvscatter_counted");
+    test.env("LLVM_PROFILE_FILE", target_dir().join("linear").join("%m.profraw"));
+    Step::new("linear", vec![test])
 }
 
 /// Optimised, for the exhaustive tests' sake, with the checks of a debug build. The exhaustive tests take most of

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use crate::decoder::{Cache, Decoder, Style};
+use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::{
-    GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
+    ValueInfoProto, type_proto,
 };
 use crate::{Error, Graph, Model, Node, NodeLabel};
 
@@ -74,7 +76,7 @@ impl CachePath {
     pub fn of(model: &Model) -> Result<Vec<Result<Self, Inseparable>>, Error> {
         let graph = model.graph()?;
         let decoder = Decoder::of(&graph)?;
-        let finder = Finder::new(model, &graph);
+        let mut finder = Finder::new(model, &graph);
         Ok(decoder.caches.iter().map(|cache| finder.path(cache)).collect())
     }
 }
@@ -87,6 +89,10 @@ struct Finder<'a, 'm> {
     proto: &'a ModelProto,
     graph: &'a Graph<'m>,
     makers: BTreeMap<&'m str, Node<'m>>,
+    /// What a path imports: the default domain, whose operators alone it consists of.
+    opset_import: Vec<OperatorSetIdProto>,
+    /// By constant that a path has asked for: whether it is one that a path may hold.
+    small: BTreeMap<&'m str, bool>,
 }
 
 impl<'a, 'm> Finder<'a, 'm> {
@@ -97,10 +103,18 @@ impl<'a, 'm> Finder<'a, 'm> {
         };
         let makers =
             graph.nodes().iter().flat_map(outputs).filter(|(output, _)| !output.is_empty()).collect();
-        Self { proto: model.proto(), graph, makers }
+        let imports = model.proto().opset_import.iter();
+        let default = imports.filter(|import| full_domain(import.domain.as_deref()) == DEFAULT_DOMAIN);
+        Self {
+            proto: model.proto(),
+            graph,
+            makers,
+            opset_import: default.cloned().collect(),
+            small: BTreeMap::new(),
+        }
     }
 
-    fn path(&self, cache: &Cache<'m>) -> Result<CachePath, Inseparable> {
+    fn path(&mut self, cache: &Cache<'m>) -> Result<CachePath, Inseparable> {
         let nodes = self.nodes(cache)?;
         let mut draft = Draft { rank: cache.past_shape.len(), ..Draft::default() };
         let mut element = cache.element;
@@ -135,7 +149,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         };
         let proto = ModelProto {
             ir_version: self.proto.ir_version,
-            opset_import: self.proto.opset_import.clone(),
+            opset_import: self.opset_import.clone(),
             graph: graph.into(),
             ..ModelProto::default()
         };
@@ -188,24 +202,40 @@ impl<'a, 'm> Finder<'a, 'm> {
             || self.makers.get(value).is_some_and(|node| node.is("Constant"))
     }
 
+    /// Whether a value is a constant within the model that takes few bytes. Each is measured once, since many caches may
+    /// share a large one, and none is copied for it.
+    fn is_small(&mut self, value: &'m str) -> bool {
+        if let Some(&is_small) = self.small.get(value) {
+            return is_small;
+        }
+        let initializer = self.graph.initializers().get(value).copied();
+        let constant = self.makers.get(value).filter(|node| node.is("Constant"));
+        let is_small = match (initializer, constant) {
+            (Some(tensor), _) => tensor.external_data.is_empty() && has_few_bytes(tensor),
+            (None, Some(node)) => {
+                let is_external =
+                    node.attribute("value").is_some_and(|value| !value.t.external_data.is_empty());
+                !is_external && has_few_bytes(node.proto())
+            }
+            (None, None) => false,
+        };
+        self.small.insert(value, is_small);
+        is_small
+    }
+
     /// Takes a constant over into the path. What is none is an input already.
-    fn constant(&self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), Inseparable> {
+    fn constant(&mut self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), Inseparable> {
         let too_large = || Inseparable::Constant { name: value.to_owned() };
         if draft.known.contains(value) {
             return Ok(());
         }
-        if let Some(&tensor) = self.graph.initializers().get(value) {
-            let mut copy = tensor.clone();
-            let size = crate::proto::encode(&copy).map_err(|_| too_large())?.len();
-            if size > Inseparable::CONSTANT_BYTES || !copy.external_data.is_empty() {
-                return Err(too_large());
-            }
-            copy.name = Some(value.to_owned());
-            draft.initializers.push(copy);
-        } else if let Some(node) = self.makers.get(value).filter(|node| node.is("Constant")) {
-            draft.nodes.push(node.proto().clone());
-        } else {
+        if !self.is_small(value) {
             return Err(too_large());
+        }
+        if let Some(&tensor) = self.graph.initializers().get(value) {
+            draft.initializers.push(TensorProto { name: Some(value.to_owned()), ..tensor.clone() });
+        } else if let Some(node) = self.makers.get(value) {
+            draft.nodes.push(node.proto().clone());
         }
         draft.known.insert(value);
         Ok(())
@@ -253,6 +283,11 @@ impl<'m> Draft<'m> {
         self.known.extend(node.output.iter().map(String::as_str));
         self.nodes.push(node.clone());
     }
+}
+
+fn has_few_bytes(message: &impl buffa::Message) -> bool {
+    let size = message.try_encoded_len().ok().and_then(|size| usize::try_from(size).ok());
+    size.is_some_and(|size| size <= Inseparable::CONSTANT_BYTES)
 }
 
 fn inseparable(node: &Node<'_>) -> Inseparable {

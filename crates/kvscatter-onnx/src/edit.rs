@@ -21,7 +21,7 @@ use crate::proto::{
 };
 use crate::{Data, Error, Graph, Tensor, tensor_proto};
 
-use names::{Names, reads, replace_reads};
+use names::{Names, captures, replace_captures, subgraphs};
 pub(crate) use node::NewNode;
 
 /// A model's graph while it is changed. [`finish`](Self::finish) puts it in order; without that the model is left
@@ -31,12 +31,29 @@ pub(crate) struct Editor<'p> {
     model: &'p mut ModelProto,
     names: Names,
     producers: BTreeMap<String, usize>,
-    /// By value: the nodes that read it, or read it once.
-    readers: BTreeMap<String, BTreeSet<usize>>,
+    /// By value: where nodes read it, or read it once.
+    readers: BTreeMap<String, BTreeSet<Reader>>,
+    /// By name: the inputs and outputs of the graph.
+    declared: BTreeMap<String, Vec<Declared>>,
     removed: BTreeSet<usize>,
     /// Values that may have another type or shape than before.
     changed: BTreeSet<String>,
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
+}
+
+/// Where a node reads a value. A node may have many inputs, so each is known by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Reader {
+    node: usize,
+    /// As which input; `None` where its subgraphs read it.
+    slot: Option<usize>,
+}
+
+/// The place of a declaration.
+#[derive(Clone, Copy, Debug)]
+enum Declared {
+    Input(usize),
+    Output(usize),
 }
 
 impl<'p> Editor<'p> {
@@ -51,12 +68,20 @@ impl<'p> Editor<'p> {
             model,
             producers: BTreeMap::new(),
             readers: BTreeMap::new(),
+            declared: BTreeMap::new(),
             removed: BTreeSet::new(),
             changed: BTreeSet::new(),
             constants: BTreeMap::new(),
         };
         for index in 0..editor.nodes().len() {
             editor.index(index);
+        }
+        let graph = &editor.model.graph;
+        let inputs = graph.input.iter().enumerate().map(|(at, value)| (value, Declared::Input(at)));
+        let outputs = graph.output.iter().enumerate().map(|(at, value)| (value, Declared::Output(at)));
+        for (value, place) in inputs.chain(outputs) {
+            let name = value.name.clone().unwrap_or_default();
+            editor.declared.entry(name).or_default().push(place);
         }
         Ok(editor)
     }
@@ -124,9 +149,20 @@ impl<'p> Editor<'p> {
     /// Makes everything that reads `old` at this moment read `new`, subgraphs included. Nodes that are added later
     /// may read `old`, and so does an output of the graph.
     pub(crate) fn replace_uses(&mut self, old: &str, new: &str) {
-        for index in self.readers.remove(old).unwrap_or_default() {
-            if self.graph().node.get_mut(index).is_some_and(|node| replace_reads(node, old, new)) {
-                self.reads_changed(index, new);
+        for reader in self.readers.remove(old).unwrap_or_default() {
+            let Some(node) = self.graph().node.get_mut(reader.node) else { continue };
+            let is_replaced = match reader.slot {
+                Some(slot) => match node.input.get_mut(slot).filter(|input| *input == old) {
+                    Some(input) => {
+                        new.clone_into(input);
+                        true
+                    }
+                    None => false,
+                },
+                None => replace_captures(node, old, new),
+            };
+            if is_replaced {
+                self.reads_changed(reader, new);
             }
         }
     }
@@ -189,7 +225,10 @@ impl<'p> Editor<'p> {
         let ty = TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() };
         let input =
             ValueInfoProto { name: Some(name.clone()), r#type: ty.into(), ..ValueInfoProto::default() };
-        self.graph().input.push(input);
+        let inputs = &mut self.graph().input;
+        let place = Declared::Input(inputs.len());
+        inputs.push(input);
+        self.declared.entry(name.clone()).or_default().push(place);
         name
     }
 
@@ -199,18 +238,16 @@ impl<'p> Editor<'p> {
     /// [`Error::ValueMissing`] if there is none of that name, [`Error::NotATensor`] if it is none.
     pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), Error> {
         let graph = self.model.graph.get_or_insert_default();
-        let mut found = false;
-        for value in graph.input.iter_mut().chain(&mut graph.output) {
-            if value.name.as_deref() == Some(name) {
-                match &mut value.r#type.get_or_insert_default().value {
-                    Some(TypeValue::TensorType(tensor)) => tensor.shape = shape(dims).into(),
-                    _ => return Err(Error::NotATensor { name: name.to_owned(), kind: "value" }),
-                }
-                found = true;
+        let places = self.declared.get(name).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })?;
+        for place in places {
+            let value = match *place {
+                Declared::Input(at) => graph.input.get_mut(at),
+                Declared::Output(at) => graph.output.get_mut(at),
+            };
+            match value.map(|value| &mut value.r#type.get_or_insert_default().value) {
+                Some(Some(TypeValue::TensorType(tensor))) => tensor.shape = shape(dims).into(),
+                _ => return Err(Error::NotATensor { name: name.to_owned(), kind: "value" }),
             }
-        }
-        if !found {
-            return Err(Error::ValueMissing { name: name.to_owned() });
         }
         self.changed.insert(name.to_owned());
         Ok(())
@@ -249,15 +286,20 @@ impl<'p> Editor<'p> {
         for name in node.output.iter().filter(|name| !name.is_empty()) {
             self.producers.insert(name.clone(), index);
         }
-        for name in reads(node) {
-            self.readers.entry(name.to_owned()).or_default().insert(index);
+        for (slot, name) in node.input.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            let reader = Reader { node: index, slot: Some(slot) };
+            self.readers.entry(name.clone()).or_default().insert(reader);
+        }
+        for name in subgraphs(node).flat_map(captures) {
+            let reader = Reader { node: index, slot: None };
+            self.readers.entry(name.to_owned()).or_default().insert(reader);
         }
     }
 
     /// Notes that a node reads a value it did not read before: what it makes may have another shape.
-    fn reads_changed(&mut self, index: usize, value: &str) {
-        self.readers.entry(value.to_owned()).or_default().insert(index);
-        if let Some(node) = self.model.graph.node.get(index) {
+    fn reads_changed(&mut self, reader: Reader, value: &str) {
+        self.readers.entry(value.to_owned()).or_default().insert(reader);
+        if let Some(node) = self.model.graph.node.get(reader.node) {
             self.changed.extend(node.output.iter().cloned());
         }
     }

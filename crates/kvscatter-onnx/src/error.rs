@@ -144,6 +144,9 @@ pub enum Error {
     /// An input, output or initializer without a name.
     #[error("{what} {index} has no name")]
     NameMissing { what: &'static str, index: usize },
+    /// A name that is too long to be repeated in reports.
+    #[error("{what} {index} has a name of {bytes} bytes, at most {limit} are taken")]
+    NameTooLong { what: &'static str, index: usize, bytes: usize, limit: usize },
     /// Nothing produces this value.
     #[error("{name:?} is not an input, an initializer or an output of a node")]
     ValueMissing { name: String },

@@ -1,6 +1,6 @@
 //! A model's graph, its structure checked once: names, order, operator sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use kvscatter::ElementType;
@@ -19,6 +19,10 @@ use crate::{Error, tensor_proto};
 /// The full name of the domain that is usually written as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
 
+/// The longest name of a value, a node or an operator, in bytes. Whatever is reported about a node or a value repeats its
+/// name, and of one node there may be as much to report as the graph has caches.
+const MAX_NAME: usize = 4096;
+
 /// A graph in which every value has one producer, every used value exists, and every node comes after the nodes
 /// it reads from.
 ///
@@ -29,6 +33,18 @@ pub struct Graph<'m> {
     nodes: Vec<Node<'m>>,
     initializers: BTreeMap<&'m str, &'m TensorProto>,
     functions: &'m [FunctionProto],
+}
+
+/// The functions that a model defines, by domain and name: made once for all bodies whose nodes are looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct FunctionNames<'m>(BTreeSet<(&'m str, Option<&'m str>)>);
+
+impl<'m> FunctionNames<'m> {
+    pub(crate) fn of(functions: &'m [FunctionProto]) -> Self {
+        let name =
+            |function: &'m FunctionProto| (full_domain(function.domain.as_deref()), function.name.as_deref());
+        Self(functions.iter().map(name).collect())
+    }
 }
 
 /// A node of a [`Graph`].
@@ -78,13 +94,13 @@ impl<'m> Graph<'m> {
     /// Checks the structure of a model's graph.
     ///
     /// # Errors
-    /// [`Error::GraphMissing`]; [`Error::OpsetTwice`], [`Error::OpsetMissing`]; [`Error::NameMissing`],
+    /// [`Error::GraphMissing`]; [`Error::OpsetTwice`], [`Error::OpsetMissing`]; [`Error::NameMissing`], [`Error::NameTooLong`],
     /// [`Error::DuplicateName`], [`Error::ValueMissing`]; [`Error::Cycle`], and [`Error::NodeOrder`] for nodes that
     /// are merely in the wrong order; [`Error::Sparse`] for a sparse initializer. Those about a node come within
     /// [`Error::InNode`].
     pub fn new(model: &'m ModelProto) -> Result<Self, Error> {
         let proto = model.graph.as_option().ok_or(Error::GraphMissing)?;
-        let nodes = nodes(&model.opset_import, &model.functions, &proto.node)?;
+        let nodes = nodes(&model.opset_import, &FunctionNames::of(&model.functions), &proto.node)?;
         let initializers = initializers(proto)?;
         let producers = producers(proto, &initializers)?;
         check_uses(&nodes, &producers)?;
@@ -275,7 +291,7 @@ impl fmt::Display for NodeLabel {
 /// operators are looked at.
 pub(crate) fn nodes<'m>(
     imports: &'m [OperatorSetIdProto],
-    functions: &'m [FunctionProto],
+    functions: &FunctionNames<'m>,
     nodes: &'m [NodeProto],
 ) -> Result<Vec<Node<'m>>, Error> {
     let mut opsets = BTreeMap::new();
@@ -285,10 +301,6 @@ pub(crate) fn nodes<'m>(
             return Err(Error::OpsetTwice { domain: domain.to_owned() });
         }
     }
-    let functions: std::collections::BTreeSet<_> = functions
-        .iter()
-        .map(|function| (full_domain(function.domain.as_deref()), function.name.as_deref()))
-        .collect();
     let node = |(index, proto): (usize, &'m NodeProto)| {
         let domain = full_domain(proto.domain.as_deref());
         let Some(&version) = opsets.get(domain) else {
@@ -299,7 +311,7 @@ pub(crate) fn nodes<'m>(
             index,
             proto,
             version,
-            is_function: functions.contains(&(domain, proto.op_type.as_deref())),
+            is_function: functions.0.contains(&(domain, proto.op_type.as_deref())),
         })
     };
     nodes.iter().enumerate().map(node).collect()
@@ -336,13 +348,16 @@ fn producers<'m>(
         producers.entry(name).or_insert(Producer::Initializer);
     }
     for (index, node) in graph.node.iter().enumerate() {
+        for name in [&node.name, &node.op_type, &node.domain].into_iter().flatten().chain(&node.output) {
+            check_length("node", index, name)?;
+        }
         for output in node.output.iter().filter(|output| !output.is_empty()) {
             if producers.insert(output, Producer::Node(index)).is_some() {
                 return Err(twice(output));
             }
         }
     }
-    let mut outputs = std::collections::BTreeSet::new();
+    let mut outputs = BTreeSet::new();
     for (index, output) in graph.output.iter().enumerate() {
         let name = named("output", index, output.name.as_deref())?;
         if !outputs.insert(name) {
@@ -394,7 +409,16 @@ fn node_on_a_cycle<'a, 'm>(
 }
 
 fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, Error> {
-    name.filter(|name| !name.is_empty()).ok_or(Error::NameMissing { what, index })
+    let name = name.filter(|name| !name.is_empty()).ok_or(Error::NameMissing { what, index })?;
+    check_length(what, index, name)?;
+    Ok(name)
+}
+
+fn check_length(what: &'static str, index: usize, name: &str) -> Result<(), Error> {
+    match name.len() {
+        bytes if bytes > MAX_NAME => Err(Error::NameTooLong { what, index, bytes, limit: MAX_NAME }),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn full_domain(domain: Option<&str>) -> &str {

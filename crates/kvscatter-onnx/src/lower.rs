@@ -12,7 +12,7 @@ use kvscatter::{ElementType, Mode};
 
 use crate::edit::names::subgraphs;
 use crate::edit::{Editor, NewNode};
-use crate::eval::Op;
+use crate::eval::{MAX_RANK, Op};
 use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
 use crate::proto::{GraphProto, NodeProto};
 use crate::{Dimension, Error, Graph, Model, Node, ValueInfo};
@@ -44,7 +44,7 @@ pub struct Lowered {
 ///
 /// # Errors
 /// Those of [`Graph::new`]. [`Error::NothingToLower`] if there is none. Within [`Error::InNode`]:
-/// [`Error::ScatterNested`] for one in the body of another node, [`Error::RankUnknown`], [`Error::LowerType`] for an
+/// [`Error::ScatterNested`] for one in the body of another node, [`Error::RankUnknown`], [`Error::RankTooLarge`], [`Error::LowerType`] for an
 /// element type that the target does not have, and those about a `TensorScatter` that breaks its own rules.
 /// [`Error::ScatterInFunction`] for one in a function of the model.
 pub fn lower(model: &Model, target: Target) -> Result<Lowered, Error> {
@@ -109,13 +109,15 @@ fn scatter<'m>(
     if let Some(element) = element.filter(|&element| !takes(element)) {
         return Err(Error::LowerType { element });
     }
-    let shape = |info: &ValueInfo<'m>| info.shape.clone();
-    let update_shape = info(update).and_then(shape);
-    let cache = caches().find_map(shape);
-    let rank = cache.as_ref().or(update_shape.as_ref()).map(Vec::len).ok_or(Error::RankUnknown)?;
+    let update_shape = info(update).and_then(|info| info.shape.as_deref());
+    let cache = caches().find_map(|info| info.shape.as_deref());
+    let rank = cache.or(update_shape).map(<[_]>::len).ok_or(Error::RankUnknown)?;
+    if rank > MAX_RANK {
+        return Err(Error::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK });
+    }
     let axis = op.resolve_axis(rank)?;
     let length = update_shape.and_then(|shape| shape.get(axis).copied()).unwrap_or(Dimension::Unknown);
-    let cache = cache.unwrap_or_else(|| vec![Dimension::Unknown; rank]);
+    let cache = cache.map_or_else(|| vec![Dimension::Unknown; rank], <[_]>::to_vec);
     Ok(Scatter { node: *node, axis, mode, past_cache, update, write_indices, cache, length })
 }
 

@@ -1,5 +1,7 @@
 //! `Attention` with past inputs: what it is, and what takes its place.
 
+use std::collections::BTreeSet;
+
 use kvscatter::ElementType;
 
 use super::Refusal;
@@ -36,9 +38,10 @@ impl<'m> Attentions<'m> {
     /// [`Refusal::AttentionForm`]; those of [`Fold::shape`].
     pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, Error> {
         let mut found: Vec<Attention<'m>> = Vec::new();
+        let mut seen = BTreeSet::new();
         for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, Style::AttentionPast)) {
             let Some(node) = cache.writer else { continue };
-            if found.iter().any(|attention| attention.node.index() == node.index()) {
+            if !seen.insert(node.index()) {
                 continue;
             }
             let form = |what| node.error(Refusal::AttentionForm { what });
@@ -75,7 +78,9 @@ impl<'m> Attentions<'m> {
     /// # Errors
     /// As [`visibility::check_sites`].
     pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
-        for attention in &self.0 {
+        // Layers share their masks: each is compared once.
+        let mut seen = BTreeSet::new();
+        for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
             attention.check(probe, fold).map_err(|error| attention.node.error_within(error))?;
         }
         Ok(())
@@ -95,12 +100,17 @@ impl<'m> Attention<'m> {
             _ => Effect::Added,
         };
         let heads = visibility::heads(mask.iter(), 4);
-        visibility::compare(probe, &heads, |at| {
-            let &[.., token, slot] = at else { return Ok(false) };
-            let is_future = self.is_causal && slot > probe.past.saturating_add(token);
-            let is_masked = mask.as_ref().map(|mask| effect.is_visible(mask, at).map(|visible| !visible));
-            Ok(!is_future && !is_masked.transpose()?.unwrap_or_default())
-        })
+        visibility::compare(
+            probe,
+            &heads,
+            |amount| fold.charge(amount),
+            |at| {
+                let &[.., token, slot] = at else { return Ok(false) };
+                let is_future = self.is_causal && slot > probe.past.saturating_add(token);
+                let is_masked = mask.as_ref().map(|mask| effect.is_visible(mask, at).map(|visible| !visible));
+                Ok(!is_future && !is_masked.transpose()?.unwrap_or_default())
+            },
+        )
     }
 
     fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), Error> {
@@ -125,7 +135,7 @@ impl<'m> Attention<'m> {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
         let new = NewNode::new("Attention", &inputs);
-        let new = kept.cloned().fold(new, NewNode::attribute);
+        let new = new.attributes(kept.cloned());
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));
             return Ok(());

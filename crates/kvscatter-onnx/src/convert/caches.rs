@@ -1,5 +1,7 @@
 //! Which caches can become static.
 
+use std::collections::BTreeMap;
+
 use super::Refusal;
 use crate::decoder::{Cache, Decoder, Role, Style};
 use crate::{Dimension, Error, Graph, Node};
@@ -25,8 +27,11 @@ pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) ->
             });
         }
     }
+    let pasts = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
+    let positions = decoder.input(Role::PositionIds).map(|positions| positions.name);
     for node in graph.nodes() {
-        if let Some(refusal) = reading(node, decoder).or_else(|| looking_up(node, graph, decoder, max_seq)) {
+        if let Some(refusal) = reading(node, &pasts).or_else(|| looking_up(node, graph, positions?, max_seq))
+        {
             return Err(node.error(refusal));
         }
     }
@@ -61,22 +66,22 @@ fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<Refusal> {
 }
 
 /// Why a node stands in the way, whatever it computes.
-fn reading(node: &Node<'_>, decoder: &Decoder<'_>) -> Option<Refusal> {
+fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<Refusal> {
     if node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty()) {
         return Some(Refusal::Subgraph);
     }
     let is_writer =
         |cache: &Cache<'_>| cache.writer.as_ref().is_some_and(|writer| writer.index() == node.index());
-    let reads = |cache: &&Cache<'_>| node.proto().input.iter().any(|name| name == cache.past);
-    let is_about_shape = node.is("Shape") || node.is("Size");
-    let mut read = decoder.caches.iter().filter(reads);
-    let stranger = read.find(|cache| !is_writer(cache) && !is_about_shape && !node.is("Identity"))?;
+    if node.is("Shape") || node.is("Size") || node.is("Identity") {
+        return None;
+    }
+    let mut read = node.proto().input.iter().filter_map(|name| pasts.get(name.as_str()));
+    let stranger = read.find(|cache| !is_writer(cache))?;
     Some(Refusal::PastRead { past: stranger.past.to_owned() })
 }
 
 /// Why a table that is looked up by position ends too early.
-fn looking_up(node: &Node<'_>, graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Option<Refusal> {
-    let positions = decoder.input(Role::PositionIds)?.name;
+fn looking_up(node: &Node<'_>, graph: &Graph<'_>, positions: &str, max_seq: usize) -> Option<Refusal> {
     let table = node.input(0).filter(|_| node.is("Gather") && node.input(1) == Some(positions))?;
     let rows = graph.initializers().get(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;
     (rows < max_seq).then(|| Refusal::Table { table: table.to_owned(), rows, max_seq })

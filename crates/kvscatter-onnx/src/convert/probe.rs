@@ -37,6 +37,8 @@ enum Length {
 #[derive(Debug)]
 pub(super) struct Inputs<'m> {
     inputs: Vec<Growing<'m>>,
+    /// The places of `inputs` by name.
+    places: BTreeMap<&'m str, usize>,
 }
 
 /// One of them.
@@ -111,7 +113,7 @@ impl Probe {
                     (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity)))
                 }
                 _ => {
-                    let known = growing.inputs.iter().find(|input| input.value.name == value.name);
+                    let known = growing.named(value.name);
                     let lengths = known.map(|input| input.lengths.as_slice()).unwrap_or_default();
                     let is_past = matches!(role, Role::Past(_));
                     let size = |&length| match length {
@@ -208,7 +210,12 @@ impl<'m> Inputs<'m> {
         let input = |input: &Input<'m>| {
             Ok(Growing { value: input.value.clone(), role: input.role, lengths: lengths(input)? })
         };
-        Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()? })
+        let places = decoder.inputs.iter().enumerate().map(|(at, input)| (input.value.name, at)).collect();
+        Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()?, places })
+    }
+
+    fn named(&self, name: &str) -> Option<&Growing<'m>> {
+        self.inputs.get(*self.places.get(name)?)
     }
 
     /// That situations of this many slots are small enough to be computed, before anything of a size that a file

@@ -1,6 +1,6 @@
 //! Where a decoder attends to its cache: the way of each present through its attention, node by node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
@@ -15,6 +15,9 @@ pub(super) const MANY: usize = 1009;
 
 /// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
 const LEAST_FACTOR: f64 = 1.0 / 32.0;
+
+/// More masks, one behind the other, are not followed: exporters have a causal one, one of the padding and one of a window.
+const MOST_MASKS: usize = 16;
 
 /// What masks the scores of one attention, in order; never empty.
 #[derive(Clone, Debug)]
@@ -38,7 +41,7 @@ pub(super) struct Mask<'m> {
 }
 
 /// How a node masks scores.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind<'m> {
     /// `scores + operand`: 0 where a slot is visible, very negative elsewhere.
     Add { operand: &'m str },
@@ -133,9 +136,9 @@ impl<'m> Sites<'m> {
         for node in graph.nodes() {
             walk.visit(node).map_err(|error| probe.capacity(node.error_within(error)))?;
         }
-        let is_present = |name| caches.iter().any(|cache| cache.present == name);
+        let presents: BTreeSet<_> = caches.iter().map(|cache| cache.present).collect();
         let mut outputs = graph.output_names();
-        match outputs.find(|&name| walk.found.states.contains_key(name) && !is_present(name)) {
+        match outputs.find(|&name| walk.found.states.contains_key(name) && !presents.contains(name)) {
             Some(name) => Err(Refusal::Output { name: name.to_owned() }.into()),
             None => Ok(walk.found),
         }
@@ -152,10 +155,13 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
     // Neither is a usual number of heads: it tells axes apart.
     let (batch, new) =
         (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
-    let is_size = |total: &usize| {
-        let mut sizes = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
-        *total == batch || *total == new || sizes.any(|&size| size == Dimension::Known(*total))
+    let known = |dim: &Dimension<'_>| match *dim {
+        Dimension::Known(size) => Some(size),
+        _ => None,
     };
+    let dims = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
+    let sizes: BTreeSet<_> = dims.filter_map(known).chain([batch, new]).collect();
+    let is_size = |total: &usize| sizes.contains(total);
     // Sizes are rarely odd.
     let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
     Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
@@ -319,7 +325,7 @@ impl<'m> Walk<'_, '_, 'm> {
             .value(operand)?
             .as_floats()
             .is_some_and(|added| added.iter().all(|&added| added == 0.0));
-        if is_zero && self.check_scores(scores).is_err() {
+        if is_zero && !self.are_scores(scores)? {
             self.found.neutral.push(Neutral { node: *node, scores, operand });
             return Ok(Next::State(state));
         }
@@ -334,6 +340,9 @@ impl<'m> Walk<'_, '_, 'm> {
         scores: &'m str,
         kind: Kind<'m>,
     ) -> Result<Next<'m>, Error> {
+        if masks.len() >= MOST_MASKS {
+            return Ok(Next::Unknown);
+        }
         self.check_scores(scores)?;
         let Value { element, ref shape, .. } = *self.fold.value(scores)?;
         let output = node.output(0).unwrap_or_default();
@@ -348,6 +357,15 @@ impl<'m> Walk<'_, '_, 'm> {
         match shape {
             &[batch, .., new, slots] if (batch, new, slots) == want && shape.len() >= 3 => Ok(()),
             _ => Err(Refusal::ScoresShape { rank: shape.len() }.into()),
+        }
+    }
+
+    /// Whether [`check_scores`](Self::check_scores) passes; what cannot be evaluated stays an error.
+    fn are_scores(&mut self, value: &str) -> Result<bool, Error> {
+        match self.check_scores(value) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.root(), Error::Convert(Refusal::ScoresShape { .. })) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Whether what masks scores is what a decoder with one causal, padded context must have: computed, not guessed.
 
+use std::collections::BTreeSet;
+
 use kvscatter::ElementType;
 
 use super::Refusal;
@@ -56,8 +58,14 @@ pub(super) fn check_sites<'m>(
             return Err(neutral.node.error(Refusal::Bias { added }));
         }
     }
+    // Layers share their masks: each combination is compared once.
+    let mut seen = BTreeSet::new();
     for site in &sites.sites {
         let Some(last) = site.masks.last() else { continue };
+        let rank = site.masks.iter().map(|mask| mask.rank).max();
+        if !seen.insert((rank, site.masks.iter().map(|mask| mask.kind).collect::<Vec<_>>())) {
+            continue;
+        }
         check_site(site, probe, fold).map_err(|error| last.node.error_within(error))?;
     }
     Ok(())
@@ -88,13 +96,19 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
     // Whatever its rank: what tells heads apart has an axis between batch and tokens.
     let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
     let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
-    compare(probe, &heads, |at| {
-        let mut visible = true;
-        for (mask, effect) in &masks {
-            visible &= effect.is_visible(mask, at)?;
-        }
-        Ok(visible)
-    })
+    let slots = masks.len().max(1);
+    compare(
+        probe,
+        &heads,
+        |amount| fold.charge(amount.saturating_mul(slots)),
+        |at| {
+            let mut visible = true;
+            for (mask, effect) in &masks {
+                visible &= effect.is_visible(mask, at)?;
+            }
+            Ok(visible)
+        },
+    )
 }
 
 /// What one element of a mask does to a score.
@@ -137,14 +151,17 @@ pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> 
     heads
 }
 
-/// Compares the visibility of every slot to every real token, under every head, with the rule.
+/// Compares the visibility of every slot to every real token, under every head, with the rule. How many comparisons that
+/// may be is charged before the first.
 pub(super) fn compare(
     probe: &Probe,
     heads: &[usize],
+    charge: impl Fn(usize) -> Result<(), Error>,
     visible: impl Fn(&[usize]) -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let mut at = vec![0; heads.len().saturating_add(3)];
     let count = heads.iter().copied().fold(1, usize::saturating_mul);
+    charge([probe.batch, probe.new, probe.total()].into_iter().fold(count, usize::saturating_mul))?;
     for sample in 0..probe.batch {
         for token in (0..probe.new).filter(|token| probe.is_real(sample, probe.past.saturating_add(*token))) {
             for slot in 0..probe.total() {

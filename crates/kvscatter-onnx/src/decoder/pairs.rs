@@ -247,13 +247,12 @@ fn not_fed_back<'m>(
     caches: &[Cache<'m>],
     places: &BTreeMap<&'m str, usize>,
 ) -> Result<(), Error> {
-    let like_a_cache = |value: &ValueInfo<'_>| {
-        let rank = value.shape.as_ref().map(Vec::len);
-        let alike = |cache: &Cache<'_>| {
-            cache.element == value.element && rank.is_none_or(|rank| rank == cache.past_shape.len())
-        };
-        // Joining is not only done to caches: what is joined must look like one of them.
-        if caches.is_empty() { rank.is_some_and(|rank| rank >= 4) } else { caches.iter().any(alike) }
+    let kinds: BTreeSet<_> = caches.iter().map(|cache| (cache.element, cache.past_shape.len())).collect();
+    // Joining is not only done to caches: what is joined must look like one of them.
+    let like_a_cache = |value: &ValueInfo<'_>| match value.shape.as_ref().map(Vec::len) {
+        rank if kinds.is_empty() => rank.is_some_and(|rank| rank >= 4),
+        Some(rank) => kinds.contains(&(value.element, rank)),
+        None => kinds.iter().any(|(element, _)| *element == value.element),
     };
     let mut looked_at = BTreeSet::new();
     for node in flow.nodes() {

@@ -10,9 +10,6 @@ use super::{Cache, Input, Role};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
 
-/// How much of a graph is looked at to see what an input reaches.
-const MOST_VALUES: usize = 256;
-
 /// What an input is used for, as far as the graph shows it.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
@@ -122,10 +119,8 @@ fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
             evidence.entry(picked).or_default().picks_elements = true;
         }
     }
-    for input in flow.inputs() {
-        if becomes_an_angle(flow, input) {
-            evidence.entry(input).or_default().is_angle = true;
-        }
+    for input in become_angles(flow) {
+        evidence.entry(input).or_default().is_angle = true;
     }
     evidence
 }
@@ -205,25 +200,23 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     None
 }
 
-/// Whether a sine or cosine is taken of it, as rotary embeddings do where they are computed.
-fn becomes_an_angle(flow: &Flow<'_>, input: &str) -> bool {
-    let mut pending = vec![input];
-    let mut seen = BTreeSet::new();
-    while let Some(value) = pending.pop() {
-        if seen.len() >= MOST_VALUES || !seen.insert(value) {
-            continue;
-        }
-        for (node, _) in flow.readers(value).take(MOST_VALUES) {
-            match node.op_type() {
-                "Cos" | "Sin" => return true,
-                "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand"
-                | "Transpose" | "Mul" | "MatMul" | "Einsum" | "Add" | "Sub" | "Div" | "Clip" | "Concat"
-                | "Slice" | "Where" => pending.extend(node.output(0)),
-                _ => {}
-            }
+/// The graph inputs that a sine or cosine is taken of, as rotary embeddings do where they are computed. Every node is
+/// looked at once, after those that read from it.
+fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
+    let mut angles: BTreeSet<&str> = BTreeSet::new();
+    for node in flow.nodes().iter().rev() {
+        let is_one = match node.op_type() {
+            "Cos" | "Sin" => true,
+            "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand"
+            | "Transpose" | "Mul" | "MatMul" | "Einsum" | "Add" | "Sub" | "Div" | "Clip" | "Concat"
+            | "Slice" | "Where" => node.output(0).is_some_and(|output| angles.contains(output)),
+            _ => false,
+        };
+        if is_one {
+            angles.extend(node.proto().input.iter().map(String::as_str));
         }
     }
-    false
+    flow.inputs().filter(|input| angles.contains(input)).collect()
 }
 
 /// A size that two values have in common by declaration.

@@ -12,8 +12,9 @@ use crate::{Dimension, Error, Node, ValueInfo};
 pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Result<(), Error> {
     let mut sizes = Sizes::default();
     let mut batch = None;
+    let inputs: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
     for cache in caches {
-        let Some(past) = inputs.iter().find(|input| input.name == cache.past) else { continue };
+        let Some(&past) = inputs.get(cache.past) else { continue };
         // Nodes between may turn the cache or cut it, and what an unknown writer does is not known.
         let turned = cache.between.iter().any(|node| matches!(node.op_type(), "Transpose" | "Slice" | "Pad"));
         if turned || matches!(cache.style, Style::Unknown(_)) {
@@ -84,11 +85,15 @@ impl<'m> Sizes<'m> {
             Dimension::Unknown => "",
         };
         let mut symbol = first;
-        while let Some(next) = self.same.get(symbol) {
-            symbol = next;
-        }
-        if symbol != first {
-            self.same.insert(first, symbol);
+        while let Some(&next) = self.same.get(symbol) {
+            // Every symbol on the way comes half as far from its end: no chain is walked twice.
+            match self.same.get(next).copied() {
+                Some(after) => {
+                    self.same.insert(symbol, after);
+                    symbol = after;
+                }
+                None => symbol = next,
+            }
         }
         self.known.get(symbol).copied().ok_or(symbol)
     }

@@ -85,14 +85,19 @@ pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     names
 }
 
-/// Makes a node read `new` wherever it or its subgraphs read `old`. Returns whether it did anywhere.
-pub(crate) fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
+/// Makes the subgraphs of a node read `new` wherever they read `old` from around them. Returns whether they did anywhere.
+pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bool {
+    subgraphs_mut(node).fold(false, |replaced, graph| replace_captured(graph, old, new) || replaced)
+}
+
+/// The same for what the node reads itself.
+fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
     for input in node.input.iter_mut().filter(|input| *input == old) {
         new.clone_into(input);
         replaced = true;
     }
-    subgraphs_mut(node).fold(replaced, |replaced, graph| replace_captured(graph, old, new) || replaced)
+    replace_captures(node, old, new) || replaced
 }
 
 /// The values that a subgraph takes from around it.

@@ -1,7 +1,8 @@
 //! A node to be added to a graph, built attribute by attribute.
 
+use crate::Error;
 use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, NodeProto};
+use crate::proto::{self, AttributeProto, NodeProto};
 
 use super::names::Names;
 
@@ -52,6 +53,21 @@ impl NewNode {
         self.proto.attribute.retain(|other| other.name != attribute.name);
         self.proto.attribute.push(attribute);
         self
+    }
+
+    /// Attributes that it has none of yet.
+    pub(crate) fn attributes(mut self, attributes: impl IntoIterator<Item = AttributeProto>) -> Self {
+        self.proto.attribute.extend(attributes);
+        self
+    }
+
+    /// What two nodes have in common if they compute the same and are called the same: in bytes, which are few beside the
+    /// text of all fields.
+    ///
+    /// # Errors
+    /// [`Error::Encode`].
+    pub(crate) fn key(&self) -> Result<(String, Vec<u8>), Error> {
+        Ok((self.hint.clone(), proto::encode(&self.proto)?))
     }
 
     /// Whether its outputs have names already.

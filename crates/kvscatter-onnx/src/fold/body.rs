@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{FoldError, Value};
-use crate::graph::{self, DEFAULT_DOMAIN};
+use crate::graph::{self, DEFAULT_DOMAIN, FunctionNames};
 use crate::proto::{FunctionProto, NodeProto, TensorProto};
 use crate::{Error, Graph, Node, NodeLabel};
 
@@ -17,6 +17,8 @@ pub(super) struct Body<'g, 'm> {
     wires: Vec<Wires>,
     slots: Vec<Slot<'m>>,
     names: BTreeMap<&'m str, usize>,
+    /// The slots that hold something computed, or failed to: a change makes both untrue.
+    computed: Vec<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -33,6 +35,8 @@ pub(super) struct Slot<'m> {
     pub(super) known: Option<Known>,
     /// How much of what can be known of it `known` holds.
     pub(super) level: Level,
+    /// The least that was demanded of it in vain.
+    pub(super) failed: Option<Level>,
 }
 
 /// What is known of a value.
@@ -117,8 +121,19 @@ pub(super) enum Origin {
 /// The functions of a model by domain, name and overload.
 #[derive(Debug)]
 pub(super) struct Functions<'m> {
-    all: &'m [FunctionProto],
-    by_name: BTreeMap<FunctionName<'m>, &'m FunctionProto>,
+    names: FunctionNames<'m>,
+    by_name: BTreeMap<FunctionName<'m>, Function<'m>>,
+}
+
+/// A function, with what every call would otherwise look for in its body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Function<'m> {
+    pub(super) proto: &'m FunctionProto,
+    /// How many names, attributes and imports there are to go through when it is called.
+    pub(super) size: usize,
+    /// Whether it makes values of the shapes or types of what it is given. It does if its body has such a node, or calls
+    /// functions.
+    asks_for_shapes: bool,
 }
 
 type FunctionName<'m> = (&'m str, &'m str, &'m str);
@@ -132,42 +147,55 @@ impl Slot<'_> {
 impl<'m> Functions<'m> {
     pub(super) fn new(all: &'m [FunctionProto]) -> Self {
         let mut by_name = BTreeMap::new();
-        for function in all {
-            let name = function.name.as_deref().unwrap_or_default();
-            let domain = graph::full_domain(function.domain.as_deref());
-            by_name
-                .entry((domain, name, function.overload.as_deref().unwrap_or_default()))
-                .or_insert(function);
+        for proto in all {
+            let name = proto.name.as_deref().unwrap_or_default();
+            let domain = graph::full_domain(proto.domain.as_deref());
+            let overload = proto.overload.as_deref().unwrap_or_default();
+            by_name.entry((domain, name, overload)).or_insert(proto);
         }
-        Self { all, by_name }
+        let function = |proto: &'m FunctionProto| Function {
+            proto,
+            size: size(proto),
+            asks_for_shapes: proto
+                .node
+                .iter()
+                .any(|node| asks_for_shapes(node) || by_name.contains_key(&called_name(node))),
+        };
+        Self {
+            names: FunctionNames::of(all),
+            by_name: by_name.iter().map(|(&name, proto)| (name, function(proto))).collect(),
+        }
     }
 
     /// The function that a node calls.
-    pub(super) fn called(&self, node: &NodeProto) -> Option<&'m FunctionProto> {
-        let op_type = node.op_type.as_deref().unwrap_or_default();
-        let domain = graph::full_domain(node.domain.as_deref());
-        self.by_name.get(&(domain, op_type, node.overload.as_deref().unwrap_or_default())).copied()
+    pub(super) fn called(&self, node: &NodeProto) -> Option<Function<'m>> {
+        self.by_name.get(&called_name(node)).copied()
     }
 
-    /// Whether a node makes values of the shapes or types of its inputs. A function does if its body has such a node,
-    /// or calls functions.
+    /// Whether a node makes values of the shapes or types of its inputs.
     fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
-        let asks = |domain: Option<&str>, op_type: Option<&str>| {
-            let op_type = op_type.unwrap_or_default();
-            graph::full_domain(domain) == DEFAULT_DOMAIN
-                && matches!(op_type, "Shape" | "Size" | "EyeLike" | "CastLike")
-        };
-        let proto = node.proto();
         if !node.is_function() {
-            return asks(proto.domain.as_deref(), proto.op_type.as_deref());
+            return asks_for_shapes(node.proto());
         }
-        self.called(proto).is_some_and(|function| {
-            let mut body = function.node.iter();
-            body.any(|node| {
-                asks(node.domain.as_deref(), node.op_type.as_deref()) || self.called(node).is_some()
-            })
-        })
+        self.called(node.proto()).is_some_and(|function| function.asks_for_shapes)
     }
+}
+
+fn called_name(node: &NodeProto) -> FunctionName<'_> {
+    let op_type = node.op_type.as_deref().unwrap_or_default();
+    (graph::full_domain(node.domain.as_deref()), op_type, node.overload.as_deref().unwrap_or_default())
+}
+
+fn asks_for_shapes(node: &NodeProto) -> bool {
+    graph::full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN
+        && matches!(node.op_type.as_deref(), Some("Shape" | "Size" | "EyeLike" | "CastLike"))
+}
+
+fn size(function: &FunctionProto) -> usize {
+    let of_node = |node: &NodeProto| [1, node.input.len(), node.output.len(), node.attribute.len()];
+    let FunctionProto { input, output, attribute, attribute_proto, opset_import, .. } = function;
+    let of_all = [input.len(), output.len(), attribute.len(), attribute_proto.len(), opset_import.len()];
+    of_all.into_iter().chain(function.node.iter().flat_map(of_node)).fold(0, usize::saturating_add)
 }
 
 impl<'g, 'm> Body<'g, 'm> {
@@ -196,7 +224,7 @@ impl<'g, 'm> Body<'g, 'm> {
         functions: &Functions<'m>,
         inputs: &[Option<&Value>],
     ) -> Result<Self, Error> {
-        let nodes = graph::nodes(&function.opset_import, functions.all, &function.node)?;
+        let nodes = graph::nodes(&function.opset_import, &functions.names, &function.node)?;
         let mut body = Self::empty(Cow::Owned(nodes));
         for (index, name) in function.input.iter().enumerate() {
             let value = inputs.get(index).copied().flatten();
@@ -251,19 +279,30 @@ impl<'g, 'm> Body<'g, 'm> {
     pub(super) fn store(&mut self, id: usize, known: Known, level: Level) {
         if let Some(slot) = self.slots.get_mut(id) {
             (slot.known, slot.level) = (Some(known), level);
+            self.computed.push(id);
         }
     }
 
-    /// Gives a value, and forgets those that were computed.
+    /// Remembers that a level cannot be reached, so that whatever depends on the value fails at once.
+    pub(super) fn fail(&mut self, id: usize, level: Level) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.failed = Some(slot.failed.map_or(level, |failed| failed.min(level)));
+            self.computed.push(id);
+        }
+    }
+
+    /// Gives a value, and forgets those that were computed. Each of them is forgotten once, so that many values in a row
+    /// are given in time that grows with their number alone.
     pub(super) fn set(&mut self, id: usize, value: Value) {
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            if at == id {
-                slot.source = Source::Set;
-            } else if !matches!(slot.source, Source::Set) {
-                (slot.known, slot.level) = (None, Level::Nothing);
+        for at in std::mem::take(&mut self.computed) {
+            if let Some(slot) = self.slots.get_mut(at).filter(|slot| !matches!(slot.source, Source::Set)) {
+                (slot.known, slot.level, slot.failed) = (None, Level::Nothing, None);
             }
         }
-        self.store(id, Known::Value(value), Level::Values);
+        if let Some(slot) = self.slots.get_mut(id) {
+            let known = Some(Known::Value(value));
+            *slot = Slot { source: Source::Set, known, level: Level::Values, failed: None, ..*slot };
+        }
     }
 
     /// What each value is made of, so far as its inputs tell. A shape is known whatever it is the shape of.
@@ -292,7 +331,7 @@ impl<'g, 'm> Body<'g, 'm> {
     }
 
     fn empty(nodes: Cow<'g, [Node<'m>]>) -> Self {
-        Self { nodes, wires: Vec::new(), slots: Vec::new(), names: BTreeMap::new() }
+        Self { nodes, wires: Vec::new(), slots: Vec::new(), names: BTreeMap::new(), computed: Vec::new() }
     }
 
     fn connect(&mut self, node: usize, proto: &'m NodeProto) {
@@ -305,7 +344,7 @@ impl<'g, 'm> Body<'g, 'm> {
     /// A place for a value. A second one of the same name is the first one.
     fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
         *self.names.entry(name).or_insert_with(|| {
-            self.slots.push(Slot { name, source, known: None, level: Level::Nothing });
+            self.slots.push(Slot { name, source, known: None, level: Level::Nothing, failed: None });
             self.slots.len().saturating_sub(1)
         })
     }

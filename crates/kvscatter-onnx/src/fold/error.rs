@@ -10,6 +10,9 @@ pub enum FoldError {
     /// Nothing is known of the operator.
     #[error("what this operator computes is not known here")]
     NoRule,
+    /// Something else has needed the value already, and it could not be computed.
+    #[error("{name:?} could not be computed before")]
+    FailedBefore { name: String },
     /// A form of the operator of which nothing is known.
     #[error("what this operator computes with {what} is not known here")]
     NoForm { what: &'static str },

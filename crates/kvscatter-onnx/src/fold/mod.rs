@@ -10,8 +10,8 @@
 //! Nothing is guessed: an operator without a rule here is an error that names the node. Where a shape depends on unknown
 //! values, as `NonZero`'s does, the value is *open*: nothing is known of it, nor of what is made of it, until something
 //! of a shape that does not depend on it takes it in, as `ScatterND` does. An open value is an error, which names the
-//! node that opened it, only if its shape or its elements are asked for. Transcendental functions come from 64-bit arithmetic, so they may differ from a runtime's in the
-//! last place; everything else is exact, as [`number`] says.
+//! node that opened it, only if its shape or its elements are asked for. Transcendental functions come from 64-bit
+//! arithmetic, so they may differ from a runtime's in the last place; everything else is exact, as [`number`] says.
 
 mod body;
 mod call;
@@ -34,7 +34,7 @@ pub use error::FoldError;
 
 pub(crate) use value::{Value, Values};
 
-use body::{Body, Functions, Known, Level, Open, Origin, Source, Wires};
+use body::{Body, Function, Functions, Known, Level, Open, Origin, Source, Wires};
 use call::{Attributes, Call};
 
 /// The most elements of which values are computed or read: larger ones have only their shape. The causal masks that
@@ -52,6 +52,9 @@ const MAX_WORK: u64 = 512 << 20;
 
 /// What a node costs, whatever it computes.
 const NODE_WORK: usize = 1 << 10;
+
+/// What a call costs for each name, attribute and import of the function.
+const FUNCTION_WORK: usize = 1 << 8;
 
 /// How deep functions may call each other.
 const MAX_DEPTH: usize = 16;
@@ -73,6 +76,15 @@ pub(crate) struct Fold<'g, 'm> {
 /// What may still be computed.
 #[derive(Debug)]
 struct Work(Cell<u64>);
+
+/// A value that is to reach a level.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    id: usize,
+    level: Level,
+    /// Whether it is made of others, which come first.
+    is_waiting: bool,
+}
 
 impl<'g, 'm> Fold<'g, 'm> {
     /// Nothing is computed yet. Without `external`, values that lie in other files are errors where they are
@@ -135,6 +147,14 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
 
+    /// Takes note of work on values outside of this evaluation, in elements.
+    ///
+    /// # Errors
+    /// [`FoldError::TooMuch`].
+    pub(crate) fn charge(&self, elements: usize) -> Result<(), Error> {
+        self.work.charge(elements)
+    }
+
     /// What is computed of a value that is asked for: of large constants the shape only.
     fn most(&mut self, id: usize) -> Result<Level, Error> {
         let is_weight = self.origin(id) == Origin::Constant
@@ -155,24 +175,45 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.body.known(id).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
     }
 
-    /// Brings a value to a level, and whatever it needs before. The stack holds each value that waits for another;
-    /// inputs come from earlier nodes, so nothing waits for itself.
+    /// Brings a value to a level, and whatever it needs before. If one of these cannot be computed, all that wait for it
+    /// have failed as well.
     fn evaluate(&mut self, id: usize, level: Level) -> Result<(), Error> {
         self.origin(id);
-        let mut stack = vec![(id, level)];
-        while let Some(&(id, level)) = stack.last() {
+        let mut stack = vec![Demand { id, level, is_waiting: false }];
+        let result = self.evaluate_all(&mut stack);
+        if let Err(error) = &result {
+            // An output that an operator does not have says nothing about its others.
+            let is_output = matches!(error.root(), Error::Fold(FoldError::NoOutput { .. }));
+            let failed = stack.len().saturating_sub(usize::from(is_output));
+            for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
+                let Some(Source::Node(node)) = self.body.slot(id).map(|slot| slot.source) else { continue };
+                let outputs =
+                    self.body.node(node).map(|(_, wires)| wires.outputs.clone()).unwrap_or_default();
+                outputs.into_iter().flatten().for_each(|output| self.body.fail(output, level));
+            }
+        }
+        result
+    }
+
+    /// The stack holds each value that waits for another; inputs come from earlier nodes, so nothing waits for itself.
+    fn evaluate_all(&mut self, stack: &mut Vec<Demand>) -> Result<(), Error> {
+        while let Some(demand) = stack.last_mut() {
+            let &mut Demand { id, level, .. } = demand;
             if self.body.level(id) >= level {
                 stack.pop();
                 continue;
             }
-            let Some((source, name)) = self.body.slot(id).map(|slot| (slot.source, slot.name)) else {
-                return Ok(());
-            };
+            let Some(slot) = self.body.slot(id) else { return Ok(()) };
+            let (source, name) = (slot.source, slot.name);
+            if slot.failed.is_some_and(|failed| failed <= level) {
+                return Err(FoldError::FailedBefore { name: name.to_owned() }.into());
+            }
             match source {
                 Source::Node(node) => {
+                    demand.is_waiting = true;
                     let values = level == Level::Values && self.origin(id) != Origin::Unknown;
                     let waiting = stack.len();
-                    self.push_missing(node, values, &mut stack);
+                    self.push_missing(node, values, stack);
                     if stack.len() == waiting {
                         self.run(node, id, values, level)?;
                         stack.pop();
@@ -194,9 +235,9 @@ impl<'g, 'm> Fold<'g, 'm> {
     }
 
     /// Pushes what a node needs and is not there: the values of all inputs, or their shapes and the values of those
-    /// that may be parameters, whatever their size if the operator's shapes depend on them. Initializers come last, since their values are of no use where another input has
-    /// none.
-    fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<(usize, Level)>) {
+    /// that may be parameters, of any size if the operator's shapes depend on them. Initializers come last, since their
+    /// values are of no use where another input has none.
+    fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<Demand>) {
         let is_hopeless = self.body.read_by(node).any(|(_, slot)| {
             let is_unknown = |value: &Value| value.data.is_none();
             slot.level == Level::Values && slot.known.is_some() && slot.value().is_none_or(is_unknown)
@@ -214,7 +255,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                     Source::Initializer(_) => initializers,
                     _ => true,
                 };
-                (slot.level < need && is_its_turn).then_some((id, need))
+                (slot.level < need && is_its_turn).then_some(Demand { id, level: need, is_waiting: false })
             })
         };
         let waiting = stack.len();
@@ -237,6 +278,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                 vec![Some(Known::Open(open)); wires.outputs.len()]
             }
         };
+        let made = outputs.len();
         for (id, known) in wires.outputs.iter().zip(outputs) {
             if let (Some(id), Some(known)) = (*id, known)
                 && self.body.level(id) < level
@@ -245,6 +287,8 @@ impl<'g, 'm> Fold<'g, 'm> {
             }
         }
         if self.body.level(wanted) < level {
+            // Asked for the next one, the node is not run again.
+            wires.outputs.iter().skip(made).flatten().for_each(|&id| self.body.fail(id, level));
             let output = wires.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
             return Err(node.error(FoldError::NoOutput { output }));
         }
@@ -306,8 +350,9 @@ impl<'g, 'm> Fold<'g, 'm> {
         if depth > limit {
             return Err(FoldError::TooDeep { limit }.into());
         }
-        let function = self.functions.called(node.proto()).ok_or(FoldError::NoRule)?;
-        self.work.charge(function.node.len().saturating_mul(NODE_WORK))?;
+        let Function { proto: function, size, .. } =
+            self.functions.called(node.proto()).ok_or(FoldError::NoRule)?;
+        self.work.charge(size.saturating_mul(FUNCTION_WORK))?;
         for input in inputs.iter().flatten() {
             self.work.charge_values(input)?;
         }

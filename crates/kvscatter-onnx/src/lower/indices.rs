@@ -12,8 +12,8 @@ use super::Scatter;
 /// Makes nodes, each once: what is computed alike from the same values is the same value.
 pub(super) struct Indices<'p> {
     editor: Editor<'p>,
-    /// By what a node says: its output.
-    made: BTreeMap<String, String>,
+    /// By [`NewNode::key`]: the node's output.
+    made: BTreeMap<(String, Vec<u8>), String>,
     /// By symbol: the first dimension that was declared to have it.
     symbols: BTreeMap<String, String>,
 }
@@ -38,7 +38,7 @@ impl<'p> Indices<'p> {
         let rank = scatter.cache.len();
         let shape = self.update_shape(scatter, rank)?;
         let positions = self.positions(scatter, rank)?;
-        Ok(self.node(NewNode::new("Expand", &[&positions, &shape]).called("indices")))
+        self.node(NewNode::new("Expand", &[&positions, &shape]).called("indices"))
     }
 
     /// For `ScatterND`: the place of every row, int64 `[batch, outer…, length, axis + 1]`: its coordinates before the
@@ -56,11 +56,11 @@ impl<'p> Indices<'p> {
                 let range = self.range(&size)?;
                 self.unsqueeze(&range, (0..rank).filter(|&other| other != axis))?
             };
-            let everywhere = self.node(NewNode::new("Expand", &[&along, &shape]));
-            coordinates.push(self.node(NewNode::new("Unsqueeze", &[&everywhere, &last])));
+            let everywhere = self.node(NewNode::new("Expand", &[&along, &shape]))?;
+            coordinates.push(self.node(NewNode::new("Unsqueeze", &[&everywhere, &last]))?);
         }
         let coordinates: Vec<_> = coordinates.iter().map(String::as_str).collect();
-        Ok(self.node(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices")))
+        self.node(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices"))
     }
 
     /// The first `rank` dimensions that the update has to have: the cache's, with its own length. An update of others is
@@ -75,7 +75,7 @@ impl<'p> Indices<'p> {
             });
         }
         let dims: Vec<_> = dims.iter().map(String::as_str).collect();
-        Ok(self.node(NewNode::new("Concat", &dims).int("axis", 0).called("update_shape")))
+        self.node(NewNode::new("Concat", &dims).int("axis", 0).called("update_shape"))
     }
 
     /// The positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`. Those that would be errors lie
@@ -88,21 +88,21 @@ impl<'p> Indices<'p> {
         let positions = match scatter.mode {
             Mode::Linear => {
                 let zero = self.editor.scalar_i64(0)?;
-                let unchecked = self.node(NewNode::new("Add", &[&starts, &steps]));
+                let unchecked = self.node(NewNode::new("Add", &[&starts, &steps]))?;
                 // A sum that passes the largest integer is negative too.
-                let is_wrong = self.node(NewNode::new("Less", &[&unchecked, &zero]));
-                self.node(NewNode::new("Where", &[&is_wrong, &capacity, &unchecked]).called("positions"))
+                let is_wrong = self.node(NewNode::new("Less", &[&unchecked, &zero]))?;
+                self.node(NewNode::new("Where", &[&is_wrong, &capacity, &unchecked]).called("positions"))?
             }
             Mode::Circular => {
                 let one = self.editor.ints(&[1])?;
                 // Nothing is taken modulo 0: where the capacity is that, the update has no rows or is refused.
-                let modulus = self.node(NewNode::new("Max", &[&capacity, &one]));
+                let modulus = self.node(NewNode::new("Max", &[&capacity, &one]))?;
                 // Before the sum, which then passes no largest integer.
-                let starts = self.node(NewNode::new("Mod", &[&starts, &modulus]));
-                let sum = self.node(NewNode::new("Add", &[&starts, &steps]));
-                let wrapped = self.node(NewNode::new("Mod", &[&sum, &modulus]));
-                let fits = self.node(NewNode::new("Less", &[&steps, &capacity]));
-                self.node(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))
+                let starts = self.node(NewNode::new("Mod", &[&starts, &modulus]))?;
+                let sum = self.node(NewNode::new("Add", &[&starts, &steps]))?;
+                let wrapped = self.node(NewNode::new("Mod", &[&sum, &modulus]))?;
+                let fits = self.node(NewNode::new("Less", &[&steps, &capacity]))?;
+                self.node(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))?
             }
             other => return Err(Error::Mode { mode: format!("{other:?}") }),
         };
@@ -118,9 +118,9 @@ impl<'p> Indices<'p> {
             return self.unsqueeze(&zero, [0]);
         };
         let batch = self.dim(scatter.past_cache, &scatter.cache, 0)?;
-        let column = self.node(NewNode::new("Concat", &[&batch, &one]).int("axis", 0));
+        let column = self.node(NewNode::new("Concat", &[&batch, &one]).int("axis", 0))?;
         // A batch of 0 is meant as it stands.
-        Ok(self.node(NewNode::new("Reshape", &[write_indices, &column]).int("allowzero", 1).called("starts")))
+        self.node(NewNode::new("Reshape", &[write_indices, &column]).int("allowzero", 1).called("starts"))
     }
 
     /// The update's length, int64 `[1]`.
@@ -145,7 +145,7 @@ impl<'p> Indices<'p> {
         }
         let (start, end) = (axis_of(axis), axis_of(axis.saturating_add(1)));
         let size = NewNode::new("Shape", &[value]).int("start", start).int("end", end).called("size");
-        let size = self.node(size);
+        let size = self.node(size)?;
         if let Dimension::Symbolic(symbol) = declared {
             self.symbols.insert(symbol.to_owned(), size.clone());
         }
@@ -156,8 +156,8 @@ impl<'p> Indices<'p> {
     fn range(&mut self, size: &str) -> Result<String, Error> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         let first = self.editor.ints(&[0])?;
-        let size = self.node(NewNode::new("Squeeze", &[size, &first]));
-        Ok(self.node(NewNode::new("Range", &[&zero, &size, &one]).called("steps")))
+        let size = self.node(NewNode::new("Squeeze", &[size, &first]))?;
+        self.node(NewNode::new("Range", &[&zero, &size, &one]).called("steps"))
     }
 
     /// With dimensions of 1 at these places of the result.
@@ -167,17 +167,17 @@ impl<'p> Indices<'p> {
             return Ok(value.to_owned());
         }
         let axes = self.editor.ints(&axes)?;
-        Ok(self.node(NewNode::new("Unsqueeze", &[value, &axes])))
+        self.node(NewNode::new("Unsqueeze", &[value, &axes]))
     }
 
-    fn node(&mut self, new: NewNode) -> String {
-        let says = format!("{new:?}");
-        if let Some(made) = self.made.get(&says) {
-            return made.clone();
+    fn node(&mut self, new: NewNode) -> Result<String, Error> {
+        let key = new.key()?;
+        if let Some(made) = self.made.get(&key) {
+            return Ok(made.clone());
         }
         let output = self.editor.add(new);
-        self.made.insert(says, output.clone());
-        output
+        self.made.insert(key, output.clone());
+        Ok(output)
     }
 }
 

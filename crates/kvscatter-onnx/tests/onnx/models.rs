@@ -103,6 +103,33 @@ fn small_files_cannot_grow_large_in_memory() {
     );
 }
 
+/// A name is repeated for everything that is reported about what has it.
+#[test]
+fn long_names_are_refused() {
+    let named = |length: usize, name: fn(&mut proto::NodeProto) -> &mut String| {
+        let mut node = node("Neg", &["x"], "y");
+        node.domain = Some(String::new());
+        *name(&mut node) = "a".repeat(length);
+        let output = node.output[0].clone();
+        let mut model = model(vec![float("x")], vec![node], vec![float(&output)]);
+        model.proto_mut().opset_import.push(opset(&"a".repeat(length), 1));
+        model
+    };
+    let names: [fn(&mut proto::NodeProto) -> &mut String; 4] = [
+        |node| node.name.get_or_insert_default(),
+        |node| node.op_type.get_or_insert_default(),
+        |node| node.domain.get_or_insert_default(),
+        |node| &mut node.output[0],
+    ];
+    for name in names {
+        named(4096, name).graph().unwrap();
+        assert_refused!(named(4097, name).graph(), Error::NameTooLong { bytes: 4097, limit: 4096, .. });
+    }
+    let input = "a".repeat(4097);
+    let of_input = model(vec![float(&input)], vec![], vec![]);
+    assert_refused!(of_input.graph(), Error::NameTooLong { what: "input", index: 0, .. });
+}
+
 fn float(name: &str) -> proto::ValueInfoProto {
     value(name, Float32, &["2"])
 }

@@ -1,0 +1,67 @@
+//! Counts what a piece of code does: how often each part of it runs, and what it allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that cost as much as one step.
+const BYTES_A_STEP: u64 = 64;
+
+/// The steps of `work`. Nothing else may run in the process at the same time.
+pub(crate) fn steps(work: impl FnOnce()) -> u64 {
+    let before = total();
+    work();
+    total() - before
+}
+
+fn total() -> u64 {
+    regions() + ALLOCATED.load(Ordering::Relaxed)
+}
+
+/// How often the regions of all instrumented functions have run.
+#[cfg(kvscatter_counted)]
+fn regions() -> u64 {
+    unsafe extern "C" {
+        safe fn __llvm_profile_begin_counters() -> *mut u64;
+        safe fn __llvm_profile_end_counters() -> *mut u64;
+    }
+    let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
+    let count = (end.addr() - begin.addr()) / size_of::<u64>();
+    // SAFETY: the compiler's runtime gives the two ends of the array that it keeps its counters in, for as long as the
+    // process lives. Only the thread of the one test changes them, and it is here.
+    let counters = unsafe { std::slice::from_raw_parts(begin, count) };
+    counters.iter().sum()
+}
+
+#[cfg(not(kvscatter_counted))]
+fn regions() -> u64 {
+    0
+}
+
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator. An allocation is a step, and so is every [`BYTES_A_STEP`] bytes of it.
+struct Counting;
+
+impl Counting {
+    fn note(layout: Layout) {
+        let bytes = u64::try_from(layout.size()).unwrap_or(u64::MAX);
+        ALLOCATED.fetch_add(1 + bytes / BYTES_A_STEP, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it comes; counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::note(layout);
+        // SAFETY: the caller promises what the system's allocator asks for, a layout of at least one byte.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: all memory comes from `System`, in `alloc` above, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

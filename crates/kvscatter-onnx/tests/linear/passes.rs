@@ -1,0 +1,73 @@
+//! Everything that the crate does with a model. An error is as good as a result.
+
+use std::collections::BTreeMap;
+
+use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::decoder::{At, Decoder};
+use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::{CachePath, Model, Target, generate, lower};
+
+type Pass = (&'static str, fn(&Model));
+
+pub(crate) const ALL: &[Pass] = &[
+    ("bytes", bytes),
+    ("graph", graph),
+    ("decoder", decoder),
+    ("hazards", hazards),
+    ("tensorrt", tensorrt),
+    ("cache paths", cache_paths),
+    ("lower to ScatterElements", |model| drop(lower(model, Target::ScatterElements))),
+    ("lower to ScatterND", |model| drop(lower(model, Target::ScatterNd))),
+    ("convert", |model| drop(convert(model, 64))),
+    ("evaluate", evaluate),
+    ("files", |model| drop(model.external_files())),
+];
+
+fn bytes(model: &Model) {
+    let _ = Model::from_bytes(&model.to_bytes().unwrap());
+}
+
+fn graph(model: &Model) {
+    if let Ok(graph) = model.graph() {
+        let _ = (graph.inputs(), graph.outputs());
+    }
+}
+
+/// The decoder of a model with what its caches cost.
+fn decoder(model: &Model) {
+    let Ok(graph) = model.graph() else { return };
+    let Ok(decoder) = Decoder::of(&graph) else { return };
+    let dims = BTreeMap::new();
+    for cache in &decoder.caches {
+        let at = At { batch: 2, length: 7, capacity: 9, dims: &dims };
+        let _ = (cache.cost(&at), cache.open_dims(&dims), cache.fixed_capacity());
+    }
+}
+
+fn hazards(model: &Model) {
+    let Ok(graph) = model.graph() else { return };
+    let Ok(decoder) = Decoder::of(&graph) else { return };
+    for hazard in decoder.hazards() {
+        let _ = (hazard.to_string(), hazard.kind(), hazard.cache(), hazard.node());
+    }
+}
+
+fn tensorrt(model: &Model) {
+    let Ok(graph) = model.graph() else { return };
+    let Ok(decoder) = Decoder::of(&graph) else { return };
+    for refusal in decoder.tensorrt_refusals() {
+        let _ = refusal.to_string();
+    }
+}
+
+fn cache_paths(model: &Model) {
+    let _ = CachePath::of(model);
+}
+
+fn evaluate(model: &Model) {
+    let Ok(evaluator) = Evaluator::new(model) else { return };
+    let sizes = ["batch", "tokens", "past"].map(|dim| (dim.to_owned(), 1)).into();
+    let Ok(inputs) = generate::missing_inputs(&evaluator, &BTreeMap::new(), &sizes, 0) else { return };
+    let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Donated(tensor.clone())));
+    let _ = evaluator.run(feeds.collect(), Placement::Auto);
+}
