@@ -191,13 +191,13 @@ impl Interface {
 }
 
 impl CachePort {
-    fn of(cache: &Cache<'_>, earlier: &[Cache<'_>]) -> Self {
+    fn of(cache: &Cache<'_>, layer: usize) -> Self {
         Self {
             past: cache.past.to_owned(),
             present: cache.present.to_owned(),
             element: cache.element,
             axis: cache.axis,
-            layer: earlier.iter().filter(|other| other.part == cache.part).count(),
+            layer,
             dims: cache.known_shape.iter().map(|dim| size(*dim)).collect(),
             growth: cache.style.growth(),
         }
@@ -333,10 +333,14 @@ fn fixed(what: Setting, fixed: Option<usize>, asked: Option<usize>) -> Result<Op
 }
 
 fn cache_ports(decoder: &Decoder<'_>) -> Vec<CachePort> {
-    let caches = decoder.caches.iter().enumerate();
-    caches
-        .map(|(index, cache)| CachePort::of(cache, decoder.caches.get(..index).unwrap_or_default()))
-        .collect()
+    let mut layers: BTreeMap<_, usize> = BTreeMap::new();
+    let port = |cache: &Cache<'_>| {
+        let layer = layers.entry(cache.part).or_default();
+        let port = CachePort::of(cache, *layer);
+        *layer += 1;
+        port
+    };
+    decoder.caches.iter().map(port).collect()
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {

@@ -1,5 +1,6 @@
 //! A decoder with a static cache, and the batch that runs on it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvscatter_onnx::Model;
@@ -304,10 +305,11 @@ pub(crate) fn interface(model: &Model) -> Result<Interface, Error> {
 /// That nothing reads a static cache's past but what writes it. An engine that is given one buffer as past and present
 /// is not told that they are one, and may write it before or after the reader.
 fn check_readers(decoder: &Decoder<'_>) -> Result<(), Error> {
-    let is_static = |past: &str| decoder.caches.iter().any(|cache| cache.past == past && cache.is_static());
+    let caches = decoder.caches.iter().filter(|cache| cache.is_static());
+    let of_fixed_size: BTreeSet<_> = caches.map(|cache| cache.past).collect();
     let reader = decoder.hazards().into_iter().find_map(|hazard| match hazard {
         Hazard::PastReadElsewhere { past, reader } | Hazard::WrittenTwice { past, second: reader, .. } => {
-            is_static(&past).then_some((past, reader))
+            of_fixed_size.contains(past.as_str()).then_some((past, reader))
         }
         _ => None,
     });

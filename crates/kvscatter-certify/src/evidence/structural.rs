@@ -1,7 +1,9 @@
 //! What the graph says: it holds for every input, on a runtime that runs the graph as it stands.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use kvscatter_onnx::decoder::{Cache, Decoder, Style};
-use kvscatter_onnx::proto::{GraphProto, NodeProto};
+use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{Dimension, Graph, Node};
 
 use crate::certificate::{Check, Failure};
@@ -10,6 +12,7 @@ use crate::certificate::{Check, Failure};
 pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     let caches = &decoder.caches;
     let count = caches.len();
+    let readers = readers(graph);
     let each = |of: &dyn Fn(&Cache<'_>) -> Option<String>| {
         caches
             .iter()
@@ -35,7 +38,7 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
             "past-read-once",
             "Nobody but the write reads the elements of past, which no longer exists after it.",
             format!("{} nodes and their subgraphs looked through for {count} pasts", graph.nodes().len()),
-            each(&|cache| second_reader(graph, cache)),
+            each(&|cache| second_reader(&readers, cache)),
         ),
         Check::unless(
             "present-named-once",
@@ -98,12 +101,20 @@ fn said(nodes: &[String]) -> String {
     }
 }
 
-fn second_reader(graph: &Graph<'_>, cache: &Cache<'_>) -> Option<String> {
+/// By value: the nodes that read it, themselves or in their subgraphs. What asks for its shape does not read it.
+fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
+    let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {
+        for value in read_by(node.proto()) {
+            readers.entry(value).or_default().push(*node);
+        }
+    }
+    readers
+}
+
+fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> Option<String> {
     // The first node on the way to the write reads past rightly; whatever else does is too late or too early.
-    // What asks for its shape does not read it.
-    let is_about_shape = |node: &Node<'_>| node.is("Shape") || node.is("Size");
-    let readers = graph.nodes().iter().filter(|node| reads(node.proto(), cache.past));
-    let mut readers = readers.filter(|node| !is_about_shape(node));
+    let mut readers = readers.get(cache.past)?.iter();
     let first = readers.next()?;
     let second = readers.next().or_else(|| {
         let slots = first.proto().input.iter().filter(|input| *input == cache.past).count();
@@ -114,26 +125,20 @@ fn second_reader(graph: &Graph<'_>, cache: &Cache<'_>) -> Option<String> {
     Some(format!("{} reads it too", other.label()))
 }
 
-/// Whether a node or a subgraph of it reads a value.
-fn reads(node: &NodeProto, value: &str) -> bool {
+/// The values that a node and its subgraphs read, each once.
+fn read_by(node: &NodeProto) -> BTreeSet<&str> {
+    let mut values = BTreeSet::new();
     let mut nodes = vec![node];
     while let Some(node) = nodes.pop() {
-        if node.input.iter().any(|input| input == value) {
-            return true;
-        }
+        values.extend(node.input.iter().map(String::as_str));
         for attribute in &node.attribute {
-            let graphs: Vec<&GraphProto> =
-                attribute.g.as_option().into_iter().chain(&attribute.graphs).collect();
-            if graphs
-                .iter()
-                .any(|graph| graph.output.iter().any(|output| output.name.as_deref() == Some(value)))
-            {
-                return true;
+            for graph in attribute.g.as_option().into_iter().chain(&attribute.graphs) {
+                values.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));
+                nodes.extend(&graph.node);
             }
-            nodes.extend(graphs.into_iter().flat_map(|graph| &graph.node));
         }
     }
-    false
+    values
 }
 
 fn shape_changes(cache: &Cache<'_>) -> Option<String> {
@@ -151,12 +156,12 @@ fn shape_changes(cache: &Cache<'_>) -> Option<String> {
 fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
     const ID: &str = "write-indices-unchanged";
     const CLAIM: &str = "The write indices that are fed reach every TensorScatter as they are.";
-    let is_input = |name: &str| graph.input_names().any(|input| input == name);
+    let inputs: BTreeSet<_> = graph.input_names().collect();
     let mut computed = None;
     for cache in &decoder.caches {
         let Some(writer) = cache.writer.filter(|_| cache.is_static()) else { continue };
         match writer.input(2) {
-            Some(name) if is_input(name) => {}
+            Some(name) if inputs.contains(name) => {}
             Some(name) => {
                 computed.get_or_insert_with(|| {
                     format!("{} gets {name:?}, which the graph computes", writer.label())

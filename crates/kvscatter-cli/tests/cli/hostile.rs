@@ -3,6 +3,14 @@
 
 use std::io::Write;
 
+use kvscatter::ElementType;
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::{self, Value as TypeValue};
+use kvscatter_onnx::proto::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
+};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -186,4 +194,91 @@ fn damaged_files_are_read_or_refused() {
             }
         }
     }
+}
+
+/// Every command on decoders with as many inputs, and as many writes, as fit into a megabyte. What they answer differs; that
+/// they answer within a processor's time for a linear pass does not. One quadratic pass takes minutes here.
+#[test]
+fn many_inputs_and_writes_take_no_more_time_than_a_few() {
+    const MANY: usize = 10_000;
+    let folder = Folder::new();
+    let decoder = |path: &str| Model::load(&testdata(path)).unwrap();
+    let mut growing = decoder("optimum-llama/model.onnx");
+    let mut fixed = decoder("mobius-llama-static/model.onnx");
+    for model in [&mut growing, &mut fixed] {
+        let graph = model.proto_mut().graph.get_or_insert_default();
+        let mut like = graph.input[0].clone();
+        if let Some(TypeValue::TensorType(tensor)) = &mut like.r#type.get_or_insert_default().value {
+            tensor.shape.get_or_insert_default().dim = vec![Dimension::default(); 2];
+        }
+        graph
+            .input
+            .extend((0..MANY).map(|at| ValueInfoProto { name: Some(format!("extra{at}")), ..like.clone() }));
+    }
+    growing.save(&folder.path("growing.onnx")).unwrap();
+    fixed.save(&folder.path("fixed.onnx")).unwrap();
+    chained_writes(2 * MANY).save(&folder.path("writes.onnx")).unwrap();
+    for (line, code) in [
+        ("run fixed.onnx --dim batch=1 --dim sequence_len=1", 2),
+        ("generate fixed.onnx --prompt-ids 1", 2),
+        ("certify fixed.onnx", 2),
+        ("inspect fixed.onnx", 0),
+        ("run growing.onnx --dim batch_size=1 --dim sequence_length=1 --dim past_sequence_length=1", 2),
+        ("convert growing.onnx -o out.onnx --max-seq 64", 2),
+        ("inspect growing.onnx", 0),
+        ("lower writes.onnx -o lowered.onnx --to scatter-elements", 0),
+        ("lower writes.onnx -o lowered.onnx --to scatter-nd", 0),
+        ("inspect writes.onnx", 2),
+        ("run writes.onnx --dim batch=1 --dim tokens=1", 0),
+    ] {
+        let answer = folder.run_with_limits(&format!("-t {SECONDS}"), line);
+        assert_eq!(answer.code, Some(code), "{line}: {}", answer.stderr);
+    }
+}
+
+/// Processor time of a command, as the tests are built: unoptimised, on any machine. Each takes a tenth of it.
+const SECONDS: u32 = 60;
+
+/// Writes into one cache, one behind the other.
+fn chained_writes(count: usize) -> Model {
+    let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
+    let value = |name: &str, element: ElementType, dims: &[&str]| {
+        let dim = |dim: &&str| Dimension {
+            value: Some(match dim.parse() {
+                Ok(size) => DimValue::DimValue(size),
+                Err(_) => DimValue::DimParam((*dim).to_owned()),
+            }),
+            ..Dimension::default()
+        };
+        let shape = TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() };
+        let tensor = type_proto::Tensor {
+            elem_type: Some(element.onnx_code()),
+            shape: shape.into(),
+            ..type_proto::Tensor::default()
+        };
+        let ty = TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() };
+        ValueInfoProto { name: Some(name.to_owned()), r#type: ty.into(), ..ValueInfoProto::default() }
+    };
+    let write = |at: usize| NodeProto {
+        op_type: Some("TensorScatter".to_owned()),
+        input: vec![link(at), "new".to_owned(), "at".to_owned()],
+        output: vec![link(at + 1)],
+        ..NodeProto::default()
+    };
+    let graph = GraphProto {
+        node: (0..count).map(write).collect(),
+        input: vec![
+            value("past", ElementType::Float32, &["batch", "64", "8"]),
+            value("new", ElementType::Float32, &["batch", "tokens", "8"]),
+            value("at", ElementType::Int64, &["batch"]),
+        ],
+        output: vec![value(&link(count), ElementType::Float32, &["batch", "64", "8"])],
+        ..GraphProto::default()
+    };
+    Model::from_proto(ModelProto {
+        ir_version: Some(11),
+        graph: graph.into(),
+        opset_import: vec![OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() }],
+        ..ModelProto::default()
+    })
 }

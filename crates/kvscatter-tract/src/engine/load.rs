@@ -53,6 +53,8 @@ fn parse(onnx: &tract_onnx::Onnx, proto: &ModelProto, path: &Path) -> TractResul
         bail!("no node, input or initializer is named {input:?}");
     }
     let mut model = parsed.model;
+    // Counted here: `new_with_prefix` tries every number from 0 for each name.
+    let mut names = (0_usize..).map(|number| format!("dim_{number}"));
     for index in 0..model.inputs.len() {
         let mut fact = model.input_fact(index)?.clone();
         if fact.shape.is_open() {
@@ -60,7 +62,11 @@ fn parse(onnx: &tract_onnx::Onnx, proto: &ModelProto, path: &Path) -> TractResul
             bail!("input {:?} does not declare its rank", name.map_or("", |input| &input.name));
         }
         let known = fact.shape.dims().map(|dim| dim.concretize());
-        let dims = known.map(|dim| dim.unwrap_or_else(|| model.symbols.new_with_prefix("dim").into()));
+        let mut unnamed = || {
+            let name = names.find(|name| model.symbols.get(name).is_none());
+            TDim::from(model.symbols.sym(&name.unwrap_or_default()))
+        };
+        let dims = known.map(|dim| dim.unwrap_or_else(&mut unnamed));
         let dims: TVec<TDim> = dims.collect();
         fact.shape = ShapeFactoid::from(dims);
         model.set_input_fact(index, fact)?;

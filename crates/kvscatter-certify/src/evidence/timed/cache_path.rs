@@ -1,5 +1,7 @@
 //! The time of the nodes between a cache's past and its present, at two capacities.
 
+use std::collections::BTreeMap;
+
 use kvscatter_bench::{Samples, units};
 use kvscatter_onnx::{CachePath, Inseparable};
 use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
@@ -30,6 +32,8 @@ pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<Cach
     let (mut worst, mut failures, mut inseparable): (Option<CachePathTimes>, _, _) =
         (None, Vec::new(), Vec::new());
     let mut caches = 0;
+    let ports: BTreeMap<_, _> =
+        timed.interface.caches.iter().map(|port| (port.past.as_str(), port)).collect();
     for path in CachePath::of(timed.model)? {
         let path = match path {
             Ok(path) => path,
@@ -38,7 +42,7 @@ pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<Cach
                 continue;
             }
         };
-        let Some(port) = timed.interface.caches.iter().find(|port| port.past == path.past.0) else {
+        let Some(&port) = ports.get(path.past.0.as_str()) else {
             continue;
         };
         let file = folder.path().join("cache_path.onnx");

@@ -1,6 +1,6 @@
 //! Inputs for a whole decoder that nobody gave values for: consistent with one another, and with those given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Decoder, Role};
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Tensor, ValueInfo, generate};
@@ -29,10 +29,9 @@ pub(super) fn missing_inputs(
     let decoder = Decoder::of(graph)?;
     let interface = Interface::of(graph, &decoder)?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
-    let is_sized = |input: &ValueInfo<'_>| {
-        let role = decoder.inputs.iter().find(|known| known.value.name == input.name).map(|known| known.role);
-        matches!(role, Some(Role::Past(_) | Role::TokenIds))
-    };
+    let sized = decoder.inputs.iter().filter(|input| matches!(input.role, Role::Past(_) | Role::TokenIds));
+    let sized: BTreeSet<_> = sized.map(|input| input.value.name).collect();
+    let is_sized = |input: &ValueInfo<'_>| sized.contains(input.name);
     let shapes = generate::missing_shapes(&inputs, is_sized, given, dims).map_err(Error::of_sizes)?;
     let sizes = StepSizes::of(&interface, &shapes, given);
     let caches = interface.caches.iter().filter_map(|cache| {
@@ -52,9 +51,10 @@ pub(super) fn missing_inputs(
         tokens.get(place).copied().unwrap_or_default()
     };
     let slots = if sizes.grows { sizes.slots.saturating_add(sizes.width) } else { sizes.slots };
+    let open = inputs.iter().filter(|input| !given.contains_key(input.name));
+    let open: BTreeMap<_, _> = open.map(|input| (input.name, input)).collect();
     for (name, tensor) in feed.tensors(&interface, token, slots)? {
-        if let Some(input) = inputs.iter().find(|input| input.name == name && !given.contains_key(input.name))
-        {
+        if let Some(input) = open.get(name.as_str()) {
             check_dims(input, tensor.shape(), dims)?;
             let data = Data::Bytes(tensor.bytes().to_vec());
             let tensor = Tensor::new(tensor.element(), tensor.shape().to_vec(), data);

@@ -56,10 +56,11 @@ pub(super) fn of_data_set(set: &DataSet, graph: &Graph<'_>) -> Result<Vec<Input>
 fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
     unique("--input", args.inputs.iter().map(|input| &input.name))?;
     unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
+    let inputs: BTreeMap<_, _> = subject.inputs().iter().map(|input| (input.name, input)).collect();
     let mut given = BTreeMap::new();
     for asked in &args.inputs {
         let name = asked.name.clone();
-        let Some(input) = subject.inputs().iter().find(|input| input.name == name) else {
+        let Some(input) = inputs.get(name.as_str()) else {
             return Err(kvscatter_onnx::Error::InputUnknown { name }.into());
         };
         // A .npy file may tell no more than the type's width, and the model knows the type.

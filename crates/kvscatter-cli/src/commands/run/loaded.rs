@@ -1,6 +1,6 @@
 //! A model in an engine: its static caches in memory that past and present share, wherever that is possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
@@ -24,6 +24,8 @@ pub(super) struct Loaded<'m> {
     session: Box<dyn Session>,
     /// Past and present of every cache that is to be written in place.
     shared: Vec<(&'m str, &'m str)>,
+    /// The presents among them.
+    presents: BTreeSet<&'m str>,
 }
 
 impl<'m> Loaded<'m> {
@@ -41,13 +43,14 @@ impl<'m> Loaded<'m> {
             Some(decoder) => shared(decoder, placement)?,
             None => Vec::new(),
         };
+        let presents = shared.iter().map(|(_, present)| *present).collect();
         let session = engine.load(path, Options::default())?;
-        Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, model, session, shared })
+        Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, model, session, shared, presents })
     }
 
     /// Whether an output is to be written in place.
     pub(super) fn shares(&self, output: &str) -> bool {
-        self.shared.iter().any(|(_, present)| *present == output)
+        self.presents.contains(output)
     }
 
     pub(super) fn missing_inputs(
@@ -113,14 +116,15 @@ impl<'m> Loaded<'m> {
 
 /// Past and present of the caches that share memory.
 fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m str, &'m str)>, Error> {
-    let hazards = decoder.hazards();
+    let read = decoder.hazards().into_iter().filter_map(|hazard| match hazard {
+        Hazard::PastReadElsewhere { past, .. } => Some(past),
+        _ => None,
+    });
+    let read: BTreeSet<String> = read.collect();
     let reason = |cache: &Cache<'_>| {
-        let is_read = hazards
-            .iter()
-            .any(|hazard| matches!(hazard, Hazard::PastReadElsewhere { past, .. } if past == cache.past));
         if !cache.is_static() {
             Some("since it is no static cache; kvscatter inspect names what can be done")
-        } else if is_read {
+        } else if read.contains(cache.past) {
             Some("since another node reads it as well")
         } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {
             Some("since other nodes or outputs lie between it and its present")

@@ -1,5 +1,6 @@
 //! What a run prints.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use kvscatter::picture::Picture;
@@ -102,11 +103,15 @@ impl Done {
 
     /// Keys, values and layers that are written at the same positions have one picture.
     fn distinct_pictures(&self) -> Vec<(&Picture, Vec<&str>)> {
+        let outputs: BTreeMap<_, _> =
+            self.ran.nodes.iter().map(|node| (node.node.index, node.output.as_str())).collect();
+        let mut places = BTreeMap::new();
         let mut distinct: Vec<(&Picture, Vec<&str>)> = Vec::new();
         for (index, picture) in &self.ran.pictures {
-            let node = self.ran.nodes.iter().find(|node| node.node.index == *index);
-            let name = node.map_or("", |node| node.output.as_str());
-            match distinct.iter_mut().find(|(known, _)| *known == picture) {
+            let name = outputs.get(index).copied().unwrap_or_default();
+            // What pictures show is what tells them apart.
+            let place = *places.entry(format!("{picture:?}")).or_insert(distinct.len());
+            match distinct.get_mut(place) {
                 Some((_, names)) => names.push(name),
                 None => distinct.push((picture, vec![name])),
             }

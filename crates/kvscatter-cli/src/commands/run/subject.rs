@@ -129,10 +129,12 @@ fn is_for_engines(error: &kvscatter_onnx::Error) -> bool {
 
 fn evaluate(evaluator: &Evaluator<'_>, placement: Placement, inputs: &mut [Input]) -> Result<Ran, Error> {
     let mut feeds = BTreeMap::new();
-    let mut addresses = Vec::new();
+    let mut addresses = BTreeMap::new();
     for input in inputs {
         if let Some(tensor) = input.tensor.take() {
-            addresses.push((address(&tensor), input.name.as_str()));
+            if let Some(there) = address(&tensor) {
+                addresses.insert(there, input.name.as_str());
+            }
             feeds.insert(input.name.as_str(), Feed::Donated(tensor));
         }
     }
@@ -141,8 +143,7 @@ fn evaluate(evaluator: &Evaluator<'_>, placement: Placement, inputs: &mut [Input
         pictures.push((node.label().index, Picture::new(plan, LANES)));
     })?;
     let lies_in = evaluation.outputs.iter().map(|(_, tensor)| {
-        let here = address(tensor)?;
-        let (_, name) = addresses.iter().find(|(there, _)| *there == Some(here))?;
+        let name = addresses.get(&address(tensor)?)?;
         Some((*name).to_owned())
     });
     let lies_in = lies_in.collect();
