@@ -265,6 +265,11 @@ typedef enum kvs_status_code {
    * Run: the tensors hold strings, which C has no bytes for. Move them by `kvs_for_each_block`.
    */
   KVS_ERROR_ELEMENT_WIDTH = 302,
+  /**
+   * Memory begins or ends outside of the address space: a tensor, with strides that lead to lower addresses too, an
+   * array, or a struct. Index: the pair; value: the bytes that must lie there.
+   */
+  KVS_ERROR_ADDRESS_SPACE = 303,
 } kvs_status_code;
 
 /**

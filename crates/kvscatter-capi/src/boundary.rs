@@ -5,6 +5,8 @@ use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{mem, slice};
 
+use kvscatter::RawBuffer;
+
 use crate::failure::{Failure, Kind, Subject};
 use crate::last_error;
 use crate::status::{kvs_status, kvs_status_code};
@@ -29,14 +31,19 @@ pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     }
 }
 
-/// Refuses NULL and addresses that no `T` can have.
+/// Refuses NULL and addresses that no array of this many `T` can have.
 #[inline]
-pub(crate) fn check_pointer<T>(pointer: *const T, subject: Subject) -> Result<(), Failure> {
+pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject) -> Result<(), Failure> {
     if pointer.is_null() {
         return Err(Kind::NullPointer { subject }.into());
     }
     if !pointer.is_aligned() {
         return Err(Kind::Misaligned { subject, alignment: align_of::<T>() }.into());
+    }
+    let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX.unsigned_abs());
+    let len = bytes.ok_or(Kind::TooLarge { subject })?;
+    if (RawBuffer { ptr: pointer.cast_mut().cast(), len }).wraps() {
+        return Err(Kind::AddressSpace { subject, address: pointer.addr(), bytes: len }.into());
     }
     Ok(())
 }
@@ -47,7 +54,7 @@ pub(crate) fn check_pointer<T>(pointer: *const T, subject: Subject) -> Result<()
 /// `pointer` is either NULL, misaligned, or points to a `T` that nobody writes while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
-    check_pointer(pointer, argument.into())?;
+    check_pointer(pointer, 1, argument.into())?;
     // SAFETY: neither NULL nor misaligned; the rest is the caller's.
     Ok(unsafe { &*pointer })
 }
@@ -65,11 +72,7 @@ pub(crate) unsafe fn array<'a, T>(
     if count == 0 {
         return Ok(&[]);
     }
-    check_pointer(pointer, subject)?;
-    let bytes = count.checked_mul(size_of::<T>());
-    if bytes.is_none_or(|bytes| bytes > isize::MAX.unsigned_abs()) {
-        return Err(Kind::TooLarge { subject }.into());
-    }
+    check_pointer(pointer, count, subject)?;
     // SAFETY: not NULL, aligned, and of a size that a slice may have; the rest is the caller's.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
@@ -94,7 +97,7 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     argument: &'static CStr,
 ) -> Result<usize, Failure> {
     const { assert!(T::LEAST == size_of::<T>(), "whoever adds a field reads and writes shorter structs in part") };
-    check_pointer(pointer, argument.into())?;
+    check_pointer(pointer, 1, argument.into())?;
     // SAFETY: neither NULL nor misaligned, and `T` begins with this field.
     let got = unsafe { *pointer.cast::<usize>() };
     let want = T::LEAST;

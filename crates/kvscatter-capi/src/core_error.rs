@@ -95,6 +95,9 @@ pub(crate) fn fields(error: Error) -> Fields {
         Error::NullBuffer { argument, buffer, len } => {
             about(KVS_ERROR_NULL_BUFFER, argument).index(buffer).limit(len)
         }
+        Error::BufferWraps { argument, buffer, len, .. } => {
+            about(KVS_ERROR_ADDRESS_SPACE, argument).index(buffer).value(len)
+        }
         Error::Overlap { argument, buffer, .. } => about(KVS_ERROR_OVERLAP, argument).index(buffer),
         Error::ElementWidth { .. } => of(KVS_ERROR_ELEMENT_WIDTH),
         // The test below says why no call of the interface meets these.

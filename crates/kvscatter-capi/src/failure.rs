@@ -34,6 +34,7 @@ pub(crate) enum Kind {
     IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
     TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, want: i64 },
     TooLarge { subject: Subject },
+    AddressSpace { subject: Subject, address: usize, bytes: usize },
     PairsOverlap { argument: &'static CStr },
     Device { device: i32 },
     ByteOffset { offset: u64 },
@@ -124,6 +125,9 @@ impl Failure {
             }
             Kind::TooLarge { subject } => {
                 Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument).limit(isize::MAX)
+            }
+            Kind::AddressSpace { subject, bytes, .. } => {
+                Fields::new(KVS_ERROR_ADDRESS_SPACE).named(subject.argument).value(bytes)
             }
             Kind::PairsOverlap { argument } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
             Kind::Device { device } => {
@@ -216,6 +220,9 @@ impl fmt::Display for Kind {
             }
             Self::TooLarge { subject } => {
                 write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)
+            }
+            Self::AddressSpace { subject, address, bytes } => {
+                write!(f, "{subject} at {address:#x} has {bytes} bytes, which leave the address space")
             }
             Self::PairsOverlap { argument } => {
                 write!(f, "the buffer of {} shares memory with pairs", Name(argument))

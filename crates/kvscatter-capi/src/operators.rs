@@ -153,7 +153,7 @@ impl Tensors {
         front: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Write, Error>,
     ) -> Result<(), Failure> {
         let Self { cache, update, update_argument, present } = self;
-        check_pointer(out, c"out".into())?;
+        check_pointer(out, 1, c"out".into())?;
         // SAFETY: the caller's.
         let old = unsafe { cache.describe() }?;
         // SAFETY: the caller's.

@@ -115,6 +115,9 @@ pub enum kvs_status_code {
     KVS_ERROR_OVERLAP = 301,
     /// Run: the tensors hold strings, which C has no bytes for. Move them by `kvs_for_each_block`.
     KVS_ERROR_ELEMENT_WIDTH = 302,
+    /// Memory begins or ends outside of the address space: a tensor, with strides that lead to lower addresses too, an
+    /// array, or a struct. Index: the pair; value: the bytes that must lie there.
+    KVS_ERROR_ADDRESS_SPACE = 303,
 }
 
 /// The name of a status, such as "KVS_ERROR_RANK"; "unknown" for a number that is none. Static.
@@ -172,5 +175,6 @@ const NAMES: &[(kvs_status_code, &CStr)] = {
         (KVS_ERROR_NULL_BUFFER, c"KVS_ERROR_NULL_BUFFER"),
         (KVS_ERROR_OVERLAP, c"KVS_ERROR_OVERLAP"),
         (KVS_ERROR_ELEMENT_WIDTH, c"KVS_ERROR_ELEMENT_WIDTH"),
+        (KVS_ERROR_ADDRESS_SPACE, c"KVS_ERROR_ADDRESS_SPACE"),
     ]
 };

@@ -30,6 +30,18 @@ static kvs_status null_present(scene *s) {
     s->present.data = NULL;
     return into_present(s);
 }
+static kvs_status wrapped_cache(scene *s) {
+    s->cache.data = (void *)(UINTPTR_MAX - 7);
+    return run_everywhere(s);
+}
+static kvs_status wrapped_update(scene *s) {
+    s->update.data = (void *)(UINTPTR_MAX - 7);
+    return run_everywhere(s);
+}
+static kvs_status wrapped_present(scene *s) {
+    s->present.data = (void *)(UINTPTR_MAX - 7);
+    return into_present(s);
+}
 static kvs_status odd_cache(scene *s) {
     s->cache.data = behind(&s->cache, 1);
     return run_everywhere(s);
@@ -91,6 +103,9 @@ static const spoilt rows[] = {
     {"the cache's data are NULL", KVS_ERROR_NULL_BUFFER, "past_cache", null_cache},
     {"the update's data are NULL", KVS_ERROR_NULL_BUFFER, "update", null_update},
     {"the present's data are NULL", KVS_ERROR_NULL_BUFFER, "present_cache", null_present},
+    {"the cache ends behind all addresses", KVS_ERROR_ADDRESS_SPACE, "past_cache", wrapped_cache},
+    {"the update ends behind all addresses", KVS_ERROR_ADDRESS_SPACE, "update", wrapped_update},
+    {"the present ends behind all addresses", KVS_ERROR_ADDRESS_SPACE, "present_cache", wrapped_present},
     {"float16 at an odd address, cache", KVS_ERROR_MISALIGNED, "past_cache", odd_cache},
     {"float16 at an odd address, update", KVS_ERROR_MISALIGNED, "update", odd_update},
     {"float16 at an odd address, present", KVS_ERROR_MISALIGNED, "present_cache", odd_present},

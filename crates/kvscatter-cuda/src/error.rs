@@ -143,6 +143,16 @@ pub enum Error {
         /// What the address must be a multiple of.
         alignment: u64,
     },
+    /// A list that reaches past the end of the address space.
+    #[error("{}", wraps(.list, *.address, *.bytes))]
+    ListWraps {
+        /// Which one.
+        list: List,
+        /// Where it lies.
+        address: u64,
+        /// How large it is said to be.
+        bytes: usize,
+    },
     /// What is read while a cache is written must not lie in it.
     #[error("{}", overlap(.list, *.pair))]
     Overlap {
@@ -175,6 +185,7 @@ impl Error {
         match *self {
             Self::List { list, given } => presence(name(list), given),
             Self::Address { list, address, alignment } => place(name(list), address, alignment),
+            Self::ListWraps { list, address, bytes } => wraps(name(list), address, bytes),
             Self::Overlap { list, pair } => overlap(name(list), pair),
             _ => self.to_string(),
         }
@@ -216,6 +227,10 @@ fn presence(list: impl Display, given: bool) -> String {
 
 fn place(list: impl Display, address: u64, alignment: u64) -> String {
     format!("{list} lies at {address:#x}: must be a multiple of {alignment}, and not null")
+}
+
+fn wraps(list: impl Display, address: u64, bytes: usize) -> String {
+    format!("{list} at {address:#x} has {bytes} bytes, which leave the address space")
 }
 
 fn overlap(list: impl Display, pair: usize) -> String {
@@ -346,6 +361,7 @@ mod tests {
             Error::List { list, given: true },
             Error::List { list, given: false },
             Error::Address { list, address: 12, alignment: 8 },
+            Error::ListWraps { list, address: 0xffff, bytes: 16 },
             Error::Overlap { list, pair: 3 },
         ];
         for error in errors {

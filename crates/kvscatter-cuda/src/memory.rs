@@ -137,11 +137,14 @@ impl DeviceList {
     }
 
     /// # Errors
-    /// [`Error::Address`] unless a device can read it. A list without numbers may lie anywhere.
+    /// [`Error::Address`] and [`Error::ListWraps`] unless a device can read it. A list without numbers may lie anywhere.
     pub(crate) fn check(self, list: List) -> Result<(), Error> {
         let (address, alignment) = (self.address, self.bytes_each());
         if self.len > 0 && (address == 0 || !address.is_multiple_of(alignment)) {
             return Err(Error::Address { list, address, alignment });
+        }
+        if self.buffer().wraps() {
+            return Err(Error::ListWraps { list, address, bytes: self.buffer().len });
         }
         Ok(())
     }
@@ -214,7 +217,26 @@ impl Indices {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceBuffer, Places};
+    use super::{DeviceBuffer, DeviceList, Places};
+    use crate::Error;
+    use crate::error::List;
+
+    #[test]
+    fn a_list_that_leaves_the_address_space_is_refused() {
+        let last = u64::MAX - 15;
+        let list = List::Starts;
+        for (numbers, expected) in [
+            (DeviceList::i64(last, 0), Ok(())),
+            (DeviceList::i64(last, 1), Ok(())),
+            (DeviceList::i64(last, 2), Err(Error::ListWraps { list, address: last, bytes: 16 })),
+            (DeviceList::i32(last, 3), Ok(())),
+            (DeviceList::i32(last, 4), Err(Error::ListWraps { list, address: last, bytes: 16 })),
+            (DeviceList::i64(8, usize::MAX), Err(Error::ListWraps { list, address: 8, bytes: usize::MAX })),
+        ] {
+            let refused = |checked: Result<(), Error>| checked.map_err(|error| error.to_string());
+            assert_eq!(refused(numbers.check(list)), refused(expected), "{numbers:?}");
+        }
+    }
 
     #[test]
     fn places_are_shared_exactly_if_a_buffer_overlaps() {

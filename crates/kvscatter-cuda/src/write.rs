@@ -106,7 +106,7 @@ impl Write {
     ///
     /// # Errors
     /// [`kvscatter::Error::Count`] and [`kvscatter::Error::BatchTooLarge`] for lists of the wrong length;
-    /// [`Error::List`], [`Error::Address`], [`Error::Overlap`]; [`Error::Driver`], which may be one of an earlier launch.
+    /// [`Error::List`], [`Error::Address`], [`Error::ListWraps`], [`Error::Overlap`]; [`Error::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
     /// * The context that was current when this was prepared still exists and is current, and the stream belongs to it.

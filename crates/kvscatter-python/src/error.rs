@@ -280,6 +280,11 @@ fn describe(error: Error, cache_name: Argument, update_name: Argument) -> Option
         Error::NullBuffer { argument, buffer, len } => {
             array("null_buffer").about(argument).with("buffer", buffer).with("len", len)
         }
+        Error::BufferWraps { argument, buffer, address, len } => array("buffer_wraps")
+            .about(argument)
+            .with("buffer", buffer)
+            .with("address", address)
+            .with("len", len),
         // `with` is a word of Python's.
         Error::Overlap { argument, with, buffer, with_buffer } => array("overlap")
             .about(argument)

@@ -54,6 +54,10 @@ def overlapping() -> Callable[[], object]:
     return scatter(memory, memory[:, :, 1:2], [0])
 
 
+# Its second row would lie below address 0, since no address of a process is as high as the stride is long.
+BELOW_ZERO = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 2, 1), (0, -(1 << 60), 4))
+
+
 def entangled() -> Callable[[], object]:
     inner = (2, 3, 2, 3, 2)
     return scatter(f32(1, 4, *inner), f32(1, 4, *inner[::-1])[:, :1].transpose(0, 1, 6, 5, 4, 3, 2), axis=1)
@@ -251,6 +255,17 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         "cache",
         {"with_": "update", "buffer": 0, "with_buffer": 0},
         overlapping(),
+    ),
+    (
+        "buffer_wraps",
+        errors.ArrayError,
+        "update",
+        {
+            "buffer": 0,
+            "address": (1 << 64) + BELOW_ZERO.__array_interface__["data"][0] - (1 << 60),
+            "len": (1 << 60) + 4,
+        },
+        scatter(f32(1, 4, 1), BELOW_ZERO, [0]),
     ),
 ]
 

@@ -274,6 +274,17 @@ pub enum Error {
         /// The bytes that it is said to have.
         len: usize,
     },
+    /// A foreign buffer reaches past the end of the address space.
+    BufferWraps {
+        /// Which tensor.
+        argument: Argument,
+        /// Its place in a call over many buffers; 0 otherwise.
+        buffer: usize,
+        /// The address of its first byte.
+        address: usize,
+        /// The bytes that it is said to have.
+        len: usize,
+    },
     /// Two foreign buffers share a byte, and one of them is to be written.
     Overlap {
         /// What is written.
@@ -403,6 +414,11 @@ impl fmt::Display for Error {
             Self::NullBuffer { argument, buffer, len } => {
                 write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
             }
+            Self::BufferWraps { argument, buffer, address, len } => write!(
+                f,
+                "the buffer of {argument}{} at {address:#x} has {len} bytes, which leave the address space",
+                Pair(buffer)
+            ),
             Self::Overlap { argument, with, buffer, with_buffer } if buffer != with_buffer => write!(
                 f,
                 "the buffer of {argument} (pair {buffer}) shares memory with that of {with} (pair {with_buffer})"

@@ -1,6 +1,6 @@
 //! Foreign memory: what slices promise by their types is refused here, and nothing is written then.
 
-use core::ptr::null_mut;
+use core::ptr::{null_mut, without_provenance_mut};
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
@@ -114,6 +114,49 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     // SAFETY: there are no bytes.
     let filled = unsafe { plan.into_present_raw(null(0), null(0), null(0)) };
     assert!(written.is_ok() && filled.is_ok(), "{written:?} {filled:?}");
+}
+
+/// Every length that fits before the end, and every one that does not, of each buffer of both forms. Nothing is read or
+/// written there: only the checks of addresses see these buffers.
+#[test]
+fn a_buffer_past_the_end_of_the_address_space_is_refused() {
+    let write = prepared();
+    let geometry = write.geometry();
+    let mut memory = [7_u8; 2 * CACHE + UPDATE];
+    let good = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE), (CACHE + UPDATE, CACHE)]);
+    for back in 0..=CACHE + 1 {
+        // The last byte of the address space cannot be part of a buffer, since nothing is behind it.
+        let address = usize::MAX - back;
+        let end = |len| RawBuffer { ptr: without_provenance_mut(address), len };
+        let expected = |argument, buffer, len| match len <= back {
+            true => Ok(()),
+            false => Err(Error::BufferWraps { argument, buffer, address, len }),
+        };
+        assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
+        assert_eq!(
+            geometry.check_raw([(end(CACHE), good[1])]),
+            expected(Argument::PastCache, 0, CACHE),
+            "{back}"
+        );
+        assert_eq!(
+            geometry.check_raw([(good[2], good[1]), (good[0], end(UPDATE))]),
+            expected(Argument::Update, 1, UPDATE),
+            "{back}"
+        );
+        for (argument, [past, update, present], len) in [
+            (Argument::PastCache, [end(CACHE), good[1], good[2]], CACHE),
+            (Argument::Update, [good[0], end(UPDATE), good[2]], UPDATE),
+            (Argument::PresentCache, [good[0], good[1], end(CACHE)], CACHE),
+        ] {
+            assert_eq!(
+                geometry.check_raw_present(past, update, present),
+                expected(argument, 0, len),
+                "{back}"
+            );
+        }
+    }
+    assert!(!RawBuffer { ptr: without_provenance_mut(usize::MAX), len: 0 }.wraps());
+    assert_eq!(memory, [7; 2 * CACHE + UPDATE]);
 }
 
 #[test]

@@ -59,6 +59,27 @@ fn nothing_that_is_read_may_be_written() {
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
 
+/// Structs and arrays of the call itself that end outside of the address space: nothing is read there.
+#[test]
+fn what_a_call_points_to_lies_in_the_address_space() {
+    let Scene { operator, cache, update, call } = onnx();
+    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let (mut slots, mut new) = ([1_f32; 64], [7_f32; 16]);
+    let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
+    let last = usize::MAX - 7;
+    let (handle, none) = (prepared.handle(), ptr::null_mut());
+    // SAFETY: all of it lives, but for what is refused by its address.
+    let pairs = unsafe { kvs_in_place_many(handle, &call, ptr::without_provenance(last), 1, none) };
+    assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
+    // SAFETY: as above.
+    let tensor = unsafe { kvs_in_place(handle, &call, ptr::without_provenance(last), &update, none) };
+    assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
+    // SAFETY: as above.
+    let call = unsafe { kvs_in_place(handle, ptr::without_provenance(last), &cache, &update, none) };
+    assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
+    assert_eq!(slots, [1.0; 64]);
+}
+
 /// Nor the list of pairs.
 #[test]
 fn pairs_may_not_be_written() {

@@ -109,11 +109,22 @@ fn buffers_that_overlap_are_refused() {
 /// At the end of what 64 bits can count.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
-fn buffers_behind_the_last_address_do_not_wrap() {
-    let last = (u64::MAX - 3, CACHE, 0x1000, UPDATE);
-    prepared(&[last, (0x2000, CACHE, 0x10, UPDATE)]).unwrap();
-    let overlap = refused(prepared(&[last, (u64::MAX - 60, CACHE, 0x10, UPDATE)]));
-    assert!(matches!(overlap, CoreError::Overlap { .. }), "{overlap:?}");
+fn what_leaves_the_address_space_is_refused() {
+    let (cache, update) = (u64::MAX - CACHE as u64, u64::MAX - UPDATE as u64);
+    prepared(&[(cache, CACHE, 0x10, UPDATE)]).unwrap();
+    prepared(&[(0x1000, CACHE, update, UPDATE)]).unwrap();
+    for (pair, argument, len) in [
+        ((cache + 1, CACHE, 0x10, UPDATE), Argument::PastCache, CACHE),
+        ((u64::MAX - 3, CACHE, 0x10, UPDATE), Argument::PastCache, CACHE),
+        ((0x1000, CACHE, update + 1, UPDATE), Argument::Update, UPDATE),
+    ] {
+        let wraps = refused(prepared(&[(0x2000, CACHE, 0x10, UPDATE), pair]));
+        let is_it = matches!(wraps, CoreError::BufferWraps { argument: of, buffer: 1, len: bytes, .. } if (of, bytes) == (argument, len));
+        assert!(is_it, "{wraps:?}");
+    }
+    let rig = Rig::new(2);
+    let refused = rig.launch_with(&rig.write(), &Indices::new(DeviceList::i64(u64::MAX - 7, SAMPLES)));
+    assert!(matches!(refused, Err(Error::ListWraps { list: List::Starts, .. })), "{refused:?}");
 }
 
 #[test]

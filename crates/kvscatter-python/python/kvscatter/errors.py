@@ -98,6 +98,8 @@ class Error(Exception):
     """The least that ``offset`` must be, in elements from the beginning of a buffer; or bytes that caches take."""
     limit: int | None = None
     """The most bytes that they may take."""
+    address: int | None = None
+    """Where a buffer begins."""
     len: int | None = None
     """Bytes of a buffer."""
     with_: str | None = None

@@ -74,6 +74,9 @@ fn describe(operator: &Operator, error: &Error) -> Described {
         }
         Error::List { list, .. } => (Class::Option, "list", Some(operator.list(*list)), vec![]),
         Error::Address { list, .. } => (Class::Array, "misaligned", Some(operator.list(*list)), vec![]),
+        Error::ListWraps { list, bytes, .. } => {
+            (Class::Array, "buffer_wraps", Some(operator.list(*list)), numbers([("len", *bytes)]))
+        }
         Error::Overlap { list, pair } => {
             let fields =
                 vec![("with_", Field::Name(operator.written.into())), ("with_buffer", (*pair).into())];

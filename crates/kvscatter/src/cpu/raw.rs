@@ -23,8 +23,9 @@ impl WritePlan<'_> {
     /// [`write_bytes`](Self::write_bytes) for a cache and an update that a foreign caller owns.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`]; [`Error::Overlap`] if the cache shares a byte with the update or
-    /// with the plan's indices, which are read again while it is written; [`Error::ElementWidth`] for strings.
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::BufferWraps`]; [`Error::Overlap`] if the cache shares a byte
+    /// with the update or with the plan's indices, which are read again while it is written; [`Error::ElementWidth`] for
+    /// strings.
     ///
     /// # Safety
     /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well.
@@ -123,8 +124,8 @@ impl Geometry {
     /// interleave, as long as no two positions meet.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`]; [`Error::Overlap`] if a cache shares a byte with an update, or a
-    /// bit with another cache; [`Error::ElementWidth`] for strings.
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::BufferWraps`]; [`Error::Overlap`] if a cache shares a byte
+    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
     pub fn check_raw(
         &self,
         pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
@@ -132,7 +133,7 @@ impl Geometry {
         let pairs = pairs.into_iter();
         for (index, (cache, update)) in pairs.clone().enumerate() {
             check_lengths(self, index, cache.len, update.len)?;
-            Self::check_null(index, [(self.words.cache, cache), (self.words.update, update)])?;
+            Self::check_addresses(index, [(self.words.cache, cache), (self.words.update, update)])?;
         }
         self.check_apart(&pairs)
     }
@@ -150,8 +151,8 @@ impl Geometry {
         let words = self.words;
         check_lengths(self, 0, past.len, update.len)?;
         self.check_present(present.len, |buffer| buffer.bytes)?;
-        Self::check_null(0, [(words.cache, past), (words.update, update)])?;
-        Self::check_null(0, [(words.present, present)])?;
+        Self::check_addresses(0, [(words.cache, past), (words.update, update)])?;
+        Self::check_addresses(0, [(words.present, present)])?;
         match [(words.cache, past), (words.update, update)]
             .into_iter()
             .find(|(_, other)| present.overlaps(*other))
@@ -163,11 +164,20 @@ impl Geometry {
         }
     }
 
-    fn check_null<const N: usize>(buffer: usize, buffers: [(Argument, RawBuffer); N]) -> Result<(), Error> {
-        match buffers.into_iter().find(|(_, raw)| raw.ptr.is_null() && raw.len > 0) {
-            Some((argument, RawBuffer { len, .. })) => Err(Error::NullBuffer { argument, buffer, len }),
-            None => Ok(()),
+    fn check_addresses<const N: usize>(
+        buffer: usize,
+        buffers: [(Argument, RawBuffer); N],
+    ) -> Result<(), Error> {
+        for (argument, raw) in buffers {
+            let RawBuffer { ptr, len } = raw;
+            if ptr.is_null() && len > 0 {
+                return Err(Error::NullBuffer { argument, buffer, len });
+            }
+            if raw.wraps() {
+                return Err(Error::BufferWraps { argument, buffer, address: ptr.addr(), len });
+            }
         }
+        Ok(())
     }
 
     /// No cache shares a byte with an update, nor a bit with another cache.
@@ -209,6 +219,15 @@ impl RawBuffer {
 
     fn end(self) -> usize {
         self.ptr.addr().saturating_add(self.len)
+    }
+
+    /// Whether it reaches past the end of the address space, as no memory does. Where strides lead from an address to
+    /// lower ones, this also finds a first byte that would lie below address 0: `wrapping_sub` then gives a high address.
+    ///
+    /// A buffer without bytes lies nowhere, so it never does.
+    #[must_use]
+    pub fn wraps(self) -> bool {
+        self.len > 0 && self.ptr.addr().checked_add(self.len).is_none()
     }
 
     /// Whether the two share a byte.
