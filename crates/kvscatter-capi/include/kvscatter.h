@@ -22,7 +22,16 @@
  * version; a smaller one is refused. kvs_tensor does not grow, since arrays of kvs_pair hold it.
  *
  * Callbacks run inside these functions and must return: no C++ exception and no longjmp may leave one.
+ *
+ * The header needs C99 or C++11, or later.
  */
+
+#if defined(__cplusplus) && __cplusplus < 201103L && !defined(_MSC_VER)
+#error "kvscatter.h needs C++11 or later: compile with -std=c++11"
+#endif
+#if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L) && !defined(_MSC_VER)
+#error "kvscatter.h needs C99 or later: compile with -std=c99"
+#endif
 
 
 #ifndef KVSCATTER_H

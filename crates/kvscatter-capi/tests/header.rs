@@ -1,7 +1,9 @@
 //! `include/kvscatter.h` is what cbindgen makes of the code. `KVSCATTER_BLESS=1` rewrites it.
 
 use std::ffi::CStr;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::{env, fs};
 
 use kvscatter::ElementType;
@@ -45,6 +47,58 @@ fn is_current() {
         current,
         "include/kvscatter.h is not current: KVSCATTER_BLESS=1 cargo test -p kvscatter-capi --test header"
     );
+}
+
+/// What a compiler answers to a file that includes the header and uses every initializer; `None` if there is no such
+/// compiler.
+#[cfg(test)]
+fn compiled(compiler: &str, language: &str, standard: &str) -> Option<Result<(), String>> {
+    let header = checked_in();
+    let initializers = header.lines().filter_map(|line| {
+        let name = line.strip_prefix("#define ")?.split(' ').next()?;
+        let of = name.strip_suffix("_INIT")?.to_lowercase();
+        Some(format!("extern {of} {of}_made;\n{of} {of}_made = {name};\n"))
+    });
+    let source = format!("#include \"kvscatter.h\"\n{}", initializers.collect::<String>());
+    assert_eq!(source.matches("_INIT;").count(), 7, "{source}");
+    let mut command = Command::new(compiler);
+    command.args(["-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", "-x", language]);
+    command.arg(format!("-std={standard}")).arg("-I").arg(path().parent().unwrap()).arg("-");
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    if child.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return None;
+    }
+    let mut child = child.unwrap();
+    child.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(if output.status.success() { Ok(()) } else { Err(errors) })
+}
+
+/// The standards that the header names, without a warning; older ones get one clear error.
+#[test]
+fn is_c99_and_cpp11() {
+    for (compiler, language, standard, needed) in [
+        ("cc", "c", "c99", None),
+        ("cc", "c", "c11", None),
+        ("c++", "c++", "c++11", None),
+        ("c++", "c++", "c++17", None),
+        ("cc", "c", "c89", Some("kvscatter.h needs C99 or later: compile with -std=c99")),
+        ("cc", "c", "gnu89", Some("kvscatter.h needs C99 or later: compile with -std=c99")),
+        ("c++", "c++", "c++98", Some("kvscatter.h needs C++11 or later: compile with -std=c++11")),
+    ] {
+        match (compiled(compiler, language, standard), needed) {
+            // Past the harness, which keeps what a passing test prints.
+            (None, _) => io::stderr()
+                .write_all(format!("skipped: {standard}, since there is no `{compiler}`\n").as_bytes())
+                .unwrap(),
+            (Some(Ok(())), None) => {}
+            (Some(Err(errors)), Some(needed)) => {
+                assert!(errors.contains(needed), "{standard}: {errors}");
+            }
+            (Some(answer), _) => panic!("{standard}: {answer:?}"),
+        }
+    }
 }
 
 #[test]
