@@ -16,6 +16,7 @@ mod compare;
 mod engines;
 mod error;
 mod files;
+mod json;
 mod numbers;
 mod operators;
 mod options;

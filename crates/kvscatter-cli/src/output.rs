@@ -7,6 +7,8 @@ use indicatif::ProgressBar;
 use kvscatter::picture::Picture;
 use serde::Serialize;
 
+use crate::json;
+
 pub(crate) use kvscatter_certify::report::words::one_line;
 
 /// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
@@ -37,7 +39,7 @@ impl Output {
     /// The JSON document.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> io::Result<()> {
         let mut buffered = BufWriter::new(&mut *self);
-        serde_json::to_writer_pretty(&mut buffered, document)?;
+        json::write(&mut buffered, document)?;
         writeln!(buffered)?;
         buffered.flush()
     }

@@ -6,7 +6,7 @@ use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::files;
+use crate::{files, json};
 
 const FILE: &str = "refused.json";
 
@@ -58,9 +58,10 @@ impl Refused {
     /// [`files::Error`] if the file system says no.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
         let path = folder.join(FILE);
-        let text =
-            serde_json::to_string_pretty(self).map_err(|cause| Error::Json { path: path.clone(), cause })?;
-        Ok(files::write_bytes(&path, format!("{text}\n").as_bytes(), &[])?)
+        let mut text = Vec::new();
+        json::write(&mut text, self).map_err(|cause| Error::Json { path: path.clone(), cause })?;
+        text.push(b'\n');
+        Ok(files::write_bytes(&path, &text, &[])?)
     }
 
     /// What the oracle says, in the words of this file.

@@ -272,7 +272,7 @@ pub fn size(bytes: u64) -> String {
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || reorders(c) {
+        if misleads(c) {
             line.extend(c.escape_default());
         } else {
             line.push(c);
@@ -281,11 +281,14 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-fn reorders(c: char) -> bool {
-    matches!(
-        c,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
+/// Whether a character commands a terminal, breaks a line or changes the direction of the text around it.
+#[must_use]
+pub fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
 }
 
 #[cfg(test)]

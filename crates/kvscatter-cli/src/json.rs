@@ -1,0 +1,111 @@
+//! JSON that is safe to look at in a terminal.
+
+use std::io::{self, Write};
+
+use kvscatter_certify::report::words::misleads;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+/// Writes a document. Characters that move a terminal's cursor or turn text around are `\u` escapes in it; what a parser
+/// reads is the same.
+///
+/// # Errors
+/// Those of the writer, and of documents that are no JSON.
+pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
+    document.serialize(&mut Serializer::with_formatter(to, Escaping(PrettyFormatter::new())))
+}
+
+/// Indents as [`PrettyFormatter`] does.
+struct Escaping(PrettyFormatter<'static>);
+
+impl Formatter for Escaping {
+    /// `serde_json` has escaped what JSON asks for: the other control characters, quotes and backslashes.
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| misleads(c)) {
+            let (plain, behind) = rest.split_at(at);
+            writer.write_all(plain.as_bytes())?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = behind.get(c.len_utf8()..).unwrap_or_default();
+        }
+        writer.write_all(rest.as_bytes())
+    }
+
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_array(writer)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_array(writer)
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(writer, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_array_value(writer)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object(writer)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object(writer)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(writer)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object_value(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::write;
+
+    fn written(document: &impl serde::Serialize) -> String {
+        let mut bytes = Vec::new();
+        write(&mut bytes, document).unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Every character, as a value and as a key.
+    #[test]
+    fn no_character_misleads_and_none_is_lost() {
+        let all: Vec<char> = ('\0'..=char::MAX).collect();
+        for chunk in all.chunks(1 << 14) {
+            let text: String = chunk.iter().collect();
+            let document = BTreeMap::from([(text.clone(), [text])]);
+            let json = written(&document);
+            let hidden = |c: char| {
+                c != '\n' && c.is_control()
+                    || "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}".contains(c)
+                    || ('\u{202a}'..='\u{202e}').contains(&c)
+                    || ('\u{2066}'..='\u{2069}').contains(&c)
+            };
+            assert!(!json.contains(hidden));
+            let read: BTreeMap<String, [String; 1]> = serde_json::from_str(&json).unwrap();
+            assert_eq!(read, document);
+        }
+    }
+
+    #[test]
+    fn other_text_is_as_serde_json_writes_it() {
+        let document = serde_json::json!({"κ\"\\\n": [1, {"b": []}, {}, "键\u{1f600}"], "c": null});
+        assert_eq!(written(&document), serde_json::to_string_pretty(&document).unwrap());
+        assert_eq!(written(&"k\u{9b}\u{202e}y\u{7f}"), r#""k\u009b\u202ey\u007f""#);
+    }
+}

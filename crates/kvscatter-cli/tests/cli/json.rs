@@ -1,0 +1,67 @@
+//! `--json`: names from files and arguments cannot command a terminal or turn text around, and keep their value.
+
+use crate::support::{Folder, npy_f32};
+
+/// An override of direction and a C1 control, which terminals take for the beginning of a command.
+const HOSTILE: &str = "\u{202e}\u{9b}2J";
+
+fn misleads(c: char) -> bool {
+    c != '\n' && c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Replaces a name in a model by one that is as long and hostile.
+fn rename(model: &mut [u8], name: &str) -> String {
+    let hostile = format!("{HOSTILE}{}", &name[HOSTILE.len()..]);
+    let mut at = 0;
+    let mut found = 0;
+    while let Some(next) = model[at..].windows(name.len()).position(|bytes| bytes == name.as_bytes()) {
+        at += next;
+        model[at..at + name.len()].copy_from_slice(hostile.as_bytes());
+        found += 1;
+    }
+    assert!(found > 1, "{name}");
+    hostile
+}
+
+#[test]
+fn every_command_escapes_what_misleads() {
+    let folder = Folder::with_testdata();
+    let file = format!("{HOSTILE}.onnx");
+    let mut model = folder.read("testdata/mobius-llama-static/model.onnx");
+    let cache = rename(&mut model, "key_cache.0");
+    folder.write(&file, &model);
+    folder.write("model.onnx.data", &folder.read("testdata/mobius-llama-static/model.onnx.data"));
+    let mut model = folder.read("testdata/onnx-node/test_tensorscatter/model.onnx");
+    let past = rename(&mut model, "past_cache");
+    let case = format!("{HOSTILE}case");
+    folder.write(&format!("{case}/model.onnx"), &model);
+    for input in ["input_0.pb", "input_1.pb", "input_2.pb", "output_0.pb"] {
+        let set = folder.read(&format!("testdata/onnx-node/test_tensorscatter/test_data_set_0/{input}"));
+        folder.write(&format!("{case}/test_data_set_0/{input}"), &set);
+    }
+    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    let made = format!("made{HOSTILE}.onnx");
+    let array = format!("{HOSTILE}.npy");
+    let apply = "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache";
+    for (line, last, holds) in [
+        ("inspect", vec![&file], &cache),
+        ("certify --engine tract --no-timing --steps 1", vec![&file], &cache),
+        ("certify --engine tract --no-timing --steps 1", vec![&file], &file),
+        ("lower --to scatter-nd -o", vec![&made, &file], &made),
+        ("run", vec![&case], &past),
+        ("verify", vec![&case], &case),
+        (apply, vec![&array], &array),
+        ("cases --count 1 -o", vec![&"cases\u{2028}".to_owned()], &"cases\u{2028}".to_owned()),
+    ] {
+        let mut arguments: Vec<&str> = line.split(' ').collect();
+        arguments.extend(last.iter().map(|last| last.as_str()));
+        arguments.push("--json");
+        let json = folder.run_args(&arguments).passed();
+        assert!(!json.contains(misleads), "{line}: {json:?}");
+        let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+        // As another printer shows it: raw.
+        assert!(document.to_string().contains(holds.as_str()), "{line}: {document}");
+    }
+}
