@@ -1,6 +1,7 @@
 //! Files: read whole where strangers named them, written whole or not at all, and told apart.
 
 mod identity;
+mod unfinished;
 mod write;
 
 use std::io::Read;
@@ -13,8 +14,9 @@ use cap_std::fs::{File, OpenOptions};
 use crate::Error;
 
 pub use identity::{Identity, folder_of};
-pub(crate) use write::new_file_in;
+pub use unfinished::{Ending, Unfinished, remove_unfinished};
 pub use write::write;
+pub(crate) use write::write_with;
 
 /// The whole of a regular file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {

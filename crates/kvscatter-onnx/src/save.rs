@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 
-use crate::file::{self, Identity, folder_of};
+use crate::file::{self, Identity, Unfinished, folder_of};
 use crate::{Error, ExternalData, Model, external};
 
 /// How files of values come into another folder.
@@ -61,7 +61,7 @@ impl Model {
         if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
             return Err(Error::OverInput.in_file(path));
         }
-        let mut made = Made::default();
+        let mut made = Unfinished::new();
         let in_model = |error: Error| match self.path() {
             Some(from) => error.in_file(from),
             None => error,
@@ -79,8 +79,7 @@ impl Model {
             }
             _ => self.locations(None).map(|_| Vec::new())?,
         };
-        file::write(path, &bytes).map_err(|error| Error::Io(error).in_file(path))?;
-        made.keep();
+        file::write_with(made, path, &bytes).map_err(|error| Error::Io(error).in_file(path))?;
         Ok(files)
     }
 
@@ -111,7 +110,7 @@ struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    fn place_all(&self, locations: &BTreeSet<String>, made: &mut Made) -> Result<Vec<DataFile>, Error> {
+    fn place_all(&self, locations: &BTreeSet<String>, made: &mut Unfinished) -> Result<Vec<DataFile>, Error> {
         let io = |error| Error::Io(error).in_file(self.to);
         let is_same =
             Identity::of(self.from).is_ok_and(|from| Identity::of(self.to).is_ok_and(|to| from == to));
@@ -134,7 +133,7 @@ impl Transfer<'_> {
     }
 
     /// Where a location lies in the new folder, the folders on the way made.
-    fn place_for(&self, location: &str, folder: &Dir, made: &mut Made) -> Result<PathBuf, Error> {
+    fn place_for(&self, location: &str, folder: &Dir, made: &mut Unfinished) -> Result<PathBuf, Error> {
         let mut names: Vec<_> = Path::new(location)
             .components()
             .filter(|part| matches!(part, Component::Normal(_)))
@@ -145,8 +144,8 @@ impl Transfer<'_> {
         for part in names {
             inside.push(part);
             let in_folder = |error| Error::Io(error).in_file(self.to.join(&inside));
-            match folder.create_dir(&inside) {
-                Ok(()) => made.folders.push(self.to.join(&inside)),
+            match made.folder(&self.to.join(&inside), || folder.create_dir(&inside)) {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     // Not out of the folder through a link, which this refuses to follow.
                     inside = folder.canonicalize(&inside).map_err(in_folder)?;
@@ -163,7 +162,7 @@ impl Transfer<'_> {
         bytes: u64,
         source: &Path,
         target: &Path,
-        made: &mut Made,
+        made: &mut Unfinished,
     ) -> Result<Placed, Error> {
         if Identity::of(target).is_ok_and(|target| target == *self.output) {
             return Err(Error::DataFileIsModel);
@@ -177,17 +176,15 @@ impl Transfer<'_> {
                 Err(Error::DataFileDiffers)
             };
         }
-        if self.weights == Weights::Link && std::fs::hard_link(source, target).is_ok() {
-            made.files.push(target.to_owned());
+        if self.weights == Weights::Link && made.file(target, || std::fs::hard_link(source, target)).is_ok() {
             return Ok(Placed::Linked);
         }
-        let mut copy = file::new_file_in(folder_of(target)).map_err(Error::Io)?;
-        let got = io::copy(&mut file.into_std().take(bytes), copy.as_file_mut()).map_err(Error::Io)?;
+        let (mut copy, path) = made.file_in(folder_of(target)).map_err(Error::Io)?;
+        let got = io::copy(&mut file.into_std().take(bytes), &mut copy).map_err(Error::Io)?;
         if got < bytes {
             return Err(Error::FileShrank { want: bytes, got });
         }
-        copy.persist_noclobber(target).map_err(|error| Error::Io(error.error))?;
-        made.files.push(target.to_owned());
+        made.rename(&path, target).map_err(Error::Io)?;
         Ok(Placed::Copied)
     }
 }
@@ -222,30 +219,4 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> Result<usize, Error> {
         }
     }
     Ok(filled)
-}
-
-/// What was made so far, which vanishes unless it is kept.
-#[derive(Debug, Default)]
-struct Made {
-    files: Vec<PathBuf>,
-    folders: Vec<PathBuf>,
-}
-
-impl Made {
-    fn keep(mut self) {
-        self.files.clear();
-        self.folders.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        // Nobody is left to tell if that fails, and the error that led here is the one to be told.
-        for file in &self.files {
-            let _ = std::fs::remove_file(file);
-        }
-        for folder in self.folders.iter().rev() {
-            let _ = std::fs::remove_dir(folder);
-        }
-    }
 }

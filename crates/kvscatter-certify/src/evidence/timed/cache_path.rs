@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_bench::{Samples, units};
+use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::{CachePath, Inseparable};
 use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
 
@@ -28,7 +29,10 @@ const CONTEXT: usize = 60;
 /// Times every cache of a model by itself.
 pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<CachePathTimes>, Check), Error> {
     let batch = timed.interface.batch.unwrap_or(1);
-    let folder = tempfile::tempdir().map_err(|cause| Error::Io { path: std::env::temp_dir(), cause })?;
+    let mut unfinished = Unfinished::new();
+    let folder = unfinished
+        .folder_in(&std::env::temp_dir(), "kvscatter-")
+        .map_err(|cause| Error::Io { path: std::env::temp_dir(), cause })?;
     let (mut worst, mut failures, mut inseparable): (Option<CachePathTimes>, _, _) =
         (None, Vec::new(), Vec::new());
     let mut caches = 0;
@@ -45,7 +49,7 @@ pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<Cach
         let Some(&port) = ports.get(path.past.0.as_str()) else {
             continue;
         };
-        let file = folder.path().join("cache_path.onnx");
+        let file = folder.join("cache_path.onnx");
         path.model.save(&file)?;
         let session = engine.load(&file, Options { threads: Some(1) })?;
         let times = Alone { session, path: &path, port, batch }.time()?;

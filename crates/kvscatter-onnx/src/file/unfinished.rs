@@ -1,0 +1,280 @@
+//! Files and folders on their way: an error removes them, and so can a program that a signal is about to end.
+//!
+//! The library installs no signal handler. It keeps a list of what the process has begun and not completed. A program that
+//! handles signals calls [`remove_unfinished`] and then ends.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What the process has begun, in that order.
+static LIST: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// Held while files are made inside a listed folder. It is taken before `LIST`.
+static FILLING: Mutex<()> = Mutex::new(());
+/// Nothing new is begun.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+#[derive(Debug)]
+struct Entry {
+    owner: u64,
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    /// It is removed when it is empty.
+    Folder,
+    /// It is removed with its contents.
+    Tree,
+}
+
+/// Files and folders that belong together. They are removed when this is dropped, unless they are
+/// [completed](Self::complete).
+#[derive(Debug)]
+pub struct Unfinished {
+    owner: u64,
+}
+
+/// Nothing new is begun while this lives.
+#[derive(Debug)]
+pub struct Ending {
+    _list: MutexGuard<'static, Vec<Entry>>,
+    _filling: MutexGuard<'static, ()>,
+}
+
+/// Removes everything that the process has begun and not completed. A thread that begins something new then waits until
+/// the result is dropped, so keep it until the process has ended.
+///
+/// This waits for steps that are under way, such as a rename. It is for a thread, and no signal handler may call it.
+#[must_use]
+pub fn remove_unfinished() -> Ending {
+    ENDING.store(true, Ordering::SeqCst);
+    let filling = locked(&FILLING);
+    let mut list = locked(&LIST);
+    remove_last_first(list.drain(..));
+    Ending { _list: list, _filling: filling }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        ENDING.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Unfinished {
+    /// Nothing so far.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "a default would look like a value that owns nothing")]
+    pub fn new() -> Self {
+        static OWNERS: AtomicU64 = AtomicU64::new(0);
+        Self { owner: OWNERS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Makes a folder with a new name, which is removed with its contents. Its name begins with `prefix`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn folder_in(&mut self, folder: &Path, prefix: &str) -> io::Result<PathBuf> {
+        let mut list = locked(&LIST);
+        let path = folder_builder(prefix).tempdir_in(folder)?.keep();
+        list.push(Entry { owner: self.owner, path: path.clone(), kind: Kind::Tree });
+        Ok(path)
+    }
+
+    /// Makes a folder, and those above it that are missing. They are removed if they are empty then.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn folders(&mut self, path: &Path) -> io::Result<()> {
+        let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let mut missing: Vec<_> = path.ancestors().take_while(is_new).collect();
+        while let Some(folder) = missing.pop() {
+            match self.folder(folder, || fs::create_dir(folder)) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes files inside a folder of this. [`remove_unfinished`] waits for it, so that nothing appears in a folder that is
+    /// being removed.
+    pub fn fill<T>(&self, make: impl FnOnce() -> T) -> T {
+        // The thread that removes waits for the lock, and one that takes it again and again may win every time.
+        while ENDING.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _filling = locked(&FILLING);
+        make()
+    }
+
+    /// Makes a file with a new name.
+    pub(crate) fn file_in(&mut self, folder: &Path) -> io::Result<(File, PathBuf)> {
+        let mut list = locked(&LIST);
+        let (file, path) = file_builder().tempfile_in(folder)?.keep().map_err(|error| error.error)?;
+        list.push(Entry { owner: self.owner, path: path.clone(), kind: Kind::File });
+        Ok((file, path))
+    }
+
+    /// Makes a file of this name.
+    pub(crate) fn file<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.made(path, Kind::File, make)
+    }
+
+    /// Makes a folder of this name, which is removed if it is empty then.
+    pub(crate) fn folder<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.made(path, Kind::Folder, make)
+    }
+
+    fn made<T>(&mut self, path: &Path, kind: Kind, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let mut list = locked(&LIST);
+        let made = make()?;
+        list.push(Entry { owner: self.owner, path: path.to_owned(), kind });
+        Ok(made)
+    }
+
+    /// Gives a file of this another name, which no other file may have.
+    pub(crate) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut list = locked(&LIST);
+        let temporary = tempfile::TempPath::try_from_path(from)?;
+        temporary.persist_noclobber(to).map_err(|error| {
+            // The file stays listed, and is removed with the rest.
+            error.path.keep().map_or_else(|error| error.error, |_| error.error)
+        })?;
+        let owner = self.owner;
+        for entry in list.iter_mut().filter(|entry| entry.owner == owner && entry.path == from) {
+            to.clone_into(&mut entry.path);
+        }
+        Ok(())
+    }
+
+    /// Takes the last step. If it succeeds, everything stays; if it fails, everything is removed.
+    ///
+    /// # Errors
+    /// Those of the step.
+    pub fn complete<T>(self, step: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let mut list = locked(&LIST);
+        let done = step();
+        if done.is_ok() {
+            list.retain(|entry| entry.owner != self.owner);
+        }
+        // Dropping `self` takes the lock again.
+        drop(list);
+        done
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let owner = self.owner;
+        let mut list = locked(&LIST);
+        remove_last_first(list.extract_if(.., |entry| entry.owner == owner).collect::<Vec<_>>().into_iter());
+    }
+}
+
+fn remove_last_first(entries: impl DoubleEndedIterator<Item = Entry>) {
+    for Entry { path, kind, .. } in entries.rev() {
+        // The error that led here is the one to report.
+        let _ = match kind {
+            Kind::File => fs::remove_file(&path),
+            Kind::Folder => fs::remove_dir(&path),
+            Kind::Tree => fs::remove_dir_all(&path),
+        };
+    }
+}
+
+/// A list that a panic has left is as good as any: each change of it is one call.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Files have the permissions of any new file, less the umask: a temporary one alone would be private.
+#[cfg(unix)]
+fn file_builder<'a>() -> tempfile::Builder<'a, 'a> {
+    with_mode(tempfile::Builder::new(), 0o666)
+}
+
+#[cfg(unix)]
+fn folder_builder(prefix: &str) -> tempfile::Builder<'_, '_> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    with_mode(builder, 0o777)
+}
+
+#[cfg(unix)]
+fn with_mode<'a>(mut builder: tempfile::Builder<'a, 'a>, mode: u32) -> tempfile::Builder<'a, 'a> {
+    use std::os::unix::fs::PermissionsExt;
+    builder.permissions(fs::Permissions::from_mode(mode));
+    builder
+}
+
+#[cfg(not(unix))]
+fn file_builder<'a>() -> tempfile::Builder<'a, 'a> {
+    tempfile::Builder::new()
+}
+
+#[cfg(not(unix))]
+fn folder_builder(prefix: &str) -> tempfile::Builder<'_, '_> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    builder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+    use std::path::Path;
+
+    use super::Unfinished;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// One of each kind, the later inside the earlier.
+    fn begun(folder: &Path) -> Unfinished {
+        let mut unfinished = Unfinished::new();
+        unfinished.folders(&folder.join("a/b")).unwrap();
+        let (_, file) = unfinished.file_in(&folder.join("a/b")).unwrap();
+        unfinished.rename(&file, &folder.join("a/b/data")).unwrap();
+        unfinished.file(&folder.join("linked"), || fs::write(folder.join("linked"), "x")).unwrap();
+        let tree = unfinished.folder_in(folder, "tree").unwrap();
+        unfinished.fill(|| fs::create_dir_all(tree.join("c/d"))).unwrap();
+        unfinished
+    }
+
+    #[test]
+    fn what_is_dropped_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = begun(folder.path());
+        kept.complete(|| Ok(())).unwrap();
+        let before = names(folder.path());
+        assert_eq!(before.len(), 3, "{before:?}");
+
+        let mut unfinished = Unfinished::new();
+        let (_, file) = unfinished.file_in(folder.path()).unwrap();
+        let taken = unfinished.rename(&file, &folder.path().join("linked")).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(folder.path().join("linked")).unwrap(), b"x");
+        drop(unfinished);
+        assert_eq!(names(folder.path()), before);
+    }
+
+    #[test]
+    fn a_step_that_fails_removes_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let unfinished = begun(folder.path());
+        assert!(unfinished.complete(|| Err::<(), _>(io::Error::other("the last step"))).is_err());
+        assert_eq!(names(folder.path()), [""; 0]);
+    }
+}
