@@ -67,6 +67,10 @@ pub(crate) enum Error {
     Hinted { rule: kvscatter::Error, hint: String },
     #[error("{}: not empty; cases go into a new folder", .dir.display())]
     NotEmpty { dir: PathBuf },
+    #[error(
+        "--count {count} would take about {estimate}, judging by the first; to write so many, give --many"
+    )]
+    ManyCases { count: usize, estimate: String },
     #[error("{}: {cause}", .path.display())]
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("'{name}' is none of the 24 element types")]

@@ -2,11 +2,16 @@
 
 mod model;
 
+use std::fmt;
+use std::fs::Metadata;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvscatter::ElementType;
+use kvscatter_bench::units::bytes as size;
+use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
@@ -19,11 +24,26 @@ use crate::numbers::whole;
 use crate::output::{Output, count, one_line, progress};
 use crate::refused::Refused;
 
+/// Cases that are written without being asked twice.
+const MANY: usize = 100_000;
+/// Cases that tell how large and how slow all of them are.
+const SAMPLE: usize = 200;
+const SAMPLED: u64 = 200;
+
+/// How the name of the folder begins in which cases are made.
+const INCOMPLETE: &str = ".incomplete-";
+/// A file in that folder that every reader of test directories takes for a model, and none can read.
+const MARKER: &str = "model.onnx";
+const MARKED: &str =
+    "kvscatter cases was interrupted here: remove this folder, it holds only a part of the cases\n";
+
 /// Write adversarial ONNX test directories for TensorScatter
 ///
 /// Each is one TensorScatter-24 model with inputs and, from the specification's own pseudocode, the expected output:
 /// every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
 /// elements. Where the inputs must be refused there is no output, and refused.json says why.
+///
+/// All cases are written, or none: an error or an interruption leaves nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,6 +65,10 @@ pub(crate) struct Cases {
     /// How many; from 624 on, every idea comes with every element type
     #[arg(long, default_value_t = 624, value_parser = whole::<usize>)]
     count: usize,
+
+    /// Write more than 100000 cases
+    #[arg(long)]
+    many: bool,
 }
 
 #[derive(Serialize)]
@@ -56,17 +80,8 @@ struct Document {
 }
 
 pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
-    make_empty(&args.output)?;
-    let bar = progress(args.count);
-    let mut refused = 0_usize;
-    for case in tensor_scatter(args.seed, args.count) {
-        let folder = args.output.join(&case.name);
-        if write(&case, &folder)? {
-            refused = refused.saturating_add(1);
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    check_empty(&args.output)?;
+    let refused = write_all(&args)?;
     if output.is_json() {
         output.json(&Document { folder: args.output, seed: args.seed, cases: args.count, refused })?;
     } else {
@@ -78,6 +93,106 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
         )?;
     }
     Ok(Outcome::Passed)
+}
+
+/// Writes all cases, or nothing; how many are to be refused.
+///
+/// They are made in a folder of their own inside the output, and moved up once all of them are complete. An error or a
+/// signal removes that folder. What cannot be caught, such as a power failure, leaves its [`MARKER`].
+fn write_all(args: &Cases) -> Result<usize, Error> {
+    let refuse = |error: io::Error| files::Error::at_path(&args.output, error);
+    let mut unfinished = Unfinished::new();
+    unfinished.folders(&args.output).map_err(refuse)?;
+    let folder = unfinished.folder_in(&args.output, INCOMPLETE).map_err(refuse)?;
+    files::write_bytes(&folder.join(MARKER), MARKED.as_bytes(), &[])?;
+    let bar = progress(args.count);
+    let begun = Instant::now();
+    let (mut names, mut refused) = (Vec::new(), 0_usize);
+    for case in tensor_scatter(args.seed, args.count) {
+        if names.len() == SAMPLE && args.count > MANY && !args.many {
+            let estimate = Estimate::from(&folder, begun.elapsed(), args.count).map_err(refuse)?;
+            return Err(Error::ManyCases { count: args.count, estimate: estimate.to_string() });
+        }
+        if unfinished.fill(|| write(&case, &folder.join(&case.name)))? {
+            refused = refused.saturating_add(1);
+        }
+        names.push(case.name);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    unfinished.complete(|| move_up(&folder, &args.output, &names)).map_err(refuse)?;
+    Ok(refused)
+}
+
+/// Moves what is in a folder beside it, and removes the folder. What was moved is removed if that fails.
+fn move_up(folder: &Path, to: &Path, names: &[String]) -> io::Result<()> {
+    for (moved, name) in names.iter().enumerate() {
+        if let Err(error) = std::fs::rename(folder.join(name), to.join(name)) {
+            for name in names.iter().take(moved) {
+                // The first error is the one to report.
+                let _ = std::fs::remove_dir_all(to.join(name));
+            }
+            return Err(error);
+        }
+    }
+    std::fs::remove_file(folder.join(MARKER))?;
+    std::fs::remove_dir(folder)
+}
+
+/// What all cases take, from what the first have taken.
+struct Estimate {
+    bytes: u64,
+    files: u64,
+    time: Duration,
+}
+
+impl Estimate {
+    fn from(folder: &Path, time: Duration, count: usize) -> io::Result<Self> {
+        let (mut bytes, mut files) = (0_u64, 0_u64);
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let entry = entry?;
+                let meta = entry.metadata()?;
+                files = files.saturating_add(1);
+                bytes = bytes.saturating_add(on_disk(&meta));
+                if meta.is_dir() {
+                    folders.push(entry.path());
+                }
+            }
+        }
+        let all = |of: u64| {
+            let count = u64::try_from(count).unwrap_or(u64::MAX);
+            of.saturating_mul(count.div_ceil(SAMPLED))
+        };
+        let time = Duration::from_millis(all(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)));
+        Ok(Self { bytes: all(bytes), files: all(files), time })
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, files, time } = self;
+        let bytes = size(usize::try_from(*bytes).unwrap_or(usize::MAX));
+        write!(f, "{files} files and folders, {bytes} and {}", duration(*time))
+    }
+}
+
+/// Whole minutes, hours, days or years, whichever is largest, rounded up.
+fn duration(time: Duration) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(365 * 24 * 60 * 60, "year"), (24 * 60 * 60, "day"), (60 * 60, "hour"), (60, "minute")];
+    let seconds = time.as_secs();
+    let (unit, noun) = UNITS.into_iter().find(|(unit, _)| seconds >= *unit).unwrap_or((60, "minute"));
+    count(usize::try_from(seconds.div_ceil(unit).max(1)).unwrap_or(usize::MAX), noun)
+}
+
+/// What a file takes on the disk, where the file system tells.
+fn on_disk(meta: &Metadata) -> u64 {
+    #[cfg(unix)]
+    return std::os::unix::fs::MetadataExt::blocks(meta).saturating_mul(512).max(meta.len());
+    #[cfg(not(unix))]
+    meta.len()
 }
 
 /// Writes one case; whether it is to be refused.
@@ -125,11 +240,32 @@ fn tensor(element: ElementType, shape: &[usize], values: &Values) -> Result<Tens
 }
 
 /// Old cases beside new ones would be verified with them.
-fn make_empty(folder: &Path) -> Result<(), Error> {
-    let refuse = |error: io::Error| files::Error::at_path(folder, error);
-    std::fs::create_dir_all(folder).map_err(refuse)?;
-    match std::fs::read_dir(folder).map_err(refuse)?.next() {
-        None => Ok(()),
-        Some(_) => Err(Error::NotEmpty { dir: folder.to_owned() }),
+fn check_empty(folder: &Path) -> Result<(), Error> {
+    match std::fs::read_dir(folder).map(|mut entries| entries.next()) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => Err(Error::NotEmpty { dir: folder.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(files::Error::at_path(folder, error).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::duration;
+
+    #[test]
+    fn durations_are_rounded_up_in_their_largest_unit() {
+        for (seconds, words) in [
+            (0, "1 minute"),
+            (61, "2 minutes"),
+            (3600, "1 hour"),
+            (86_399, "24 hours"),
+            (86_401, "2 days"),
+            (31 * 365 * 86_400, "31 years"),
+        ] {
+            assert_eq!(duration(Duration::from_secs(seconds)), words);
+        }
     }
 }

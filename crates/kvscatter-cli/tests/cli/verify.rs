@@ -52,6 +52,44 @@ fn cases_go_into_a_new_folder() {
     insta::assert_snapshot!(folder.run("cases -o cases --count 1").refused());
 }
 
+/// A count that would fill the disk is refused with what it would take, and nothing is left.
+#[test]
+fn many_cases_are_asked_for_twice() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    for out in ["cases", "a/b/cases", "empty"] {
+        let refused = folder.run(&format!("cases -o {out} --count 1000000000000")).refused();
+        assert!(refused.starts_with("error: --count 1000000000000 would take about "), "{refused}");
+        assert!(refused.ends_with(", judging by the first; to write so many, give --many"), "{refused}");
+        assert!(refused.contains(" GiB and ") && refused.contains(" years, "), "{refused}");
+    }
+    let left = |folder: &std::path::Path| std::fs::read_dir(folder).unwrap().count();
+    assert_eq!((left(&folder.path("")), left(&folder.path("empty"))), (1, 0));
+    folder.run("cases -o a/b/cases --count 3").passed();
+    assert_eq!(left(&folder.path("a/b/cases")), 3);
+}
+
+/// A disk that is full leaves nothing, as an error does: here files may be 100 bytes long, and some cases are longer.
+#[cfg(unix)]
+#[test]
+fn cases_that_cannot_be_written_leave_nothing() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    std::os::unix::fs::symlink("empty", folder.path("link")).unwrap();
+    for out in ["cases", "empty", "link", "."] {
+        let answer = folder.run_with_limits("-f 0; trap '' XFSZ", &format!("cases -o {out}"));
+        if out == "." {
+            assert!(answer.refused().contains("not empty"));
+            continue;
+        }
+        assert!(answer.refused().contains("file too large"), "{out}");
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert_eq!(std::fs::read_dir(folder.path("empty")).unwrap().count(), 0);
+    }
+}
+
 /// Two of three cases are made to fail, in a value and in a shape.
 #[test]
 fn failures_name_the_first_difference() {
