@@ -1,8 +1,9 @@
 //! The `kvscatter` command: a thin layer that turns arguments and files into calls of the library.
 //!
 //! Exit codes: 0, everything asked for was done and every check passed; 1, a check failed; 2, bad input or
-//! usage, said in one line on standard error.
-#![deny(unsafe_code, reason = "only the memory map of a cache file needs any")]
+//! usage, said in one line on standard error. A signal that ends the command ends it as that signal, and unfinished files
+//! are removed before.
+#![deny(unsafe_code, reason = "only the memory map of a cache file and the disposition of signals need any")]
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
@@ -16,6 +17,8 @@ mod compare;
 mod engines;
 mod error;
 mod files;
+#[cfg(unix)]
+mod interrupt;
 mod json;
 mod numbers;
 mod operators;
@@ -50,6 +53,10 @@ fn main() -> ExitCode {
         }
         Err(error) => return refused(&error::usage(&error)),
     };
+    #[cfg(unix)]
+    if let Err(error) = interrupt::clean_up_on_signals() {
+        return refused(&format!("signals cannot be handled: {error}"));
+    }
     let mut output = Output::new(cli.json);
     match commands::run(cli.command, &mut output).and_then(|outcome| {
         output.flush()?;

@@ -13,6 +13,7 @@ mod help;
 mod hostile;
 mod in_place;
 mod inspect;
+mod interrupted;
 mod json;
 mod lower;
 mod outputs;

@@ -1,0 +1,203 @@
+//! A signal in the middle of a write: no unfinished file is left, and the command still dies of the signal.
+//!
+//! A small library, loaded before the C library, stops the command inside the write. So the signal always comes in time.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::support::{BINARY, Folder, npy_f32};
+
+/// Every command that writes files: its line, and what the path of the file contains in whose write it is stopped.
+const COMMANDS: [(&str, &str); 11] = [
+    (
+        "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache out.npy",
+        "/.tmp",
+    ),
+    ("plan tensor-scatter --cache 1,4,1 --update 1,1,1 --svg out.svg", "/.tmp"),
+    ("run testdata/onnx-node/test_tensorscatter --output present_cache=out.npy", "/.tmp"),
+    ("convert testdata/optimum-llama/model.onnx -o out.onnx --max-seq 8", "/.tmp"),
+    ("convert testdata/mobius-llama-dynamic/model.onnx -o empty/out.onnx --max-seq 8", "/.tmp"),
+    ("lower testdata/mobius-llama-static/model.onnx --to scatter-nd -o out.onnx", "/.tmp"),
+    ("bench --shape 1,1,64,8 --seconds 0.01 --svg out.svg", "/.tmp"),
+    ("certify testdata/mobius-llama-static/model.onnx --engine tract --no-timing --html out.html", "/.tmp"),
+    ("certify testdata/mobius-llama-static/model.onnx --engine tract --steps 1 --prompt 2", "/kvscatter-"),
+    ("cases -o out --count 50", "input_0.pb"),
+    ("cases -o empty --count 50", "input_0.pb"),
+];
+
+fn folder() -> Folder {
+    let folder = Folder::with_testdata();
+    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    for empty in ["empty", "temporary"] {
+        std::fs::create_dir(folder.path(empty)).unwrap();
+    }
+    folder
+}
+
+/// The library, compiled once; `None` without a C compiler.
+fn stalling() -> Option<&'static Path> {
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let compiled = LIBRARY.get_or_init(|| {
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libstall.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/stall.c");
+        let mut compile = Command::new("cc");
+        compile.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library).arg(source).arg("-ldl");
+        let status = compile.status();
+        if status.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            // Past the harness, which keeps what a passing test prints.
+            let why = b"skipped: signals in the middle of a write, since there is no `cc`\n";
+            io::stderr().write_all(why).unwrap();
+            return None;
+        }
+        assert!(status.unwrap().success(), "{compile:?}");
+        Some(library)
+    });
+    compiled.as_deref()
+}
+
+/// A command that stands still in the middle of a write.
+struct Stopped(Child);
+
+impl Stopped {
+    fn new(folder: &Folder, line: &str, at: &str, library: &Path) -> Self {
+        let mut command = Command::new(BINARY);
+        command.args(line.split_whitespace()).current_dir(folder.path(""));
+        command.env("LD_PRELOAD", library).env("STALL_AT", at).env("TMPDIR", folder.path("temporary"));
+        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let child = command.spawn().unwrap();
+        let (_, status) = waitpid(Some(Pid::from_child(&child)), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{line}: {status:?}: it does not write where it is to be stopped");
+        Self(child)
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    fn end(mut self) -> ExitStatus {
+        self.send(Signal::CONT);
+        self.0.wait().unwrap()
+    }
+}
+
+/// All files and folders below a folder.
+fn listing(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path.clone());
+            }
+            found.insert(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn leaves_nothing_and_ends_the_command() {
+    let Some(library) = stalling() else { return };
+    let folder = folder();
+    let before = listing(&folder.path(""));
+    for (line, at) in COMMANDS {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let stopped = Stopped::new(&folder, line, at, library);
+            assert_ne!(listing(&folder.path("")), before, "{line}: it has begun a file");
+            stopped.send(signal);
+            let status = stopped.end();
+            assert_eq!(status.signal(), Some(signal.as_raw()), "{line}");
+            assert_eq!(listing(&folder.path("")), before, "{line}, {signal:?}");
+        }
+    }
+}
+
+/// Weights that were placed before their model go as well, and so do the folders that were made for them.
+#[test]
+fn takes_weights_back() {
+    let Some(library) = stalling() else { return };
+    let folder = Folder::with_testdata();
+    std::fs::create_dir(folder.path("other")).unwrap();
+    let before = listing(&folder.path(""));
+    let line =
+        "convert testdata/mobius-llama-dynamic/model.onnx -o other/out.onnx --max-seq 8 --weights link";
+    let stopped = Stopped::new(&folder, line, "/.tmp", library);
+    assert!(folder.path("other/model.onnx.data").exists());
+    stopped.send(Signal::TERM);
+    assert_eq!(stopped.end().signal(), Some(Signal::TERM.as_raw()));
+    assert_eq!(listing(&folder.path("")), before);
+}
+
+/// What was there stays as it was.
+#[test]
+fn keeps_the_file_that_was_to_be_replaced() {
+    let Some(library) = stalling() else { return };
+    let (folder, (line, at)) = (folder(), COMMANDS[0]);
+    folder.write("out.npy", b"old");
+    let stopped = Stopped::new(&folder, line, at, library);
+    stopped.send(Signal::INT);
+    assert_eq!(stopped.end().signal(), Some(Signal::INT.as_raw()));
+    assert_eq!(folder.read("out.npy"), b"old");
+}
+
+/// As `nohup` asks.
+#[test]
+fn that_is_ignored_from_the_start_stays_ignored() {
+    let Some(library) = stalling() else { return };
+    let (folder, (line, at)) = (folder(), COMMANDS[0]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", BINARY]).args(line.split_whitespace());
+    command.current_dir(folder.path("")).env("LD_PRELOAD", library).env("STALL_AT", at);
+    let child = command.stdout(Stdio::null()).spawn().unwrap();
+    let (_, status) = waitpid(Some(Pid::from_child(&child)), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert!(status.stopped());
+    let stopped = Stopped(child);
+    stopped.send(Signal::HUP);
+    assert_eq!(stopped.end().code(), Some(0));
+    assert!(folder.path("out.npy").exists());
+}
+
+/// No handler can see SIGKILL. What is left of `cases` then is no set of cases for anybody.
+#[test]
+fn that_kills_leaves_cases_that_verify_refuses() {
+    let Some(library) = stalling() else { return };
+    for out in ["out", "empty"] {
+        let folder = folder();
+        let line = format!("cases -o {out} --count 50");
+        let stopped = Stopped::new(&folder, &line, "00030_", library);
+        stopped.send(Signal::KILL);
+        let _ = stopped.end();
+        let verified = folder.run(&format!("verify {out}"));
+        assert_ne!(verified.code, Some(0), "{verified}");
+        let marked =
+            verified.stdout.lines().any(|line| line.starts_with("ERR") && line.contains(".incomplete-"));
+        assert!(marked, "{verified}");
+        assert!(folder.run(&line).refused().contains("not empty"));
+    }
+}
+
+/// Cleaning up can take long. A second signal does not wait for it.
+#[test]
+fn a_second_one_ends_it_at_once() {
+    let Some(library) = stalling() else { return };
+    let folder = folder();
+    // The signal's thread waits until the case that is being written is complete, which takes a second.
+    let stopped = Stopped::new(&folder, "cases -o out --count 50", "input_0.pb", library);
+    stopped.send(Signal::INT);
+    stopped.send(Signal::CONT);
+    std::thread::sleep(Duration::from_millis(200));
+    let second = Instant::now();
+    stopped.send(Signal::TERM);
+    assert_eq!(stopped.end().signal(), Some(Signal::TERM.as_raw()));
+    assert!(second.elapsed() < Duration::from_millis(500), "{:?}", second.elapsed());
+}

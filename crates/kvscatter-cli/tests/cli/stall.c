@@ -1,0 +1,50 @@
+/*
+ * Stops the process, by SIGSTOP, in the first write to a file whose path contains STALL_AT. Once it is continued, the write
+ * takes so long that whatever a signal starts comes first. Loaded by LD_PRELOAD.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static void stall(int file) {
+    static int stalled;
+    char link[64], path[4096];
+    const char *at = getenv("STALL_AT");
+    ssize_t length;
+    if (at == NULL || stalled)
+        return;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    length = readlink(link, path, sizeof path - 1);
+    if (length < 0)
+        return;
+    path[length] = 0;
+    if (strstr(path, at) == NULL)
+        return;
+    stalled = 1;
+    kill(getpid(), SIGSTOP);
+    /* In pieces: a handled signal wakes a thread up. */
+    for (int i = 0; i < 20; i++)
+        usleep(50000);
+}
+
+ssize_t write(int file, const void *bytes, size_t count) {
+    static ssize_t (*real)(int, const void *, size_t);
+    if (real == NULL)
+        real = (ssize_t(*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    if (file > 2)
+        stall(file);
+    return real(file, bytes, count);
+}
+
+ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *to_at, size_t count, unsigned flags) {
+    static ssize_t (*real)(int, off64_t *, int, off64_t *, size_t, unsigned);
+    if (real == NULL)
+        real = (ssize_t(*)(int, off64_t *, int, off64_t *, size_t, unsigned))dlsym(RTLD_NEXT, "copy_file_range");
+    stall(to);
+    return real(from, at, to, to_at, count, flags);
+}
