@@ -236,7 +236,8 @@ fn in_place(request: &Request) -> Result<Report, Error> {
         bytes = &unpacked;
     }
     let report = request.operator.with_plan(&described, |plan| {
-        plan.write_bytes(place.bytes_mut(), bytes)?;
+        let cache = place.reserved_mut(plan)?;
+        plan.write_bytes(cache, bytes)?;
         Ok(Report::new(plan, &request.cache, true))
     })?;
     place.finish()?;

@@ -47,6 +47,8 @@ pub(crate) enum Problem {
     TooLong { len: u64, limit: u64 },
     #[error("more than {limit} bytes")]
     StreamTooLong { limit: u64 },
+    #[error("no room for the {bytes} bytes to be written: {}", plain_io(.cause))]
+    NoRoom { bytes: usize, cause: io::Error },
     #[error("another process is updating this file")]
     Locked,
 

@@ -11,6 +11,7 @@ mod npz;
 mod os;
 mod pb;
 mod place;
+mod reserve;
 mod safetensors;
 mod source;
 mod write;

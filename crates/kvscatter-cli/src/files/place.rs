@@ -4,11 +4,11 @@ use std::fs::{File, TryLockError};
 use std::io::BufReader;
 
 use cap_std::fs::OpenOptions;
-use kvscatter::ElementType;
+use kvscatter::{ElementType, WritePlan};
 use memmap2::{MmapMut, MmapOptions};
 
 use super::error::NotInPlace;
-use super::{Error, Format, Location, Problem, npy, pb, safetensors, source};
+use super::{Error, Format, Location, Problem, npy, pb, reserve, safetensors, source};
 
 /// How the bytes in the file stand for elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Stored {
 
 /// A tensor's bytes in a file that is open for writing and locked against other commands.
 ///
-/// Opening and mapping change nothing; what is stored into [`bytes_mut`](Self::bytes_mut) is stored into the
+/// Opening and mapping change nothing; what is stored into [`reserved_mut`](Self::reserved_mut) is stored into the
 /// file, and nothing else is.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -30,8 +30,10 @@ pub(crate) struct Place {
     shape: Vec<usize>,
     stored: Stored,
     map: MmapMut,
-    // Keeps the lock for as long as the map lives.
-    _file: File,
+    /// Where the map begins in the file.
+    offset: u64,
+    // It also keeps the lock for as long as the map lives.
+    file: File,
 }
 
 /// What a format's header says about its tensor.
@@ -61,7 +63,8 @@ impl Place {
                 shape: found.shape,
                 stored: found.stored,
                 map,
-                _file: file,
+                offset: found.offset,
+                file,
             })
         };
         open().map_err(|problem| Error::new(location, problem))
@@ -79,8 +82,15 @@ impl Place {
         self.stored
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.map
+    /// The bytes, with room on the disk for those that a plan writes.
+    ///
+    /// # Errors
+    /// [`Error`] if there is no room. The file then has the bytes that it had.
+    pub(crate) fn reserved_mut(&mut self, plan: &WritePlan<'_>) -> Result<&mut [u8], Error> {
+        let no_room = |cause| Problem::NoRoom { bytes: plan.bytes().unwrap_or(0), cause };
+        reserve::reserve(&self.file, self.offset, plan)
+            .map_err(|cause| Error::at_name(self.name.clone(), no_room(cause)))?;
+        Ok(&mut self.map)
     }
 
     /// Waits until the file holds what was stored.

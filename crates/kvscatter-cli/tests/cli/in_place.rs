@@ -225,6 +225,60 @@ fn a_file_that_is_being_updated_is_refused() {
     folder.run(&line).passed();
 }
 
+/// A sparse cache on a full disk. The first of two rows lies in a page that is there, the second in a hole.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_nothing_changes() {
+    use std::io::Write;
+    use std::process::Command;
+
+    let folder = Folder::new();
+    let cache = npy_f32(&[2, 4096, 1], [0.0; 8192]);
+    folder.write("cache.npy", &cache);
+    folder.write("update.npy", &npy_f32(&[2, 1, 1], [1.0, 2.0]));
+    std::fs::create_dir(folder.path("disk")).unwrap();
+    // A file system of 16 pages in a name space of its own, which needs no privilege where the system allows such.
+    let on_a_small_disk = |script: &str| {
+        let script = format!("mount -t tmpfs -o size=64k none disk || exit 77\n{script}");
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &script, crate::support::BINARY]);
+        command.current_dir(folder.path("")).output()
+    };
+    match on_a_small_disk("exit 0") {
+        Ok(output) if output.status.success() => {}
+        tried => {
+            // Past the harness, which keeps what a passing test prints.
+            let why =
+                "skipped: --in-place on a full disk, since this user cannot mount one with `unshare -rm`";
+            std::io::stderr().write_all(format!("{why}: {tried:?}\n").as_bytes()).unwrap();
+            return;
+        }
+    }
+    let script = format!(
+        "head -c 128 cache.npy > disk/cache.npy && truncate -s {} disk/cache.npy || exit 78
+         dd if=/dev/zero of=disk/rest bs=4096 2>/dev/null
+         \"$0\" apply tensor-scatter --past-cache disk/cache.npy --update update.npy --write-indices 0,4000 --in-place
+         code=$?
+         cp disk/cache.npy after.npy || exit 78
+         rm disk/rest
+         \"$0\" apply tensor-scatter --past-cache disk/cache.npy --update update.npy --write-indices 0,4000 --in-place >&2 || exit 78
+         cp disk/cache.npy written.npy || exit 78
+         exit $code",
+        cache.len()
+    );
+    let output = on_a_small_disk(&script).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let mut lines = stderr.lines();
+    let refused = "error: disk/cache.npy: no room for the 8 bytes to be written: no space left on device";
+    assert_eq!(lines.next(), Some(refused));
+    assert!(lines.next().is_some_and(|line| line.contains("8 bytes written in place")), "{stderr}");
+    assert!(folder.read("after.npy") == cache, "bytes changed");
+    let mut expected = vec![0.0; 8192];
+    (expected[0], expected[4096 + 4000]) = (1.0, 2.0);
+    assert!(folder.read("written.npy") == npy_f32(&[2, 4096, 1], expected));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_read_only_file_is_refused() {

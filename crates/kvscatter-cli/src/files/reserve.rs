@@ -1,0 +1,160 @@
+//! Room on the disk for bytes that a memory map is about to store.
+//!
+//! A store into a hole of a sparse file needs a block. Once the disk is full, the operating system answers the store with a
+//! signal, after other bytes have changed. So the blocks are asked for first, where the answer is an error.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use kvscatter::WritePlan;
+
+/// Ranges of a file that are asked for together if they are in neighbouring pages.
+struct Pages<'a> {
+    file: &'a File,
+    wanted: Option<Range<u64>>,
+    result: io::Result<()>,
+}
+
+/// What is usual, and all that depends on it is how often the operating system is called.
+const PAGE: u64 = 4096;
+
+/// Reserves what a plan writes, in a file whose tensor begins at `offset`.
+///
+/// # Errors
+/// Those of the file system. No byte has changed.
+pub(super) fn reserve(file: &File, offset: u64, plan: &WritePlan<'_>) -> io::Result<()> {
+    let Some(bits) = plan.geometry().element().bits() else { return Ok(()) };
+    // P1: every run lies inside the buffer, whose size in bits fits u64.
+    let bits = |elements: usize| elements_as_bits(elements, bits);
+    let mut pages = Pages { file, wanted: None, result: Ok(()) };
+    plan.for_each(|block| {
+        block.for_each_run(|first, _| {
+            let end = bits(first.saturating_add(block.len)).div_ceil(8);
+            pages.add(offset.saturating_add(bits(first) / 8)..offset.saturating_add(end));
+        });
+    });
+    pages.ask();
+    pages.result
+}
+
+fn elements_as_bits(elements: usize, bits: usize) -> u64 {
+    let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+    wide(elements).saturating_mul(wide(bits))
+}
+
+impl Pages<'_> {
+    fn add(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        match &mut self.wanted {
+            Some(wanted) if is_next_to(wanted, &range) => {
+                wanted.start = wanted.start.min(range.start);
+                wanted.end = wanted.end.max(range.end);
+            }
+            _ => {
+                self.ask();
+                self.wanted = Some(range);
+            }
+        }
+    }
+
+    fn ask(&mut self) {
+        if let (Some(range), Ok(())) = (self.wanted.take(), &self.result) {
+            self.result = allocate(self.file, range);
+        }
+    }
+}
+
+/// Whether no page lies between the two.
+fn is_next_to(one: &Range<u64>, other: &Range<u64>) -> bool {
+    let pages = |range: &Range<u64>| (range.start / PAGE, range.end.saturating_sub(1) / PAGE);
+    let ((first, last), (other_first, other_last)) = (pages(one), pages(other));
+    other_first <= last.saturating_add(1) && first <= other_last.saturating_add(1)
+}
+
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::{Errno, retry_on_intr};
+    let len = range.end.saturating_sub(range.start);
+    match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, range.start, len)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_again(file, range),
+        result => Ok(result?),
+    }
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
+    write_again(file, range)
+}
+
+/// Where a byte of every block is written as it is, the file system finds room for the block. This is what C libraries do on
+/// file systems that cannot reserve. The file is locked against other commands of this program.
+#[cfg(unix)]
+fn write_again(file: &File, range: Range<u64>) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    // No file system has smaller blocks.
+    const BLOCK: u64 = 512;
+    let mut at = range.start;
+    while at < range.end {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at)?;
+        file.write_all_at(&byte, at)?;
+        at = (at / BLOCK).saturating_add(1).saturating_mul(BLOCK);
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn allocate(_: &File, _: Range<u64>) -> io::Result<()> {
+    // Files have no holes here unless a program asks for them.
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
+
+    use kvscatter::ElementType;
+    use kvscatter::spec::onnx::TensorScatter;
+
+    use super::{reserve, write_again};
+
+    /// A write of 2 of 16 samples, each 1 MiB, into a file with a hole behind 100 bytes.
+    #[test]
+    fn what_is_planned_is_reserved_and_nothing_changes() {
+        let write = TensorScatter::new().axis(1).prepare(ElementType::UInt8, &[16, 1 << 20], &[2, 8192]);
+        assert!(write.is_err(), "the batch is the cache's");
+        let write =
+            TensorScatter::new().axis(1).prepare(ElementType::Int4, &[16, 1 << 20], &[16, 8193]).unwrap();
+        let starts = [5_i64; 16];
+        let plan = write.plan(&starts).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100]).unwrap();
+        let len = 100 + (16 << 19);
+        file.set_len(len).unwrap();
+        let before = file.metadata().unwrap().blocks();
+        reserve(&file, 100, &plan).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!(meta.len(), len);
+        // 4097 bytes for each sample, and no more than a block around either end of them.
+        let got = (meta.blocks() - before) * 512;
+        assert!((16 * 4097..16 * 4 * 4096).contains(&got), "{got}");
+    }
+
+    #[test]
+    fn writing_again_reserves_too() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100]).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let before = file.metadata().unwrap().blocks();
+        write_again(&file, 50..(64 << 10) + 1).unwrap();
+        assert!((file.metadata().unwrap().blocks() - before) * 512 >= 60 << 10);
+        let mut bytes = vec![1; 1 << 20];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+        assert!(bytes[..100] == [7; 100] && bytes[100..].iter().all(|&byte| byte == 0));
+    }
+}
