@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
-use kvscatter_onnx::{Dimension, Model};
+use kvscatter_onnx::{Dimension, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 
 use crate::certificate::{
@@ -96,6 +96,7 @@ pub fn certify(
 ) -> Result<Certificate, Error> {
     progress(Progress { doing: "reading the graph", done: 0, total: 0 });
     let model = Model::load(&request.model)?;
+    let file = model.file()?;
     let graph = about(&request.model, model.graph())?;
     let decoder = about(&request.model, Decoder::of(&graph))?;
     about(&request.model, check_static(&decoder))?;
@@ -105,13 +106,13 @@ pub fn certify(
     about(&request.model, interface.settle(None))?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
-    let files = subject::identify(&request.model, &model)?;
+    let files = subject::identify(&file, &model)?;
     let of_original =
-        original.as_ref().map(|original| subject::identify(&original.path, &original.model)).transpose()?;
+        original.as_ref().map(|original| subject::identify(&original.file, &original.model)).transpose()?;
     if let (Some(original), Some(same)) = (&original, &of_original)
         && subject::is_same(&files, same)
     {
-        return Err(Error::OriginalIsModel { path: original.path.clone() });
+        return Err(Error::OriginalIsModel { path: original.file.path().to_owned() });
     }
     if let Some(Original { interface, .. }) = &original {
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
@@ -119,7 +120,7 @@ pub fn certify(
     }
 
     let options = Options { threads: Some(request.threads) };
-    let mut runner = Runner::new(engine.load(&request.model, options)?, interface);
+    let mut runner = Runner::new(engine.load(&file, options)?, interface);
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
     let mut elements = vec![runner.interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
@@ -127,11 +128,11 @@ pub fn certify(
         WideScales::of(&decoder).or_else(|| original.as_ref().and_then(|original| original.scales.clone()));
     let is_by_token = setting.is_decode_only;
     let (sequences, against) = match &original {
-        Some(Original { path, interface, .. }) => {
+        Some(Original { file, interface, .. }) => {
             elements.push(interface.logits_element);
             // It may be static as well, with room of its own.
             let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-            let mut runner = Runner::new(engine.load(path, options)?, interface.clone());
+            let mut runner = Runner::new(engine.load(file, options)?, interface.clone());
             let original = Reference::new(&mut runner, capacity, false, is_by_token);
             (sequences(original, &setting, request.seed)?, Against::Original)
         }
@@ -169,9 +170,9 @@ pub fn certify(
     let mut timings = None;
     if request.is_timed {
         progress(Progress { doing: "taking times", done: 0, total: 0 });
-        let model = Timed { path: &request.model, model: &model, interface: &runner.interface };
+        let model = Timed { file: &file, model: &model, interface: &runner.interface };
         let original =
-            original.as_ref().map(|Original { path, model, interface, .. }| Timed { path, model, interface });
+            original.as_ref().map(|Original { file, model, interface, .. }| Timed { file, model, interface });
         let subject = timed::Subject { engine, model, original, capacity: setting.capacity, options };
         match timed::gather(&subject) {
             Ok((taken, checks)) => (timings, evidence.timed) = (Some(taken), checks),
@@ -220,7 +221,7 @@ pub fn certify(
 
 /// The model that another one was made from.
 struct Original {
-    path: PathBuf,
+    file: ModelFile,
     model: Model,
     interface: Interface,
     scales: Option<WideScales>,
@@ -252,6 +253,7 @@ impl Original {
     /// Reads it; sizes that it leaves open are taken from the model.
     fn read(path: &Path, of_model: &Interface) -> Result<Self, Error> {
         let model = Model::load(path)?;
+        let file = model.file()?;
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
         let mut interface = about(path, Interface::of(&graph, &decoder))?;
@@ -264,7 +266,7 @@ impl Original {
             }
             _ => {
                 let scales = WideScales::of(&decoder);
-                Ok(Self { path: path.to_owned(), interface, scales, model })
+                Ok(Self { file, interface, scales, model })
             }
         }
     }

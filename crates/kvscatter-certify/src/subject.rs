@@ -1,11 +1,10 @@
 //! A model's files, by what they hold.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
-use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::ModelProto;
+use kvscatter_onnx::{Model, ModelFile};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
@@ -14,19 +13,23 @@ use crate::certificate::{FileIdentity, Opset, Subject};
 /// Hashes a model's file and those of its external data, and notes what it says about itself.
 ///
 /// # Errors
-/// [`Error::Io`] if one of the files cannot be read.
-pub(crate) fn identify(path: &Path, model: &Model) -> Result<Subject, Error> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let proto = model.proto();
+/// [`Error::Io`] and [`Error::Onnx`] if one of the files cannot be read.
+pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Error> {
+    let (proto, path) = (model.proto(), file.path());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let in_file = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| Error::Io { path, cause }
+    };
     let mut external_data = Vec::new();
-    for file in model.external_files() {
-        let name = file.strip_prefix(folder).unwrap_or(&file).to_string_lossy().into_owned();
-        external_data.push(FileIdentity { name, ..hash(&file)? });
+    for location in file.locations() {
+        let data = file.open(Path::new(location))?;
+        external_data.push(hash(location, data).map_err(in_file(location.as_ref()))?);
     }
     let said = [proto.producer_name.as_deref(), proto.producer_version.as_deref()];
     let said: Vec<&str> = said.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     Ok(Subject {
-        file: hash(path)?,
+        file: hash(&name, kvscatter_onnx::file::open(path)?.0).map_err(in_file(path))?,
         external_data,
         ir_version: proto.ir_version,
         opsets: proto
@@ -67,14 +70,13 @@ pub(crate) fn is_same(one: &Subject, other: &Subject) -> bool {
     hashes(one) == hashes(other)
 }
 
-fn hash(path: &Path) -> Result<FileIdentity, Error> {
-    let failed = |cause| Error::Io { path: path.to_owned(), cause };
-    let mut file = File::open(path).map_err(failed)?;
+/// Hashes the rest of a file, and counts its bytes.
+fn hash(name: &str, mut file: impl Read) -> io::Result<FileIdentity> {
     let mut hasher = Sha256::new();
     let mut bytes = 0_u64;
     let mut buffer = vec![0; 1 << 20];
     loop {
-        let read = file.read(&mut buffer).map_err(failed)?;
+        let read = file.read(&mut buffer)?;
         if read == 0 {
             break;
         }
@@ -83,7 +85,7 @@ fn hash(path: &Path) -> Result<FileIdentity, Error> {
     }
     let digest = hasher.finalize();
     Ok(FileIdentity {
-        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        name: name.to_owned(),
         bytes,
         sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
     })
@@ -108,10 +110,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_one_that_everybody_computes() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("abc");
-        std::fs::write(&file, "abc").unwrap();
-        let identity = super::hash(&file).unwrap();
+        let identity = super::hash("abc", b"abc".as_slice()).unwrap();
         assert_eq!((identity.name.as_str(), identity.bytes), ("abc", 3));
         assert_eq!(identity.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }

@@ -9,10 +9,10 @@ use crate::decoder::{Cache, Decoder, Style};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
-    ValueInfoProto, type_proto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto, type_proto,
 };
-use crate::{Error, Graph, Model, Node, NodeLabel};
+use crate::{Error, Graph, Model, Node, NodeLabel, external};
 
 /// The nodes between one cache's past and its present, and nothing else.
 ///
@@ -211,11 +211,11 @@ impl<'a, 'm> Finder<'a, 'm> {
         let initializer = self.graph.initializers().get(value).copied();
         let constant = self.makers.get(value).filter(|node| node.is("Constant"));
         let is_small = match (initializer, constant) {
-            (Some(tensor), _) => tensor.external_data.is_empty() && has_few_bytes(tensor),
+            // The path's model lies in another folder, where there are no files of values.
+            (Some(tensor), _) => !external::is_external(tensor) && has_few_bytes(tensor),
             (None, Some(node)) => {
-                let is_external =
-                    node.attribute("value").is_some_and(|value| !value.t.external_data.is_empty());
-                !is_external && has_few_bytes(node.proto())
+                let is_external = |attribute: &AttributeProto| external::is_external(&attribute.t);
+                !node.proto().attribute.iter().any(is_external) && has_few_bytes(node.proto())
             }
             (None, None) => false,
         };

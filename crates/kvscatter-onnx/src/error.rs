@@ -50,6 +50,11 @@ pub enum Error {
     /// An output of this name would replace what is read.
     #[error("is the model that is read or holds its values, and no input is overwritten")]
     OverInput,
+    /// A file of another kind would be lost.
+    #[error(
+        "is there already and is no {kind}, which would replace it: give another name, or remove it first"
+    )]
+    OtherKind { kind: &'static str },
     /// The place of a file of values is taken.
     #[error("is there already with other contents, and the model's values would lie there")]
     DataFileDiffers,
@@ -126,6 +131,9 @@ pub enum Error {
     ExternalLimit { wanted: u64, left: u64 },
 
     // Models.
+    /// An engine reads a file, and no file holds this model.
+    #[error("the model was made in memory or changed since it was read: save it, and load that file")]
+    NotAsRead,
     /// The bytes are a model, and not an ONNX one.
     #[error("a file in {format} format, not an ONNX model")]
     OtherFormat { format: &'static str },
@@ -321,6 +329,9 @@ pub enum Error {
     },
 
     // Test directories.
+    /// Test directories are read inside the folder that was named.
+    #[error("is a link that leads out of the folder: it is not followed")]
+    LinkLeadsOut,
     /// `input_0.pb, input_2.pb`: a number is left out.
     #[error("{missing} is missing among {folder:?}'s files")]
     TestFileMissing { folder: PathBuf, missing: String },
@@ -340,6 +351,16 @@ impl Error {
             error = cause;
         }
         error
+    }
+
+    /// What went wrong, where the caller says where.
+    pub(crate) fn into_root(self) -> Self {
+        match self {
+            Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } => {
+                cause.into_root()
+            }
+            error => error,
+        }
     }
 
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {

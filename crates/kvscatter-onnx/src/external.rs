@@ -1,16 +1,19 @@
 //! External data: tensors whose bytes lie in another file of the model's folder.
 
+mod folder;
+
 use std::cell::Cell;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use cap_std::ambient_authority;
-use cap_std::fs::{Dir, File};
+use cap_std::fs::File;
 use sha1::{Digest, Sha1};
 
 use crate::proto::tensor_proto::DataLocation;
 use crate::proto::{StringStringEntryProto, TensorProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Error, file};
+
+pub(crate) use folder::Folder;
 
 /// The folder of a model, from which external data may be read and nothing else.
 ///
@@ -19,7 +22,7 @@ use crate::{DEFAULT_MEMORY_LIMIT, Error, file};
 /// a link meanwhile does not lead out either.
 #[derive(Debug)]
 pub struct ExternalData {
-    folder: Dir,
+    folder: Folder,
     /// Bytes that may still be read, by all tensors together.
     left: Cell<u64>,
 }
@@ -40,11 +43,7 @@ impl ExternalData {
     /// # Errors
     /// [`Error::Io`] within [`Error::InFile`] if it is not a folder that can be opened.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        // The parent of a bare file name is the empty path.
-        let path = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let folder = Dir::open_ambient_dir(path, ambient_authority())
-            .map_err(|cause| Error::Io(cause).in_file(path))?;
-        Ok(Self { folder, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
+        Ok(Self { folder: Folder::open(folder)?, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
     }
 
     /// Sets how many bytes may be read in all, those read for a checksum included.
@@ -63,45 +62,16 @@ impl ExternalData {
         self.read_entry(&entry, want).map_err(|error| error.in_file(entry.location))
     }
 
-    /// A file of the folder, and where it lies below it, no part of that a symbolic link.
-    pub(crate) fn file(&self, location: &str) -> Result<(File, PathBuf), Error> {
-        let file = self.open_inside(location)?;
-        Ok((file, self.folder.canonicalize(location).map_err(Error::Io)?))
-    }
-
     fn read_entry(&self, entry: &Entry<'_>, want: u64) -> Result<Vec<u8>, Error> {
-        let mut file = self.open_inside(entry.location)?;
-        let size = file::regular_size(&file)?;
-        let end = entry.offset.checked_add(want).filter(|&end| end <= size);
-        // Without a length, the data reaches to the end of the file.
-        if end.is_none() || (entry.length.is_none() && end != Some(size)) {
-            return Err(Error::ExternalRange {
-                location: entry.location.to_owned(),
-                offset: entry.offset,
-                length: want,
-                size,
-            });
-        }
+        let (mut file, size) = self.folder.file(Path::new(entry.location))?;
+        entry.check_range(want, size)?;
         if let Some(checksum) = entry.checksum {
             self.charge(size)?;
-            check(&mut file, size, checksum, entry.location)?;
+            check_sum(&mut file, size, checksum, entry.location)?;
         }
         self.charge(want)?;
         file.seek(SeekFrom::Start(entry.offset)).map_err(Error::Io)?;
         file::read_exactly(file, want)
-    }
-
-    fn open_inside(&self, location: &str) -> Result<File, Error> {
-        let escape = || Error::ExternalEscape { location: location.to_owned() };
-        let path = Path::new(location);
-        if !path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            return Err(escape());
-        }
-        self.folder.open_with(path, &file::read_only()).map_err(|cause| {
-            // cap-std's own refusal to leave the folder, told from the system's by having no system error code.
-            let refused = cause.kind() == std::io::ErrorKind::PermissionDenied;
-            if refused && cause.raw_os_error().is_none() { escape() } else { Error::Io(cause) }
-        })
     }
 
     fn charge(&self, wanted: u64) -> Result<(), Error> {
@@ -138,24 +108,24 @@ impl<'a> Entry<'a> {
             checksum,
         })
     }
-}
 
-/// Where a tensor's values lie, if that is in another file: a regular one of the folder, which is long enough.
-pub(crate) fn located<'t>(
-    message: &'t TensorProto,
-    folder: Option<&ExternalData>,
-) -> Result<Option<&'t str>, Error> {
-    if message.data_location != Some(DataLocation::EXTERNAL) {
-        return Ok(None);
+    /// That a file of this size has this many bytes for the tensor.
+    fn check_range(&self, want: u64, size: u64) -> Result<(), Error> {
+        // Without a length, the data reaches to the end of the file.
+        let reaches_end = self.length.is_some() || self.offset.checked_add(want) == Some(size);
+        if reaches_end { self.check_end(want, size) } else { Err(self.out_of_range(want, size)) }
     }
-    let Entry { location, offset, length, .. } = Entry::parse(&message.external_data)?;
-    let folder = folder.ok_or_else(|| Error::ExternalWithoutFolder { location: location.to_owned() })?;
-    let length = length.unwrap_or_default();
-    let check = || match file::regular_size(&folder.open_inside(location)?)? {
-        size if offset.checked_add(length).is_some_and(|end| end <= size) => Ok(Some(location)),
-        size => Err(Error::ExternalRange { location: location.to_owned(), offset, length, size }),
-    };
-    check().map_err(|error| error.in_file(location))
+
+    fn check_end(&self, length: u64, size: u64) -> Result<(), Error> {
+        match self.offset.checked_add(length) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(self.out_of_range(length, size)),
+        }
+    }
+
+    fn out_of_range(&self, length: u64, size: u64) -> Error {
+        Error::ExternalRange { location: self.location.to_owned(), offset: self.offset, length, size }
+    }
 }
 
 /// Where external data would be, for the error that there is no folder.
@@ -163,11 +133,37 @@ pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, Error
     Entry::parse(entries).map(|entry| entry.location)
 }
 
-/// Where a tensor's external data would be, below a folder; `None` if it has none, or does not say.
+/// Where a tensor's external data would be, below a folder; `None` if it has none, or none that could be read.
 pub(crate) fn path(message: &TensorProto, folder: &Path) -> Option<PathBuf> {
-    let is_external = message.data_location == Some(DataLocation::EXTERNAL);
-    let location = location(&message.external_data).ok().filter(|_| is_external)?;
-    Some(folder.join(location))
+    let location = location(&message.external_data).ok().filter(|_| is_external(message))?;
+    folder::relative(Path::new(location)).ok().map(|location| folder.join(location))
+}
+
+/// Whether a tensor's values lie in another file.
+pub(crate) fn is_external(message: &TensorProto) -> bool {
+    message.data_location == Some(DataLocation::EXTERNAL)
+}
+
+/// Checks where a tensor's values lie: in a regular file of the folder, if there is such a file.
+pub(crate) fn check(message: &TensorProto, folder: &Folder) -> Result<(), Error> {
+    let location = location(&message.external_data)?;
+    folder.size(Path::new(location)).map(|_| ()).map_err(|error| error.in_file(location))
+}
+
+/// Where a tensor's values lie: in a regular file of the folder, which is there and long enough.
+pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&'t str, Error> {
+    let entry = Entry::parse(&message.external_data)?;
+    let check = || {
+        let location = Path::new(entry.location);
+        let size = match folder.size(location)? {
+            Some(size) => size,
+            // For the system's words about a file that is not there.
+            None => folder.file(location)?.1,
+        };
+        entry.check_end(entry.length.unwrap_or_default(), size)
+    };
+    check().map_err(|error| error.in_file(entry.location))?;
+    Ok(entry.location)
 }
 
 fn number(key: &'static str, value: &str) -> Result<u64, Error> {
@@ -175,7 +171,7 @@ fn number(key: &'static str, value: &str) -> Result<u64, Error> {
 }
 
 /// ONNX: the checksum is the SHA1 of the whole file.
-fn check(file: &mut File, size: u64, want: &str, location: &str) -> Result<(), Error> {
+fn check_sum(file: &mut File, size: u64, want: &str, location: &str) -> Result<(), Error> {
     let mut hash = Sha1::new();
     let mut chunk = vec![0; 64 << 10];
     let mut rest = file.take(size);

@@ -1,6 +1,7 @@
 //! Files: read whole where strangers named them, written whole or not at all, and told apart.
 
 mod identity;
+mod kind;
 mod unfinished;
 mod write;
 
@@ -14,22 +15,33 @@ use cap_std::fs::{File, OpenOptions};
 use crate::Error;
 
 pub use identity::{Identity, folder_of};
+pub use kind::Kind;
 pub use unfinished::{Ending, Unfinished, remove_unfinished};
 pub use write::write;
 pub(crate) use write::write_with;
 
-/// The whole of a regular file of at most `limit` bytes.
-pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+/// Opens a regular file, and returns its size.
+///
+/// # Errors
+/// Within [`Error::InFile`]: [`Error::Io`] and [`Error::NotRegularFile`].
+pub fn open(path: &Path) -> Result<(std::fs::File, u64), Error> {
     File::open_ambient_with(path, &read_only(), ambient_authority())
         .map_err(Error::Io)
-        .and_then(|file| {
-            let size = regular_size(&file)?;
+        .and_then(|file| regular_size(&file).map(|size| (file.into_std(), size)))
+        .map_err(|error| error.in_file(path))
+}
+
+/// The whole of a regular file of at most `limit` bytes.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+    open(path).and_then(|(file, size)| {
+        let read = || {
             if size > limit {
                 return Err(Error::FileTooLarge { size, limit });
             }
             read_exactly(file, size)
-        })
-        .map_err(|error| error.in_file(path))
+        };
+        read().map_err(|error: Error| error.in_file(path))
+    })
 }
 
 /// Without this flag, opening a pipe that nobody writes to never returns.

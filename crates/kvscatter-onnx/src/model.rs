@@ -1,17 +1,21 @@
 //! Models: loaded and saved without losing what this crate does not know.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
+use crate::external::Folder;
 use crate::file::{self, folder_of};
-use crate::proto::{self, GraphProto, ModelProto, NodeProto, TensorProto};
-use crate::{Error, ExternalData, Graph, external};
+use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use crate::{Error, ExternalData, Graph, ModelFile, external};
 
 /// A model, and the file it came from, beside which its external data lies.
 #[derive(Clone, Debug)]
 pub struct Model {
     proto: ModelProto,
     path: Option<PathBuf>,
+    /// Whether the file holds this model.
+    is_as_read: bool,
 }
 
 impl Model {
@@ -27,18 +31,24 @@ impl Model {
     /// Wraps a model made in memory. It has no folder, so external data cannot be read.
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, path: None }
+        Self { proto, path: None, is_as_read: false }
     }
 
     /// Reads a model from a regular file of at most protobuf's 2 GiB, and remembers it.
     ///
+    /// Every location that a tensor names is checked, used or not: it is relative, has no `..`, and leads to a regular
+    /// file inside the model's folder, after following links, or to nothing. Nothing is opened for that.
+    ///
     /// # Errors
     /// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] and those of
-    /// [`from_bytes`](Self::from_bytes).
+    /// [`from_bytes`](Self::from_bytes). Within [`Error::InTensor`] in it, [`Error::ExternalEscape`],
+    /// [`Error::NotRegularFile`] and the other errors on external data.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
-        Ok(Self { proto, path: Some(path.to_owned()) })
+        let model = Self { proto, path: Some(path.to_owned()), is_as_read: true };
+        model.check_locations(folder_of(path)).map_err(|error| error.in_file(path))?;
+        Ok(model)
     }
 
     /// The model's bytes, unknown fields included; they come last in their message.
@@ -66,8 +76,9 @@ impl Model {
         &self.proto
     }
 
-    /// The message, to be changed.
+    /// The message, to be changed. The file that the model was read from is then no longer this [`file`](Self::file).
     pub fn proto_mut(&mut self) -> &mut ModelProto {
+        self.is_as_read = false;
         &mut self.proto
     }
 
@@ -79,13 +90,29 @@ impl Model {
         Graph::new(&self.proto)
     }
 
+    /// The file that the model was read from, for an engine, with every file of values that the model names.
+    ///
+    /// # Errors
+    /// [`Error::NotAsRead`] for a model that was made in memory, or may have been changed since it was read. Within
+    /// [`Error::InFile`] and [`Error::InTensor`]: [`Error::Io`] for a file of values that is not there,
+    /// [`Error::ExternalRange`] for one that is too short, and those of [`load`](Self::load).
+    pub fn file(&self) -> Result<ModelFile, Error> {
+        let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(Error::NotAsRead)?;
+        let folder = Folder::open(folder_of(path))?;
+        let locations = self.locations(Some(&folder)).map_err(|error| error.in_file(path))?;
+        Ok(ModelFile::new(path, folder, locations))
+    }
+
     /// The files that the model's tensors keep their values in, as the model names them, each once: what must not
     /// be overwritten while it is in use. None for a model that came from memory.
     #[must_use]
     pub fn external_files(&self) -> Vec<PathBuf> {
         let Some(folder) = self.folder() else { return Vec::new() };
         let mut files = BTreeSet::new();
-        self.visit_tensors(&mut |tensor| files.extend(external::path(tensor, folder)));
+        let Ok(()) = self.visit_tensors::<Infallible>(&mut |tensor| {
+            files.extend(external::path(tensor, folder));
+            Ok(())
+        });
         files.into_iter().collect()
     }
 
@@ -102,10 +129,59 @@ impl Model {
         self.path.as_deref()
     }
 
-    /// Calls this for every tensor: initializers and attributes, in subgraphs and functions too.
-    pub(crate) fn visit_tensors(&self, visit: &mut impl FnMut(&TensorProto)) {
-        visit_graph(&self.proto.graph, visit);
-        self.proto.functions.iter().for_each(|function| visit_nodes(&function.node, visit));
+    /// Where its tensors' values lie, each file once, all of them known to be there.
+    pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, Error> {
+        let mut locations = BTreeSet::new();
+        self.visit_external(&mut |tensor| {
+            let location = match folder {
+                Some(folder) => external::located(tensor, folder)?,
+                None => {
+                    let location = external::location(&tensor.external_data)?.to_owned();
+                    return Err(Error::ExternalWithoutFolder { location });
+                }
+            };
+            if !locations.contains(location) {
+                locations.insert(location.to_owned());
+            }
+            Ok(())
+        })?;
+        Ok(locations)
+    }
+
+    fn check_locations(&self, path: &Path) -> Result<(), Error> {
+        let mut folder = None;
+        self.visit_external(&mut |tensor| {
+            let folder = match &mut folder {
+                Some(folder) => folder,
+                none => none.insert(Folder::open(path)?),
+            };
+            external::check(tensor, folder)
+        })
+    }
+
+    /// Calls this for every tensor with external data, and names the tensor in its error.
+    fn visit_external(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), Error>) -> Result<(), Error> {
+        self.visit_tensors(&mut |tensor| {
+            if !external::is_external(tensor) {
+                return Ok(());
+            }
+            visit(tensor).map_err(|error| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))
+        })
+    }
+
+    /// Calls this for every tensor: initializers and attributes, sparse ones too, in subgraphs, functions and training
+    /// information.
+    fn visit_tensors<E>(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
+        visit_graph(&self.proto.graph, visit)?;
+        for training in &self.proto.training_info {
+            visit_graph(&training.initialization, visit)?;
+            visit_graph(&training.algorithm, visit)?;
+        }
+        for function in &self.proto.functions {
+            visit_attributes(&function.attribute_proto, visit)?;
+            visit_nodes(&function.node, visit)?;
+        }
+        Ok(())
     }
 
     fn folder(&self) -> Option<&Path> {
@@ -132,22 +208,40 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
 }
 
 /// All tensors of a graph and its subgraphs. [`proto::decode`] has limited the depth.
-fn visit_graph(graph: &GraphProto, visit: &mut impl FnMut(&TensorProto)) {
-    graph.initializer.iter().for_each(&mut *visit);
-    for sparse in &graph.sparse_initializer {
-        visit(&sparse.values);
-        visit(&sparse.indices);
-    }
-    visit_nodes(&graph.node, visit);
+fn visit_graph<E>(
+    graph: &GraphProto,
+    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
+) -> Result<(), E> {
+    graph.initializer.iter().try_for_each(&mut *visit)?;
+    graph.sparse_initializer.iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
+    visit_nodes(&graph.node, visit)
 }
 
-fn visit_nodes(nodes: &[NodeProto], visit: &mut impl FnMut(&TensorProto)) {
-    for attribute in nodes.iter().flat_map(|node| &node.attribute) {
-        visit(&attribute.t);
-        attribute.tensors.iter().for_each(&mut *visit);
-        if let Some(graph) = attribute.g.as_option() {
-            visit_graph(graph, visit);
-        }
-        attribute.graphs.iter().for_each(|graph| visit_graph(graph, visit));
+fn visit_nodes<E>(
+    nodes: &[NodeProto],
+    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
+) -> Result<(), E> {
+    nodes.iter().try_for_each(|node| visit_attributes(&node.attribute, visit))
+}
+
+fn visit_attributes<E>(
+    attributes: &[AttributeProto],
+    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
+) -> Result<(), E> {
+    for attribute in attributes {
+        attribute.t.as_option().into_iter().chain(&attribute.tensors).try_for_each(&mut *visit)?;
+        let sparse = attribute.sparse_tensor.as_option().into_iter().chain(&attribute.sparse_tensors);
+        sparse.into_iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
+        let graphs = attribute.g.as_option().into_iter().chain(&attribute.graphs);
+        graphs.into_iter().try_for_each(|graph| visit_graph(graph, visit))?;
     }
+    Ok(())
+}
+
+fn visit_sparse<E>(
+    sparse: &SparseTensorProto,
+    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
+) -> Result<(), E> {
+    visit(&sparse.values)?;
+    visit(&sparse.indices)
 }

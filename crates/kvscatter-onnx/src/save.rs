@@ -7,8 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 
-use crate::file::{self, Identity, Unfinished, folder_of};
-use crate::{Error, ExternalData, Model, external};
+use crate::external::Folder;
+use crate::file::{self, Identity, Kind, Unfinished, folder_of};
+use crate::{Error, Model};
 
 /// How files of values come into another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Model {
     ///
     /// # Errors
     /// Within [`Error::InFile`], and nothing was written: [`Error::OverInput`] if `path` leads to the model's own file or
-    /// to one of its values; [`Error::DataFileDiffers`] if another file has the place of one of those; and those of
+    /// to one of its values; [`Error::OtherKind`] for a file that is no model; [`Error::DataFileDiffers`] if another file has the place of one of those; and those of
     /// the file system. [`Error::Encode`]; those on external data, within [`Error::InTensor`] in the model that was read.
     pub fn save_with_weights(&self, path: &Path, weights: Weights) -> Result<Vec<DataFile>, Error> {
         let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
@@ -61,15 +62,16 @@ impl Model {
         if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
             return Err(Error::OverInput.in_file(path));
         }
+        Kind::Model.check(path).map_err(|error| error.in_file(path))?;
         let mut made = Unfinished::new();
         let in_model = |error: Error| match self.path() {
             Some(from) => error.in_file(from),
             None => error,
         };
-        let files = match (self.external_data().map_err(in_model)?, self.path()) {
-            (Some(source), Some(from)) => {
+        let files = match self.path() {
+            Some(from) => {
                 let transfer = Transfer {
-                    source,
+                    source: Folder::open(folder_of(from)).map_err(in_model)?,
                     from: folder_of(from),
                     to: folder_of(path),
                     output: &identity,
@@ -77,31 +79,16 @@ impl Model {
                 };
                 transfer.place_all(&self.locations(Some(&transfer.source)).map_err(in_model)?, &mut made)?
             }
-            _ => self.locations(None).map(|_| Vec::new())?,
+            None => self.locations(None).map(|_| Vec::new())?,
         };
         file::write_with(made, path, &bytes).map_err(|error| Error::Io(error).in_file(path))?;
         Ok(files)
-    }
-
-    /// Where its tensors' values lie, each file once, all of them known to be there.
-    fn locations(&self, source: Option<&ExternalData>) -> Result<BTreeSet<String>, Error> {
-        let (mut locations, mut checked) = (BTreeSet::new(), Ok(()));
-        self.visit_tensors(&mut |tensor| {
-            if checked.is_ok() {
-                let name = tensor.name.as_deref().unwrap_or_default();
-                match external::located(tensor, source) {
-                    Ok(location) => locations.extend(location.map(str::to_owned)),
-                    Err(error) => checked = Err(error.in_tensor(name)),
-                }
-            }
-        });
-        checked.map(|()| locations)
     }
 }
 
 /// From a model's folder into that of another.
 struct Transfer<'a> {
-    source: ExternalData,
+    source: Folder,
     from: &'a Path,
     to: &'a Path,
     /// The model to be written.
@@ -118,8 +105,9 @@ impl Transfer<'_> {
         locations
             .iter()
             .map(|location| {
-                let (file, inside) = self.source.file(location).map_err(|error| error.in_file(location))?;
-                let bytes = file::regular_size(&file).map_err(|error| error.in_file(location))?;
+                let in_location = |error: Error| error.in_file(location);
+                let (file, bytes) = self.source.file(Path::new(location)).map_err(in_location)?;
+                let inside = self.source.resolve(Path::new(location)).map_err(in_location)?;
                 if is_same {
                     return Ok(DataFile { path: self.to.join(location), bytes, placed: Placed::Shared });
                 }

@@ -12,6 +12,9 @@ use crate::{Error, Graph, Model, Tensor, tensor_proto};
 /// How deep below its root a test directory is looked for.
 const MAX_DEPTH: usize = 32;
 
+/// What the names of data sets begin with.
+const DATA_SET: &str = "test_data_set_";
+
 /// A model with its data sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestCase {
@@ -32,31 +35,73 @@ pub struct DataSet {
     pub outputs: Vec<PathBuf>,
 }
 
-/// Finds the test directories at and below a folder, in the order of their paths: the folders that hold a
-/// `model.onnx`, to be [opened](TestCase::open) one by one, so that a broken one does not hide the others.
+/// What lies at and below a folder: see [`discover`].
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// The test directories, in the order of their paths.
+    pub cases: Vec<PathBuf>,
+    /// What could not be looked into, in the same order.
+    pub unread: Vec<Unread>,
+}
+
+/// A file or folder that [`discover`] did not look into.
+#[derive(Debug)]
+pub struct Unread {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Why.
+    pub cause: Error,
+}
+
+/// Finds the test directories at and below a folder: the folders that hold a `model.onnx`, to be
+/// [opened](TestCase::open) one by one, so that a broken one does not hide the others.
 ///
-/// Symbolic links are followed, each loop once, and 32 levels deep at most.
+/// Symbolic links are followed inside the folder, each loop once, and 32 levels deep at most. Those that lead out of it
+/// or nowhere, and folders that cannot be read, are [`Unread`]. A test directory whose own files are among these is no
+/// case.
 ///
 /// # Errors
-/// [`Error::Io`] within [`Error::InFile`] if a folder cannot be read.
-pub fn discover(root: &Path) -> Result<Vec<PathBuf>, Error> {
-    let mut folders = Vec::new();
-    let walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name();
-    for entry in walk {
+/// [`Error::Io`] within [`Error::InFile`] if the folder itself cannot be read.
+pub fn discover(root: &Path) -> Result<Discovered, Error> {
+    let inside = root.canonicalize().map_err(|cause| Error::Io(cause).in_file(root))?;
+    let leads_out = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with(&inside));
+    let mut found = Discovered::default();
+    let mut walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name().into_iter();
+    while let Some(entry) = walk.next() {
         match entry {
+            Ok(entry) if entry.depth() > 0 && entry.path_is_symlink() && leads_out(entry.path()) => {
+                found.unread.push(Unread { path: entry.path().to_owned(), cause: Error::LinkLeadsOut });
+                if entry.file_type().is_dir() {
+                    walk.skip_current_dir();
+                }
+            }
             Ok(entry) if entry.file_name() == "model.onnx" && entry.file_type().is_file() => {
-                folders.push(entry.path().parent().unwrap_or(root).to_owned());
+                found.cases.push(entry.path().parent().unwrap_or(root).to_owned());
             }
             Ok(_) => {}
             // The link leads to a folder that is being walked already.
             Err(error) if error.loop_ancestor().is_some() => {}
             Err(error) => {
-                let path = error.path().unwrap_or(root).to_owned();
-                return Err(Error::Io(error.into()).in_file(path));
+                let (path, depth) = (error.path().unwrap_or(root).to_owned(), error.depth());
+                let unknown = || std::io::Error::other("cannot be read");
+                let cause = Error::Io(error.into_io_error().unwrap_or_else(unknown));
+                if depth == 0 {
+                    return Err(cause.in_file(path));
+                }
+                found.unread.push(Unread { path, cause });
             }
         }
     }
-    Ok(folders)
+    let Discovered { cases, unread } = &mut found;
+    cases.retain(|case| !unread.iter().any(|unread| is_part(case, &unread.path)));
+    Ok(found)
+}
+
+/// Whether a path is one of a test directory's own files, or lies below one.
+fn is_part(case: &Path, path: &Path) -> bool {
+    let first = path.strip_prefix(case).ok().and_then(|below| below.components().next());
+    let name = first.and_then(|first| first.as_os_str().to_str());
+    name.is_some_and(|name| name.starts_with(DATA_SET) || ["model.onnx", "refused.json"].contains(&name))
 }
 
 impl TestCase {
@@ -67,7 +112,7 @@ impl TestCase {
     /// a data set are not numbered from 0 without a gap.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let mut data_sets = Vec::new();
-        for (_, folder) in numbered(folder, "test_data_set_", "")? {
+        for (_, folder) in numbered(folder, DATA_SET, "")? {
             data_sets.push(DataSet {
                 inputs: files(&folder, "input_")?,
                 outputs: files(&folder, "output_")?,

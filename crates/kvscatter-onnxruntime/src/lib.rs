@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ort::environment::Environment;
 
+use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, Options, Session};
 
 pub use error::Error;
@@ -108,8 +109,12 @@ impl Engine for OnnxRuntime {
         "CPU"
     }
 
-    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, kvscatter_session::Error> {
-        Ok(Box::new(session::OrtSession::load(&self.environment, model, options, self.label())?))
+    fn load(
+        &self,
+        model: &ModelFile,
+        options: Options,
+    ) -> Result<Box<dyn Session>, kvscatter_session::Error> {
+        Ok(Box::new(session::OrtSession::load(&self.environment, model.path(), options, self.label())?))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The engine on a real ONNX Runtime. Ignored by default, since no checkout brings one:
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_session::{Engine, Error, Options, Shared, Step, Tensor};
 
@@ -14,8 +15,10 @@ const CACHES: [(&str, &str); 4] = [
     ("value_cache.1", "updated_value_cache.1"),
 ];
 
-fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static/model.onnx")
+#[cfg(test)]
+fn model() -> ModelFile {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static");
+    Model::load(&folder.join("model.onnx")).unwrap().file().unwrap()
 }
 
 #[test]
@@ -74,8 +77,10 @@ fn shared_memory_gives_the_same_caches_and_logits_as_memory_apart() {
 #[ignore = "needs ONNX Runtime"]
 fn what_it_refuses_is_an_error_with_its_words() {
     let engine = OnnxRuntime::load(None).unwrap();
-    let no_model = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let refused = engine.load(&no_model, Options::default());
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.onnx");
+    std::fs::write(&empty, []).unwrap();
+    let refused = engine.load(&Model::load(&empty).unwrap().file().unwrap(), Options::default());
     assert!(matches!(refused.map(|_| ()), Err(Error::Load { says, .. }) if !says.contains('\n')));
     let mut session = engine.load(&model(), Options::default()).unwrap();
     let refused = session.run(Step { returned: vec!["logits"], ..Step::default() });

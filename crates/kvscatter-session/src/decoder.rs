@@ -29,12 +29,14 @@ impl Decoder {
         prompts: usize,
         options: SessionOptions,
     ) -> Result<Self, Error> {
-        let interface = interface(&Model::load(model)?)?;
+        let model = Model::load(model)?;
+        let (file, interface) = (model.file()?, interface(&model)?);
+        drop(model);
         if interface.growth().is_some() {
             if options.capacity.is_some() {
                 return Err(Error::CapacityUseless);
             }
-            let growing = Growing::of_interface(engine, model, interface, prompts, options)?;
+            let growing = Growing::of_interface(engine, &file, interface, prompts, options)?;
             return Ok(Self::Growing(Box::new(growing)));
         }
         // A fixed batch may be larger: its other places stay free.
@@ -43,7 +45,7 @@ impl Decoder {
             _ => Some(prompts),
         };
         let options = SessionOptions { batch: options.batch.or(batch), ..options };
-        let session = KvSession::of_interface(engine, model, interface, options)?;
+        let session = KvSession::of_interface(engine, &file, interface, options)?;
         Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
     }
 

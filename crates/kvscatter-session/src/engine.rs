@@ -3,10 +3,10 @@
 //! Everything that is claimed about memory is seen from here: the caller holds every tensor, hands a cache over either
 //! as one that past and present share or as two, and looks at it after the run.
 
-use std::path::Path;
 use std::time::Duration;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::ModelFile;
 
 use crate::{Error, Tensor};
 
@@ -21,11 +21,11 @@ pub trait Engine {
     /// What it computes on, such as `CPU`.
     fn device(&self) -> &str;
 
-    /// Loads a model with its external data.
+    /// Loads a model with its external data, of which every location was checked.
     ///
     /// # Errors
     /// [`Error::Load`] with the engine's own words.
-    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, Error>;
+    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, Error>;
 }
 
 /// How a session runs.

@@ -1,6 +1,6 @@
 //! A decoder whose caches grow, run as it was exported.
 
-use std::path::Path;
+use kvscatter_onnx::ModelFile;
 
 use crate::kv_session::bytes;
 use crate::{
@@ -21,7 +21,7 @@ impl Growing {
     /// Loads a model for this many samples, or as many as it insists on.
     pub(crate) fn of_interface(
         engine: &dyn Engine,
-        model: &Path,
+        model: &ModelFile,
         mut interface: Interface,
         samples: usize,
         options: SessionOptions,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Decoder, Hazard};
+use kvscatter_onnx::{Model, ModelFile};
 
 use crate::caches::Caches;
 use crate::places::Places;
@@ -59,13 +59,15 @@ impl KvSession {
     /// batch or a capacity that the model does not have; [`Error::InputType`] for a capacity that the type of an input
     /// does not hold; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
     pub fn open(engine: &dyn Engine, model: &Path, options: SessionOptions) -> Result<Self, Error> {
-        let interface = interface(&Model::load(model)?)?;
-        Self::of_interface(engine, model, interface, options)
+        let model = Model::load(model)?;
+        let (file, interface) = (model.file()?, interface(&model)?);
+        drop(model);
+        Self::of_interface(engine, &file, interface, options)
     }
 
     pub(crate) fn of_interface(
         engine: &dyn Engine,
-        model: &Path,
+        model: &ModelFile,
         mut interface: Interface,
         options: SessionOptions,
     ) -> Result<Self, Error> {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::{Model, ModelFile, Weights};
 use kvscatter_session::{
     Engine, Error, Generator, Greedy, KvSession, Memory, Options, Ran, Session, SessionOptions, Step, Tensor,
 };
@@ -39,7 +39,7 @@ impl Engine for Answers {
         "CPU"
     }
 
-    fn load(&self, _: &Path, _: Options) -> Result<Box<dyn Session>, Error> {
+    fn load(&self, _: &ModelFile, _: Options) -> Result<Box<dyn Session>, Error> {
         Ok(Box::new(*self))
     }
 }
@@ -189,7 +189,7 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
     tensor(&mut graph.input, "input_ids").elem_type = Some(ElementType::Int32.onnx_code());
     tensor(&mut graph.output, "logits").shape.as_option_mut().unwrap().dim[2].value = None;
-    model.save(&file).unwrap();
+    model.save_with_weights(&file, Weights::Copy).unwrap();
     let mut session = KvSession::open(&engine, &file, SessionOptions::default()).unwrap();
     let sample = session.add().unwrap();
     let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
@@ -212,7 +212,7 @@ fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
     for name in ["key_cache.0", "value_cache.0", "key_cache.1", "value_cache.1"] {
         tensor(&mut graph.input, name).shape.as_option_mut().unwrap().dim[1].value = None;
     }
-    model.save(&file).unwrap();
+    model.save_with_weights(&file, Weights::Copy).unwrap();
     let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
     let open = |capacity| {
         let options = SessionOptions { capacity, memory: 1 << 20, ..SessionOptions::default() };
@@ -255,7 +255,7 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
     for name in [STATIC, GROWING] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("model.onnx");
-        decode_only(name).save(&file).unwrap();
+        decode_only(name).save_with_weights(&file, Weights::Copy).unwrap();
         let generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
         let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
         let generated = generator

@@ -5,9 +5,9 @@ mod memory;
 mod prune;
 mod says;
 mod session;
+mod weights;
 
-use std::path::Path;
-
+use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, Error, Options, Session};
 
 /// tract, on the processor that runs this.
@@ -32,9 +32,10 @@ impl Engine for Tract {
         "CPU"
     }
 
-    fn load(&self, model: &Path, options: Options) -> Result<Box<dyn Session>, Error> {
+    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, Error> {
         let loaded = says::fenced(|| load::load(model, options));
-        let loaded = loaded.map_err(|says| Error::Load { path: model.to_owned(), engine: label(), says })?;
+        let loaded =
+            loaded.map_err(|says| Error::Load { path: model.path().to_owned(), engine: label(), says })?;
         Ok(Box::new(loaded))
     }
 }

@@ -8,9 +8,7 @@ mod cache_path;
 mod decode;
 mod memory;
 
-use std::path::Path;
-
-use kvscatter_onnx::Model;
+use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{CachePort, Engine, Interface, Options};
 
 use crate::Error;
@@ -30,7 +28,7 @@ pub(crate) struct Subject<'a> {
 /// A model to be timed.
 #[derive(Clone, Copy)]
 pub(crate) struct Timed<'a> {
-    pub(crate) path: &'a Path,
+    pub(crate) file: &'a ModelFile,
     pub(crate) model: &'a Model,
     /// Settled: no dimension of a row is open.
     pub(crate) interface: &'a Interface,

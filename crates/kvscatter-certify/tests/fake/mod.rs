@@ -1,10 +1,10 @@
 //! A decoder without a graph: it answers as the test data's exports do, from a few lines of arithmetic, and makes the
 //! fault that it is told to make. So `cargo test` sees every fault caught without a runtime.
 
-use std::path::Path;
 use std::time::Duration;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, Error, Options, Ran, Session, Step, Tensor};
 
 const HEADS: usize = 2;
@@ -56,8 +56,8 @@ impl Engine for Fake {
         "CPU"
     }
 
-    fn load(&self, model: &Path, _: Options) -> Result<Box<dyn Session>, Error> {
-        let is_static = model.components().any(|part| part.as_os_str() == "mobius-llama-static");
+    fn load(&self, model: &ModelFile, _: Options) -> Result<Box<dyn Session>, Error> {
+        let is_static = model.path().components().any(|part| part.as_os_str() == "mobius-llama-static");
         Ok(Box::new(FakeSession { is_static, fault: if is_static { self.0 } else { Fault::None } }))
     }
 }

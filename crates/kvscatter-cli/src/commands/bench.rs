@@ -14,6 +14,7 @@ use kvscatter_bench::{
     Budget, Case, Form, Histogram, Machine, Outcome as Timed, Pages, Parameters, Progress, Report, Scene,
     Starts, Temperature, UpdateLayout, engines, measure,
 };
+use kvscatter_onnx::file::Kind;
 
 use crate::Outcome;
 use crate::error::Error;
@@ -108,6 +109,8 @@ pub(crate) struct Bench {
     seconds: Duration,
 
     /// Also draw the histogram into this file; - draws it to standard output, and nothing else
+    ///
+    /// A file that is there and is no SVG picture is not replaced.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -130,7 +133,7 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, Error> {
     }
     // Last, so that a path that cannot be written costs the picture alone.
     if let (Some(path), Some(picture)) = (&svg, &picture) {
-        files::write_bytes(path, picture.as_bytes(), &[])?;
+        files::write_page(path, picture, Kind::Svg, &[])?;
     }
     Ok(outcome(&report))
 }

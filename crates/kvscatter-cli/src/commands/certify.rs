@@ -9,6 +9,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
 use kvscatter_certify::{Progress, Request, certify, report};
+use kvscatter_onnx::file::Kind;
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
 
 use crate::Outcome;
@@ -52,7 +53,7 @@ pub(crate) struct Certify {
     #[arg(long, value_name = "ORIG")]
     original: Option<PathBuf>,
 
-    /// Write the certificate as one HTML page, too
+    /// Write the certificate as one HTML page, too; a file that is no such page is not replaced
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
@@ -110,7 +111,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> 
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
     if let Some(html) = &args.html {
         // Now, since certifying takes its time.
-        files::check_output(html, &inputs)?;
+        files::check_page(html, Kind::Html, &inputs)?;
     }
     let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
     let bar = ProgressBar::no_length();
@@ -118,7 +119,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> 
     bar.finish_and_clear();
     let certificate = certificate?;
     if let Some(html) = &args.html {
-        files::write_bytes(html, report::html(&certificate).as_bytes(), &inputs)?;
+        files::write_page(html, &report::html(&certificate), Kind::Html, &inputs)?;
     }
     if output.is_json() {
         output.json(&certificate)?;

@@ -35,6 +35,8 @@ pub(crate) struct Convert {
     model: PathBuf,
 
     /// Where the converted decoder goes; its weights, where they are files of their own, come along
+    ///
+    /// A file that is there and is no ONNX model is not replaced.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 

@@ -34,6 +34,8 @@ pub(crate) struct Lower {
     model: PathBuf,
 
     /// Where the model without TensorScatter goes; its weights, where they are files of their own, come along
+    ///
+    /// A file that is there and is no ONNX model is not replaced.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use kvscatter::picture::Picture;
 use kvscatter::{Block, ElementType, Segment, WritePlan};
+use kvscatter_onnx::file::Kind;
 use serde::Serialize;
 
 use crate::Outcome;
@@ -75,6 +76,8 @@ pub(crate) struct Planned<O: Args> {
     ty: Option<ElementType>,
 
     /// Also draw the picture into this file; - draws it to standard output, and nothing else
+    ///
+    /// A file that is there and is no SVG picture is not replaced.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -149,7 +152,7 @@ impl<O: Args> Planned<O> {
                 let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
                 let inputs: Vec<_> = operands.chain(operator.files()).collect();
                 let svg = Picture::new(plan, SVG_LANES).svg().to_string();
-                files::write_bytes(path, svg.as_bytes(), &inputs)?;
+                files::write_page(path, &svg, Kind::Svg, &inputs)?;
             }
             if output.is_json() {
                 output.json(&Document::new(plan, operator.has_layers(), cache, update))?;

@@ -146,7 +146,7 @@ pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, Error> {
 
 fn run_model(args: &Run) -> Result<Done, Error> {
     let model = Model::load(&args.model)?;
-    let mut subject = Subject::of(args, &args.model, &model)?;
+    let mut subject = Subject::of(args, &model)?;
     args.check_output_names(&subject)?;
     let inputs = inputs::gather(args, &subject)?;
     let done = Done::run(args, &mut subject, args.model.display().to_string(), inputs)?;
@@ -168,7 +168,7 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
         return Err(Error::OwnInputs { dir: dir(), option });
     }
     let model = Model::load(&case.model_path())?;
-    let mut subject = Subject::of(args, &case.model_path(), &model)?;
+    let mut subject = Subject::of(args, &model)?;
     args.check_output_names(&subject)?;
     match case.data_sets.as_slice() {
         [] => return Err(Error::NoDataSet { dir: dir() }),

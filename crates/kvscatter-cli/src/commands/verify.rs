@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvscatter_onnx::test_dir::discover;
+use kvscatter_onnx::test_dir::{Unread, discover};
 use serde::Serialize;
 
 use crate::Outcome;
@@ -24,7 +24,10 @@ use judge::{Finding, Judge};
 /// the expected ones: bit for bit, NaN payloads and negative zeros included, unless a tolerance is given. A directory
 /// with a refused.json passes if the model is refused for that reason.
 ///
-/// The exit code is 1 if a case fails or cannot be read, and 2 if none can.
+/// Links are followed inside DIR. A link that leads out of DIR or nowhere and a folder that cannot be read are named and
+/// counted as what cannot be read, and the rest is judged.
+///
+/// The exit code is 0 if all passes, 1 if something fails or cannot be read, and 2 if nothing can be read.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -120,19 +123,22 @@ struct Failures {
 }
 
 pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
-    let mut cases = Vec::new();
+    let (mut cases, mut lines) = (Vec::new(), Vec::new());
     for dir in args.dirs.iter().chain(&args.actual) {
         files::check_folder(dir)?;
     }
     for dir in &args.dirs {
         let found = discover(dir)?;
-        if found.is_empty() {
+        if found.cases.is_empty() && found.unread.is_empty() {
             return Err(Error::NoCases { dir: dir.clone() });
         }
-        cases.extend(found.into_iter().map(|folder| (dir, folder)));
+        cases.extend(found.cases.into_iter().map(|folder| (dir, folder)));
+        lines.extend(found.unread.into_iter().map(Line::from));
+    }
+    if !output.is_json() {
+        lines.iter().try_for_each(|line| writeln!(output, "{line}"))?;
     }
     let bar = progress(cases.len());
-    let mut lines = Vec::new();
     for (dir, folder) in &cases {
         let below = place_below(dir, folder)?;
         let judge = Judge {
@@ -201,6 +207,13 @@ impl Totals {
             }
         }
         totals
+    }
+}
+
+impl From<Unread> for Line {
+    fn from(unread: Unread) -> Self {
+        let verdict = Verdict::Unreadable(unread.cause.into());
+        Self { case: unread.path.display().to_string(), verdict }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
 pub(crate) use os::{positions, split_at};
 pub(crate) use place::{Place, Stored};
-pub(crate) use write::{check_output, write_bytes, write_tensors};
+pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
 
 /// Reads a whole tensor.
 ///

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvscatter_onnx::Tensor;
-use kvscatter_onnx::file::{self, Identity};
+use kvscatter_onnx::file::{self, Identity, Kind};
 
 use super::location::Format;
 use super::{Error, Location, Problem, npy, npz, safetensors};
@@ -48,11 +48,32 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
     put(path, bytes)
 }
 
+/// Writes one page or picture. A file of another kind is not replaced.
+///
+/// # Errors
+/// As [`check_page`], or if the file system says no.
+pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) -> Result<(), Error> {
+    check_page(path, kind, inputs)?;
+    put(path, text.as_bytes())
+}
+
+/// That a page or picture may be written: that the path leads to none of `inputs`, and to no file of another kind.
+///
+/// # Errors
+/// [`Error`] otherwise, or if the file system says no.
+pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<(), Error> {
+    check_output(path, inputs)?;
+    kind.check(path).map_err(|error| match error {
+        kvscatter_onnx::Error::Io(error) => Error::at_path(path, error),
+        error => Error::at_path(path, error),
+    })
+}
+
 /// That a file may be written: that the path leads to none of `inputs`. What it identifies is returned.
 ///
 /// # Errors
 /// [`Error`] otherwise, or if the file system says no.
-pub(crate) fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
+fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
     let identity = Identity::of(path).map_err(|error| Error::at_path(path, error))?;
     // An input that is gone by now cannot be overwritten.
     if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {

@@ -1,9 +1,9 @@
 //! What `certify` refuses without ONNX Runtime, and certifies in tract; with ONNX Runtime it is tested beside the models
 //! of the exporters.
 
-use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::{Model, Weights};
 
 use crate::support::Folder;
 
@@ -89,7 +89,7 @@ fn what_is_refused_names_the_options() {
             _ => {}
         }
     }
-    model.save(&other).unwrap();
+    model.save_with_weights(&other, Weights::Copy).unwrap();
     let open = "the caches have an open capacity: one must be given (--capacity)";
     says("certify other.onnx --engine tract", open);
     says("generate other.onnx --prompt-ids 1", open);

@@ -7,6 +7,7 @@ mod apply;
 mod bench;
 mod certify;
 mod convert;
+mod external;
 mod formats;
 mod generate;
 mod help;

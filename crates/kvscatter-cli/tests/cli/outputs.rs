@@ -148,6 +148,48 @@ fn external_data_is_not_overwritten() {
     assert!(refused.contains("external data in \"values.pb\", which is only read for models"), "{refused}");
 }
 
+/// An output replaces a file of its own kind, and no other: a name given by mistake costs nothing.
+#[test]
+fn a_file_of_another_kind_is_not_replaced() {
+    let folder = Folder::with_testdata();
+    let model = folder.read("testdata/optimum-llama/model.onnx");
+    let kinds: [(&str, &[u8]); 5] = [
+        ("ONNX model", &model),
+        ("HTML page", b"<!DOCTYPE html><p>mine"),
+        ("SVG picture", b"<svg><!-- mine -->"),
+        ("", b"# notes"),
+        ("", &npy_f32(&[1, 4], [0.0; 4])),
+    ];
+    let lines = [
+        ("convert testdata/optimum-llama/model.onnx --max-seq 8 -o out", "ONNX model"),
+        ("lower testdata/onnx-node/test_tensorscatter/model.onnx --to scatter-nd -o out", "ONNX model"),
+        (
+            "certify testdata/mobius-llama-static/model.onnx --engine tract --steps 1 --no-timing --html out",
+            "HTML page",
+        ),
+        ("plan tensor-scatter --cache 1,4,1 --update 1,1,1 --svg out", "SVG picture"),
+        ("bench --shape 1,1,4,1 --seconds 0.01 --svg out", "SVG picture"),
+    ];
+    for (line, kind) in lines {
+        for (there, bytes) in kinds {
+            folder.write("out", bytes);
+            let answer = folder.run(line);
+            if there == kind {
+                assert_eq!(answer.code, Some(0), "{line} over {there}: {answer}");
+                assert!(folder.read("out") != bytes, "{line}");
+                continue;
+            }
+            assert_eq!(answer.code, Some(2), "{line} over {there}: {answer}");
+            let says = format!("error: out: is there already and is no {kind}, which would replace it");
+            assert!(answer.one_error_line().starts_with(&says), "{line}");
+            assert!(folder.read("out") == bytes, "{line}");
+        }
+        folder.write("out", b"");
+        assert_eq!(folder.run(line).code, Some(0), "{line}");
+        assert!(!folder.read("out").is_empty(), "{line}");
+    }
+}
+
 #[test]
 fn two_outputs_are_two_files() {
     let folder = Folder::with_testdata();

@@ -88,7 +88,7 @@ impl Folder {
         self.answer(Command::new(BINARY).args(line.split_whitespace()).stdin(file))
     }
 
-    fn answer(&self, command: &mut Command) -> Answer {
+    pub(crate) fn answer(&self, command: &mut Command) -> Answer {
         let output = command
             .current_dir(self.0.path())
             .env_remove("COLUMNS")

@@ -210,6 +210,29 @@ fn broken_directories_do_not_stop_the_others() {
     assert_eq!(answer.code, Some(2), "{answer}");
 }
 
+/// A link that leads nowhere or out of the folder is one line among the others.
+#[cfg(unix)]
+#[test]
+fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::with_testdata();
+    let link = |to: &str, name: &str| symlink(to, folder.path(name)).unwrap();
+    std::fs::create_dir(folder.path("none")).unwrap();
+    for dir in ["testdata/onnx-node", "none"] {
+        link("nowhere", &format!("{dir}/dangling"));
+        link("loop", &format!("{dir}/loop"));
+        link("../onnx-attention", &format!("{dir}/out"));
+    }
+    link("nowhere", "testdata/onnx-node/test_tensorscatter_3d/test_data_set_0/input_3.pb");
+    link("test_tensorscatter", "testdata/onnx-node/same");
+    std::fs::create_dir(folder.path("onnx-attention")).unwrap();
+    insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
+    insta::assert_snapshot!("links_alone", folder.run("verify none"));
+    let json = folder.run("verify testdata/onnx-node --json");
+    let document: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!((&document["passed"], &document["unreadable"]), (&3.into(), &4.into()), "{document}");
+}
+
 /// An input too many is no input of the model, for `run` and for `verify`.
 #[test]
 fn surplus_inputs_are_refused_alike() {

@@ -87,7 +87,11 @@ pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
 
 /// Makes the subgraphs of a node read `new` wherever they read `old` from around them. Returns whether they did anywhere.
 pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bool {
-    subgraphs_mut(node).fold(false, |replaced, graph| replace_captured(graph, old, new) || replaced)
+    let mut replaced = false;
+    for graph in subgraphs_mut(node) {
+        replaced |= replace_captured(graph, old, new);
+    }
+    replaced
 }
 
 /// The same for what the node reads itself.

@@ -2,7 +2,10 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{self, AttributeProto, NodeProto, StringStringEntryProto, TensorProto};
+use kvscatter_onnx::proto::{
+    self, AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto,
+    StringStringEntryProto, TensorProto, TrainingInfoProto,
+};
 use kvscatter_onnx::{Data, Error, ExternalData, Model, tensor_proto};
 use tempfile::TempDir;
 
@@ -94,6 +97,178 @@ fn files_that_are_in_use_are_named() {
     assert!(tensor_proto::load(&pb).is_ok());
     std::fs::write(&pb, proto::encode(&TensorProto::default()).unwrap()).unwrap();
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), None);
+}
+
+/// A model with a tensor in every field of a message that can hold one, each with a location of its own; and how many
+/// that are.
+fn everywhere() -> (ModelProto, usize) {
+    let mut count = 0;
+    let mut tensor = || {
+        count += 1;
+        message(&[("location", &format!("{count}.bin"))])
+    };
+    let mut sparse = || SparseTensorProto {
+        values: tensor().into(),
+        indices: tensor().into(),
+        ..SparseTensorProto::default()
+    };
+    let sparses = [sparse(), sparse(), sparse(), sparse()];
+    let [one, two, three, four] = sparses;
+    let attribute = AttributeProto {
+        t: tensor().into(),
+        tensors: vec![tensor(), tensor()],
+        sparse_tensor: one.into(),
+        sparse_tensors: vec![two, three],
+        ..AttributeProto::default()
+    };
+    let mut graph = GraphProto {
+        initializer: vec![tensor()],
+        sparse_initializer: vec![four],
+        node: vec![NodeProto { attribute: vec![attribute], ..NodeProto::default() }],
+        ..GraphProto::default()
+    };
+    let (mut copies, in_graph) = (1, count);
+    let mut copy = |graph: &GraphProto| {
+        let mut graph = graph.clone();
+        rename(&mut graph, copies * in_graph);
+        copies += 1;
+        graph
+    };
+    let subgraphs = AttributeProto {
+        g: copy(&graph).into(),
+        graphs: vec![copy(&graph), copy(&graph)],
+        ..AttributeProto::default()
+    };
+    let function = FunctionProto {
+        node: copy(&graph).node,
+        attribute_proto: copy(&graph).node[0].attribute.clone(),
+        ..FunctionProto::default()
+    };
+    let training = TrainingInfoProto {
+        initialization: copy(&graph).into(),
+        algorithm: copy(&graph).into(),
+        ..TrainingInfoProto::default()
+    };
+    graph.node.push(NodeProto { attribute: vec![subgraphs], ..NodeProto::default() });
+    let model = ModelProto {
+        graph: graph.into(),
+        functions: vec![function],
+        training_info: vec![training],
+        ..ModelProto::default()
+    };
+    // A function has no initializers, neither plain nor sparse.
+    (model, copies * in_graph - 2 * 3)
+}
+
+/// Adds to the number of every location.
+fn rename(graph: &mut GraphProto, by: usize) {
+    let rename = |tensor: &mut TensorProto| {
+        let value = &mut tensor.external_data[0].value;
+        let number: usize = value.as_ref().unwrap().strip_suffix(".bin").unwrap().parse().unwrap();
+        *value = Some(format!("{}.bin", number + by));
+    };
+    let sparse = |sparse: &mut SparseTensorProto| {
+        rename(sparse.values.get_or_insert_default());
+        rename(sparse.indices.get_or_insert_default());
+    };
+    graph.initializer.iter_mut().for_each(rename);
+    graph.sparse_initializer.iter_mut().for_each(sparse);
+    for attribute in graph.node.iter_mut().flat_map(|node| &mut node.attribute) {
+        rename(attribute.t.get_or_insert_default());
+        attribute.tensors.iter_mut().for_each(rename);
+        sparse(attribute.sparse_tensor.get_or_insert_default());
+        attribute.sparse_tensors.iter_mut().for_each(sparse);
+    }
+}
+
+/// Whatever message a tensor lies in, its location is checked.
+#[cfg(unix)]
+#[test]
+fn tensors_are_found_everywhere() {
+    let scene = Scene::new().unwrap();
+    let path = scene.folder().join("model.onnx");
+    let (proto, count) = everywhere();
+    Model::from_proto(proto).save(&path).unwrap();
+    let model = Model::load(&path).unwrap();
+    let files = model.external_files();
+    assert_eq!(files.len(), count);
+    for file in files {
+        assert_refused!(model.file(), Error::Io(_));
+        std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+        assert_refused!(Model::load(&path), Error::ExternalEscape { .. });
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, b"1234").unwrap();
+    }
+    assert_eq!(model.file().unwrap().locations().count(), count);
+}
+
+/// The fields of `onnx.proto` that lead to a tensor: where one is added, [`everywhere`] has to have it as well.
+#[test]
+fn the_schema_has_no_other_place_for_a_tensor() {
+    let schema = include_str!("../../codegen/onnx.proto");
+    let holds_tensors =
+        ["TensorProto", "SparseTensorProto", "GraphProto", "FunctionProto", "TrainingInfoProto"];
+    let holds_tensors = holds_tensors.into_iter().chain(["AttributeProto", "NodeProto"]);
+    let holds_tensors: Vec<_> = holds_tensors.collect();
+    let mut message = "";
+    let mut fields = Vec::new();
+    for line in schema.lines().map(str::trim) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["message", name, ..] => message = name,
+            ["optional" | "repeated", of, name, "=", ..] if holds_tensors.contains(of) => {
+                fields.push(format!("{message}.{name}"));
+            }
+            _ => {}
+        }
+    }
+    fields.sort();
+    let known = [
+        "AttributeProto.g",
+        "AttributeProto.graphs",
+        "AttributeProto.sparse_tensor",
+        "AttributeProto.sparse_tensors",
+        "AttributeProto.t",
+        "AttributeProto.tensors",
+        "FunctionProto.attribute_proto",
+        "FunctionProto.node",
+        "GraphProto.initializer",
+        "GraphProto.node",
+        "GraphProto.sparse_initializer",
+        "ModelProto.functions",
+        "ModelProto.graph",
+        "ModelProto.training_info",
+        "NodeProto.attribute",
+        "SparseTensorProto.indices",
+        "SparseTensorProto.values",
+        "TrainingInfoProto.algorithm",
+        "TrainingInfoProto.initialization",
+    ];
+    assert_eq!(fields, known);
+}
+
+/// An engine reads the file, so that what was checked must be what lies there.
+#[test]
+fn an_engine_is_given_a_file_as_it_was_read() {
+    let path = testdata("onnx-tensors/external.onnx");
+    let mut model = Model::load(&path).unwrap();
+    let file = model.file().unwrap();
+    assert_eq!(file.path(), path);
+    assert_eq!(file.locations().collect::<Vec<_>>(), ["external.bin"]);
+    let read = |location: &str, offset, length| file.read(location.as_ref(), offset, length);
+    let whole = std::fs::read(testdata("onnx-tensors/external.bin")).unwrap();
+    let len = u64::try_from(whole.len()).unwrap();
+    assert_eq!(read("external.bin", 0, None).unwrap(), whole);
+    assert_eq!(read("external.bin", 1, Some(2)).unwrap(), whole[1..3]);
+    assert_eq!(read("external.bin", len, None).unwrap(), []);
+    assert_refused!(read("external.bin", len + 1, None), Error::ExternalRange { .. });
+    assert_refused!(read("external.bin", 1, Some(len)), Error::ExternalRange { .. });
+    assert_refused!(read("external.bin", 1, Some(u64::MAX)), Error::ExternalRange { .. });
+    assert_refused!(read("../onnx-tensors/external.bin", 0, None), Error::ExternalEscape { .. });
+    assert_refused!(file.open("/dev/zero".as_ref()), Error::ExternalEscape { .. });
+    model.proto_mut();
+    assert_refused!(model.file(), Error::NotAsRead);
+    assert_refused!(Model::from_proto(model.proto().clone()).file(), Error::NotAsRead);
 }
 
 #[test]

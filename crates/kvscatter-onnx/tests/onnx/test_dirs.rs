@@ -8,7 +8,7 @@ use crate::support::{assert_refused, int64, testdata};
 
 #[test]
 fn the_three_cases_of_onnx() {
-    let folders = discover(&testdata("onnx-node")).unwrap();
+    let folders = discover(&testdata("onnx-node")).unwrap().cases;
     let names: Vec<_> = folders.iter().map(|folder| folder.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"]);
     for folder in folders {
@@ -34,7 +34,7 @@ fn what_is_written_is_read() {
     let mut data_sets: Vec<_> = (0..11).map(|first| (tensors(first), vec![int64(&[], &[first])])).collect();
     data_sets[10].1.clear();
     TestCase::write(&folder.path().join("deep/er"), &model, &data_sets).unwrap();
-    assert_eq!(discover(folder.path()).unwrap(), [folder.path().join("deep/er")]);
+    assert_eq!(discover(folder.path()).unwrap().cases, [folder.path().join("deep/er")]);
     let case = TestCase::open(&folder.path().join("deep/er")).unwrap();
     let inputs =
         |data_set: &DataSet| data_set.read_inputs(&graph).unwrap().into_iter().map(|(_, input)| input);
@@ -87,7 +87,7 @@ fn numbers_without_a_gap() {
         std::fs::write(set.join(file), b"").unwrap();
     }
     // One broken directory does not hide its neighbours.
-    assert_eq!(discover(folder.path()).unwrap(), [folder.path()]);
+    assert_eq!(discover(folder.path()).unwrap().cases, [folder.path()]);
     assert_refused!(TestCase::open(folder.path()), Error::TestFileMissing { missing, .. } if missing == "input_1.pb");
     assert_refused!(discover(&folder.path().join("absent")), Error::Io(_));
 }
@@ -101,7 +101,47 @@ fn symbolic_links_that_lead_back() {
     std::fs::write(case.join("model.onnx"), b"").unwrap();
     std::os::unix::fs::symlink("..", case.join("loop")).unwrap();
     std::os::unix::fs::symlink("case", folder.path().join("link")).unwrap();
-    let found = discover(folder.path()).unwrap();
+    let found = discover(folder.path()).unwrap().cases;
     let names: Vec<_> = found.iter().map(|found| found.strip_prefix(folder.path()).unwrap()).collect();
     assert_eq!(names, [std::path::Path::new("case"), std::path::Path::new("link")]);
+}
+
+/// One bad entry does not hide what lies beside it, and nothing outside of the folder is looked at.
+#[cfg(unix)]
+#[test]
+fn entries_that_cannot_be_read_are_named() {
+    use std::os::unix::fs::symlink;
+    let outer = tempfile::tempdir().unwrap();
+    let root = outer.path().join("root");
+    let at = |name: &str| root.join(name);
+    let case = |folder: &std::path::Path| {
+        std::fs::create_dir_all(folder.join("test_data_set_0")).unwrap();
+        std::fs::write(folder.join("model.onnx"), b"").unwrap();
+    };
+    for name in ["good", "stray", "sets", "model"] {
+        case(&at(name));
+    }
+    case(&outer.path().join("secret"));
+    assert!(discover(&root).unwrap().unread.is_empty());
+    symlink("nowhere", at("dangling")).unwrap();
+    symlink("loop", at("loop")).unwrap();
+    symlink("../secret", at("out")).unwrap();
+    symlink(outer.path(), at("up")).unwrap();
+    symlink("nowhere", at("stray/notes")).unwrap();
+    symlink("../../secret/test_data_set_0", at("sets/test_data_set_1")).unwrap();
+    std::fs::remove_file(at("model/model.onnx")).unwrap();
+    symlink("../../secret/model.onnx", at("model/model.onnx")).unwrap();
+    let found = discover(&root).unwrap();
+    assert_eq!(found.cases, ["good", "stray"].map(at));
+    let unread: Vec<_> = found.unread.iter().map(|unread| unread.path.strip_prefix(&root).unwrap()).collect();
+    let names = ["dangling", "loop", "model/model.onnx", "out", "sets/test_data_set_1", "stray/notes", "up"];
+    assert_eq!(unread, names.map(std::path::Path::new));
+    for unread in &found.unread {
+        let is_io = ["dangling", "loop", "notes"].iter().any(|name| unread.path.ends_with(name));
+        assert_eq!(matches!(unread.cause, Error::Io(_)), is_io, "{unread:?}");
+        assert_eq!(matches!(unread.cause, Error::LinkLeadsOut), !is_io, "{unread:?}");
+    }
+    // The folder that was named may be a link itself.
+    symlink("root", outer.path().join("link")).unwrap();
+    assert_eq!(discover(&outer.path().join("link")).unwrap().cases.len(), 2);
 }

@@ -1,7 +1,9 @@
 //! A file as a plan.
 
-use std::path::{Component, Path};
+use std::path::Path;
+use std::sync::Arc;
 
+use kvscatter_onnx::ModelFile;
 use kvscatter_session::Options;
 use tract_onnx::pb::{GraphProto, ModelProto};
 use tract_onnx::prelude::*;
@@ -10,39 +12,25 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::prune;
 use super::session::TractSession;
+use super::weights::Weights;
 
 /// Loads a model, with the weights beside it.
-pub(super) fn load(path: &Path, options: Options) -> TractResult<TractSession> {
+pub(super) fn load(file: &ModelFile, options: Options) -> TractResult<TractSession> {
     let mut onnx = tract_onnx::onnx();
+    onnx.provider = Arc::new(Weights::new(file)?);
     crate::register(&mut onnx);
-    let mut proto = onnx.proto_model_for_path(path)?;
+    let mut proto = onnx.proto_model_for_path(file.path())?;
     let graph = proto.graph.as_mut().context("the file has no graph")?;
     ensure!(!graph.output.is_empty(), "the graph has no output");
     prune::prune(graph);
     prune::check(graph, &onnx)?;
-    check_weights(graph, path)?;
     let outputs = graph.output.iter().map(|output| output.name.clone()).collect();
-    let model = parse(&onnx, &proto, path)?;
+    let model = parse(&onnx, &proto, file.path())?;
     let inputs = model.inputs.iter().map(|outlet| model.node(outlet.node).name.clone()).collect();
     let executor = options.threads.filter(|threads| *threads > 1).map(multithread::Executor::multithread);
     let run = RunOptions { executor, ..RunOptions::default() };
     let plan = model.into_optimized()?.into_runnable_with_options(&run)?;
     TractSession::new(&plan, inputs, outputs)
-}
-
-/// That files of weights are there: tract's own error names neither file nor tensor.
-fn check_weights(graph: &GraphProto, model: &Path) -> TractResult<()> {
-    let folder = model.parent().unwrap_or(Path::new(""));
-    for tensor in &graph.initializer {
-        let location = tensor.external_data.iter().find(|entry| entry.key == "location");
-        let Some(location) = location.map(|entry| Path::new(&entry.value)) else { continue };
-        // What leads elsewhere is tract's to refuse, whatever is there.
-        let is_below = location.components().all(|part| matches!(part, Component::Normal(_)));
-        if is_below && !folder.join(location).exists() {
-            bail!("tensor {:?}: its file of weights {:?} is not beside the model", tensor.name, location);
-        }
-    }
-    Ok(())
 }
 
 /// The model, with a name for each dimension that has none.

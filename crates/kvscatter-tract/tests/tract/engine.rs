@@ -1,14 +1,21 @@
 //! tract as an engine: what moves into a run comes back, after one that failed too.
 
+use std::path::Path;
+
 use kvscatter::ElementType;
+use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{Engine, Error, Options, Session, Shared, Step, Tensor};
 use kvscatter_tract::Tract;
 
 use crate::support::{decoder, testdata};
 
+fn file(path: &Path) -> ModelFile {
+    Model::load(path).unwrap().file().unwrap()
+}
+
 /// `TensorScatter` over a cache of `[2, 1, 4, 5]`, one row a sample.
 fn scatter() -> Box<dyn Session> {
-    Tract.load(&testdata("onnx-node/test_tensorscatter/model.onnx"), Options::default()).unwrap()
+    Tract.load(&file(&testdata("onnx-node/test_tensorscatter/model.onnx")), Options::default()).unwrap()
 }
 
 const CACHE: [usize; 4] = [2, 1, 4, 5];
@@ -120,27 +127,41 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 
+/// tract opens files by their paths; ours are read through the folder that was checked, whatever lies there meanwhile.
+#[cfg(unix)]
 #[test]
-fn weights_that_are_not_there_are_named() {
+fn weights_that_are_exchanged_after_the_check_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.onnx");
-    std::fs::copy(decoder("mobius-llama-static"), &file).unwrap();
-    let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("no weights") };
-    assert!(says.ends_with("its file of weights \"model.onnx.data\" is not beside the model"), "{says}");
+    let path = folder.path().join("model.onnx");
+    let weights = folder.path().join("model.onnx.data");
+    let source = decoder("mobius-llama-static");
+    std::fs::copy(&source, &path).unwrap();
+    std::fs::copy(source.with_file_name("model.onnx.data"), &weights).unwrap();
+    let file = file(&path);
+    assert!(Tract.load(&file, Options::default()).is_ok());
+    std::fs::remove_file(&weights).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
+    let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("a pipe") };
+    assert!(says.contains("model.onnx.data: not a regular file"), "{says}");
+    std::fs::remove_file(&weights).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &weights).unwrap();
+    let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("a device") };
+    assert!(says.contains("/dev/zero"), "{says}");
 }
 
 #[test]
 fn a_model_that_does_not_load_is_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.onnx");
-    for bytes in [&b"not a model"[..], &[], &[0x3a, 0x02, 0x0a, 0x00]] {
-        std::fs::write(&file, bytes).unwrap();
-        let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else {
+    let path = folder.path().join("model.onnx");
+    for bytes in [&[][..], &[0x3a, 0x02, 0x0a, 0x00]] {
+        std::fs::write(&path, bytes).unwrap();
+        let Err(Error::Load { says, .. }) = Tract.load(&file(&path), Options::default()) else {
             panic!("{bytes:?} is no model")
         };
         assert!(!says.is_empty() && !says.contains('\n'), "{says}");
     }
-    let Err(Error::Load { says, .. }) = Tract.load(&decoder("genai-llama-gqa"), Options::default()) else {
+    let packed = file(&decoder("genai-llama-gqa"));
+    let Err(Error::Load { says, .. }) = Tract.load(&packed, Options::default()) else {
         panic!("packed keys and values are not known")
     };
     assert!(

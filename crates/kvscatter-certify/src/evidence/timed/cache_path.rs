@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter_bench::{Samples, units};
 use kvscatter_onnx::file::Unfinished;
-use kvscatter_onnx::{CachePath, Inseparable};
+use kvscatter_onnx::{CachePath, Inseparable, Model};
 use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
 
 use super::Timed;
@@ -51,7 +51,7 @@ pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<Cach
         };
         let file = folder.join("cache_path.onnx");
         path.model.save(&file)?;
-        let session = engine.load(&file, Options { threads: Some(1) })?;
+        let session = engine.load(&Model::load(&file)?.file()?, Options { threads: Some(1) })?;
         let times = Alone { session, path: &path, port, batch }.time()?;
         caches += 1;
         if times.ratio > FLAT_UP_TO {
@@ -236,7 +236,8 @@ mod tests {
         interface.caches.iter_mut().for_each(|port| {
             port.dims.iter_mut().skip(1).for_each(|dim| *dim = dim.or(Some(16)));
         });
-        time(&engine, Timed { path: Path::new(""), model, interface: &interface }).unwrap()
+        let file = testdata("mobius-llama-static").file().unwrap();
+        time(&engine, Timed { file: &file, model, interface: &interface }).unwrap()
     }
 
     #[test]

@@ -97,7 +97,7 @@ struct Decoding<'a> {
 
 impl<'a> Decoding<'a> {
     fn load(engine: &dyn Engine, timed: Timed<'a>, options: Options) -> Result<Self, Error> {
-        let session = engine.load(timed.path, options)?;
+        let session = engine.load(timed.file, options)?;
         let none = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
     }

@@ -45,7 +45,7 @@ pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, Error> {
 
 /// The peak of the last steps before the caches are full, beyond what was held with the model loaded.
 fn peak(engine: &dyn Engine, timed: Timed<'_>, options: Options, load: Load) -> Result<Option<u64>, Error> {
-    let mut session = engine.load(timed.path, options)?;
+    let mut session = engine.load(timed.file, options)?;
     give_back_free_memory();
     let Some(before) = counted("VmRSS:") else { return Ok(None) };
     if fs::write("/proc/self/clear_refs", "5").is_err() {

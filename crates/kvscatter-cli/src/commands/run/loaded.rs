@@ -1,7 +1,6 @@
 //! A model in an engine: its static caches in memory that past and present share, wherever that is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
 use kvscatter_onnx::eval::{Evaluator, Placement};
@@ -29,12 +28,7 @@ pub(super) struct Loaded<'m> {
 }
 
 impl<'m> Loaded<'m> {
-    pub(super) fn new(
-        engine: &dyn Engine,
-        path: &Path,
-        model: &'m Model,
-        placement: Placement,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(engine: &dyn Engine, model: &'m Model, placement: Placement) -> Result<Self, Error> {
         let graph = model.graph()?;
         let (inputs, outputs) = (graph.inputs()?, graph.outputs()?);
         // A graph without caches is run as well.
@@ -44,7 +38,7 @@ impl<'m> Loaded<'m> {
             None => Vec::new(),
         };
         let presents = shared.iter().map(|(_, present)| *present).collect();
-        let session = engine.load(path, Options::default())?;
+        let session = engine.load(&model.file()?, Options::default())?;
         Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, model, session, shared, presents })
     }
 

@@ -1,7 +1,6 @@
 //! What is run: a graph that is evaluated here, node by node, or a model that an engine has loaded.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Placement};
@@ -39,7 +38,7 @@ const OF_ENGINES: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-7 };
 
 impl<'m> Subject<'m> {
     /// In the engine that is asked for; if none is, here where every node can be evaluated, and in tract otherwise.
-    pub(super) fn of(args: &Run, path: &Path, model: &'m Model) -> Result<Self, Error> {
+    pub(super) fn of(args: &Run, model: &'m Model) -> Result<Self, Error> {
         let engine = match args.engine {
             Some(engine) => engine,
             None => match Evaluator::new(model) {
@@ -49,7 +48,7 @@ impl<'m> Subject<'m> {
             },
         };
         let engine = engines::open(engine, args.ort_lib.as_deref())?;
-        Ok(Self::Loaded(Loaded::new(&*engine, path, model, args.placement())?))
+        Ok(Self::Loaded(Loaded::new(&*engine, model, args.placement())?))
     }
 
     pub(super) fn graph(&self) -> &Graph<'m> {

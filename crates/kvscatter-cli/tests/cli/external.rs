@@ -1,0 +1,421 @@
+//! Files that a model names: every command refuses a model that names anything but a regular file of its own folder, in
+//! whatever place of the model, used or not, and shows nothing of what lies outside.
+#![cfg(unix)]
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto,
+    StringStringEntryProto, TensorProto, TrainingInfoProto, attribute_proto::AttributeType,
+};
+
+use crate::support::{Answer, BINARY, Folder};
+
+/// The file beside the model's folder, by its size and SHA-256.
+const SECRET_BYTES: usize = 12_347;
+const SECRET_SHA256: &str = "299c13a3168fcd60d6494d7dbfca6e2c3698f69b2f06e278169d423a23df98bd";
+
+/// A file of the folder that does as values: 8 zeros.
+const INSIDE: &str = "inside.bin";
+const ABSENT: &str = "absent.bin";
+
+/// A command on a folder with `model.onnx` (a test directory), `static.onnx` and `growing.onnx`, which name the file
+/// under test, and `good.onnx`, which names none of its kind.
+struct Line {
+    words: &'static str,
+    /// Whether it may run although a file of values is not there, where it needs none of them: `convert` and `lower` leave
+    /// out what nothing uses.
+    tolerates_absence: bool,
+}
+
+const fn needs(words: &'static str) -> Line {
+    Line { words, tolerates_absence: false }
+}
+
+const fn tolerates(words: &'static str) -> Line {
+    Line { words, tolerates_absence: true }
+}
+
+const LINES: [Line; 10] = [
+    tolerates("inspect m/static.onnx"),
+    tolerates("convert m/growing.onnx -o out/out.onnx --max-seq 8"),
+    tolerates("lower m/static.onnx -o out/out.onnx --to scatter-nd"),
+    tolerates("run m/model.onnx -o present_cache=out/out.npy"),
+    tolerates("run m -o present_cache=out/out.npy"),
+    needs("run m/static.onnx --engine tract --dim batch=1 --dim sequence_len=1 -o logits=out/out.npy"),
+    needs("generate m/static.onnx --engine tract --prompt-ids 1 --tokens 1"),
+    needs("certify m/static.onnx --engine tract --steps 1 --no-timing --html out/out.html"),
+    needs(
+        "certify m/good.onnx --original m/static.onnx --engine tract --steps 1 --no-timing --html out/out.html",
+    ),
+    tolerates("verify m"),
+];
+
+const LINES_OF_ONNX_RUNTIME: [Line; 4] = [
+    needs("run m/static.onnx --engine ort --dim batch=1 --dim sequence_len=1 -o logits=out/out.npy"),
+    needs("generate m/static.onnx --engine ort --prompt-ids 1 --tokens 1"),
+    needs("certify m/static.onnx --engine ort --steps 1 --no-timing --html out/out.html"),
+    needs(
+        "certify m/good.onnx --original m/static.onnx --engine ort --steps 1 --no-timing --html out/out.html",
+    ),
+];
+
+/// Where in a model a tensor can be.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Initializer,
+    Constant,
+    Subgraph,
+    Function,
+    FunctionDefault,
+    TrainingInitialization,
+    TrainingAlgorithm,
+    SparseValues,
+    SparseIndices,
+    SparseConstant,
+}
+
+const PLACES: [Place; 10] = [
+    Place::Initializer,
+    Place::Constant,
+    Place::Subgraph,
+    Place::Function,
+    Place::FunctionDefault,
+    Place::TrainingInitialization,
+    Place::TrainingAlgorithm,
+    Place::SparseValues,
+    Place::SparseIndices,
+    Place::SparseConstant,
+];
+
+#[test]
+fn a_model_reads_nothing_but_regular_files_of_its_folder() {
+    walk(&LINES);
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime: cargo xtask models"]
+fn in_onnxruntime_a_model_reads_nothing_but_regular_files_of_its_folder() {
+    walk(&LINES_OF_ONNX_RUNTIME);
+}
+
+/// The same models, whose tensors lie in a file that they may name: what is refused above is the location.
+#[test]
+fn the_models_of_this_test_run_with_a_file_that_they_may_name() {
+    let mut refused = Vec::new();
+    for place in PLACES {
+        let scene = scene();
+        plant(&scene, place, INSIDE);
+        // The places differ in what finds them, and not in what loads them.
+        let is_quick = |line: &&Line| ["inspect", "lower"].iter().any(|word| line.words.starts_with(word));
+        for line in LINES.iter().filter(|line| matches!(place, Place::Initializer) || is_quick(line)) {
+            let answer = run(&scene, line.words);
+            if answer.code == Some(2) {
+                refused.push(format!("{} with {place:?}: {}{}", line.words, answer.stdout, answer.stderr));
+            }
+        }
+    }
+    // Never for the file, which is named nowhere.
+    insta::assert_snapshot!(refused.concat());
+}
+
+/// Tensors that are files themselves.
+#[test]
+fn a_tensor_file_reads_nothing_but_regular_files_of_its_folder() {
+    let scene = scene();
+    for location in refused_locations(&scene) {
+        furnish(&scene, "m/test_data_set_0", &location);
+        furnish(&scene, ".", &location);
+        let tensor = kvscatter_onnx::proto::encode(&external(&location, 1, &[2])).unwrap();
+        for file in ["m/test_data_set_0/input_0.pb", "m/test_data_set_0/output_0.pb"] {
+            let before = scene.read(file);
+            scene.write(file, &tensor);
+            for words in ["run m", "verify m"] {
+                check(&scene, words, &run(&scene, words), &location);
+            }
+            scene.write(file, &before);
+        }
+        scene.write("t.pb", &tensor);
+        for words in [
+            "plan tensor-scatter --cache t.pb --update 1,1,1",
+            "apply tensor-scatter --past-cache t.pb --update t.pb --in-place",
+            "apply tensor-scatter --past-cache t.pb --update t.pb --present-cache out/out.npy",
+        ] {
+            check(&scene, words, &run(&scene, words), &location);
+        }
+    }
+}
+
+fn walk(lines: &[Line]) {
+    for place in PLACES {
+        let scene = scene();
+        for location in refused_locations(&scene).into_iter().chain([ABSENT.to_owned()]) {
+            furnish(&scene, "m", &location);
+            plant(&scene, place, &location);
+            for line in lines {
+                let answer = run(&scene, line.words);
+                if location == ABSENT && line.tolerates_absence {
+                    assert!(matches!(answer.code, Some(0..=2)), "{} with {place:?}: {answer}", line.words);
+                    clear(&scene);
+                } else {
+                    check(
+                        &scene,
+                        &format!("{} with {place:?} at {location}", line.words),
+                        &answer,
+                        &location,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Refused at once, in one line that names the location, and nothing is written.
+#[track_caller]
+fn check(scene: &Folder, what: &str, answer: &Answer, location: &str) {
+    assert_eq!(answer.code, Some(2), "{what}: {answer}");
+    // `verify` names it among its verdicts.
+    assert!(answer.stdout.is_empty() || what.starts_with("verify"), "{what}: {answer}");
+    // `verify` names a link that leads out as a part of the folder, too.
+    let link = location.split('/').next().filter(|link| !link.is_empty()).unwrap_or(location);
+    let mut said = answer.stdout.lines().chain(answer.stderr.lines());
+    let name = if what.starts_with("verify") { link } else { location };
+    // Where a file is only missing, another fault of the tensor may be told first.
+    let is_named =
+        said.any(|line| line.contains(name) || (location == ABSENT && line.contains("\"planted\"")));
+    assert!(is_named, "{what}: {answer}");
+    assert_eq!(answer.stderr.lines().count(), 1, "{what}: {answer}");
+    let said = format!("{}{}", answer.stdout, answer.stderr);
+    assert!(!said.contains(SECRET_SHA256) && !said.contains(&SECRET_BYTES.to_string()), "{what}: {answer}");
+    let written = std::fs::read_dir(scene.path("out")).unwrap().count();
+    assert_eq!(written, 0, "{what} left a file: {answer}");
+}
+
+fn clear(scene: &Folder) {
+    for entry in std::fs::read_dir(scene.path("out")).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+}
+
+/// As [`Folder::run`], with an end: who opens a pipe or reads a device to its end takes for ever.
+fn run(scene: &Folder, words: &str) -> Answer {
+    let mut command = Command::new("timeout");
+    command.args(["5", BINARY]).args(words.split_whitespace());
+    scene.answer(&mut command)
+}
+
+/// A folder `m` of models and of what they may not name, beside a secret.
+fn scene() -> Folder {
+    let scene = Folder::new();
+    scene.write("secret.bin", &(0..SECRET_BYTES).map(|at| (at * 7 % 256) as u8).collect::<Vec<_>>());
+    scene.write(&format!("m/{INSIDE}"), &[0; 8]);
+    std::fs::create_dir(scene.path("out")).unwrap();
+    let case = crate::support::testdata("onnx-node/test_tensorscatter/test_data_set_0");
+    for entry in std::fs::read_dir(case).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        scene.write(&format!("m/test_data_set_0/{name}"), &std::fs::read(entry.path()).unwrap());
+    }
+    for (model, name) in MODELS {
+        let mut model = Model::load(&crate::support::testdata(model)).unwrap();
+        // Its own values move into the file: none but the planted tensor is external.
+        model.proto_mut().graph.get_or_insert_default().initializer.iter_mut().for_each(inline);
+        model.save(&scene.path(&format!("m/{name}"))).unwrap();
+    }
+    scene
+}
+
+const MODELS: [(&str, &str); 4] = [
+    ("onnx-node/test_tensorscatter/model.onnx", "model.onnx"),
+    ("mobius-llama-static/model.onnx", "static.onnx"),
+    ("mobius-llama-dynamic/model.onnx", "growing.onnx"),
+    ("mobius-llama-static/model.onnx", "good.onnx"),
+];
+
+fn inline(tensor: &mut TensorProto) {
+    if tensor.data_location == Some(DataLocation::EXTERNAL) {
+        let folder = kvscatter_onnx::ExternalData::open(&crate::support::testdata("mobius-llama-static"));
+        let values = kvscatter_onnx::tensor_proto::decode(tensor.clone(), Some(&folder.unwrap())).unwrap();
+        *tensor = kvscatter_onnx::tensor_proto::encode(tensor.name.as_deref().unwrap(), &values);
+    }
+}
+
+/// What no model may name: each a location as a model gives it.
+fn refused_locations(scene: &Folder) -> Vec<String> {
+    let absolute = scene.path("secret.bin").display().to_string();
+    let up = ["../secret.bin", "sub/../../secret.bin", "up/secret.bin", "out.bin"];
+    let others = ["/dev/zero", "zero.bin", "pipe", "to_pipe", "sub", "."];
+    up.into_iter().chain(others).map(str::to_owned).chain([absolute]).collect()
+}
+
+/// Puts into a folder what a location leads to, and nothing else, since `verify` names every link that leads out.
+fn furnish(scene: &Folder, folder: &str, location: &str) {
+    let at = |name: &str| scene.path(&format!("{folder}/{name}"));
+    for name in ["up", "out.bin", "zero.bin", "pipe", "to_pipe"] {
+        let _ = std::fs::remove_file(at(name));
+    }
+    let _ = std::fs::remove_dir(at("sub"));
+    let pipe = || assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    match location.split('/').next() {
+        Some("up") => symlink(scene.path(""), at("up")).unwrap(),
+        Some("out.bin") => symlink(scene.path("secret.bin"), at("out.bin")).unwrap(),
+        Some("zero.bin") => symlink("/dev/zero", at("zero.bin")).unwrap(),
+        Some("sub") => std::fs::create_dir(at("sub")).unwrap(),
+        Some("pipe") => pipe(),
+        Some("to_pipe") => {
+            pipe();
+            symlink("pipe", at("to_pipe")).unwrap();
+        }
+        _ => {}
+    }
+}
+
+/// Puts a tensor with values in `location` into all models but `good.onnx`.
+fn plant(scene: &Folder, place: Place, location: &str) {
+    for (_, name) in MODELS.into_iter().filter(|(_, name)| *name != "good.onnx") {
+        let path = scene.path(&format!("m/{name}"));
+        let original = scene.path(&format!("{name}.original"));
+        if !original.exists() {
+            std::fs::copy(&path, &original).unwrap();
+        }
+        let mut model = Model::load(&original).unwrap();
+        put(model.proto_mut(), place, location);
+        model.save(&path).unwrap();
+    }
+}
+
+fn put(model: &mut ModelProto, place: Place, location: &str) {
+    const FLOAT: i32 = 1;
+    const INT64: i32 = 7;
+    let tensor = || external(location, FLOAT, &[2]);
+    let initialized = || GraphProto { initializer: vec![tensor()], name: text("g"), ..GraphProto::default() };
+    let sparse = |is_values: bool| {
+        let (values, indices) = match is_values {
+            true => (tensor(), inline_tensor(INT64, &[2], [0_i64, 1].map(i64::to_le_bytes).concat())),
+            false => (inline_tensor(FLOAT, &[1], vec![0; 4]), external(location, INT64, &[1])),
+        };
+        let values = TensorProto { name: text("planted"), ..values };
+        SparseTensorProto {
+            values: values.into(),
+            indices: indices.into(),
+            dims: vec![4],
+            ..Default::default()
+        }
+    };
+    let graph = model.graph.get_or_insert_default();
+    match place {
+        Place::Initializer => graph.initializer.push(tensor()),
+        Place::Constant => graph.node.push(constant("planted", tensor())),
+        Place::Subgraph => {
+            let branch = |name: &str| {
+                let node = constant("planted", tensor());
+                let output = vec![kvscatter_onnx::proto::ValueInfoProto {
+                    name: text("planted"),
+                    ..Default::default()
+                }];
+                let graph =
+                    GraphProto { name: text(name), node: vec![node], output, ..GraphProto::default() };
+                AttributeProto {
+                    name: text(name),
+                    r#type: Some(AttributeType::GRAPH),
+                    g: graph.into(),
+                    ..AttributeProto::default()
+                }
+            };
+            graph.node.push(constant("planted_condition", inline_tensor(9, &[], vec![1])));
+            graph.node.push(NodeProto {
+                op_type: text("If"),
+                input: vec!["planted_condition".to_owned()],
+                output: vec!["planted_if".to_owned()],
+                attribute: vec![branch("then_branch"), branch("else_branch")],
+                ..NodeProto::default()
+            });
+        }
+        Place::Function | Place::FunctionDefault => {
+            let default = AttributeProto {
+                name: text("planted_default"),
+                r#type: Some(AttributeType::TENSOR),
+                t: tensor().into(),
+                ..AttributeProto::default()
+            };
+            let is_default = matches!(place, Place::FunctionDefault);
+            model.functions.push(FunctionProto {
+                name: text("Planted"),
+                domain: text("planted"),
+                output: vec!["y".to_owned()],
+                attribute_proto: if is_default { vec![default] } else { vec![] },
+                node: vec![constant(
+                    "y",
+                    if is_default { inline_tensor(FLOAT, &[1], vec![0; 4]) } else { tensor() },
+                )],
+                opset_import: vec![OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() }],
+                ..FunctionProto::default()
+            });
+        }
+        Place::TrainingInitialization => model
+            .training_info
+            .push(TrainingInfoProto { initialization: initialized().into(), ..TrainingInfoProto::default() }),
+        Place::TrainingAlgorithm => model
+            .training_info
+            .push(TrainingInfoProto { algorithm: initialized().into(), ..TrainingInfoProto::default() }),
+        Place::SparseValues => graph.sparse_initializer.push(sparse(true)),
+        Place::SparseIndices => graph.sparse_initializer.push(sparse(false)),
+        Place::SparseConstant => graph.node.push(NodeProto {
+            op_type: text("Constant"),
+            output: vec!["planted".to_owned()],
+            attribute: vec![AttributeProto {
+                name: text("sparse_value"),
+                r#type: Some(AttributeType::SPARSE_TENSOR),
+                sparse_tensor: sparse(true).into(),
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        }),
+    }
+}
+
+fn constant(output: &str, value: TensorProto) -> NodeProto {
+    NodeProto {
+        op_type: text("Constant"),
+        output: vec![output.to_owned()],
+        attribute: vec![AttributeProto {
+            name: text("value"),
+            r#type: Some(AttributeType::TENSOR),
+            t: value.into(),
+            ..AttributeProto::default()
+        }],
+        ..NodeProto::default()
+    }
+}
+
+fn external(location: &str, code: i32, dims: &[i64]) -> TensorProto {
+    let entry = StringStringEntryProto {
+        key: text("location"),
+        value: text(location),
+        ..StringStringEntryProto::default()
+    };
+    TensorProto {
+        name: text("planted"),
+        data_type: Some(code),
+        dims: dims.to_vec(),
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: vec![entry],
+        ..TensorProto::default()
+    }
+}
+
+fn inline_tensor(code: i32, dims: &[i64], bytes: Vec<u8>) -> TensorProto {
+    TensorProto {
+        data_type: Some(code),
+        dims: dims.to_vec(),
+        raw_data: Some(bytes),
+        ..TensorProto::default()
+    }
+}
+
+fn text(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}

@@ -1,0 +1,68 @@
+//! The folder of a model: the one way to a file that a model names.
+
+use std::path::{Component, Path, PathBuf};
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, File};
+
+use crate::{Error, file};
+
+/// A folder whose regular files can be read, and nothing else.
+///
+/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they stay
+/// inside. Every step of a path is resolved against an open handle of the folder, so that exchanging a folder for
+/// a link meanwhile does not lead out either.
+#[derive(Debug)]
+pub(crate) struct Folder(Dir);
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        // The parent of a bare file name is the empty path.
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        Dir::open_ambient_dir(path, ambient_authority())
+            .map(Self)
+            .map_err(|cause| Error::Io(cause).in_file(path))
+    }
+
+    /// Opens a regular file, and returns its size.
+    pub(crate) fn file(&self, location: &Path) -> Result<(File, u64), Error> {
+        let file = self
+            .0
+            .open_with(relative(location)?, &file::read_only())
+            .map_err(|cause| self::cause(cause, location))?;
+        let size = file::regular_size(&file)?;
+        Ok((file, size))
+    }
+
+    /// The size of a regular file, or `None` where nothing is. Nothing is opened, since opening alone makes some devices
+    /// act.
+    pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, Error> {
+        match self.0.metadata(relative(location)?) {
+            Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
+            Ok(_) => Err(Error::NotRegularFile),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(cause(error, location)),
+        }
+    }
+
+    /// Where a file lies below the folder, with every symbolic link resolved.
+    pub(crate) fn resolve(&self, location: &Path) -> Result<PathBuf, Error> {
+        self.0.canonicalize(relative(location)?).map_err(|error| cause(error, location))
+    }
+}
+
+/// The location, if it has no part that leads up or elsewhere.
+pub(super) fn relative(location: &Path) -> Result<&Path, Error> {
+    let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if location.components().all(stays) { Ok(location) } else { Err(escape(location)) }
+}
+
+fn escape(location: &Path) -> Error {
+    Error::ExternalEscape { location: location.to_string_lossy().into_owned() }
+}
+
+fn cause(error: std::io::Error, location: &Path) -> Error {
+    // cap-std's refusal to leave the folder differs from the system's refusals by having no system error code.
+    let is_escape = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
+    if is_escape { escape(location) } else { Error::Io(error) }
+}

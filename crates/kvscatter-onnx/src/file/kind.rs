@@ -1,0 +1,137 @@
+//! What a file is by how it begins, so that an output does not replace a file of another kind.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
+
+use crate::Error;
+
+/// What is written to a file whose name does not decide it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An ONNX model.
+    Model,
+    /// An HTML page.
+    Html,
+    /// An SVG picture.
+    Svg,
+}
+
+/// Bytes of a file that are looked at.
+const BEGINNING: u64 = 64 << 10;
+
+impl Kind {
+    /// Checks that a file of this kind may be written to a path. A regular file that is there, and not empty, must begin
+    /// as this kind does.
+    ///
+    /// # Errors
+    /// [`Error::OtherKind`] and [`Error::Io`].
+    pub fn check(self, path: &Path) -> Result<(), Error> {
+        match std::fs::metadata(path) {
+            Ok(meta) if meta.is_file() && meta.len() > 0 => {}
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::Io(error)),
+        }
+        let (file, size) = super::open(path).map_err(Error::into_root)?;
+        let mut bytes = Vec::new();
+        file.take(BEGINNING).read_to_end(&mut bytes).map_err(Error::Io)?;
+        if self.begins(&bytes, size > BEGINNING) {
+            Ok(())
+        } else {
+            Err(Error::OtherKind { kind: self.name() })
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Model => "ONNX model",
+            Self::Html => "HTML page",
+            Self::Svg => "SVG picture",
+        }
+    }
+
+    fn begins(self, bytes: &[u8], has_more: bool) -> bool {
+        let text = String::from_utf8_lossy(bytes).trim_start_matches('\u{feff}').trim_start().to_lowercase();
+        match self {
+            Self::Model => begins_model(bytes, has_more),
+            Self::Html => text.starts_with("<!doctype html") || text.starts_with("<html"),
+            Self::Svg => {
+                let is_xml = text.starts_with("<?xml") || text.starts_with("<!doctype svg");
+                text.starts_with("<svg") || (is_xml && text.contains("<svg"))
+            }
+        }
+    }
+}
+
+/// Whether these are fields of a `ModelProto`, up to its graph or as far as the bytes go.
+fn begins_model(mut bytes: &[u8], has_more: bool) -> bool {
+    const GRAPH: u32 = 7;
+    while !bytes.is_empty() {
+        let Ok(tag) = Tag::decode(&mut bytes) else { return false };
+        match (tag.field_number(), tag.wire_type()) {
+            (GRAPH, WireType::LengthDelimited) => return true,
+            (1 | 5, WireType::Varint) => {
+                if decode_varint(&mut bytes).is_err() {
+                    return has_more;
+                }
+            }
+            (2..=4 | 6 | 8 | 14 | 20 | 25 | 26, WireType::LengthDelimited) => {
+                if skip_field(tag, &mut bytes).is_err() {
+                    return has_more;
+                }
+            }
+            _ => return false,
+        }
+    }
+    has_more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kind;
+
+    #[test]
+    fn kinds_are_told_apart_by_their_beginnings() {
+        let model = include_bytes!("../../../../testdata/onnx-node/test_tensorscatter/model.onnx");
+        let files: [(&[u8], Option<Kind>); 13] = [
+            (model, Some(Kind::Model)),
+            (b"<!DOCTYPE html>\n<html>", Some(Kind::Html)),
+            (b"\xef\xbb\xbf <html lang=en>", Some(Kind::Html)),
+            (b"<svg xmlns='http://www.w3.org/2000/svg'/>", Some(Kind::Svg)),
+            (b"<?xml version='1.0'?>\n<!-- a --><svg/>", Some(Kind::Svg)),
+            (b"<?xml version='1.0'?>\n<rss/>", None),
+            (b"text", None),
+            (b"\x93NUMPY", None),
+            (b"PK\x03\x04", None),
+            (b"GGUF", None),
+            // Tensors of rank 2 and 0.
+            (b"\x08\x02\x08\x01\x10\x01", None),
+            (b"\x10\x01\x4a\x00", None),
+            (b"\x08\x0a\x12", None),
+        ];
+        for (bytes, kind) in files {
+            for asked in [Kind::Model, Kind::Html, Kind::Svg] {
+                let text = String::from_utf8_lossy(bytes);
+                assert_eq!(asked.begins(bytes, false), kind == Some(asked), "{asked:?}: {text}");
+            }
+        }
+        // Metadata that is longer than what is looked at.
+        assert!(Kind::Model.begins(b"\x08\x0a\x72\xff\xff\xff\x7fkey", true));
+    }
+
+    #[test]
+    fn what_is_no_file_or_empty_may_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page.html");
+        assert!(Kind::Html.check(&path).is_ok());
+        std::fs::write(&path, b"").unwrap();
+        assert!(Kind::Html.check(&path).is_ok());
+        std::fs::write(&path, b"notes").unwrap();
+        let error = Kind::Html.check(&path).unwrap_err();
+        assert!(matches!(error, crate::Error::OtherKind { .. }), "{error}");
+        #[cfg(unix)]
+        assert!(Kind::Html.check("/dev/null".as_ref()).is_ok());
+    }
+}

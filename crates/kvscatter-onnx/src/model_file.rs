@@ -1,0 +1,67 @@
+//! A model's file as an engine may have it.
+
+use std::collections::BTreeSet;
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::external::Folder;
+use crate::{Error, file};
+
+/// The file of a model, whose tensors keep their values in it or in regular files of its folder that are there: what an
+/// engine is given. [`Model::file`](crate::Model::file) makes it.
+///
+/// An engine that reads those files through this type cannot leave the folder, even if its contents are exchanged
+/// meanwhile. One that opens them by itself relies on the check that was made.
+#[derive(Clone, Debug)]
+pub struct ModelFile {
+    path: PathBuf,
+    folder: Arc<Folder>,
+    locations: BTreeSet<String>,
+}
+
+impl ModelFile {
+    pub(crate) fn new(path: &Path, folder: Folder, locations: BTreeSet<String>) -> Self {
+        Self { path: path.to_owned(), folder: Arc::new(folder), locations }
+    }
+
+    /// The model's file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files of values, as the model names them, in order, each once.
+    pub fn locations(&self) -> impl Iterator<Item = &str> {
+        self.locations.iter().map(String::as_str)
+    }
+
+    /// Opens a regular file of the model's folder.
+    ///
+    /// # Errors
+    /// Within [`Error::InFile`]: [`Error::ExternalEscape`], [`Error::NotRegularFile`] and [`Error::Io`].
+    pub fn open(&self, location: &Path) -> Result<std::fs::File, Error> {
+        let opened = self.folder.file(location).map_err(|error| error.in_file(location))?;
+        Ok(opened.0.into_std())
+    }
+
+    /// Reads a part of a regular file of the model's folder, up to its end if no length is given.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::ExternalRange`] if the file is shorter.
+    pub fn read(&self, location: &Path, offset: u64, length: Option<u64>) -> Result<Vec<u8>, Error> {
+        let read = || {
+            let (mut file, size) = self.folder.file(location)?;
+            let rest = size.checked_sub(offset).filter(|rest| length.is_none_or(|length| length <= *rest));
+            let rest = rest.ok_or_else(|| Error::ExternalRange {
+                location: location.to_string_lossy().into_owned(),
+                offset,
+                length: length.unwrap_or_default(),
+                size,
+            })?;
+            file.seek(SeekFrom::Start(offset)).map_err(Error::Io)?;
+            file::read_exactly(file, length.unwrap_or(rest))
+        };
+        read().map_err(|error| error.in_file(location))
+    }
+}

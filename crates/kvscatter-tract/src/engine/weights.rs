@@ -1,0 +1,36 @@
+//! External data as tract asks for it, read through the type that cannot leave the model's folder.
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::ModelFile;
+use tract_onnx::data_resolver::ModelDataResolver;
+use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::internal::*;
+
+/// The files beside a model.
+pub(super) struct Weights {
+    file: ModelFile,
+    /// The model's folder by its full name, links followed: what the paths that tract asks for begin with.
+    folder: PathBuf,
+}
+
+impl Weights {
+    pub(super) fn new(file: &ModelFile) -> TractResult<Self> {
+        let folder = kvscatter_onnx::file::folder_of(file.path()).canonicalize()?;
+        Ok(Self { file: file.clone(), folder })
+    }
+}
+
+impl ModelDataResolver for Weights {
+    fn read_bytes_from_path(
+        &self,
+        buffer: &mut Vec<u8>,
+        path: &Path,
+        offset: usize,
+        length: Option<usize>,
+    ) -> TractResult<()> {
+        let location = path.strip_prefix(&self.folder).context("the path leads out of the model's folder")?;
+        *buffer = self.file.read(location, u64::try_from(offset)?, length.map(u64::try_from).transpose()?)?;
+        Ok(())
+    }
+}
