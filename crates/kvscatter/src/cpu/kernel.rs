@@ -4,7 +4,7 @@
 //! is decided when a geometry is prepared, by the length that its runs will have ([`Kernels::choose`]); blocks
 //! of another length (a ring's wrap, `lengths`) go to the one for any length. Everything here counts bytes.
 
-use core::{ptr, slice};
+use core::ptr;
 
 use super::Isa;
 use super::limits::SHORT;
@@ -35,6 +35,25 @@ pub(super) struct Pattern {
     /// How many runs ahead of the copy destinations are prefetched; [`NEVER`] where the machine sees for itself
     /// what comes next.
     pub(super) lead: usize,
+    /// How they are prefetched.
+    pub(super) ask: Ask,
+}
+
+/// The cache that destinations are prefetched into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    Nearest,
+    SecondLevel,
+}
+
+impl Ask {
+    /// The one that suits this machine.
+    pub(super) fn here() -> Self {
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        return x86::ask_for();
+        #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
+        Self::SecondLevel
+    }
 }
 
 /// More runs than any batch has.
@@ -137,15 +156,15 @@ pub(super) trait Run {
 
     /// Prefetches a destination that will be written soon.
     #[inline(always)]
-    fn prefetch(dst: *mut u8, len: usize) {
-        prefetch(dst, len);
+    fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
+        prefetch::<NEAREST>(dst, len);
     }
 }
 
 #[inline(always)]
-fn prefetch(dst: *mut u8, len: usize) {
+fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    x86::prefetch_run(dst, len);
+    x86::prefetch_run::<NEAREST>(dst, len);
     #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
     let _ = (dst, len);
 }
@@ -156,55 +175,98 @@ fn prefetch(dst: *mut u8, len: usize) {
 /// As [`Kernel`].
 #[inline(always)]
 pub(super) unsafe fn copy_runs<R: Run>(batch: &[Sides], pattern: &Pattern) {
-    let Pattern { runs, len, lead } = *pattern;
-    // P1: every run lies inside its buffer; the step past the last one is computed but never used, and wrapping
-    // arithmetic makes that defined.
+    let Pattern { runs, len, lead, ask } = *pattern;
     if batch.len().wrapping_mul(runs.count) <= lead {
-        for &Sides { mut dst, mut src } in batch {
-            for _ in 0..runs.count {
-                // SAFETY: the caller's.
-                unsafe { R::copy(dst, src, len) };
-                dst = dst.wrapping_offset(runs.dst);
-                src = src.wrapping_offset(runs.src);
-            }
+        for &sides in batch {
+            // SAFETY: P1, by the contract of `Kernel`, for every run of the block.
+            unsafe { copy_block::<R>(sides, runs, len) };
         }
         return;
     }
-    let mut ahead = Ahead { batch: batch.iter(), runs, dst: ptr::null_mut(), left: 0 };
-    ahead.by_ref().take(lead).for_each(|dst| R::prefetch(dst, len));
-    for &Sides { mut dst, mut src } in batch {
-        for _ in 0..runs.count {
-            ahead.next().into_iter().for_each(|dst| R::prefetch(dst, len));
-            // SAFETY: the caller's.
-            unsafe { R::copy(dst, src, len) };
+    match ask {
+        // SAFETY: this function's contract.
+        Ask::Nearest => unsafe { ask_and_copy_runs::<R, true>(batch, pattern) },
+        // SAFETY: as above.
+        Ask::SecondLevel => unsafe { ask_and_copy_runs::<R, false>(batch, pattern) },
+    }
+}
+
+/// Every run of a batch, each of them `lead` runs after its destination was prefetched.
+///
+/// # Safety
+/// As [`Kernel`].
+#[inline(always)]
+unsafe fn ask_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Sides], pattern: &Pattern) {
+    let Pattern { runs, len, lead, .. } = *pattern;
+    // A block of up to `lead` runs asks for the block that many runs further on, so that one pointer beside those of
+    // the copy is enough. A longer block asks for its own later runs first, and for the next block's while it copies
+    // its last ones.
+    let (blocks, within) = match lead.checked_div(runs.count) {
+        Some(blocks @ 1..) => (blocks, 0),
+        _ => (1, lead),
+    };
+    let own = if within == 0 { 0 } else { runs.count.wrapping_sub(within) };
+    let rest = Loop { count: runs.count.wrapping_sub(own), ..runs };
+    for &Sides { mut dst, .. } in batch.iter().take(blocks) {
+        for _ in 0..rest.count {
+            R::prefetch::<NEAREST>(dst, len);
             dst = dst.wrapping_offset(runs.dst);
-            src = src.wrapping_offset(runs.src);
+        }
+    }
+    let mut next = batch.iter().skip(blocks);
+    for &Sides { mut dst, mut src } in batch {
+        if own > 0 {
+            let ahead = dst.wrapping_offset(runs.dst.wrapping_mul(within.cast_signed()));
+            // SAFETY: P1, by the contract of `Kernel`, for the first `own` runs of the block.
+            unsafe {
+                copy_and_ask::<R, NEAREST>(Sides { dst, src }, ahead, Loop { count: own, ..runs }, len)
+            };
+            dst = dst.wrapping_offset(runs.dst.wrapping_mul(own.cast_signed()));
+            src = src.wrapping_offset(runs.src.wrapping_mul(own.cast_signed()));
+        }
+        match next.next() {
+            // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
+            Some(next) => unsafe { copy_and_ask::<R, NEAREST>(Sides { dst, src }, next.dst, rest, len) },
+            // SAFETY: as above.
+            None => unsafe { copy_block::<R>(Sides { dst, src }, rest, len) },
         }
     }
 }
 
-/// The destinations of a batch's runs.
-struct Ahead<'a> {
-    batch: slice::Iter<'a, Sides>,
-    runs: Loop,
-    dst: *mut u8,
-    /// How many runs begin at `dst` and behind it, before the next block does.
-    left: usize,
+/// Copies the runs of one block.
+///
+/// # Safety
+/// Every run is valid for [`Run::copy`].
+#[inline(always)]
+unsafe fn copy_block<R: Run>(Sides { mut dst, mut src }: Sides, runs: Loop, len: usize) {
+    for _ in 0..runs.count {
+        // SAFETY: this function's contract.
+        unsafe { R::copy(dst, src, len) };
+        // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
+        dst = dst.wrapping_offset(runs.dst);
+        src = src.wrapping_offset(runs.src);
+    }
 }
 
-impl Iterator for Ahead<'_> {
-    type Item = *mut u8;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<*mut u8> {
-        if self.left == 0 {
-            self.dst = self.batch.next()?.dst;
-            self.left = self.runs.count;
-        }
-        let dst = self.dst;
-        self.dst = dst.wrapping_offset(self.runs.dst);
-        self.left = self.left.wrapping_sub(1);
-        Some(dst)
+/// Copies the runs of one block, and before each of them prefetches one of as many destinations from `ahead` on.
+///
+/// # Safety
+/// Every run is valid for [`Run::copy`].
+#[inline(always)]
+unsafe fn copy_and_ask<R: Run, const NEAREST: bool>(
+    Sides { mut dst, mut src }: Sides,
+    mut ahead: *mut u8,
+    runs: Loop,
+    len: usize,
+) {
+    for _ in 0..runs.count {
+        R::prefetch::<NEAREST>(ahead, len);
+        // SAFETY: this function's contract.
+        unsafe { R::copy(dst, src, len) };
+        // As in `copy_block`.
+        ahead = ahead.wrapping_offset(runs.dst);
+        dst = dst.wrapping_offset(runs.dst);
+        src = src.wrapping_offset(runs.src);
     }
 }
 
@@ -230,8 +292,8 @@ impl<const N: usize> Run for Fixed<N> {
     }
 
     #[inline(always)]
-    fn prefetch(dst: *mut u8, _: usize) {
-        prefetch(dst, N);
+    fn prefetch<const NEAREST: bool>(dst: *mut u8, _: usize) {
+        prefetch::<NEAREST>(dst, N);
     }
 }
 

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
-use super::kernel::{self, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
+use super::kernel::{self, Ask, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
 use super::limits::{AHEAD, BATCH, FORESEEN, LEAD, PIECE, SHARED, SHORT, STREAMED, STRIP, THIN, TILE, WIDE};
 use super::lines::Lines;
 use super::{Isa, executor};
@@ -41,30 +41,34 @@ fn instruction_sets() -> impl Iterator<Item = Isa> {
 /// Three runs of each of a few blocks, `gap` bytes between neighbours on the left and none on the right.
 fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: usize) {
     const RUNS: usize = 3;
-    const BLOCKS: usize = 2;
+    const BLOCKS: usize = 4;
     let gap = 5;
     let src = paint(100, src_at + RUNS * BLOCKS * len);
     let mut dst = paint(0, dst_at + RUNS * BLOCKS * (len + gap));
+    let painted = dst.clone();
     let mut expected = dst.clone();
     for run in 0..RUNS * BLOCKS {
         for byte in 0..len {
             expected[dst_at + run * (len + gap) + byte] = src[src_at + run * len + byte];
         }
     }
-    let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
-    let begins: Vec<_> = (0..BLOCKS)
-        .map(|block| Sides {
-            dst: dst_start.wrapping_add(dst_at + block * RUNS * (len + gap)),
-            src: src_start.wrapping_add(src_at + block * RUNS * len),
-        })
-        .collect();
     let step = |bytes: usize| isize::try_from(bytes).unwrap();
     let runs = Loop { count: RUNS, dst: step(len + gap), src: step(len) };
-    // SAFETY: every run lies inside its buffer, as the loop above has just shown for the same offsets; the two
-    // buffers are apart, and the machine has the instruction set (`instruction_sets`).
-    unsafe { kernel(&begins, &Pattern { runs, len, lead }) };
-    super::kernel::fence();
-    assert_eq!(dst, expected, "len {len} lead {lead} dst {dst_at} src {src_at}");
+    for ask in [Ask::Nearest, Ask::SecondLevel] {
+        let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
+        let begins: Vec<_> = (0..BLOCKS)
+            .map(|block| Sides {
+                dst: dst_start.wrapping_add(dst_at + block * RUNS * (len + gap)),
+                src: src_start.wrapping_add(src_at + block * RUNS * len),
+            })
+            .collect();
+        // SAFETY: every run lies inside its buffer, as the loop above has just shown for the same offsets; the two
+        // buffers are apart, and the machine has the instruction set (`instruction_sets`).
+        unsafe { kernel(&begins, &Pattern { runs, len, lead, ask }) };
+        super::kernel::fence();
+        assert_eq!(dst, expected, "len {len} lead {lead} {ask:?} dst {dst_at} src {src_at}");
+        dst.copy_from_slice(&painted);
+    }
 }
 
 /// Each kernel at each length on both sides of what it is compiled for.
@@ -74,7 +78,7 @@ fn every_kernel_copies_every_length() {
         for len in lengths().into_iter().chain(0..=40) {
             let kernels = Kernels::choose(isa, len);
             for kernel in [kernels.usual, kernels.any, kernels.stream] {
-                for (lead, at) in [(NEVER, 0), (1, 1), (2, 31), (4, 63), (5, 8), (6, 0)] {
+                for (lead, at) in [(NEVER, 0), (1, 1), (2, 31), (3, 63), (7, 8), (11, 5), (12, 0)] {
                     check_kernel(kernel, len, lead, at, 63 - at);
                 }
             }
