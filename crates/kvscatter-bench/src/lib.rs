@@ -20,6 +20,7 @@ mod layout;
 mod machine;
 mod measure;
 mod memory;
+mod movement;
 mod paint;
 #[expect(
     unsafe_code,
@@ -38,6 +39,7 @@ pub use expected::Reference;
 pub use histogram::Histogram;
 pub use machine::Machine;
 pub use measure::{Budget, Progress, measure};
+pub use movement::{Medians, Movement};
 pub use raw::Pool;
 pub use report::{Entry, Noise, Outcome, Report, Times};
 pub use scene::Scene;

@@ -66,15 +66,21 @@ impl Samples {
     /// all rounds, so this errs on the careful side.
     #[must_use]
     pub fn straying_from(&self, again: &Self) -> MedianSpread {
-        let ratios: Vec<_> = self.0.iter().zip(&again.0).map(|(time, base)| time / base).collect();
-        let blocks = (ratios.len() / BLOCK_ROUNDS).clamp(1, BLOCKS);
-        let end = |block: usize| block * ratios.len() / blocks;
-        let medians = (0..blocks).map(|block| Spread::of(ratios[end(block)..end(block + 1)].to_vec()).median);
+        let ratios = Self(self.0.iter().zip(&again.0).map(|(time, base)| time / base).collect());
+        let medians = ratios.block_medians().into_iter();
         let nothing = MedianSpread { lowest: 1.0, highest: 1.0 };
         medians.fold(nothing, |MedianSpread { lowest, highest }, median| MedianSpread {
             lowest: lowest.min(median),
             highest: highest.max(median),
         })
+    }
+
+    /// The medians of eight consecutive blocks of rounds, or of as many as have five rounds.
+    #[must_use]
+    pub fn block_medians(&self) -> Vec<f64> {
+        let blocks = (self.0.len() / BLOCK_ROUNDS).clamp(1, BLOCKS);
+        let end = |block: usize| block * self.0.len() / blocks;
+        (0..blocks).map(|block| Spread::of(self.0[end(block)..end(block + 1)].to_vec()).median).collect()
     }
 
     /// The differences to a baseline's samples of the same rounds, in nanoseconds.
@@ -111,6 +117,12 @@ impl Spread {
 }
 
 impl MedianSpread {
+    /// Both ends, each as far out as either.
+    #[must_use]
+    pub fn joined(self, other: Self) -> Self {
+        Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }
+    }
+
     /// Whether a median ratio cannot be told from 1.
     #[must_use]
     pub fn covers(&self, ratio: f64) -> bool {

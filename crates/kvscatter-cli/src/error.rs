@@ -21,6 +21,8 @@ pub(crate) enum Error {
     Onnx(#[from] kvscatter_onnx::Error),
     #[error(transparent)]
     Bench(#[from] kvscatter_bench::Error),
+    #[error("--processes: another process that measures the same: {0}")]
+    BenchProcess(String),
     #[error("{}{}", files::plain(.0), options::of_certify(.0))]
     Certify(#[from] kvscatter_certify::Error),
     #[error("{}{}", .0, options::of_runtime(.0))]

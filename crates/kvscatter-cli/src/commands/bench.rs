@@ -3,16 +3,18 @@
 mod document;
 mod show;
 
-use std::io::Write;
+use std::env;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{
-    Budget, Case, Form, Histogram, Machine, Outcome as Timed, Pages, Parameters, Progress, Report, Scene,
-    Starts, Temperature, UpdateLayout, engines, measure,
+    Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
+    Report, Scene, Starts, Temperature, UpdateLayout, engines, measure,
 };
 use kvscatter_onnx::file::Kind;
 
@@ -21,7 +23,7 @@ use crate::error::Error;
 use crate::files;
 use crate::numbers::whole;
 use crate::operators::{element_type, mode};
-use crate::output::{Output, progress};
+use crate::output::{Output, one_line, progress};
 use document::Document;
 
 /// Columns of the SVG; they are narrow enough to show a distribution's shape.
@@ -38,6 +40,8 @@ const LEAST_ROUNDS: usize = 9;
 /// Engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
 /// kvscatter, called as a host calls it; with threads or a wrap, also what those are compared with. Each result is compared with the specification's own pseudocode before it is
 /// timed. One engine has two turns: how far it is from itself is the A/A spread, and a difference inside it is none.
+/// That spread cannot see what slows a whole process down, so that fresh processes measure the same, and the range of
+/// their medians is shown.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -108,6 +112,15 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
     seconds: Duration,
 
+    /// Processes that share this time: each lies elsewhere in memory. The table shows the first of them, and how far
+    /// all are apart stands under it [default: 4; 1 with --cold, where each fills gigabytes]
+    #[arg(long, value_parser = processes)]
+    processes: Option<u8>,
+
+    /// Print the medians alone, for the process that asks for them
+    #[arg(long, hide = true)]
+    medians: bool,
+
     /// Also draw the histogram into this file; - draws it to standard output, and nothing else
     ///
     /// A file that is there and is no SVG picture is not replaced.
@@ -116,26 +129,55 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, Error> {
-    let (svg, budget) = (args.svg.clone(), Budget { time: args.seconds, least_rounds: LEAST_ROUNDS });
+    let (svg, medians) = (args.svg.clone(), args.medians);
+    let processes = args.processes.unwrap_or(if args.cold.is_some() { 1 } else { PROCESSES });
+    let budget = Budget {
+        time: args.seconds.checked_div(processes.into()).unwrap_or_default(),
+        least_rounds: LEAST_ROUNDS,
+    };
     let case = args.case()?;
     let report = measured(&case, budget)?;
+    if medians {
+        output.json(&Medians::of(&report))?;
+        return Ok(outcome(&report));
+    }
     let picture = || Some(Histogram::new(&report, SVG_COLUMNS)?.svg(&show::case(&case)));
     let picture = svg.as_ref().and_then(|_| picture());
     if let (Some(picture), true) = (&picture, svg.as_deref() == Some(Path::new("-"))) {
         write!(output, "{picture}")?;
         return Ok(outcome(&report));
     }
-    let machine = Machine::read();
+    let (machine, movement) = (Machine::read(), movement(&report, processes)?);
     if output.is_json() {
-        output.json(&Document::new(&report, &machine))?;
+        output.json(&Document::new(&report, &machine, movement.as_ref()))?;
     } else {
-        show::report(&report, &machine, output)?;
+        show::report(&report, &machine, movement.as_ref(), output)?;
     }
     // Last, so that a path that cannot be written costs the picture alone.
     if let (Some(path), Some(picture)) = (&svg, &picture) {
         files::write_page(path, picture, Kind::Svg, &[])?;
     }
     Ok(outcome(&report))
+}
+
+/// How far this process and others like it are apart; `None` if no engine was measured.
+fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, Error> {
+    let Some(first) = Medians::of(report) else { return Ok(None) };
+    let others = (1..processes).map(|_| other_process());
+    let all: Vec<_> = std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?;
+    Ok(Movement::over(&all))
+}
+
+/// What a new process with the same arguments measures.
+fn other_process() -> Result<Medians, Error> {
+    let failed = |error: io::Error| Error::BenchProcess(error.to_string());
+    let mut command = Command::new(env::current_exe().map_err(failed)?);
+    command.args(env::args_os().skip(1)).arg("--medians").stdin(Stdio::null());
+    let output = command.output().map_err(failed)?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        Error::BenchProcess(one_line(said.lines().last().unwrap_or("it measured no engine")))
+    })
 }
 
 /// Whether every result was right.
@@ -146,6 +188,9 @@ fn outcome(report: &Report) -> Outcome {
         false => Outcome::Failed,
     }
 }
+
+/// Processes that measure a hot case.
+const PROCESSES: u8 = 4;
 
 /// Steps of the bar.
 const STEPS: usize = 1000;
@@ -197,6 +242,11 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
         let named = names.iter().find(|(name, _)| *name == given);
         named.map(|(_, value)| *value).ok_or("is none of them")
     })
+}
+
+/// How many processes: at least this one.
+fn processes(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|count| (1..=64).contains(count)).ok_or_else(|| "must be 1 to 64".to_owned())
 }
 
 /// A time that is neither negative nor endless.

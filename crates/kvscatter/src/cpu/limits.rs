@@ -1,5 +1,5 @@
 //! The numbers that decide how bytes move; none of them changes what is written. Where one was measured, it says
-//! what against; `docs/rejected.md` has the figures. The others are round, and stand between what was measured on
+//! what against, on an Intel Xeon; `docs/rejected.md` has the figures. The others are round, and stand between what was measured on
 //! either side.
 //!
 //! Tests compile with `--cfg kvscatter_tiny`, which makes them so small that every path is taken by tensors of a

@@ -37,7 +37,8 @@ impl WritePlan<'_> {
 
     /// [`write_many_bytes`](Self::write_many_bytes) for buffers that a foreign caller owns. All pairs of a cache and
     /// its update are checked before the first byte moves. Strided caches may interleave, as long as no two positions
-    /// meet. Where updates lie between caches, each cache is held against each update: 35 µs for 160 pairs, measured.
+    /// meet. Where updates lie between caches, each cache is held against each update: 35 µs for 160 pairs, measured
+    /// on an Intel Xeon.
     ///
     /// # Errors
     /// As [`write_raw`](Self::write_raw), naming the pair; [`Error::Overlap`] also if a cache shares a byte with

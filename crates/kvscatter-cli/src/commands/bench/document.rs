@@ -1,7 +1,7 @@
 //! A report as JSON.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Case, Machine, Noise, Outcome, Reference, Report, Spread};
+use kvscatter_bench::{Case, Machine, Movement, Noise, Outcome, Reference, Report, Spread};
 use serde::Serialize;
 
 /// What was measured, on what, and how it went.
@@ -18,6 +18,8 @@ pub(super) struct Document<'r> {
     engines: Vec<Engine<'r>>,
     /// The A/A spread.
     noise: &'r Option<Noise>,
+    /// How far blocks of rounds and processes are apart.
+    movement: Option<&'r Movement>,
 }
 
 /// Times are nanoseconds per call; ratios are of samples of the same round.
@@ -32,7 +34,7 @@ struct Engine<'r> {
 }
 
 impl<'r> Document<'r> {
-    pub(super) fn new(report: &'r Report, machine: &'r Machine) -> Self {
+    pub(super) fn new(report: &'r Report, machine: &'r Machine, movement: Option<&'r Movement>) -> Self {
         let engines = report.entries.iter().map(|entry| Engine {
             name: &entry.engine,
             outcome: &entry.outcome,
@@ -49,6 +51,7 @@ impl<'r> Document<'r> {
             bytes_per_call: report.case.moved_bytes(),
             engines: engines.collect(),
             noise: &report.noise,
+            movement,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use kvscatter::Mode;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    Case, Entry, Form, Histogram, Machine, MedianSpread, Outcome, Pages, Reference, Report, Spread,
+    Case, Entry, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, Reference, Report, Spread,
     Temperature, UpdateLayout, units,
 };
 
@@ -15,7 +15,12 @@ use crate::output::{Output, count, one_line, table};
 /// Columns of the histogram.
 const COLUMNS: usize = 56;
 
-pub(super) fn report(report: &Report, machine: &Machine, output: &mut Output) -> Result<(), Error> {
+pub(super) fn report(
+    report: &Report,
+    machine: &Machine,
+    movement: Option<&Movement>,
+    output: &mut Output,
+) -> Result<(), Error> {
     if cfg!(debug_assertions) {
         writeln!(output, "THIS IS A DEBUG BUILD: ITS TIMES MEAN NOTHING. Build with --release.\n")?;
     }
@@ -27,7 +32,7 @@ pub(super) fn report(report: &Report, machine: &Machine, output: &mut Output) ->
         Reference::RowLoop => "a loop over rows, as the specification's pseudocode would take too long",
     };
     writeln!(output, "checked against {by}\n")?;
-    engines(report, output)?;
+    engines(report, movement, output)?;
     if let Some(histogram) = Histogram::new(report, COLUMNS) {
         write!(output, "\n{histogram}")?;
     }
@@ -75,7 +80,7 @@ fn machine(machine: &Machine) -> String {
     format!("{cpu}, {}, data caches of {}", count(machine.cores, "core"), caches.join(", "))
 }
 
-fn engines(report: &Report, output: &mut Output) -> Result<(), Error> {
+fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) -> Result<(), Error> {
     let cold = report.case.parameters().temperature.is_cold();
     let per_call = if cold { "time per pair" } else { "time per call" };
     let mut headers = vec!["engine", per_call, "p10–p90", "GB/s", "× memcpy", "× hand loop"];
@@ -84,7 +89,7 @@ fn engines(report: &Report, output: &mut Output) -> Result<(), Error> {
     }
     let numbers: Vec<_> = (1..headers.len()).collect();
     let rows = report.entries.iter().filter(|entry| report.times(&entry.engine).is_some());
-    let rows = rows.map(|entry| row(report, &entry.engine, cold));
+    let rows = rows.map(|entry| row(report, movement, &entry.engine, cold));
     writeln!(output, "{}", table(&headers, &numbers, rows))?;
     for Entry { engine, outcome } in &report.entries {
         match outcome {
@@ -104,14 +109,38 @@ fn engines(report: &Report, output: &mut Output) -> Result<(), Error> {
             noise.engine
         )?;
     }
-    Ok(())
+    match movement {
+        Some(movement) => run_to_run(movement, output),
+        None => Ok(()),
+    }
 }
 
-fn row(report: &Report, engine: &str, cold: bool) -> Vec<String> {
-    let ratio = |ratio: Option<Spread>| match (ratio, &report.noise) {
-        (None, _) => "–".to_owned(),
-        (Some(ratio), Some(noise)) if noise.spread.covers(ratio.median) => format!("≈ {:.2}", ratio.median),
-        (Some(ratio), _) => format!("{:.2}", ratio.median),
+/// What no ratio within a process sees.
+fn run_to_run(movement: &Movement, output: &mut Output) -> Result<(), Error> {
+    let Movement { engine, processes, lowest, highest, ratios } = movement;
+    let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
+    write!(
+        output,
+        "run to run: the {engine} takes {} to {} in blocks of {processes}",
+        units::time(*lowest),
+        units::time(*highest)
+    )?;
+    for (other, lowest, highest) in ratios {
+        write!(output, "; {other} {lowest:.2} to {highest:.2} × as long")?;
+    }
+    Ok(writeln!(output)?)
+}
+
+fn row(report: &Report, movement: Option<&Movement>, engine: &str, cold: bool) -> Vec<String> {
+    let hand_loop = report.ratio(engine, HAND_LOOP).map(|ratio| ratio.median);
+    let straying = movement.zip(hand_loop).map(|(movement, ratio)| movement.straying(engine, ratio));
+    let noise = report.noise.as_ref().map(|noise| noise.spread);
+    let noise = noise.map(|noise| noise.joined(straying.unwrap_or(noise)));
+    let is_none = |ratio: f64| noise.is_some_and(|noise| noise.covers(ratio));
+    let ratio = |ratio: Option<Spread>| match ratio {
+        None => "–".to_owned(),
+        Some(ratio) if is_none(ratio.median) => format!("≈ {:.2}", ratio.median),
+        Some(ratio) => format!("{:.2}", ratio.median),
     };
     let over = |baseline: &str| match baseline == engine {
         true => "1".to_owned(),

@@ -1,0 +1,147 @@
+//! How far a case moves between blocks of rounds and between processes.
+//!
+//! Ratios within a round cancel what slows all engines down, and what a process has drawn for good: where its stack,
+//! its heap and its pages lie. Fresh processes draw again, so their medians show what one process cannot see.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engines::HAND_LOOP;
+use crate::report::{Outcome, Report};
+use crate::statistics::MedianSpread;
+
+/// What one process measured of a case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Medians {
+    /// The engine that the others are compared with: the hand loop where it was measured, otherwise the first one.
+    pub baseline: String,
+    /// The baseline's medians of consecutive blocks of rounds, in nanoseconds per call.
+    pub blocks: Vec<f64>,
+    /// The median ratio of each other engine to the baseline.
+    pub ratios: Vec<(String, f64)>,
+}
+
+/// How far a case moves. There is at least one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Movement {
+    /// The engine whose times these are.
+    pub engine: String,
+    /// Processes that measured the case.
+    pub processes: usize,
+    /// The smallest median of a block of rounds of any process, in nanoseconds per call.
+    pub lowest: f64,
+    /// The largest.
+    pub highest: f64,
+    /// The smallest and the largest median ratio of each other engine to this one, by process.
+    pub ratios: Vec<(String, f64, f64)>,
+}
+
+impl Medians {
+    /// Those of a report; `None` if no engine was measured.
+    #[must_use]
+    pub fn of(report: &Report) -> Option<Self> {
+        let measured = |name: &&str| report.times(name).is_some();
+        let mut names = report.entries.iter().map(|entry| entry.engine.as_str());
+        let baseline = Some(HAND_LOOP).filter(measured).or_else(|| names.find(measured))?;
+        let others = report
+            .entries
+            .iter()
+            .filter(|entry| entry.engine != baseline && matches!(entry.outcome, Outcome::Measured(_)));
+        let ratio = |engine: &str| Some((engine.to_owned(), report.ratio(engine, baseline)?.median));
+        Some(Self {
+            baseline: baseline.to_owned(),
+            blocks: report.times(baseline)?.write.block_medians(),
+            ratios: others.filter_map(|entry| ratio(&entry.engine)).collect(),
+        })
+    }
+}
+
+impl Movement {
+    /// Over what all processes have measured; `None` without any, or if they do not share a baseline. Engines that some
+    /// of them left out are left out here.
+    #[must_use]
+    pub fn over(processes: &[Medians]) -> Option<Self> {
+        let first = processes.first()?;
+        if processes.iter().any(|other| other.baseline != first.baseline) {
+            return None;
+        }
+        let (lowest, highest) = ends(processes.iter().flat_map(|medians| medians.blocks.iter().copied()))?;
+        let ratio = |(engine, _): &(String, f64)| {
+            let of = |medians: &Medians| Some(medians.ratios.iter().find(|(name, _)| name == engine)?.1);
+            let values = processes.iter().map(of).collect::<Option<Vec<_>>>()?;
+            let (lowest, highest) = ends(values.into_iter())?;
+            Some((engine.clone(), lowest, highest))
+        };
+        Some(Self {
+            engine: first.baseline.clone(),
+            processes: processes.len(),
+            lowest,
+            highest,
+            ratios: first.ratios.iter().filter_map(ratio).collect(),
+        })
+    }
+
+    /// How far ratios to an engine stray between processes from the one that this process measured; 1 lies always
+    /// inside.
+    #[must_use]
+    pub fn straying(&self, engine: &str, measured: f64) -> MedianSpread {
+        let found = self.ratios.iter().find(|(name, ..)| name == engine);
+        let (lowest, highest) = found.map_or((measured, measured), |&(_, lowest, highest)| (lowest, highest));
+        MedianSpread { lowest: (lowest / measured).min(1.0), highest: (highest / measured).max(1.0) }
+    }
+}
+
+fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |ends, value| {
+        let (lowest, highest) = ends.unwrap_or((value, value));
+        Some((lowest.min(value), highest.max(value)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Medians, Movement};
+    use crate::statistics::{MedianSpread, Samples};
+
+    fn process(blocks: &[f64], ratio: f64) -> Medians {
+        let ratios = vec![("kvscatter".to_owned(), ratio)];
+        Medians { baseline: "hand loop".to_owned(), blocks: blocks.to_vec(), ratios }
+    }
+
+    /// Each process is steady in itself and its two turns agree, so that its own A/A spread is 1.00 to 1.00.
+    #[test]
+    fn what_moves_between_processes_is_seen() {
+        let steady = |time: f64| Samples::new(vec![time; 80]);
+        let runs = [370.0, 448.0, 401.0].map(|time| {
+            let (first, again) = (steady(time), steady(time));
+            assert_eq!(first.straying_from(&again), MedianSpread { lowest: 1.0, highest: 1.0 });
+            process(&first.block_medians(), 390.0 / time)
+        });
+        let movement = Movement::over(&runs).unwrap();
+        assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 3));
+        assert_eq!(movement.ratios, [("kvscatter".to_owned(), 390.0 / 448.0, 390.0 / 370.0)]);
+        let straying = movement.straying("kvscatter", 1.0);
+        assert_eq!(straying, MedianSpread { lowest: 390.0 / 448.0, highest: 390.0 / 370.0 });
+        assert!(straying.covers(1.05) && !straying.covers(1.06));
+    }
+
+    /// The machine slows down in the middle of one process, for both turns of the hand loop.
+    #[test]
+    fn what_moves_between_blocks_is_seen() {
+        let slowing = Samples::new((0..80).map(|round| if round < 40 { 370.0 } else { 448.0 }).collect());
+        assert_eq!(slowing.straying_from(&slowing.clone()), MedianSpread { lowest: 1.0, highest: 1.0 });
+        let movement = Movement::over(&[process(&slowing.block_medians(), 1.0)]).unwrap();
+        assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 1));
+    }
+
+    #[test]
+    fn only_what_all_processes_measured_is_compared() {
+        let fewer = Medians { ratios: Vec::new(), ..process(&[2.0], 1.0) };
+        let movement = Movement::over(&[process(&[1.0], 1.0), fewer]).unwrap();
+        assert_eq!((movement.lowest, movement.highest), (1.0, 2.0));
+        assert_eq!(movement.ratios, []);
+        assert_eq!(movement.straying("kvscatter", 2.0), MedianSpread { lowest: 1.0, highest: 1.0 });
+        let other = Medians { baseline: "memcpy".to_owned(), ..process(&[1.0], 1.0) };
+        assert_eq!(Movement::over(&[process(&[1.0], 1.0), other]), None);
+        assert_eq!(Movement::over(&[]), None);
+    }
+}
