@@ -1,16 +1,60 @@
-//! Rows that are measured with fewer instructions than the machine has, each in a process of its own: the library
-//! reads its limit once.
+//! Measuring in other processes: with fewer instructions than the machine has, since the library reads its limit once,
+//! and the same again, since a process draws once where its memory lies.
 
 use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use kvscatter_bench::Parameters;
+
 use crate::results::{CaseResults, Results, RowResults};
 use crate::suite::Row;
 
 /// What the library reads.
-const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
+pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
+
+/// What libc reads.
+pub(crate) const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// Takes AVX-512 from libc's memcpy.
+const WITHOUT_AVX512: &str =
+    "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD,-AVX512ER,-AVX512PF";
+
+/// Processes that measure a case after the first.
+const PROCESSES: usize = 3;
+
+/// This program again with the same arguments, limited as a whole: memcpy and the hand loop as well, as on a machine
+/// that has no more.
+pub(crate) fn run_limited(isa: &str) -> Result<(), String> {
+    let say = |error: std::io::Error| format!("a process limited to {isa}: {error}");
+    let mut command = Command::new(env::current_exe().map_err(say)?);
+    command.args(env::args_os().skip(1)).env(MAX_ISA, isa).env(TUNABLES, WITHOUT_AVX512);
+    match command.status().map_err(say)? {
+        status if status.success() => Ok(()),
+        status => Err(format!("a process limited to {isa}: {status}")),
+    }
+}
+
+/// Whether this process and its libc are limited to these instructions.
+pub(crate) fn is_limited(isa: &str) -> bool {
+    env::var(MAX_ISA).is_ok_and(|limit| limit == isa)
+        && env::var(TUNABLES).is_ok_and(|set| set == WITHOUT_AVX512)
+}
+
+/// What fresh processes measure of a case, without the engines of others.
+pub(crate) fn measure_again(row: &Row, case: &Parameters, out: &Path) -> Result<Vec<CaseResults>, String> {
+    let again = || {
+        let mut command = this_program("a process that measures again", &out.join("again"))?;
+        command.args(["--quick", "--alone", "--case", &case.name]);
+        if let Some(isa) = &row.isa {
+            command.env(MAX_ISA, isa);
+        }
+        let found = cases_of(command, "a process that measures again", &out.join("again"))?;
+        found.into_iter().find(|found| found.case == *case).ok_or_else(|| "it left the case out".to_owned())
+    };
+    (0..PROCESSES).map(|_| again()).collect()
+}
 
 /// Whether the row asks for instructions that this process is not limited to.
 pub(crate) fn needs_a_process(row: &Row) -> bool {
@@ -35,14 +79,27 @@ pub(crate) fn measure_row(row: &Row, isa: &str, quick: bool, out: &Path) -> RowR
 }
 
 fn run(row: &Row, isa: &str, quick: bool, out: &Path) -> Result<Vec<CaseResults>, String> {
-    let say = |error: std::io::Error| format!("a process limited to {isa}: {error}");
-    let mut command = Command::new(env::current_exe().map_err(say)?);
-    command.env(MAX_ISA, isa).arg("--out").arg(out).stdin(Stdio::null());
+    let name = format!("a process limited to {isa}");
+    let mut command = this_program(&name, out)?;
+    command.env(MAX_ISA, isa);
     command.args(row.cases.iter().flat_map(|case| ["--case", &case.name])).args(quick.then_some("--quick"));
+    cases_of(command, &name, out)
+}
+
+fn this_program(name: &str, out: &Path) -> Result<Command, String> {
+    let program = env::current_exe().map_err(|error| format!("{name}: {error}"))?;
+    let mut command = Command::new(program);
+    command.arg("--out").arg(out).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// The cases that such a process leaves in its folder.
+fn cases_of(mut command: Command, name: &str, out: &Path) -> Result<Vec<CaseResults>, String> {
+    let say = |error: std::io::Error| format!("{name}: {error}");
     let output = command.output().map_err(say)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("a process limited to {isa}: {}", said.lines().last().unwrap_or("failed")));
+        return Err(format!("{name}: {}", said.lines().last().unwrap_or("failed")));
     }
     let text = fs::read_to_string(out.join("results.json")).map_err(say)?;
     let results: Results = serde_json::from_str(&text).map_err(|error| error.to_string())?;

@@ -1,10 +1,13 @@
 //! What a run ran on, by name.
 
+use std::env;
 use std::fs;
 use std::process::Command;
 
 use kvscatter_bench::{Machine, units};
 use serde::{Deserialize, Serialize};
+
+use crate::capped::{MAX_ISA, TUNABLES};
 
 /// Facts that a reader needs to place the times. What the system does not tell is left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,11 +26,20 @@ impl Host {
             ("data caches", Some(levels.join(", ")).filter(|levels| !levels.is_empty())),
             ("memory", memory()),
             ("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
-            ("libc", output("getconf", "GNU_LIBC_VERSION")),
-            ("compiler", output("rustc", "--version")),
+            ("libc", output("getconf", &["GNU_LIBC_VERSION"])),
+            ("compiler", output("rustc", &["--version"])),
+            ("limited to", env::var(MAX_ISA).ok()),
+            ("libc limited by", env::var(TUNABLES).ok()),
+            ("commit", output("git", &["log", "-1", "--format=%h, %cs"])),
         ];
         let known = |(name, fact): (&str, Option<String>)| Some((name.to_owned(), fact?.trim().to_owned()));
         Self { facts: facts.into_iter().filter_map(known).collect() }
+    }
+
+    /// The processor, as tables and plots name it.
+    pub(crate) fn cpu(&self) -> &str {
+        let cpu = self.facts.iter().find(|(name, _)| name == "CPU");
+        cpu.map_or("unknown processor", |(_, cpu)| cpu)
     }
 }
 
@@ -41,8 +53,8 @@ fn memory() -> Option<String> {
     Some(units::bytes(kib << 10))
 }
 
-fn output(program: &str, argument: &str) -> Option<String> {
-    let output = Command::new(program).arg(argument).output().ok()?;
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

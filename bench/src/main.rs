@@ -29,7 +29,8 @@ use crate::suite::{Row, Suite};
 /// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what others offer.
 ///
 /// Every engine's result is checked before it is timed. Close other programs first: the A/A spread, an engine timed
-/// against itself, says how much of a ratio is the machine's mood, and a target inside it counts as not measured.
+/// against itself, says how much of a ratio is the machine's mood. Fresh processes measure small hot cases again. A
+/// target that either of the two puts in doubt counts as not measured.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",
@@ -37,7 +38,8 @@ use crate::suite::{Row, Suite};
     after_help = "Examples:
   cargo xtask bench --quick                         nearly everything, in about two minutes
   cargo xtask bench --case decode --case wrap-512   one row of the target table, and one case
-  cargo xtask bench --write-docs                    everything, then docs/performance.md and its plots"
+  cargo xtask bench --write-docs                    everything, then this machine's part of docs/performance.md
+  cargo xtask bench --write-docs --isa avx2         the same as on a machine that has no AVX-512"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -48,6 +50,12 @@ struct Arguments {
     /// A row or a case, by the name that --list shows; again for more
     #[arg(long = "case", value_name = "NAME", conflicts_with = "write_docs")]
     cases: Vec<String>,
+    /// Limits the library and libc's memcpy to these instructions, as on a machine that has no more: avx2
+    #[arg(long, value_name = "ISA", value_parser = ["avx2"])]
+    isa: Option<String>,
+    /// Leaves out what others offer and the processes that measure again
+    #[arg(long, hide = true)]
+    alone: bool,
     /// Shows all rows and cases, and measures nothing
     #[arg(long)]
     list: bool,
@@ -85,6 +93,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
+    if let Some(isa) = arguments.isa.as_deref().filter(|isa| !capped::is_limited(isa)) {
+        return capped::run_limited(isa);
+    }
     let mut suite = Suite::parse(include_str!("../cases.toml"))?;
     if arguments.list {
         print!("{}", suite.list());
@@ -97,7 +108,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let results = match &arguments.from {
         Some(file) => read(file)?,
         None => {
-            let results = measure_all(&suite, arguments.quick, &arguments.out);
+            let results = measure_all(&suite, arguments);
             let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
             write(&arguments.out.join("results.json"), &text)?;
             results
@@ -115,17 +126,18 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn measure_all(suite: &Suite, quick: bool, out: &Path) -> Results {
+fn measure_all(suite: &Suite, arguments: &Arguments) -> Results {
+    let Arguments { quick, alone, ref out, .. } = *arguments;
     if cfg!(debug_assertions) {
         println!("this is a debug build: its times mean nothing");
     }
-    let peers = Peers::find();
+    let peers = if alone { Peers::default() } else { Peers::find() };
     peers.absent().iter().for_each(|line| println!("{line}"));
     let count = suite.rows.iter().map(|row| row.cases.len()).sum::<usize>();
     let bar = ProgressBar::new(count as u64 * PARTS).with_style(style());
     let rows = suite.rows.iter().map(|row| match &row.isa {
         Some(isa) if capped::needs_a_process(row) => measure_capped(row, isa, quick, out, &bar),
-        _ => measure_row(row, &peers, quick, &bar),
+        _ => measure_row(row, &peers, arguments, &bar),
     });
     let rows = rows.collect();
     bar.finish_and_clear();
@@ -144,14 +156,15 @@ fn measure_capped(row: &Row, isa: &str, quick: bool, out: &Path, bar: &ProgressB
     results
 }
 
-fn measure_row(row: &Row, peers: &Peers, quick: bool, bar: &ProgressBar) -> RowResults {
+fn measure_row(row: &Row, peers: &Peers, arguments: &Arguments, bar: &ProgressBar) -> RowResults {
     let mut results = RowResults::new(row);
     bar.suspend(|| println!("{}\n", row.title()));
     for parameters in &row.cases {
         let begin = bar.position();
         bar.set_message(parameters.name.clone());
-        let case = match measure_case(parameters, row.peers.then_some(peers), quick, bar) {
-            Ok(report) => CaseResults::new(&report, &row.targets),
+        let peers = (row.peers && !arguments.alone).then_some(peers);
+        let case = match measure_case(parameters, peers, arguments.quick, bar) {
+            Ok(report) => compared(CaseResults::new(&report, &row.targets), row, arguments, bar),
             Err(why) => CaseResults::refused(parameters, why.to_string(), &row.targets),
         };
         results.push(case, row.flat.as_ref());
@@ -159,6 +172,20 @@ fn measure_row(row: &Row, peers: &Peers, quick: bool, bar: &ProgressBar) -> RowR
         bar.suspend(|| results.cases.last().into_iter().for_each(|case| println!("{}", table::case(case))));
     }
     results
+}
+
+/// The case beside what fresh processes measure of it, where that takes no more than a moment.
+fn compared(mut case: CaseResults, row: &Row, arguments: &Arguments, bar: &ProgressBar) -> CaseResults {
+    const MOMENT: usize = 16 << 20;
+    let is_small = case.moved_bytes < MOMENT && !case.case.temperature.is_cold();
+    if arguments.alone || arguments.quick || !is_small {
+        return case;
+    }
+    match capped::measure_again(row, &case.case, &arguments.out) {
+        Ok(others) => case.compare(&others),
+        Err(why) => bar.suspend(|| println!("{}: {why}", case.case.name)),
+    }
+    case
 }
 
 /// The case's memory is mapped here and given back here: the largest cases fit one at a time.
@@ -198,7 +225,9 @@ fn budget(case: &Case, quick: bool) -> Budget {
 fn write_docs(results: &Results, figures: &[Figure]) -> Result<(), String> {
     let page = Path::new("docs/performance.md");
     let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-    write(page, &page::replace(&text, "cargo xtask bench --write-docs", &page::generate(results, figures))?)?;
+    let section = page::generate(results, figures);
+    let command = "cargo xtask bench --write-docs";
+    write(page, &page::replace_machine(&text, command, &results.machine(), &section)?)?;
     let folder = page.with_extension("");
     figures
         .iter()

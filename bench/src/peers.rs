@@ -10,6 +10,7 @@ use kvscatter_bench::{Case, Engine, Unsupported, units};
 const OWN_MEMORY_BYTES: usize = 3 << 29;
 
 /// The libraries that are there.
+#[derive(Default)]
 pub(crate) struct Peers {
     onnxruntime: Option<onnxruntime::Library>,
     absent: Vec<String>,

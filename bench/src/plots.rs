@@ -17,7 +17,7 @@ pub(crate) struct Figure {
     title: &'static str,
     /// What was measured, in one line.
     subtitle: String,
-    file_stem: &'static str,
+    file_stem: String,
     x: Axis,
     y: Axis,
     lines: Vec<Line>,
@@ -94,8 +94,8 @@ impl Figure {
         self.title
     }
 
-    pub(crate) fn file_stem(&self) -> &'static str {
-        self.file_stem
+    pub(crate) fn file_stem(&self) -> &str {
+        &self.file_stem
     }
 
     /// The SVG document.
@@ -113,7 +113,7 @@ impl Figure {
         let points = || lines.iter().flat_map(|line| &line.points);
         let x = Axis::over(Unit::Count, "tokens in the caches", points().map(|point| point.0))?;
         let y = Axis::over(Unit::Time, "time per step", points().map(|point| point.1))?;
-        Some(Self { title, subtitle, file_stem, x, y, lines })
+        Some(Self { title, subtitle, file_stem: file_stem.to_owned(), x, y, lines })
     }
 
     fn new(kind: Plot, results: &Results) -> Option<Self> {
@@ -150,7 +150,9 @@ impl Figure {
         };
         let x = Axis::over(x.0, x.1, points().map(|point| point.0))?;
         let y = Axis::over(y.0, y.1, points().map(|point| point.1))?;
-        Some(Self { title, subtitle: subtitle.to_owned(), file_stem, x, y, lines })
+        let subtitle = format!("{subtitle}; {}", results.machine());
+        let file_stem = format!("{file_stem}-{}", results.machine_in_files());
+        Some(Self { title, subtitle, file_stem, x, y, lines })
     }
 }
 
@@ -175,7 +177,7 @@ mod tests {
         let mut results = example();
         results.rows[0].cases.reverse();
         let figures = Figure::all(&results);
-        assert_eq!(figures.iter().map(Figure::file_stem).collect::<Vec<_>>(), ["batch"]);
+        assert_eq!(figures.iter().map(Figure::file_stem).collect::<Vec<_>>(), ["batch-example-9000-avx2"]);
         let lines: Vec<_> =
             figures[0].lines.iter().map(|line| (line.name.as_str(), line.points.as_slice())).collect();
         assert_eq!(
@@ -186,7 +188,10 @@ mod tests {
             ]
         );
         let svg = figures[0].svg().unwrap();
-        assert!(svg.contains("kvscatter") && svg.contains("100 ns"), "{svg}");
+        assert!(
+            svg.contains("kvscatter") && svg.contains("100 ns") && svg.contains("Example 9000, avx2"),
+            "{svg}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a run found, as it stands in the JSON file: tables, plots and the page are made from this.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Entry, MedianSpread, Outcome, Parameters, Report, Samples, Spread};
+use kvscatter_bench::{Entry, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Samples, Spread};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
@@ -42,6 +42,12 @@ pub(crate) struct CaseResults {
     pub(crate) engines: Vec<EngineResults>,
     /// The A/A spread.
     pub(crate) noise: Option<MedianSpread>,
+    /// What this process contributes to the movement.
+    #[serde(default)]
+    pub(crate) medians: Option<Medians>,
+    /// How far blocks of rounds and processes are apart; none if the case was not measured in several.
+    #[serde(default)]
+    pub(crate) movement: Option<Movement>,
     pub(crate) verdicts: Vec<Verdict>,
     /// Why the case could not be measured at all.
     pub(crate) refused: Option<String>,
@@ -68,6 +74,23 @@ pub(crate) enum Note {
     Unsupported(String),
     Wrong(String),
     Failed(String),
+}
+
+impl Results {
+    /// The machine as pages name it: its processor, and the instructions that the library used. Rows that are limited
+    /// to fewer name those themselves.
+    pub(crate) fn machine(&self) -> String {
+        let cpu = self.host.cpu();
+        let isa = self.rows.iter().flat_map(|row| &row.cases).find_map(|case| case.isa.as_deref());
+        isa.map_or_else(|| cpu.to_owned(), |isa| format!("{cpu}, {isa}"))
+    }
+
+    /// The same for the name of a file.
+    pub(crate) fn machine_in_files(&self) -> String {
+        let machine = self.machine().to_lowercase().replace("(r)", "").replace("(tm)", "");
+        let words = machine.split(|letter: char| !letter.is_ascii_alphanumeric());
+        words.filter(|word| !word.is_empty() && *word != "processor").collect::<Vec<_>>().join("-")
+    }
 }
 
 impl RowResults {
@@ -97,7 +120,31 @@ impl CaseResults {
             engines: report.entries.iter().map(|entry| EngineResults::new(report, entry)).collect(),
             verdicts: targets.iter().map(|target| verdict(report, target, noise)).collect(),
             noise,
+            medians: Medians::of(report),
+            movement: None,
             refused: None,
+        }
+    }
+
+    /// Takes in what fresh processes have measured of the same case: a verdict that one of them contradicts is none.
+    pub(crate) fn compare(&mut self, others: &[Self]) {
+        let medians = [&*self].into_iter().chain(others).filter_map(|case| case.medians.clone());
+        self.movement = Movement::over(&medians.collect::<Vec<_>>());
+        for (index, verdict) in self.verdicts.iter_mut().enumerate() {
+            let (Some(ratio), Some(noise)) = (verdict.ratio, self.noise) else { continue };
+            // Limits in nanoseconds make another ratio of another process's baseline, so that ratios are compared
+            // as parts of their own limits.
+            let elsewhere = others.iter().filter_map(|case| case.verdicts.get(index));
+            let elsewhere = elsewhere.filter_map(|other| Some((other.ratio?, other.ratio? / other.limit)));
+            let own = ratio / verdict.limit;
+            let mut ratios = MedianSpread { lowest: ratio, highest: ratio };
+            let mut straying = MedianSpread { lowest: 1.0, highest: 1.0 };
+            for (ratio, part) in elsewhere {
+                ratios = ratios.joined(MedianSpread { lowest: ratio, highest: ratio });
+                straying = straying.joined(MedianSpread { lowest: part / own, highest: part / own });
+            }
+            verdict.processes = Some(ratios);
+            verdict.status = status(ratio, verdict.limit, noise.joined(straying));
         }
     }
 
@@ -108,6 +155,7 @@ impl CaseResults {
             baseline: target.baseline.clone(),
             limit: target.at_most,
             ratio: None,
+            processes: None,
             status: Status::NotMeasured,
         };
         Self {
@@ -116,6 +164,8 @@ impl CaseResults {
             moved_bytes: 0,
             engines: Vec::new(),
             noise: None,
+            medians: None,
+            movement: None,
             verdicts: targets.iter().map(unknown).collect(),
             refused: Some(why),
         }
@@ -145,6 +195,7 @@ impl CaseResults {
             baseline: format!("the same in {}", first.case.name),
             limit: flat.at_most,
             ratio: found.map(|(ratio, _)| ratio),
+            processes: None,
             status: found.map_or(Status::NotMeasured, |(_, status)| status),
         }
     }
@@ -183,6 +234,7 @@ fn verdict(report: &Report, target: &Target, noise: Option<MedianSpread>) -> Ver
         baseline: target.baseline.clone(),
         limit: found.map_or(target.at_most, |(limit, ..)| limit),
         ratio: found.map(|(_, ratio, _)| ratio),
+        processes: None,
         status: found.map_or(Status::NotMeasured, |(.., status)| status),
     }
 }
@@ -193,7 +245,7 @@ fn median(samples: &Samples) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use kvscatter_bench::{MedianSpread, Parameters, Spread};
+    use kvscatter_bench::{MedianSpread, Medians, Parameters, Spread};
 
     use super::{CaseResults, EngineResults, Note, Results, RowResults};
     use crate::host::Host;
@@ -234,7 +286,16 @@ pub(crate) mod tests {
                 absent("unable one", Note::Unsupported("too old".to_owned())),
             ],
             noise: Some(NOISE),
-            verdicts: vec![Verdict { engine: kvscatter, baseline: yardstick, limit: 1.1, ratio, status }],
+            medians: None,
+            movement: None,
+            verdicts: vec![Verdict {
+                engine: kvscatter,
+                baseline: yardstick,
+                limit: 1.1,
+                ratio,
+                processes: None,
+                status,
+            }],
             refused: None,
         }
     }
@@ -257,9 +318,35 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_machine_is_a_processor_and_its_instructions() {
+        let mut results = example();
+        assert_eq!(results.machine(), "Example 9000, avx2");
+        results.host.facts[0].1 = "Intel(R) Xeon(R) Processor".to_owned();
+        assert_eq!(results.machine_in_files(), "intel-xeon-avx2");
+    }
+
+    #[test]
     fn results_survive_the_file() {
         let text = serde_json::to_string_pretty(&example()).unwrap();
         assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), example());
+    }
+
+    /// The hand loop moves from 370 to 448 ns between processes, each of which is steady in itself.
+    #[test]
+    fn what_moves_between_processes_is_no_verdict() {
+        let process = |time: f64, ratio: f64| {
+            let mut case = case("decode-b8", 8, time, time * ratio);
+            let ratios = vec![("kvscatter".to_owned(), ratio)];
+            case.medians = Some(Medians { baseline: "hand loop".to_owned(), blocks: vec![time; 8], ratios });
+            case
+        };
+        let mut first = process(448.0, 0.9);
+        assert_eq!(first.verdicts[0].status, Status::Met);
+        first.compare(&[process(370.0, 1.12), process(401.0, 1.0)]);
+        let movement = first.movement.unwrap();
+        assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 3));
+        assert_eq!(first.verdicts[0].status, Status::MetWithinSpread);
+        assert_eq!(first.verdicts[0].processes, Some(MedianSpread { lowest: 0.9, highest: 1.12 }));
     }
 
     #[test]

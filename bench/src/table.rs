@@ -1,7 +1,7 @@
 //! Tables on the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use kvscatter_bench::{MedianSpread, Spread, units};
+use kvscatter_bench::{MedianSpread, Movement, Spread, units};
 
 use crate::results::{CaseResults, EngineResults, Note, Results};
 use crate::target::{Status, Verdict};
@@ -29,6 +29,10 @@ pub(crate) fn case(case: &CaseResults) -> String {
     if let Some(MedianSpread { lowest, highest }) = case.noise {
         text += &format!(" A/A spread {lowest:.2} – {highest:.2}\n");
     }
+    if let Some(Movement { engine, processes, lowest, highest, .. }) = &case.movement {
+        let [lowest, highest] = [*lowest, *highest].map(units::time);
+        text += &format!(" {engine} {lowest} – {highest} over blocks of {processes} processes\n");
+    }
     for verdict in &case.verdicts {
         text += &format!(" {}\n", target(verdict));
     }
@@ -48,7 +52,7 @@ pub(crate) fn summary(results: &Results) -> String {
     let verdicts = || all().flat_map(|case| case.verdicts.iter().map(move |verdict| (case, verdict)));
     let count = |status| verdicts().filter(|(_, verdict)| verdict.status == status).count();
     let mut text = format!(
-        "{} met, {} missed; not measured: {} met and {} missed by less than the A/A spread, {} without a time\n",
+        "{} met, {} missed; not measured: {} met and {} missed by less than they move, {} without a time\n",
         count(Status::Met),
         count(Status::Missed),
         count(Status::MetWithinSpread),
@@ -63,9 +67,12 @@ pub(crate) fn summary(results: &Results) -> String {
 
 /// A verdict in one line.
 pub(crate) fn target(verdict: &Verdict) -> String {
-    let Verdict { engine, baseline, limit, ratio, status } = verdict;
+    let Verdict { engine, baseline, limit, ratio, processes, status } = verdict;
     let is = ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
-    format!("{engine} is {is} × {baseline}, at most {limit:.2}: {}", status.word())
+    let moves = processes.map_or(String::new(), |MedianSpread { lowest, highest }| {
+        format!(" ({lowest:.2} – {highest:.2} in all processes)")
+    });
+    format!("{engine} is {is} × {baseline}{moves}, at most {limit:.2}: {}", status.word())
 }
 
 fn line(engine: &EngineResults, moved: usize, cold: bool) -> Vec<String> {

@@ -14,6 +14,9 @@ pub(crate) struct Verdict {
     pub(crate) limit: f64,
     /// The ratio; `None` if one of the two was not measured.
     pub(crate) ratio: Option<f64>,
+    /// The smallest and the largest ratio of all processes that measured the case.
+    #[serde(default)]
+    pub(crate) processes: Option<MedianSpread>,
     pub(crate) status: Status,
 }
 
@@ -22,7 +25,8 @@ pub(crate) struct Verdict {
 pub(crate) enum Status {
     Met,
     Missed,
-    /// The median meets the target, and is no further from the limit than medians of one engine are from itself.
+    /// The median meets the target, and is no further from the limit than medians of one engine are from itself or
+    /// ratios of other processes from this one.
     MetWithinSpread,
     /// The median misses it, as narrowly.
     MissedWithinSpread,
@@ -53,8 +57,8 @@ impl Status {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::MetWithinSpread => "not measured: met by less than the A/A spread",
-            Self::MissedWithinSpread => "not measured: missed by less than the A/A spread",
+            Self::MetWithinSpread => "not measured: met by less than it moves",
+            Self::MissedWithinSpread => "not measured: missed by less than it moves",
             Self::NotMeasured => "not measured",
         }
     }

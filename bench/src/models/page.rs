@@ -51,8 +51,13 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     let decoder = &results.decoder;
     let subtitle = |what| {
         format!(
-            "{what}; {} layers, {} heads of {} float32, capacity {}, batch 1; {}",
-            decoder.layers, decoder.heads, decoder.head_size, results.capacity, results.runtime
+            "{what}; {} layers, {} heads of {} float32, capacity {}, batch 1; {}; {}",
+            decoder.layers,
+            decoder.heads,
+            decoder.head_size,
+            results.capacity,
+            results.runtime,
+            results.host.cpu()
         )
     };
     let caches = Figure::of_models(
