@@ -1,4 +1,5 @@
-//! A signal in the middle of a write: no unfinished file is left, and the command still dies of the signal.
+//! Sends a signal in the middle of a write. The command leaves no unfinished file, and still ends by the
+//! signal.
 //!
 //! A small library, loaded before the C library, stops the command inside the write. So the signal always comes in time.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -9,13 +10,13 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::support::{BINARY, Folder, npy_f32};
 
-/// Every command that writes files: its line, and what the path of the file contains in whose write it is stopped.
+/// Every command that writes files. Each entry has the command line, and a part of the path of the file
+/// during whose write the command is stopped.
 const COMMANDS: [(&str, &str); 11] = [
     (
         "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache out.npy",
@@ -69,8 +70,16 @@ struct Stopped(Child);
 
 impl Stopped {
     fn new(folder: &Folder, line: &str, at: &str, library: &Path) -> Self {
-        let mut command = Command::new(BINARY);
+        Self::for_seconds(1, folder, line, at, library)
+    }
+
+    /// The write takes that many seconds once the command goes on.
+    fn for_seconds(seconds: u32, folder: &Folder, line: &str, at: &str, library: &Path) -> Self {
+        // A command inherits ignored signals, and these tests may run under `nohup`.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT,TERM,HUP", BINARY]);
         command.args(line.split_whitespace()).current_dir(folder.path(""));
+        command.env("STALL_SECONDS", seconds.to_string());
         command.env("LD_PRELOAD", library).env("STALL_AT", at).env("TMPDIR", folder.path("temporary"));
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let child = command.spawn().unwrap();
@@ -81,6 +90,13 @@ impl Stopped {
 
     fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Whether a signal was sent and has not reached a handler yet.
+    fn is_pending(&self, signal: Signal) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+        u64::from_str_radix(pending.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
     }
 
     fn end(mut self) -> ExitStatus {
@@ -138,7 +154,7 @@ fn takes_weights_back() {
     assert_eq!(listing(&folder.path("")), before);
 }
 
-/// What was there stays as it was.
+/// A file that exists already stays as it was.
 #[test]
 fn keeps_the_file_that_was_to_be_replaced() {
     let Some(library) = stalling() else { return };
@@ -150,7 +166,7 @@ fn keeps_the_file_that_was_to_be_replaced() {
     assert_eq!(folder.read("out.npy"), b"old");
 }
 
-/// As `nohup` asks.
+/// `nohup` relies on this.
 #[test]
 fn that_is_ignored_from_the_start_stays_ignored() {
     let Some(library) = stalling() else { return };
@@ -167,7 +183,7 @@ fn that_is_ignored_from_the_start_stays_ignored() {
     assert!(folder.path("out.npy").exists());
 }
 
-/// No handler can see SIGKILL. What is left of `cases` then is no set of cases for anybody.
+/// No handler can see SIGKILL. `verify` then refuses what remains of `cases`.
 #[test]
 fn that_kills_leaves_cases_that_verify_refuses() {
     let Some(library) = stalling() else { return };
@@ -186,18 +202,19 @@ fn that_kills_leaves_cases_that_verify_refuses() {
     }
 }
 
-/// Cleaning up can take long. A second signal does not wait for it.
+/// Cleaning up can take long. A second signal ends the command without waiting for it.
 #[test]
 fn a_second_one_ends_it_at_once() {
     let Some(library) = stalling() else { return };
     let folder = folder();
-    // The signal's thread waits until the case that is being written is complete, which takes a second.
-    let stopped = Stopped::new(&folder, "cases -o out --count 50", "input_0.pb", library);
+    // The signal's thread waits until the case that is being written is complete, which takes a minute.
+    let stopped = Stopped::for_seconds(60, &folder, "cases -o out --count 50", "input_0.pb", library);
     stopped.send(Signal::INT);
     stopped.send(Signal::CONT);
-    std::thread::sleep(Duration::from_millis(200));
-    let second = Instant::now();
+    while stopped.is_pending(Signal::INT) {
+        std::thread::yield_now();
+    }
     stopped.send(Signal::TERM);
+    // A command that waited would end by the first signal.
     assert_eq!(stopped.end().signal(), Some(Signal::TERM.as_raw()));
-    assert!(second.elapsed() < Duration::from_millis(500), "{:?}", second.elapsed());
 }

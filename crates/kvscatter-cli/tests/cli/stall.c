@@ -1,6 +1,6 @@
 /*
  * Stops the process, by SIGSTOP, in the first write to a file whose path contains STALL_AT. Once it is continued, the write
- * takes so long that whatever a signal starts comes first. Loaded by LD_PRELOAD.
+ * takes STALL_SECONDS, so that the process handles a signal before the write is complete. Loaded by LD_PRELOAD.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 static void stall(int file) {
     static int stalled;
     char link[64], path[4096];
-    const char *at = getenv("STALL_AT");
+    const char *at = getenv("STALL_AT"), *seconds = getenv("STALL_SECONDS");
     ssize_t length;
     if (at == NULL || stalled)
         return;
@@ -28,7 +28,7 @@ static void stall(int file) {
     stalled = 1;
     kill(getpid(), SIGSTOP);
     /* In pieces: a handled signal wakes a thread up. */
-    for (int i = 0; i < 20; i++)
+    for (int i = 20 * (seconds == NULL ? 1 : atoi(seconds)); i > 0; i--)
         usleep(50000);
 }
 

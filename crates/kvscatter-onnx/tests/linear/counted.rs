@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that cost as much as one step.
 const BYTES_A_STEP: u64 = 64;
 
-/// The steps of `work`. Nothing else may run in the process at the same time.
+/// Counts the steps of `work`. No other work may run in the process at the same time.
 pub(crate) fn steps(work: impl FnOnce()) -> u64 {
     let before = total();
     work();
@@ -18,7 +18,6 @@ fn total() -> u64 {
 }
 
 /// How often the regions of all instrumented functions have run.
-#[cfg(kvscatter_counted)]
 fn regions() -> u64 {
     unsafe extern "C" {
         safe fn __llvm_profile_begin_counters() -> *mut u64;
@@ -30,11 +29,6 @@ fn regions() -> u64 {
     // process lives. Only the thread of the one test changes them, and it is here.
     let counters = unsafe { std::slice::from_raw_parts(begin, count) };
     counters.iter().sum()
-}
-
-#[cfg(not(kvscatter_counted))]
-fn regions() -> u64 {
-    0
 }
 
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! Models with many of one thing. Those that begin as a decoder are one that every pass takes, so that no pass ends at
-//! its first check.
+//! Models with many of one thing. Those that begin with a decoder begin with one that every pass accepts, so
+//! that no pass ends at its first check.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
@@ -10,7 +10,7 @@ use kvscatter_onnx::proto::{
 
 use crate::support::{graph as body, int, ints, model, node, opset, string, testdata, value};
 
-/// What there are many of, how many at first, and a model with as many.
+/// The name of the thing, the smallest number of it, and a function that makes a model with that many.
 type Family = (&'static str, usize, fn(usize) -> Model);
 
 pub(crate) const ALL: &[Family] = &[
@@ -434,7 +434,7 @@ fn call(name: &str, input: &str, output: &str) -> NodeProto {
     call
 }
 
-/// A decoder that calls functions, one behind the other.
+/// A decoder that calls functions, one after another.
 fn calling(functions: Vec<FunctionProto>, calls: usize, name: impl Fn(usize) -> String) -> Model {
     let mut model = decoder();
     let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };
@@ -555,7 +555,7 @@ fn unknown(count: usize) -> Model {
 fn large_constant(count: usize) -> Model {
     let mut model = scatter_layers(count);
     let graph = graph(&mut model);
-    // More than a path may hold, at any count.
+    // More bytes than a path may contain, at any count.
     let size = i64::try_from(1000 * count).unwrap();
     graph.initializer.push(floats("large", &[size]));
     let value = AttributeProto {

@@ -1,4 +1,4 @@
-//! Everything that the crate does with a model. An error is as good as a result.
+//! Every pass of the crate over a model. A pass may also end in an error.
 
 use std::collections::BTreeMap;
 
