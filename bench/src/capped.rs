@@ -1,5 +1,6 @@
-//! Measuring in other processes: with fewer instructions than the machine has, since the library reads its limit once,
-//! and the same again, since a process draws once where its memory lies.
+//! Measures in other processes. One kind uses fewer instructions than the machine has, because the library
+//! reads its limit only once. The other repeats the measurement, because the places of a process's memory are
+//! chosen only once.
 
 use std::env;
 use std::fs;
@@ -24,8 +25,8 @@ const WITHOUT_AVX512: &str =
 /// Processes that measure a case after the first.
 const PROCESSES: usize = 3;
 
-/// This program again with the same arguments, limited as a whole: memcpy and the hand loop as well, as on a machine
-/// that has no more.
+/// Runs this program again with the same arguments, limited to these instructions. The limit also applies to
+/// memcpy and the hand loop, as on a machine that has no others.
 pub(crate) fn run_limited(isa: &str) -> Result<(), String> {
     let say = |error: std::io::Error| format!("a process limited to {isa}: {error}");
     let mut command = Command::new(env::current_exe().map_err(say)?);
@@ -42,7 +43,7 @@ pub(crate) fn is_limited(isa: &str) -> bool {
         && env::var(TUNABLES).is_ok_and(|set| set == WITHOUT_AVX512)
 }
 
-/// What fresh processes measure of a case, without the engines of others.
+/// Measures a case in fresh processes, without the engines of other libraries.
 pub(crate) fn measure_again(row: &Row, case: &Parameters, out: &Path) -> Result<Vec<CaseResults>, String> {
     let again = || {
         let mut command = this_program("a process that measures again", &out.join("again"))?;

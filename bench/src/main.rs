@@ -50,7 +50,7 @@ struct Arguments {
     /// A row or a case, by the name that --list shows; again for more
     #[arg(long = "case", value_name = "NAME", conflicts_with = "write_docs")]
     cases: Vec<String>,
-    /// Limits the library and libc's memcpy to these instructions, as on a machine that has no more: avx2
+    /// Limits the library and libc's memcpy to these instructions, as on a machine without newer ones: avx2
     #[arg(long, value_name = "ISA", value_parser = ["avx2"])]
     isa: Option<String>,
     /// Leaves out what others offer and the processes that measure again

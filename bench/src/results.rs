@@ -45,7 +45,8 @@ pub(crate) struct CaseResults {
     /// What this process contributes to the movement.
     #[serde(default)]
     pub(crate) medians: Option<Medians>,
-    /// How far blocks of rounds and processes are apart; none if the case was not measured in several.
+    /// How far blocks of rounds and processes are apart. `None` if the case was not measured in several
+    /// processes.
     #[serde(default)]
     pub(crate) movement: Option<Movement>,
     pub(crate) verdicts: Vec<Verdict>,
@@ -126,14 +127,15 @@ impl CaseResults {
         }
     }
 
-    /// Takes in what fresh processes have measured of the same case: a verdict that one of them contradicts is none.
+    /// Adds the measurements of fresh processes. A verdict that one of them contradicts counts as not
+    /// measured.
     pub(crate) fn compare(&mut self, others: &[Self]) {
         let medians = [&*self].into_iter().chain(others).filter_map(|case| case.medians.clone());
         self.movement = Movement::over(&medians.collect::<Vec<_>>());
         for (index, verdict) in self.verdicts.iter_mut().enumerate() {
             let (Some(ratio), Some(noise)) = (verdict.ratio, self.noise) else { continue };
-            // Limits in nanoseconds make another ratio of another process's baseline, so that ratios are compared
-            // as parts of their own limits.
+            // A limit in nanoseconds becomes another ratio in each process, because the baselines differ. So
+            // each ratio is compared as a part of its process's limit.
             let elsewhere = others.iter().filter_map(|case| case.verdicts.get(index));
             let elsewhere = elsewhere.filter_map(|other| Some((other.ratio?, other.ratio? / other.limit)));
             let own = ratio / verdict.limit;

@@ -25,10 +25,10 @@ pub(crate) struct Verdict {
 pub(crate) enum Status {
     Met,
     Missed,
-    /// The median meets the target, and is no further from the limit than medians of one engine are from itself or
-    /// ratios of other processes from this one.
+    /// The median meets the target, but by no more than the noise: the A/A spread, or the distance between
+    /// the ratios of this process and of others.
     MetWithinSpread,
-    /// The median misses it, as narrowly.
+    /// The median misses the target, by no more than the noise.
     MissedWithinSpread,
     /// One of the two engines has no time.
     NotMeasured,
@@ -57,8 +57,8 @@ impl Status {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::MetWithinSpread => "not measured: met by less than it moves",
-            Self::MissedWithinSpread => "not measured: missed by less than it moves",
+            Self::MetWithinSpread => "not measured: met by less than the noise",
+            Self::MissedWithinSpread => "not measured: missed by less than the noise",
             Self::NotMeasured => "not measured",
         }
     }

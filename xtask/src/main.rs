@@ -41,7 +41,7 @@ enum Task {
     Unit,
     /// The core's tests on every instruction set, with limits so small that they take every path
     Kernels,
-    /// Counts what is done with models that are long in one part: it may grow with their length, not with its square
+    /// Counts the work on models that are long in one part: it may grow with the length, not with its square
     Linear,
     /// Instructions per call against a checked-in table; slower fails (needs valgrind)
     Instructions {

@@ -161,8 +161,9 @@ pub(crate) fn kernels() -> Step {
     Step::new("kernels", tiny.into_iter().chain(real).collect())
 }
 
-/// Counts what is done with models that are long in one part, and compares lengths. The compiler adds the counters, to
-/// what the tests depend on as well; the profile that its runtime would write at the end is not wanted.
+/// Counts the work on models that are long in one part, and compares several lengths. The compiler adds the
+/// counters, to the dependencies of the tests as well. Nothing uses the profile that the compiler's runtime
+/// writes at the end.
 pub(crate) fn linear() -> Step {
     let mut test = cargo("test -p kvscatter-onnx --test linear --target-dir");
     test.arg(target_dir().join("linear"));

@@ -39,7 +39,7 @@ pub use expected::Reference;
 pub use histogram::Histogram;
 pub use machine::Machine;
 pub use measure::{Budget, Progress, measure};
-pub use movement::{Medians, Movement};
+pub use movement::{Medians, Movement, RatioRange};
 pub use raw::Pool;
 pub use report::{Entry, Noise, Outcome, Report, Times};
 pub use scene::Scene;

@@ -1,7 +1,8 @@
 //! How far a case moves between blocks of rounds and between processes.
 //!
-//! Ratios within a round cancel what slows all engines down, and what a process has drawn for good: where its stack,
-//! its heap and its pages lie. Fresh processes draw again, so their medians show what one process cannot see.
+//! Ratios within a round cancel two effects: what slows all engines down, and the places of the process's
+//! stack, heap and pages, which do not change while it runs. Fresh processes get other places, so their
+//! medians show what one process cannot see.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,12 +32,23 @@ pub struct Movement {
     pub lowest: f64,
     /// The largest.
     pub highest: f64,
-    /// The smallest and the largest median ratio of each other engine to this one, by process.
-    pub ratios: Vec<(String, f64, f64)>,
+    /// The other engines' ratios to this one.
+    pub ratios: Vec<RatioRange>,
+}
+
+/// The smallest and the largest median ratio of an engine, over all processes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RatioRange {
+    /// The engine.
+    pub engine: String,
+    /// The smallest ratio.
+    pub lowest: f64,
+    /// The largest.
+    pub highest: f64,
 }
 
 impl Medians {
-    /// Those of a report; `None` if no engine was measured.
+    /// Returns the medians of a report; `None` if no engine was measured.
     #[must_use]
     pub fn of(report: &Report) -> Option<Self> {
         let measured = |name: &&str| report.times(name).is_some();
@@ -56,8 +68,8 @@ impl Medians {
 }
 
 impl Movement {
-    /// Over what all processes have measured; `None` without any, or if they do not share a baseline. Engines that some
-    /// of them left out are left out here.
+    /// Combines the medians of all processes. Returns `None` if there are none, or if their baselines differ.
+    /// Leaves out engines that one of the processes did not measure.
     #[must_use]
     pub fn over(processes: &[Medians]) -> Option<Self> {
         let first = processes.first()?;
@@ -69,7 +81,7 @@ impl Movement {
             let of = |medians: &Medians| Some(medians.ratios.iter().find(|(name, _)| name == engine)?.1);
             let values = processes.iter().map(of).collect::<Option<Vec<_>>>()?;
             let (lowest, highest) = ends(values.into_iter())?;
-            Some((engine.clone(), lowest, highest))
+            Some(RatioRange { engine: engine.clone(), lowest, highest })
         };
         Some(Self {
             engine: first.baseline.clone(),
@@ -80,12 +92,12 @@ impl Movement {
         })
     }
 
-    /// How far ratios to an engine stray between processes from the one that this process measured; 1 lies always
-    /// inside.
+    /// Returns how far other processes' ratios to an engine stray from the ratio that this process measured.
+    /// The range always includes 1.
     #[must_use]
     pub fn straying(&self, engine: &str, measured: f64) -> MedianSpread {
-        let found = self.ratios.iter().find(|(name, ..)| name == engine);
-        let (lowest, highest) = found.map_or((measured, measured), |&(_, lowest, highest)| (lowest, highest));
+        let range = self.ratios.iter().find(|range| range.engine == engine);
+        let (lowest, highest) = range.map_or((measured, measured), |range| (range.lowest, range.highest));
         MedianSpread { lowest: (lowest / measured).min(1.0), highest: (highest / measured).max(1.0) }
     }
 }
@@ -99,7 +111,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Medians, Movement};
+    use super::{Medians, Movement, RatioRange};
     use crate::statistics::{MedianSpread, Samples};
 
     fn process(blocks: &[f64], ratio: f64) -> Medians {
@@ -118,7 +130,9 @@ mod tests {
         });
         let movement = Movement::over(&runs).unwrap();
         assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 3));
-        assert_eq!(movement.ratios, [("kvscatter".to_owned(), 390.0 / 448.0, 390.0 / 370.0)]);
+        let engine = "kvscatter".to_owned();
+        let range = RatioRange { engine, lowest: 390.0 / 448.0, highest: 390.0 / 370.0 };
+        assert_eq!(movement.ratios, [range]);
         let straying = movement.straying("kvscatter", 1.0);
         assert_eq!(straying, MedianSpread { lowest: 390.0 / 448.0, highest: 390.0 / 370.0 });
         assert!(straying.covers(1.05) && !straying.covers(1.06));

@@ -75,7 +75,8 @@ impl Samples {
         })
     }
 
-    /// The medians of eight consecutive blocks of rounds, or of as many as have five rounds.
+    /// Returns the medians of eight consecutive blocks of rounds; of fewer blocks if eight would have fewer
+    /// than five rounds each.
     #[must_use]
     pub fn block_medians(&self) -> Vec<f64> {
         let blocks = (self.0.len() / BLOCK_ROUNDS).clamp(1, BLOCKS);
@@ -117,7 +118,7 @@ impl Spread {
 }
 
 impl MedianSpread {
-    /// Both ends, each as far out as either.
+    /// Returns the smallest range that contains both.
     #[must_use]
     pub fn joined(self, other: Self) -> Self {
         Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }

@@ -222,7 +222,7 @@ impl fmt::Display for Kind {
                 write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)
             }
             Self::AddressSpace { subject, address, bytes } => {
-                write!(f, "{subject} at {address:#x} has {bytes} bytes, which leave the address space")
+                write!(f, "{subject} at {address:#x} has {bytes} bytes, which reach beyond the address space")
             }
             Self::PairsOverlap { argument } => {
                 write!(f, "the buffer of {} shares memory with pairs", Name(argument))

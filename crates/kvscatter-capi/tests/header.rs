@@ -49,8 +49,8 @@ fn is_current() {
     );
 }
 
-/// What a compiler answers to a file that includes the header and uses every initializer; `None` if there is no such
-/// compiler.
+/// Returns what a compiler answers to a file that includes the header and uses every initializer, or `None`
+/// if that compiler is not installed.
 #[cfg(test)]
 fn compiled(compiler: &str, language: &str, standard: &str) -> Option<Result<(), String>> {
     let header = checked_in();
@@ -88,7 +88,7 @@ fn is_c99_and_cpp11() {
         ("c++", "c++", "c++98", Some("kvscatter.h needs C++11 or later: compile with -std=c++11")),
     ] {
         match (compiled(compiler, language, standard), needed) {
-            // Past the harness, which keeps what a passing test prints.
+            // Writes to standard error itself, because the harness hides what a passing test prints.
             (None, _) => io::stderr()
                 .write_all(format!("skipped: {standard}, since there is no `{compiler}`\n").as_bytes())
                 .unwrap(),

@@ -42,7 +42,7 @@ pub struct Certificate {
     pub parameters: Parameters,
     /// The claims.
     pub evidence: Evidence,
-    /// What the logits were compared with: which faults the verdict cannot show.
+    /// What the logits were compared with. This decides which faults the verdict cannot show.
     #[serde(default)]
     pub second_opinion: SecondOpinion,
     /// How far its logits are from those it was compared with, one for each scenario and fill.
@@ -65,7 +65,8 @@ pub enum Verdict {
     NotApplicable,
     /// It could not be examined here; the evidence says why.
     NotMeasured,
-    /// It was run, but there is nothing that its numbers must equal; the evidence says why.
+    /// It was run, but no correct value is known that its numbers could be compared with. The evidence gives
+    /// the reason.
     NotComparable,
 }
 
@@ -477,7 +478,7 @@ impl Evidence {
 
     /// [`Failed`](Verdict::Failed) if any claim is. [`Passed`](Verdict::Passed) if some structural and some observed
     /// claim passed; without both, nothing was certified: [`NotMeasured`](Verdict::NotMeasured). Claims that are
-    /// [`NotComparable`](Verdict::NotComparable) change nothing in that.
+    /// [`NotComparable`](Verdict::NotComparable) do not affect the verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let some = |checks: &[Check]| checks.iter().any(|check| check.verdict == Verdict::Passed);
@@ -513,7 +514,7 @@ impl Check {
         Self::new(id, claim, Verdict::NotMeasured, why)
     }
 
-    /// A claim whose numbers have nothing that they must equal.
+    /// Makes a claim whose numbers cannot be compared with anything.
     #[must_use]
     pub fn not_comparable(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotComparable, why)

@@ -124,8 +124,7 @@ pub fn certify(
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
     let mut elements = vec![runner.interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
-    let scales =
-        WideScales::of(&decoder).or_else(|| original.as_ref().and_then(|original| original.scales.clone()));
+    let scales = WideScales::of(&decoder);
     let is_by_token = setting.is_decode_only;
     let (sequences, against) = match &original {
         Some(Original { file, interface, .. }) => {
@@ -172,7 +171,7 @@ pub fn certify(
         progress(Progress { doing: "taking times", done: 0, total: 0 });
         let model = Timed { file: &file, model: &model, interface: &runner.interface };
         let original =
-            original.as_ref().map(|Original { file, model, interface, .. }| Timed { file, model, interface });
+            original.as_ref().map(|Original { file, model, interface }| Timed { file, model, interface });
         let subject = timed::Subject { engine, model, original, capacity: setting.capacity, options };
         match timed::gather(&subject) {
             Ok((taken, checks)) => (timings, evidence.timed) = (Some(taken), checks),
@@ -224,10 +223,10 @@ struct Original {
     file: ModelFile,
     model: Model,
     interface: Interface,
-    scales: Option<WideScales>,
 }
 
-/// Nodes that compute one scale from a whole tensor, so that the numbers of a sample depend on what else is in a step.
+/// Nodes that compute one scale from a whole tensor. A sample's numbers then depend on the other samples and
+/// tokens of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WideScales {
     /// The name of the first; empty if it has none.
@@ -264,10 +263,7 @@ impl Original {
                 Err(session::Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want }
                     .into())
             }
-            _ => {
-                let scales = WideScales::of(&decoder);
-                Ok(Self { file, interface, scales, model })
-            }
+            _ => Ok(Self { file, interface, model }),
         }
     }
 }

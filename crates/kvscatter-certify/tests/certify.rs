@@ -34,7 +34,8 @@ fn a_static_export_is_certified_with_and_without_its_original() {
     }
 }
 
-/// Its scales are those of whole tensors. What feeds the same tensors gives the same logits; what does not is no failure.
+/// The model computes scales of whole tensors. Runs that feed the same tensors must give the same logits;
+/// runs that feed others are not compared.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn an_int8_decoder_is_compared_where_steps_are_the_same() {

@@ -1,5 +1,6 @@
 //! Why a command stops: exit code 2 and one line.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
@@ -21,7 +22,7 @@ pub(crate) enum Error {
     Onnx(#[from] kvscatter_onnx::Error),
     #[error(transparent)]
     Bench(#[from] kvscatter_bench::Error),
-    #[error("--processes: another process that measures the same: {0}")]
+    #[error("--processes: another measuring process failed: {0}")]
     BenchProcess(String),
     #[error("{}{}", files::plain(.0), options::of_certify(.0))]
     Certify(#[from] kvscatter_certify::Error),
@@ -67,10 +68,10 @@ pub(crate) enum Error {
     /// One of the operator's rules, and the option that would keep it.
     #[error("{rule}; {hint}")]
     Hinted { rule: kvscatter::Error, hint: String },
-    #[error("{}: not empty; cases go into a new folder", .dir.display())]
-    NotEmpty { dir: PathBuf },
+    #[error("{}: not empty, it contains {}; cases go into a new folder", .dir.display(), .entry.display())]
+    NotEmpty { dir: PathBuf, entry: OsString },
     #[error(
-        "--count {count} would take about {estimate}, judging by the first; to write so many, give --many"
+        "--count {count} would take about {estimate}, estimated from the first cases; add --many to write them all"
     )]
     ManyCases { count: usize, estimate: String },
     #[error("{}: {cause}", .path.display())]

@@ -1,4 +1,5 @@
-//! Signals that end the command: it removes what it has begun, and then dies of the signal all the same.
+//! Handles signals that end the command. The command removes its unfinished files, and then ends by the same
+//! signal.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,13 +13,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 
-/// From now on, SIGINT, SIGTERM and SIGHUP remove unfinished files first. A second signal ends the command at once.
+/// Makes SIGINT, SIGTERM and SIGHUP remove unfinished files before they end the command. A second signal ends
+/// it at once.
 ///
 /// A signal that the command was started to ignore, as by `nohup`, stays ignored.
 ///
 /// # Errors
 /// Those of the operating system.
 pub(crate) fn clean_up_on_signals() -> io::Result<()> {
+    fail_at_size_limit();
     let mut handled = Vec::new();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if !is_ignored(signal)? {
@@ -27,7 +30,7 @@ pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     }
     let is_second = Arc::new(AtomicBool::new(false));
     for &signal in &handled {
-        // In this order: the first signal sets what the second one sees.
+        // The order matters: the first signal sets the flag that the second one reads.
         flag::register_conditional_default(signal, Arc::clone(&is_second))?;
         flag::register(signal, Arc::clone(&is_second))?;
     }
@@ -35,11 +38,19 @@ pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             let _ending = remove_unfinished();
-            // It does not return from a signal that ends a process.
+            // This call does not return, because the signal ends the process.
             let _ = low_level::emulate_default_handler(signal);
         }
     })?;
     Ok(())
+}
+
+/// Makes a write beyond the size that the process may write an error, which removes unfinished files. By default it
+/// ends the process.
+#[expect(unsafe_code, reason = "no safe function ignores a signal")]
+fn fail_at_size_limit() {
+    // SAFETY: SIG_IGN is no function, so no code runs in a handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 #[expect(unsafe_code, reason = "no safe function asks for a signal's disposition without changing it")]

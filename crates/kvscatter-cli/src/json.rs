@@ -6,11 +6,11 @@ use kvscatter_certify::report::words::misleads;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Writes a document. Characters that move a terminal's cursor or turn text around are `\u` escapes in it; what a parser
-/// reads is the same.
+/// Writes a document. Characters that move a terminal's cursor or turn text around are written as `\u`
+/// escapes, so a parser reads the same text.
 ///
 /// # Errors
-/// Those of the writer, and of documents that are no JSON.
+/// Those of the writer, and of values that JSON cannot represent.
 pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
     document.serialize(&mut Serializer::with_formatter(to, Escaping(PrettyFormatter::new())))
 }
@@ -19,7 +19,8 @@ pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Re
 struct Escaping(PrettyFormatter<'static>);
 
 impl Formatter for Escaping {
-    /// `serde_json` has escaped what JSON asks for: the other control characters, quotes and backslashes.
+    /// `serde_json` has already escaped the other control characters, quotes and backslashes, as JSON
+    /// requires.
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while let Some((at, c)) = rest.char_indices().find(|&(_, c)| misleads(c)) {

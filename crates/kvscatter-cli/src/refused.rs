@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
+use kvscatter_onnx::test_dir::REFUSED;
 use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::{files, json};
-
-const FILE: &str = "refused.json";
 
 /// Larger files are no such file.
 const MAX_BYTES: u64 = 1 << 16;
@@ -44,7 +43,7 @@ impl Refused {
     /// # Errors
     /// [`files::Error`] if it is there and is no such file.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
-        let path = folder.join(FILE);
+        let path = folder.join(REFUSED);
         if !path.exists() {
             return Ok(None);
         }
@@ -57,7 +56,7 @@ impl Refused {
     /// # Errors
     /// [`files::Error`] if the file system says no.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
-        let path = folder.join(FILE);
+        let path = folder.join(REFUSED);
         let mut text = Vec::new();
         json::write(&mut text, self).map_err(|cause| Error::Json { path: path.clone(), cause })?;
         text.push(b'\n');

@@ -230,7 +230,7 @@ fn place(list: impl Display, address: u64, alignment: u64) -> String {
 }
 
 fn wraps(list: impl Display, address: u64, bytes: usize) -> String {
-    format!("{list} at {address:#x} has {bytes} bytes, which leave the address space")
+    format!("{list} at {address:#x} has {bytes} bytes, which reach beyond the address space")
 }
 
 fn overlap(list: impl Display, pair: usize) -> String {

@@ -137,7 +137,7 @@ impl DeviceList {
     }
 
     /// # Errors
-    /// [`Error::Address`] and [`Error::ListWraps`] unless a device can read it. A list without numbers may lie anywhere.
+    /// [`Error::Address`] and [`Error::ListWraps`] if no device can read it. An empty list may lie anywhere.
     pub(crate) fn check(self, list: List) -> Result<(), Error> {
         let (address, alignment) = (self.address, self.bytes_each());
         if self.len > 0 && (address == 0 || !address.is_multiple_of(alignment)) {

@@ -89,9 +89,9 @@ struct Finder<'a, 'm> {
     proto: &'a ModelProto,
     graph: &'a Graph<'m>,
     makers: BTreeMap<&'m str, Node<'m>>,
-    /// What a path imports: the default domain, whose operators alone it consists of.
+    /// The operator sets that a path imports: only the default domain, since a path has no other operators.
     opset_import: Vec<OperatorSetIdProto>,
-    /// By constant that a path has asked for: whether it is one that a path may hold.
+    /// For each constant that a path has used: whether it is small enough for the path's model.
     small: BTreeMap<&'m str, bool>,
 }
 
@@ -202,8 +202,8 @@ impl<'a, 'm> Finder<'a, 'm> {
             || self.makers.get(value).is_some_and(|node| node.is("Constant"))
     }
 
-    /// Whether a value is a constant within the model that takes few bytes. Each is measured once, since many caches may
-    /// share a large one, and none is copied for it.
+    /// Whether a value is a constant within the model that takes few bytes. Each constant is measured only
+    /// once, because many caches may share a large one. None is copied to measure it.
     fn is_small(&mut self, value: &'m str) -> bool {
         if let Some(&is_small) = self.small.get(value) {
             return is_small;
@@ -211,7 +211,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         let initializer = self.graph.initializers().get(value).copied();
         let constant = self.makers.get(value).filter(|node| node.is("Constant"));
         let is_small = match (initializer, constant) {
-            // The path's model lies in another folder, where there are no files of values.
+            // The path's model is written to another folder, which has no files of external data.
             (Some(tensor), _) => !external::is_external(tensor) && has_few_bytes(tensor),
             (None, Some(node)) => {
                 let is_external = |attribute: &AttributeProto| external::is_external(&attribute.t);

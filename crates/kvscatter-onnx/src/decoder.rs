@@ -90,7 +90,8 @@ pub enum Style {
     Unknown(Unknown),
 }
 
-/// How a cache that is not static becomes longer, which decides what can be done about it. Its text says what.
+/// How a cache that is not static becomes longer. This decides what can be done about it. `Display` writes
+/// that advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Growth {
     /// The graph joins past and new rows.
@@ -277,7 +278,7 @@ impl fmt::Display for Style {
 impl fmt::Display for Growth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Joined => "kvscatter inspect names what makes it static",
+            Self::Joined => "kvscatter inspect shows whether it can be made static",
             Self::ByOperator => {
                 "GroupQueryAttention writes it itself, and kvscatter cannot make it static yet; ONNX Runtime writes the \
                  new rows alone where past and present are bound to one buffer (past_present_share_buffer in ONNX \

@@ -31,9 +31,9 @@ pub(crate) struct Editor<'p> {
     model: &'p mut ModelProto,
     names: Names,
     producers: BTreeMap<String, usize>,
-    /// By value: where nodes read it, or read it once.
+    /// For each value, the places where nodes read it now, or read it before an edit.
     readers: BTreeMap<String, BTreeSet<Reader>>,
-    /// By name: the inputs and outputs of the graph.
+    /// The inputs and outputs of the graph, by name.
     declared: BTreeMap<String, Vec<Declared>>,
     removed: BTreeSet<usize>,
     /// Values that may have another type or shape than before.
@@ -41,11 +41,11 @@ pub(crate) struct Editor<'p> {
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
 }
 
-/// Where a node reads a value. A node may have many inputs, so each is known by its place.
+/// One place where a node reads a value. A node may have many inputs, so the place names the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reader {
     node: usize,
-    /// As which input; `None` where its subgraphs read it.
+    /// The input; `None` if the node's subgraphs read the value.
     slot: Option<usize>,
 }
 

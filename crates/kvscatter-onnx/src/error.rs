@@ -50,10 +50,8 @@ pub enum Error {
     /// An output of this name would replace what is read.
     #[error("is the model that is read or holds its values, and no input is overwritten")]
     OverInput,
-    /// A file of another kind would be lost.
-    #[error(
-        "is there already and is no {kind}, which would replace it: give another name, or remove it first"
-    )]
+    /// The output would replace a file of another kind.
+    #[error("exists and is not an {kind} file: give another name, or remove it first")]
     OtherKind { kind: &'static str },
     /// The place of a file of values is taken.
     #[error("is there already with other contents, and the model's values would lie there")]
@@ -115,8 +113,15 @@ pub enum Error {
     #[error("external data's {key} = {value:?} is not a whole number of bytes")]
     ExternalNumber { key: &'static str, value: String },
     /// The location is absolute, contains `..`, or leads out through a symbolic link.
-    #[error("external data's location {location:?} leads out of the model's folder")]
-    ExternalEscape { location: String },
+    #[error(
+        "external data's location {location:?} {}",
+        if *.is_link {
+            "is a link that leads out of the model's folder: copy the folder with what its links lead to (cp -rL)"
+        } else {
+            "leads out of the model's folder"
+        }
+    )]
+    ExternalEscape { location: String, is_link: bool },
     /// `length` is not what the shape takes.
     #[error("external data's length = {got}, the shape takes {want} bytes")]
     ExternalLength { want: u64, got: u64 },
@@ -131,7 +136,7 @@ pub enum Error {
     ExternalLimit { wanted: u64, left: u64 },
 
     // Models.
-    /// An engine reads a file, and no file holds this model.
+    /// An engine reads a model from its file, but no file contains this model.
     #[error("the model was made in memory or changed since it was read: save it, and load that file")]
     NotAsRead,
     /// The bytes are a model, and not an ONNX one.
@@ -152,8 +157,8 @@ pub enum Error {
     /// An input, output or initializer without a name.
     #[error("{what} {index} has no name")]
     NameMissing { what: &'static str, index: usize },
-    /// A name that is too long to be repeated in reports.
-    #[error("{what} {index} has a name of {bytes} bytes, at most {limit} are taken")]
+    /// A name is too long to be repeated in reports.
+    #[error("{what} {index} has a name of {bytes} bytes: the limit is {limit}")]
     NameTooLong { what: &'static str, index: usize, bytes: usize, limit: usize },
     /// Nothing produces this value.
     #[error("{name:?} is not an input, an initializer or an output of a node")]
@@ -329,7 +334,7 @@ pub enum Error {
     },
 
     // Test directories.
-    /// Test directories are read inside the folder that was named.
+    /// A link leads out of the folder that was named; test directories are only read inside it.
     #[error("is a link that leads out of the folder: it is not followed")]
     LinkLeadsOut,
     /// `input_0.pb, input_2.pb`: a number is left out.
@@ -353,7 +358,7 @@ impl Error {
         error
     }
 
-    /// What went wrong, where the caller says where.
+    /// Returns the root cause, for a caller that names the place itself.
     pub(crate) fn into_root(self) -> Self {
         match self {
             Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } => {

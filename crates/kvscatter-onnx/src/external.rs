@@ -109,7 +109,7 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// That a file of this size has this many bytes for the tensor.
+    /// Checks that a file of this size has this many bytes for the tensor.
     fn check_range(&self, want: u64, size: u64) -> Result<(), Error> {
         // Without a length, the data reaches to the end of the file.
         let reaches_end = self.length.is_some() || self.offset.checked_add(want) == Some(size);
@@ -133,7 +133,8 @@ pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, Error
     Entry::parse(entries).map(|entry| entry.location)
 }
 
-/// Where a tensor's external data would be, below a folder; `None` if it has none, or none that could be read.
+/// Returns where a tensor's external data would be below a folder. Returns `None` if it has none, or if its
+/// location may not be read.
 pub(crate) fn path(message: &TensorProto, folder: &Path) -> Option<PathBuf> {
     let location = location(&message.external_data).ok().filter(|_| is_external(message))?;
     folder::relative(Path::new(location)).ok().map(|location| folder.join(location))
@@ -144,20 +145,21 @@ pub(crate) fn is_external(message: &TensorProto) -> bool {
     message.data_location == Some(DataLocation::EXTERNAL)
 }
 
-/// Checks where a tensor's values lie: in a regular file of the folder, if there is such a file.
+/// Checks that a tensor's values lie in a regular file of the folder, if that file exists.
 pub(crate) fn check(message: &TensorProto, folder: &Folder) -> Result<(), Error> {
     let location = location(&message.external_data)?;
     folder.size(Path::new(location)).map(|_| ()).map_err(|error| error.in_file(location))
 }
 
-/// Where a tensor's values lie: in a regular file of the folder, which is there and long enough.
+/// Returns the location of a tensor's values, after checking that it is a regular file of the folder, and
+/// long enough.
 pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&'t str, Error> {
     let entry = Entry::parse(&message.external_data)?;
     let check = || {
         let location = Path::new(entry.location);
         let size = match folder.size(location)? {
             Some(size) => size,
-            // For the system's words about a file that is not there.
+            // Opening the missing file returns the system's error about it.
             None => folder.file(location)?.1,
         };
         entry.check_end(entry.length.unwrap_or_default(), size)

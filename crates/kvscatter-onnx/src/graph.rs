@@ -19,8 +19,8 @@ use crate::{Error, tensor_proto};
 /// The full name of the domain that is usually written as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
 
-/// The longest name of a value, a node or an operator, in bytes. Whatever is reported about a node or a value repeats its
-/// name, and of one node there may be as much to report as the graph has caches.
+/// The longest name of a value, a node or an operator, in bytes. Every report about a node or a value repeats
+/// its name, and there may be as many reports about one node as the graph has caches.
 const MAX_NAME: usize = 4096;
 
 /// A graph in which every value has one producer, every used value exists, and every node comes after the nodes
@@ -35,7 +35,8 @@ pub struct Graph<'m> {
     functions: &'m [FunctionProto],
 }
 
-/// The functions that a model defines, by domain and name: made once for all bodies whose nodes are looked at.
+/// The functions that a model defines, by domain and name. It is made once, for all bodies whose nodes are
+/// examined.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionNames<'m>(BTreeSet<(&'m str, Option<&'m str>)>);
 

@@ -14,7 +14,7 @@ use crate::{Error, ExternalData, Graph, ModelFile, external};
 pub struct Model {
     proto: ModelProto,
     path: Option<PathBuf>,
-    /// Whether the file holds this model.
+    /// Whether the file still contains this model.
     is_as_read: bool,
 }
 
@@ -36,8 +36,9 @@ impl Model {
 
     /// Reads a model from a regular file of at most protobuf's 2 GiB, and remembers it.
     ///
-    /// Every location that a tensor names is checked, used or not: it is relative, has no `..`, and leads to a regular
-    /// file inside the model's folder, after following links, or to nothing. Nothing is opened for that.
+    /// Checks every location that a tensor names, used or not. A location must be relative and have no `..`.
+    /// After following links it must lead to a regular file inside the model's folder, or to no file. The
+    /// check opens no file.
     ///
     /// # Errors
     /// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] and those of
@@ -76,7 +77,8 @@ impl Model {
         &self.proto
     }
 
-    /// The message, to be changed. The file that the model was read from is then no longer this [`file`](Self::file).
+    /// Returns the message for changes. The file that the model was read from no longer counts as its
+    /// [`file`](Self::file).
     pub fn proto_mut(&mut self) -> &mut ModelProto {
         self.is_as_read = false;
         &mut self.proto
@@ -90,12 +92,13 @@ impl Model {
         Graph::new(&self.proto)
     }
 
-    /// The file that the model was read from, for an engine, with every file of values that the model names.
+    /// Returns the file that the model was read from, for an engine, with every file of external data that
+    /// the model names.
     ///
     /// # Errors
     /// [`Error::NotAsRead`] for a model that was made in memory, or may have been changed since it was read. Within
-    /// [`Error::InFile`] and [`Error::InTensor`]: [`Error::Io`] for a file of values that is not there,
-    /// [`Error::ExternalRange`] for one that is too short, and those of [`load`](Self::load).
+    /// [`Error::InFile`] and [`Error::InTensor`]: [`Error::Io`] for a file of external data that does not
+    /// exist, [`Error::ExternalRange`] for one that is too short, and those of [`load`](Self::load).
     pub fn file(&self) -> Result<ModelFile, Error> {
         let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(Error::NotAsRead)?;
         let folder = Folder::open(folder_of(path))?;
@@ -129,7 +132,7 @@ impl Model {
         self.path.as_deref()
     }
 
-    /// Where its tensors' values lie, each file once, all of them known to be there.
+    /// Returns the files that contain its tensors' values, each once. All of them are known to exist.
     pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, Error> {
         let mut locations = BTreeSet::new();
         self.visit_external(&mut |tensor| {
@@ -159,7 +162,7 @@ impl Model {
         })
     }
 
-    /// Calls this for every tensor with external data, and names the tensor in its error.
+    /// Calls `visit` for every tensor with external data, and names the tensor in its error.
     fn visit_external(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), Error>) -> Result<(), Error> {
         self.visit_tensors(&mut |tensor| {
             if !external::is_external(tensor) {
@@ -169,8 +172,8 @@ impl Model {
         })
     }
 
-    /// Calls this for every tensor: initializers and attributes, sparse ones too, in subgraphs, functions and training
-    /// information.
+    /// Calls `visit` for every tensor: initializers and attributes, sparse ones too, in subgraphs, functions
+    /// and training information.
     fn visit_tensors<E>(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
         visit_graph(&self.proto.graph, visit)?;
         for training in &self.proto.training_info {

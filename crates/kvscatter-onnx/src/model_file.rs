@@ -1,4 +1,4 @@
-//! A model's file as an engine may have it.
+//! The file of a model, checked for an engine.
 
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use crate::external::Folder;
 use crate::{Error, file};
 
-/// The file of a model, whose tensors keep their values in it or in regular files of its folder that are there: what an
-/// engine is given. [`Model::file`](crate::Model::file) makes it.
+/// The file of a model, as engines take it. All tensors have their values in this file, or in regular files
+/// of its folder that existed when they were checked. [`Model::file`](crate::Model::file) makes it.
 ///
-/// An engine that reads those files through this type cannot leave the folder, even if its contents are exchanged
-/// meanwhile. One that opens them by itself relies on the check that was made.
+/// An engine that reads those files through this type cannot leave the folder, even if another process
+/// exchanges its contents meanwhile. An engine that opens them itself relies on the earlier check.
 #[derive(Clone, Debug)]
 pub struct ModelFile {
     path: PathBuf,

@@ -3,6 +3,7 @@
 //! File `input_i.pb` is the graph's input `i`, whatever name the tensor in it carries. Sequences and optional
 //! values are not supported; a graph that has them is refused by [`Graph::inputs`](crate::Graph::inputs).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
@@ -13,7 +14,10 @@ use crate::{Error, Graph, Model, Tensor, tensor_proto};
 const MAX_DEPTH: usize = 32;
 
 /// What the names of data sets begin with.
+const MODEL: &str = "model.onnx";
 const DATA_SET: &str = "test_data_set_";
+/// The file by which a test directory requires that its inputs are refused. ONNX has no such file.
+pub const REFUSED: &str = "refused.json";
 
 /// A model with its data sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +39,16 @@ pub struct DataSet {
     pub outputs: Vec<PathBuf>,
 }
 
-/// What lies at and below a folder: see [`discover`].
+/// What [`discover`] finds at and below a folder.
 #[derive(Debug, Default)]
 pub struct Discovered {
     /// The test directories, in the order of their paths.
     pub cases: Vec<PathBuf>,
-    /// What could not be looked into, in the same order.
+    /// The files and folders that were not read, in the same order.
     pub unread: Vec<Unread>,
 }
 
-/// A file or folder that [`discover`] did not look into.
+/// A file or folder that [`discover`] did not read.
 #[derive(Debug)]
 pub struct Unread {
     /// Where it lies.
@@ -57,8 +61,8 @@ pub struct Unread {
 /// [opened](TestCase::open) one by one, so that a broken one does not hide the others.
 ///
 /// Symbolic links are followed inside the folder, each loop once, and 32 levels deep at most. Those that lead out of it
-/// or nowhere, and folders that cannot be read, are [`Unread`]. A test directory whose own files are among these is no
-/// case.
+/// or nowhere, and folders that cannot be read, are [`Unread`]. A test directory is left out of the cases if
+/// one of its own files is among these.
 ///
 /// # Errors
 /// [`Error::Io`] within [`Error::InFile`] if the folder itself cannot be read.
@@ -75,8 +79,13 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
                     walk.skip_current_dir();
                 }
             }
-            Ok(entry) if entry.file_name() == "model.onnx" && entry.file_type().is_file() => {
-                found.cases.push(entry.path().parent().unwrap_or(root).to_owned());
+            Ok(entry) if entry.file_name() == MODEL && entry.depth() > 0 => {
+                if entry.file_type().is_file() {
+                    found.cases.push(entry.path().parent().unwrap_or(root).to_owned());
+                } else {
+                    let cause = Error::NotRegularFile;
+                    found.unread.push(Unread { path: entry.path().to_owned(), cause });
+                }
             }
             Ok(_) => {}
             // The link leads to a folder that is being walked already.
@@ -93,15 +102,34 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
         }
     }
     let Discovered { cases, unread } = &mut found;
-    cases.retain(|case| !unread.iter().any(|unread| is_part(case, &unread.path)));
+    let parts = unread.iter().flat_map(|unread| unread.path.ancestors()).filter(|path| is_part(path));
+    let spoilt: BTreeSet<&Path> = parts.filter_map(Path::parent).collect();
+    cases.retain(|case| !spoilt.contains(case.as_path()));
+    // The walk does not reach everything that a case reads: it skips loops and what lies too deep.
+    cases.retain(|case| match parts_of(case).into_iter().find(|part| leads_out(part)) {
+        None => true,
+        Some(path) => {
+            unread.push(Unread { path, cause: Error::LinkLeadsOut });
+            false
+        }
+    });
     Ok(found)
 }
 
-/// Whether a path is one of a test directory's own files, or lies below one.
-fn is_part(case: &Path, path: &Path) -> bool {
-    let first = path.strip_prefix(case).ok().and_then(|below| below.components().next());
-    let name = first.and_then(|first| first.as_os_str().to_str());
-    name.is_some_and(|name| name.starts_with(DATA_SET) || ["model.onnx", "refused.json"].contains(&name))
+/// The files that a test directory consists of.
+fn parts_of(case: &Path) -> Vec<PathBuf> {
+    let mut parts = vec![case.join(MODEL), case.join(REFUSED)];
+    // A test directory that cannot be opened reads nothing else.
+    for set in TestCase::open(case).map(|case| case.data_sets).unwrap_or_default() {
+        parts.extend(set.inputs.into_iter().chain(set.outputs));
+    }
+    parts
+}
+
+/// Whether a path has a name that belongs to a test directory.
+fn is_part(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(DATA_SET) || [MODEL, REFUSED].contains(&name))
 }
 
 impl TestCase {
@@ -125,7 +153,7 @@ impl TestCase {
     /// The model's file.
     #[must_use]
     pub fn model_path(&self) -> PathBuf {
-        self.folder.join("model.onnx")
+        self.folder.join(MODEL)
     }
 
     /// Writes a test directory: the model, and a data set per pair of inputs and outputs. Folders are made,
@@ -143,7 +171,7 @@ impl TestCase {
         create(folder)?;
         model.save(&folder.join("model.onnx"))?;
         for (number, (inputs, outputs)) in data_sets.iter().enumerate() {
-            let folder = folder.join(format!("test_data_set_{number}"));
+            let folder = folder.join(format!("{DATA_SET}{number}"));
             create(&folder)?;
             write_files(&folder, "input", inputs, graph.input_names())?;
             write_files(&folder, "output", outputs, graph.output_names())?;

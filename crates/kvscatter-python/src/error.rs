@@ -48,7 +48,7 @@ pub(crate) fn raise(
             match field {
                 Field::Int(value) => attributes.set_item(name, value)?,
                 Field::Size(value) => attributes.set_item(name, value)?,
-                // A number that is too long for Python to print is in no field.
+                // No field has a number that is too long for Python to print.
                 Field::Digits(value) => {
                     let number = py.get_type::<PyInt>().call1((value,));
                     number.map_or(Ok(()), |number| attributes.set_item(name, number))?;

@@ -70,7 +70,7 @@ pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 /// As many as the core draws lanes: more of either fill no screen, but memory.
 const PICTURE: Bounds<'_> = Bounds { most: most(Picture::MOST_LANES), ..COUNT };
 
-/// What is counted from 1. Rust has no larger sizes.
+/// A count, which is at least 1. Rust has no larger sizes.
 const COUNT: Bounds<'_> =
     Bounds { argument: "", class: Class::Option, least: 1, most: most(isize::MAX.cast_unsigned()) };
 
@@ -115,7 +115,7 @@ const fn most(size: usize) -> i128 {
     }
 }
 
-/// `None` for an integer beyond 128 bits. A truth value is none, although Python takes it for one.
+/// Returns `None` for an integer beyond 128 bits. Refuses booleans, although Python takes them for integers.
 fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
     let py = value.py();
     let unfit = || not_an_integer(value, argument);

@@ -21,11 +21,11 @@ pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResu
 /// A gradient would be lost.
 pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     if tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()? {
-        let why = "requires grad, which a write does not record: detach it, or use kvscatter.torch";
+        let why = "requires grad, but this write records no gradient: detach it, or use kvscatter.torch";
         return Err(Failure::Tensor { argument, why }.into());
     }
     if has_tangent(tensor)? {
-        let why = "has a tangent, which a write does not carry over: unpack it, or use kvscatter.torch";
+        let why = "has a tangent, which this write would drop: unpack it, or use kvscatter.torch";
         return Err(Failure::Tensor { argument, why }.into());
     }
     Ok(())
@@ -38,11 +38,12 @@ fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module = FORWARD_AD.get_or_try_init(py, || py.import("torch.autograd.forward_ad").map(Bound::unbind));
     let module = match module {
         Ok(module) => module.bind(py),
-        // What calls itself PyTorch and has no forward mode has no tangents.
+        // A module that calls itself PyTorch but has no forward mode has no tangents.
         Err(error) if error.is_instance_of::<PyModuleNotFoundError>(py) => return Ok(false),
         Err(error) => return Err(error),
     };
-    // Looked at first, since unpacking takes longer than writing a row. No tensor has a tangent outside of a level.
+    // The level is checked first, because unpacking takes longer than writing a row. No tensor has a tangent
+    // outside of a level.
     if module.getattr(intern!(py, "_current_level"))?.extract::<i64>()? < 0
         || !module.getattr(intern!(py, "_is_fwd_grad_enabled"))?.call0()?.is_truthy()?
     {

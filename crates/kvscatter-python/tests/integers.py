@@ -1,4 +1,4 @@
-"""Which integer arguments there are, as the types of the package declare them, and what each must refuse."""
+"""Lists the integer arguments that the types of the package declare, and checks what each must refuse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = Path(kvscatter.__file__).parent
 BEYOND = (-(2**63) - 1, 2**64, -(10**30), 10**30)
 """Integers that no argument takes: the last are beyond every type of the compiled module."""
 UNLIKE = (1.5, "1", True, b"1", object())
-"""What is no integer. Python takes a truth value for one."""
+"""Values that are no integers. Python takes a boolean for one."""
 
 
 def declared(*files: str) -> set[str]:

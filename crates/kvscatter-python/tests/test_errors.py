@@ -400,7 +400,7 @@ CLASSES = [of for of in every_class() if of.__module__.startswith("kvscatter")]
 
 @pytest.mark.parametrize("of", CLASSES)
 def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
-    """Of errors as a program makes them, and of those that another process or a copy has made again."""
+    """Errors that a program makes have every field, and so do their copies, also in another process."""
     assert {errors.Error, errors.ShapeError, Refused, ModelError} <= set(CLASSES)
     made = of("what is wrong")
     for error in (made, copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made)), of()):
@@ -412,7 +412,7 @@ def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
 
 
 def test_every_field_that_is_given_is_declared() -> None:
-    """Those of the compiled module, in its source: a field that no class declares is an error to type checkers."""
+    """Checks the source of the compiled module: type checkers refuse a field that no class declares."""
     declared = set().union(*(get_type_hints(of) for of in CLASSES))
     patterns = {
         "error.rs": r'\.with\(\s*"(\w+)"',

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::growing::Growing;
-use crate::kv_session::interface;
+use crate::kv_session::read;
 use crate::{Engine, Error, KvSession, MemoryReport, Sample, SessionOptions, most_likely};
 
 pub(crate) enum Decoder {
@@ -29,9 +28,7 @@ impl Decoder {
         prompts: usize,
         options: SessionOptions,
     ) -> Result<Self, Error> {
-        let model = Model::load(model)?;
-        let (file, interface) = (model.file()?, interface(&model)?);
-        drop(model);
+        let (file, interface) = read(model)?;
         if interface.growth().is_some() {
             if options.capacity.is_some() {
                 return Err(Error::CapacityUseless);

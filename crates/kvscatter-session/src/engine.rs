@@ -21,7 +21,7 @@ pub trait Engine {
     /// What it computes on, such as `CPU`.
     fn device(&self) -> &str;
 
-    /// Loads a model with its external data, of which every location was checked.
+    /// Loads a model with its external data. Every location of that data was checked before.
     ///
     /// # Errors
     /// [`Error::Load`] with the engine's own words.

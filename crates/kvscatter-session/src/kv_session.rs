@@ -59,9 +59,7 @@ impl KvSession {
     /// batch or a capacity that the model does not have; [`Error::InputType`] for a capacity that the type of an input
     /// does not hold; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
     pub fn open(engine: &dyn Engine, model: &Path, options: SessionOptions) -> Result<Self, Error> {
-        let model = Model::load(model)?;
-        let (file, interface) = (model.file()?, interface(&model)?);
-        drop(model);
+        let (file, interface) = read(model)?;
         Self::of_interface(engine, &file, interface, options)
     }
 
@@ -293,8 +291,14 @@ impl KvSession {
     }
 }
 
+/// The checked file of a decoder, and what it takes. The model itself can be large, and is dropped here.
+pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), Error> {
+    let model = Model::load(path)?;
+    Ok((model.file()?, interface(&model)?))
+}
+
 /// What a decoder takes.
-pub(crate) fn interface(model: &Model) -> Result<Interface, Error> {
+fn interface(model: &Model) -> Result<Interface, Error> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
     if let Some((past, why)) = decoder.unknown() {

@@ -271,7 +271,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(
         says(GROWING, &[vec![1], vec![1, 2]], 1),
-        "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect names what makes it static"
+        "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect shows whether it can be made static"
     );
     assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch has 2 places, and all are taken");
     let greedy = Greedy { tokens: 5, eos: Vec::new(), chunk: 8 };

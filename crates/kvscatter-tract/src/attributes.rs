@@ -21,7 +21,7 @@ impl<'a> Attributes<'a> {
         Self::checked(node, known)
     }
 
-    /// The same for an operator of another domain.
+    /// Checks the same for an operator of another domain.
     pub(crate) fn in_domain(node: &'a NodeProto, domain: &str, known: &[&str]) -> Result<Self, NodeError> {
         if node.domain != domain {
             return Err(NodeError::of(node, format!("only the operator of {domain} is known")));

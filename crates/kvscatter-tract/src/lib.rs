@@ -2,8 +2,8 @@
 //!
 //! * [`register`] gives tract's ONNX reader `TensorScatter-24`, run by [`kvscatter`] and in place wherever the plan hands
 //!   the cache over exclusively ([`copies`] counts where it did not), and an `Attention` of its own (operator sets 23 to
-//!   25) that knows `nonpad_kv_seqlen` and reads no more of a cache than is valid. It also replaces `MatMulNBits`, of
-//!   which tract 0.23.9 returns wrong products.
+//!   25) that knows `nonpad_kv_seqlen` and reads no more of a cache than is valid. It also replaces
+//!   `MatMulNBits`, because tract 0.23.9 returns wrong products for it.
 //! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine): caches are moved into a run and come back, after one
 //!   that failed as well.
 //!

@@ -37,7 +37,7 @@ struct MatMulNBits {
     format: Format,
     /// How many inputs there are.
     inputs: usize,
-    /// Where the optional inputs lie among those that are there.
+    /// The places of the optional inputs among those that are given.
     zero_points: Option<usize>,
     groups: Option<usize>,
     bias: Option<usize>,
@@ -48,7 +48,7 @@ struct MatMulNBits {
 struct Format {
     /// Rows of the weights as a matrix that is multiplied from the right.
     k: usize,
-    /// Columns of it.
+    /// Columns of that matrix.
     n: usize,
     bits: u8,
     /// Weights of one column that share a scale and a zero point.
@@ -64,7 +64,8 @@ struct Weights<'a> {
     scales: &'a [f32],
     /// The code that means 0, for each block of each column.
     zero_points: &'a [f32],
-    /// The block whose scale and zero point a row has, where that is not the one in which it is stored.
+    /// For each row, the block whose scale and zero point it uses, if that is not the block in which it is
+    /// stored.
     groups: Option<Vec<usize>>,
 }
 
@@ -160,7 +161,7 @@ impl MatMulNBits {
         Err(self.error(format!("{what} must be of {words}, got {got}")))
     }
 
-    /// That activations are numbers of float32 or float16, with as many columns as the weights have rows.
+    /// Checks that activations are float32 or float16, with as many columns as the weights have rows.
     fn check_activations(&self, fact: &TypedFact) -> Result<(), NodeError> {
         if !matches!(fact.datum_type, DatumType::F32 | DatumType::F16) {
             return Err(
@@ -169,16 +170,16 @@ impl MatMulNBits {
         }
         // Labels of axes are letters.
         let columns = fact.shape.last().filter(|_| fact.rank() <= 8);
-        match columns.map(|columns| (columns, columns.to_usize())) {
+        match columns.map(|columns| columns.to_usize()) {
             None => Err(self.error(format!("activations must have a rank of 1 to 8, got {}", fact.rank()))),
-            Some((_, Ok(got))) if got != self.format.k => {
+            Some(Ok(got)) if got != self.format.k => {
                 Err(self.error(format!("activations must have K = {} columns, got {got}", self.format.k)))
             }
             Some(_) => Ok(()),
         }
     }
 
-    /// That there is one bias for each column. It need not be a constant.
+    /// Checks that there is one bias for each column. It need not be a constant.
     fn check_bias(&self, bias: &TypedFact) -> Result<(), NodeError> {
         let n = self.format.n;
         match bias.shape.as_concrete() {

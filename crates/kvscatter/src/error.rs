@@ -416,7 +416,7 @@ impl fmt::Display for Error {
             }
             Self::BufferWraps { argument, buffer, address, len } => write!(
                 f,
-                "the buffer of {argument}{} at {address:#x} has {len} bytes, which leave the address space",
+                "the buffer of {argument}{} at {address:#x} has {len} bytes, which reach beyond the address space",
                 Pair(buffer)
             ),
             Self::Overlap { argument, with, buffer, with_buffer } if buffer != with_buffer => write!(

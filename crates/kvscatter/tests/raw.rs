@@ -116,8 +116,8 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     assert!(written.is_ok() && filled.is_ok(), "{written:?} {filled:?}");
 }
 
-/// Every length that fits before the end, and every one that does not, of each buffer of both forms. Nothing is read or
-/// written there: only the checks of addresses see these buffers.
+/// Tests every length that fits before the end of the address space, and every one that does not, for each
+/// buffer of both forms. Only the checks of addresses see these buffers; no memory is read or written there.
 #[test]
 fn a_buffer_past_the_end_of_the_address_space_is_refused() {
     let write = prepared();
@@ -125,7 +125,7 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
     let mut memory = [7_u8; 2 * CACHE + UPDATE];
     let good = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE), (CACHE + UPDATE, CACHE)]);
     for back in 0..=CACHE + 1 {
-        // The last byte of the address space cannot be part of a buffer, since nothing is behind it.
+        // The last byte of the address space cannot be part of a buffer, because no address follows it.
         let address = usize::MAX - back;
         let end = |len| RawBuffer { ptr: without_provenance_mut(address), len };
         let expected = |argument, buffer, len| match len <= back {

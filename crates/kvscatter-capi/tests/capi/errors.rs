@@ -116,11 +116,11 @@ fn buffers() -> Vec<Refused> {
             present.data = update.data;
         }),
         strings.plan(),
-        // The last 16 bytes that any memory could have.
+        // The last 16 bytes of the address space.
         onnx().run(|[cache, ..]| cache.data = ptr::without_provenance_mut(usize::MAX - 15)),
         onnx().run(|[_, update, _]| update.data = ptr::without_provenance_mut(usize::MAX - 15)),
         onnx().functional(|[.., present]| present.data = ptr::without_provenance_mut(usize::MAX - 15)),
-        // The second row of each sample lies before the first, which is the first of all memory but one.
+        // The second row of each sample would lie before the first row, which begins at address 8.
         reversed().run(|[_, update, _]| update.data = ptr::without_provenance_mut(8)),
         onnx().called(|call| call.write_indices.values = ptr::without_provenance(usize::MAX - 7)).plan(),
         onnx().run(|[_, update, _]| update.shape = ptr::without_provenance(usize::MAX - 7)),

@@ -59,7 +59,8 @@ fn nothing_that_is_read_may_be_written() {
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
 
-/// Structs and arrays of the call itself that end outside of the address space: nothing is read there.
+/// Structs and arrays of the call itself that would end outside of the address space are refused without
+/// being read.
 #[test]
 fn what_a_call_points_to_lies_in_the_address_space() {
     let Scene { operator, cache, update, call } = onnx();
@@ -68,7 +69,7 @@ fn what_a_call_points_to_lies_in_the_address_space() {
     let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
     let last = usize::MAX - 7;
     let (handle, none) = (prepared.handle(), ptr::null_mut());
-    // SAFETY: all of it lives, but for what is refused by its address.
+    // SAFETY: every pointer is valid, except the one whose address is refused.
     let pairs = unsafe { kvs_in_place_many(handle, &call, ptr::without_provenance(last), 1, none) };
     assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     // SAFETY: as above.

@@ -19,13 +19,13 @@ pub(crate) struct Reference<'r> {
     capacity: Option<usize>,
     /// Whether it is the model itself, whose faults are for the certificate.
     is_model: bool,
-    /// Whether prompts are fed token by token, since the model, or this decoder, takes no more.
+    /// Whether prompts are fed token by token, because the model, or this decoder, takes one token at a time.
     is_by_token: bool,
 }
 
 impl<'r> Reference<'r> {
-    /// `capacity` is what a cache that does not grow has; `is_model` means that the runner is the model that is
-    /// certified; `is_by_token` that the model takes one token at a time.
+    /// `capacity` is the number of slots of a cache that does not grow. `is_model` means that the runner runs
+    /// the model that is certified. `is_by_token` means that this model takes one token at a time.
     pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, is_by_token: bool) -> Self {
         let is_by_token = is_by_token || runner.interface.is_decode_only;
         let grows = runner.interface.growth().is_some();

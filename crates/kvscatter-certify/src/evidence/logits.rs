@@ -31,8 +31,8 @@ impl Tolerance {
         Self { absolute: coarsest, relative: coarsest }
     }
 
-    /// The same where activations pass through 8 bits. Rounding in another order then moves some of them by one code of
-    /// 255, which is a small part of a sum.
+    /// Returns the same for a model that rounds activations to 8 bits. Another order of rounding then moves
+    /// some of them by one code of 255, which is a small part of a sum.
     pub(crate) fn of_quantised(elements: impl IntoIterator<Item = ElementType>) -> Self {
         const LEAST: f64 = 1e-2;
         let Self { absolute, relative } = Self::of(elements);

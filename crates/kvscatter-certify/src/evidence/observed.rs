@@ -22,7 +22,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) sequences: &'a [Sequence],
     pub(crate) capacity: usize,
     pub(crate) against: Against,
-    /// What makes the numbers of a sample depend on what else is in a step.
+    /// The nodes that make a sample's numbers depend on the rest of a step.
     pub(crate) scales: Option<&'a WideScales>,
     /// The largest difference between logits that counts as equal.
     pub(crate) tolerance: f64,
@@ -103,7 +103,17 @@ impl<'a> Observer<'a> {
                 "Logits of real tokens equal those of each sequence alone, run apart, within the tolerance."
             }
             (Against::UnaliasedRun, Some(_)) => {
-                "Logits of each sequence alone equal those of a run apart, within the tolerance."
+                "Logits of each sequence alone equal those of a run that is not in place, within the tolerance."
+            }
+        };
+        let positions = match plan.scales {
+            None => {
+                "Steps at mid-cache are as right as those at slot 0: write indices, lengths and positions mean what \
+                 ONNX says."
+            }
+            Some(_) => {
+                "Steps of one sequence alone at mid-cache are as right as those at slot 0; ragged batches were not \
+                 compared."
             }
         };
         Self {
@@ -119,11 +129,7 @@ impl<'a> Observer<'a> {
                 "initial-values-do-not-matter",
                 "Logits are the same whether the caches start with zeros or with canaries.",
             ),
-            positions: Tally::new(
-                "position-conventions",
-                "Steps at mid-cache are as right as those at slot 0: write indices, lengths and positions mean what \
-                 ONNX says.",
-            ),
+            positions: Tally::new("position-conventions", positions),
             comparisons: Vec::new(),
             occupancy: Vec::new(),
             wrong_at_start: 0,
@@ -344,11 +350,12 @@ impl<'a> Observer<'a> {
             }),
             self.as_apart.into_check(|logits| format!("{logits} logits compared")),
             self.fills.into_check(|logits| {
-                let left_out = if plan.scales.is_some() && plan.scenarios.iter().any(Scenario::has_left_padding) {
-                    "; padding on the left was left out, where unwritten slots reach the scale of a whole tensor"
-                } else {
-                    ""
-                };
+                let left_out =
+                    if plan.scales.is_some() && plan.scenarios.iter().any(Scenario::has_left_padding) {
+                        "; padding on the left was left out, because unwritten slots affect the scale there"
+                    } else {
+                        ""
+                    };
                 format!("{logits} logits compared, {worst_fill}{left_out}")
             }),
             self.positions.into_check(|tokens| format!("{tokens} tokens in steps that write behind slot 0")),
@@ -360,7 +367,7 @@ impl<'a> Observer<'a> {
 }
 
 impl WideScales {
-    /// The claim that is not made where a sample's numbers depend on its neighbours.
+    /// Returns the claim that cannot be judged because a sample's numbers depend on its neighbours.
     fn not_comparable(&self) -> Check {
         let Self { node, op_type, count } = self;
         let (more, compute) = match count - 1 {

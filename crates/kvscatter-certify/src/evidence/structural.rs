@@ -101,7 +101,8 @@ fn said(nodes: &[String]) -> String {
     }
 }
 
-/// By value: the nodes that read it, themselves or in their subgraphs. What asks for its shape does not read it.
+/// Returns, for each value, the nodes that read it, directly or in their subgraphs. A node that only asks for
+/// its shape does not count.
 fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
     let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {

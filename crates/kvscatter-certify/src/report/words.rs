@@ -79,15 +79,15 @@ pub fn headline(certificate: &Certificate) -> &'static str {
     }
 }
 
-/// What the logits were compared with, and which faults that cannot show: one or two sentences that belong beside the
-/// verdict.
+/// Returns one or two sentences that belong beside the verdict. They name what the logits were compared with,
+/// and which faults that comparison cannot show.
 #[must_use]
 pub fn second_opinion(certificate: &Certificate) -> String {
     let engine = format!("{} {}", certificate.runtime.name, certificate.runtime.version);
     match certificate.second_opinion {
         SecondOpinion::None => format!(
             "No second opinion: the logits were compared with other runs of the same model in {engine}, and with nothing \
-             else. Wrong logits of the model or of the engine do not show."
+             else. This cannot show wrong logits of the model or of the engine."
         ),
         SecondOpinion::OriginalInSameEngine => format!(
             "The logits were compared with the original's, and both models ran in {engine}. Logits that the engine \
@@ -96,7 +96,7 @@ pub fn second_opinion(certificate: &Certificate) -> String {
     }
 }
 
-/// The claims whose numbers have nothing that they must equal, each with the reason.
+/// Returns the claims whose numbers cannot be compared with anything, each with the reason.
 pub fn not_judged(evidence: &Evidence) -> impl Iterator<Item = String> {
     let checks = evidence.checks().filter(|check| check.verdict == Verdict::NotComparable);
     checks.map(|check| format!("Not judged: {} It is {}.", check.claim, check.evidence))

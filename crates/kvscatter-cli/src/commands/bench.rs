@@ -40,7 +40,7 @@ const LEAST_ROUNDS: usize = 9;
 /// Engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
 /// kvscatter, called as a host calls it; with threads or a wrap, also what those are compared with. Each result is compared with the specification's own pseudocode before it is
 /// timed. One engine has two turns: how far it is from itself is the A/A spread, and a difference inside it is none.
-/// That spread cannot see what slows a whole process down, so that fresh processes measure the same, and the range of
+/// That spread does not show what slows a whole process down, so fresh processes measure the same, and the range of
 /// their medians is shown.
 #[derive(Debug, Args)]
 #[command(after_help = "\

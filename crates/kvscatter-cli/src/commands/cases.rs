@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_bench::units::bytes as size;
+use kvscatter_certify::report::words::size;
 use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};
@@ -24,15 +24,15 @@ use crate::numbers::whole;
 use crate::output::{Output, count, one_line, progress};
 use crate::refused::Refused;
 
-/// Cases that are written without being asked twice.
+/// The most cases that are written without `--many`.
 const MANY: usize = 100_000;
-/// Cases that tell how large and how slow all of them are.
+/// Cases from which the size and the time of all cases are estimated.
 const SAMPLE: usize = 200;
-const SAMPLED: u64 = 200;
 
-/// How the name of the folder begins in which cases are made.
+/// The beginning of the name of the folder in which cases are made.
 const INCOMPLETE: &str = ".incomplete-";
-/// A file in that folder that every reader of test directories takes for a model, and none can read.
+/// A file in that folder that every reader of test directories takes for a model, but that no reader can
+/// parse.
 const MARKER: &str = "model.onnx";
 const MARKED: &str =
     "kvscatter cases was interrupted here: remove this folder, it holds only a part of the cases\n";
@@ -43,7 +43,7 @@ const MARKED: &str =
 /// every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
 /// elements. Where the inputs must be refused there is no output, and refused.json says why.
 ///
-/// All cases are written, or none: an error or an interruption leaves nothing.
+/// All cases are written, or none: after an error or an interruption no file remains.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -95,10 +95,11 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
     Ok(Outcome::Passed)
 }
 
-/// Writes all cases, or nothing; how many are to be refused.
+/// Writes all cases, or nothing. Returns how many of them must be refused.
 ///
 /// They are made in a folder of their own inside the output, and moved up once all of them are complete. An error or a
-/// signal removes that folder. What cannot be caught, such as a power failure, leaves its [`MARKER`].
+/// signal removes that folder. After what cannot be caught, such as a power failure, the folder remains, with
+/// its [`MARKER`].
 fn write_all(args: &Cases) -> Result<usize, Error> {
     let refuse = |error: io::Error| files::Error::at_path(&args.output, error);
     let mut unfinished = Unfinished::new();
@@ -110,7 +111,7 @@ fn write_all(args: &Cases) -> Result<usize, Error> {
     let (mut names, mut refused) = (Vec::new(), 0_usize);
     for case in tensor_scatter(args.seed, args.count) {
         if names.len() == SAMPLE && args.count > MANY && !args.many {
-            let estimate = Estimate::from(&folder, begun.elapsed(), args.count).map_err(refuse)?;
+            let estimate = Estimate::of(&folder, begun.elapsed(), args.count).map_err(refuse)?;
             return Err(Error::ManyCases { count: args.count, estimate: estimate.to_string() });
         }
         if unfinished.fill(|| write(&case, &folder.join(&case.name)))? {
@@ -124,7 +125,8 @@ fn write_all(args: &Cases) -> Result<usize, Error> {
     Ok(refused)
 }
 
-/// Moves what is in a folder beside it, and removes the folder. What was moved is removed if that fails.
+/// Moves the named entries of a folder up, and removes the folder. If that fails, the moved entries are
+/// removed.
 fn move_up(folder: &Path, to: &Path, names: &[String]) -> io::Result<()> {
     for (moved, name) in names.iter().enumerate() {
         if let Err(error) = std::fs::rename(folder.join(name), to.join(name)) {
@@ -135,11 +137,13 @@ fn move_up(folder: &Path, to: &Path, names: &[String]) -> io::Result<()> {
             return Err(error);
         }
     }
-    std::fs::remove_file(folder.join(MARKER))?;
-    std::fs::remove_dir(folder)
+    // All cases are in their place, so a folder that cannot be removed is no failure.
+    let _ = std::fs::remove_file(folder.join(MARKER));
+    let _ = std::fs::remove_dir(folder);
+    Ok(())
 }
 
-/// What all cases take, from what the first have taken.
+/// The size and the time of all cases, estimated from the first ones.
 struct Estimate {
     bytes: u64,
     files: u64,
@@ -147,7 +151,7 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn from(folder: &Path, time: Duration, count: usize) -> io::Result<Self> {
+    fn of(folder: &Path, time: Duration, count: usize) -> io::Result<Self> {
         let (mut bytes, mut files) = (0_u64, 0_u64);
         let mut folders = vec![folder.to_owned()];
         while let Some(folder) = folders.pop() {
@@ -161,10 +165,7 @@ impl Estimate {
                 }
             }
         }
-        let all = |of: u64| {
-            let count = u64::try_from(count).unwrap_or(u64::MAX);
-            of.saturating_mul(count.div_ceil(SAMPLED))
-        };
+        let all = |of: u64| of.saturating_mul(u64::try_from(count.div_ceil(SAMPLE)).unwrap_or(u64::MAX));
         let time = Duration::from_millis(all(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)));
         Ok(Self { bytes: all(bytes), files: all(files), time })
     }
@@ -173,8 +174,7 @@ impl Estimate {
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, files, time } = self;
-        let bytes = size(usize::try_from(*bytes).unwrap_or(usize::MAX));
-        write!(f, "{files} files and folders, {bytes} and {}", duration(*time))
+        write!(f, "{files} files and folders, {} and {}", size(*bytes), duration(*time))
     }
 }
 
@@ -243,7 +243,8 @@ fn tensor(element: ElementType, shape: &[usize], values: &Values) -> Result<Tens
 fn check_empty(folder: &Path) -> Result<(), Error> {
     match std::fs::read_dir(folder).map(|mut entries| entries.next()) {
         Ok(None) => Ok(()),
-        Ok(Some(_)) => Err(Error::NotEmpty { dir: folder.to_owned() }),
+        Ok(Some(Ok(entry))) => Err(Error::NotEmpty { dir: folder.to_owned(), entry: entry.file_name() }),
+        Ok(Some(Err(error))) => Err(files::Error::at_path(folder, error).into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(files::Error::at_path(folder, error).into()),
     }

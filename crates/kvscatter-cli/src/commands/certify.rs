@@ -31,7 +31,7 @@ use crate::output::Output;
 /// fails; claims that are not comparable, not measured or not applicable do not change it.
 ///
 /// Scales that are computed for a whole tensor (DynamicQuantizeLinear) make a sample's logits depend on its neighbours,
-/// on padding and on chunks. Such models are compared with each sequence alone, and in batches not at all.
+/// on padding and on chunks. Such models are compared only for each sequence alone, not in batches.
 ///
 /// ONNX Runtime 1.25 or later is taken from an installed Python package: the library or folder that --ort-lib names,
 /// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. 1.25 itself aligns the mask of an
@@ -53,7 +53,7 @@ pub(crate) struct Certify {
     #[arg(long, value_name = "ORIG")]
     original: Option<PathBuf>,
 
-    /// Write the certificate as one HTML page, too; a file that is no such page is not replaced
+    /// Write the certificate as one HTML page, too; an existing file of another kind is not replaced
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
@@ -118,14 +118,18 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> 
     let certificate = certify(&*engine, &args.request(), &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     let certificate = certificate?;
-    if let Some(html) = &args.html {
-        files::write_page(html, &report::html(&certificate), Kind::Html, &inputs)?;
-    }
+    let written = args
+        .html
+        .as_ref()
+        .map_or(Ok(()), |html| files::write_page(html, &report::html(&certificate), Kind::Html, &inputs));
+    // Certifying takes its time, so the certificate is printed even if the page cannot be written.
+    let html = args.html.as_deref().filter(|_| written.is_ok());
     if output.is_json() {
         output.json(&certificate)?;
     } else {
-        show::show(&certificate, args.html.as_deref(), output)?;
+        show::show(&certificate, html, output)?;
     }
+    written?;
     Ok(outcome(&certificate))
 }
 

@@ -64,17 +64,17 @@ struct Document<'a> {
     files: Vec<File>,
 }
 
-/// What a static cache costs whatever is in use of it.
+/// The cost of a static cache, which does not depend on how much of it is in use.
 #[derive(Serialize)]
 struct Cost {
-    /// Of all caches; `null` where the model leaves a size open.
+    /// The bytes of all caches; `null` if the model leaves a size open.
     bytes_per_sample: Option<u64>,
     bytes_per_slot: Option<u64>,
     /// Slots of each sample that attention is given in every step.
     slots_per_step: usize,
-    /// Whether attention is also told the length, so that an engine may stop there.
+    /// Whether attention also takes the length in use, so that an engine can stop there.
     takes_length: bool,
-    /// Slots in use, and how many times as many attention is given.
+    /// For some numbers of slots in use: how many times as many slots attention is given.
     slots_to_context: Vec<Ratio>,
 }
 
@@ -87,7 +87,8 @@ struct Ratio {
 /// Contexts that the capacity is compared with.
 const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 
-/// A step of the static cache of 4096 slots in docs/models.md over one of the growing cache, at two lengths of the context.
+/// The time of a step with the static cache of 4096 slots over that with the growing cache, at two context
+/// lengths. Measured in docs/models.md.
 const MEASURED: [(usize, f64); 2] = [(128, 5.5), (4095, 0.5)];
 
 impl Cost {
@@ -126,8 +127,8 @@ impl Cost {
         let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
         writeln!(
             output,
-            "\nAttention is given all {} of each sample in every step, however few are in use{ratios}, so a step's \
-             time\ngrows with --max-seq and not with the context. Choose it no larger than the longest text.",
+            "\nAttention is given {} of each sample in every step, however few are in use{ratios}.\nSo a step's time \
+             grows with --max-seq and not with the context. Choose it no larger than the longest text.",
             count(slots, "slot")
         )?;
         if self.takes_length {
@@ -205,7 +206,7 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
 mod tests {
     use super::MEASURED;
 
-    /// The page's table is generated; what is said here is what it has.
+    /// The ratios here agree with the page's table, which is generated.
     #[test]
     fn what_was_measured_is_on_the_page() {
         let page = include_str!("../../../../docs/models.md");

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::Model;
-use kvscatter_onnx::convert::{self, Advice};
+use kvscatter_onnx::convert::Advice;
 use kvscatter_onnx::decoder::{At, Cache, Decoder, Hazard, Refusal};
 
 use crate::Outcome;
@@ -36,7 +36,7 @@ Examples:
   kvscatter inspect decoder.onnx --target tensorrt
   kvscatter inspect decoder.onnx --json")]
 pub(crate) struct Inspect {
-    /// An .onnx file; of its external data, tables of positions at most are read
+    /// An .onnx file; of its external data, only tables of positions are read
     model: PathBuf,
 
     /// Samples
@@ -99,7 +99,10 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> 
     let grows = decoder.caches.iter().any(|cache| cache.style.grows());
     let inspected = Inspected {
         model: args.model.display().to_string(),
-        advice: grows.then(|| convert::advice(&model, sizes.capacity)),
+        advice: grows.then(|| match args.max_seq {
+            Some(max_seq) => Advice::at(&model, max_seq.get()),
+            None => Advice::near(&model, sizes.capacity),
+        }),
         sizes,
         hazards: decoder.hazards(),
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),

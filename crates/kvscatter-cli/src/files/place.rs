@@ -21,8 +21,8 @@ pub(crate) enum Stored {
 
 /// A tensor's bytes in a file that is open for writing and locked against other commands.
 ///
-/// Opening and mapping change nothing; what is stored into [`reserved_mut`](Self::reserved_mut) is stored into the
-/// file, and nothing else is.
+/// Opening and mapping change nothing. Bytes stored into [`reserved_mut`](Self::reserved_mut) go to the file,
+/// and no others do.
 #[derive(Debug)]
 pub(crate) struct Place {
     name: String,
@@ -82,10 +82,10 @@ impl Place {
         self.stored
     }
 
-    /// The bytes, with room on the disk for those that a plan writes.
+    /// Returns the bytes, after reserving room on the disk for those that a plan writes.
     ///
     /// # Errors
-    /// [`Error`] if there is no room. The file then has the bytes that it had.
+    /// [`Error`] if there is no room. The file is then unchanged.
     pub(crate) fn reserved_mut(&mut self, plan: &WritePlan<'_>) -> Result<&mut [u8], Error> {
         let no_room = |cause| Problem::NoRoom { bytes: plan.bytes().unwrap_or(0), cause };
         reserve::reserve(&self.file, self.offset, plan)

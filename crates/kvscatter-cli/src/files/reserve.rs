@@ -1,7 +1,8 @@
-//! Room on the disk for bytes that a memory map is about to store.
+//! Reserves room on the disk for bytes that are about to be stored through a memory map.
 //!
-//! A store into a hole of a sparse file needs a block. Once the disk is full, the operating system answers the store with a
-//! signal, after other bytes have changed. So the blocks are asked for first, where the answer is an error.
+//! A store into a hole of a sparse file needs a new block. If the disk is full, the operating system ends the
+//! command with a signal, after other bytes have changed. So the blocks are reserved first, and a full disk
+//! is then an error.
 
 use std::fs::File;
 use std::io;
@@ -9,17 +10,17 @@ use std::ops::Range;
 
 use kvscatter::WritePlan;
 
-/// Ranges of a file that are asked for together if they are in neighbouring pages.
+/// Reserves ranges of a file, and those in neighbouring pages in one call.
 struct Pages<'a> {
     file: &'a File,
     wanted: Option<Range<u64>>,
     result: io::Result<()>,
 }
 
-/// What is usual, and all that depends on it is how often the operating system is called.
+/// The usual page size. Another size only changes how often the operating system is called.
 const PAGE: u64 = 4096;
 
-/// Reserves what a plan writes, in a file whose tensor begins at `offset`.
+/// Reserves the bytes that a plan writes, in a file whose tensor begins at `offset`.
 ///
 /// # Errors
 /// Those of the file system. No byte has changed.
@@ -90,8 +91,9 @@ fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     write_again(file, range)
 }
 
-/// Where a byte of every block is written as it is, the file system finds room for the block. This is what C libraries do on
-/// file systems that cannot reserve. The file is locked against other commands of this program.
+/// Writes one byte of every block again with its old value, so that the file system allocates the block. C
+/// libraries do the same on file systems that cannot reserve. The file is locked against other commands of
+/// this program.
 #[cfg(unix)]
 fn write_again(file: &File, range: Range<u64>) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
@@ -123,11 +125,9 @@ mod tests {
 
     use super::{reserve, write_again};
 
-    /// A write of 2 of 16 samples, each 1 MiB, into a file with a hole behind 100 bytes.
+    /// A write of 8193 4-bit rows into each of 16 samples of 512 KiB, in a file with a hole after its first 100 bytes.
     #[test]
     fn what_is_planned_is_reserved_and_nothing_changes() {
-        let write = TensorScatter::new().axis(1).prepare(ElementType::UInt8, &[16, 1 << 20], &[2, 8192]);
-        assert!(write.is_err(), "the batch is the cache's");
         let write =
             TensorScatter::new().axis(1).prepare(ElementType::Int4, &[16, 1 << 20], &[16, 8193]).unwrap();
         let starts = [5_i64; 16];

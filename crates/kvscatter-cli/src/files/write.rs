@@ -51,13 +51,14 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
 /// Writes one page or picture. A file of another kind is not replaced.
 ///
 /// # Errors
-/// As [`check_page`], or if the file system says no.
+/// Those of [`check_page`] and of the file system.
 pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) -> Result<(), Error> {
     check_page(path, kind, inputs)?;
     put(path, text.as_bytes())
 }
 
-/// That a page or picture may be written: that the path leads to none of `inputs`, and to no file of another kind.
+/// Checks that a page or picture may be written: the path leads to none of `inputs`, and to no file of
+/// another kind.
 ///
 /// # Errors
 /// [`Error`] otherwise, or if the file system says no.

@@ -1,4 +1,4 @@
-//! What the commands advise can be done: followed on every decoder of the test data.
+//! Follows the advice of the commands on every decoder of the test data.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ fn what_is_advised_succeeds() {
             let commands = inspected.matches("kvscatter convert").count();
             assert_eq!(commands, inspected.matches(CONVERT).count(), "{inspected}");
         }
-        // What other commands say leads to inspect, which tries it.
+        // The messages of other commands lead to `inspect`, which tries the conversion.
         for line in [
             format!("generate {model} --prompt-ids 1,2,3 --tokens 2"),
             format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 4 --tokens 2"),
@@ -82,7 +82,7 @@ fn what_is_advised_succeeds() {
     assert_eq!(converted.len(), decoders.len() - never.len() - as_they_are.len(), "{converted:?}");
 }
 
-/// Every command says of the operator what is true of it, and names no other command that refuses.
+/// The message of every command is true of the operator, and names no other command that would refuse it.
 #[test]
 fn a_cache_that_an_operator_writes_itself() {
     const MODEL: &str = "testdata/genai-llama-gqa/model.onnx";
@@ -108,7 +108,7 @@ fn a_cache_that_an_operator_writes_itself() {
     assert!(error.ends_with(&format!("is not static, its style is GroupQueryAttention: {WHY}")), "{error}");
 }
 
-/// As above, where it runs. ONNX Runtime is the one of KVSCATTER_ORT_LIB.
+/// Tests the same where the operator runs, in the ONNX Runtime that KVSCATTER_ORT_LIB names.
 #[test]
 #[ignore = "needs ONNX Runtime: cargo xtask models"]
 fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
@@ -121,7 +121,7 @@ fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
             "genai-llama-gqa",
             "GroupQueryAttention writes it itself, and kvscatter cannot make it static yet; ",
         ),
-        ("optimum-llama", "kvscatter inspect names what makes it static"),
+        ("optimum-llama", "kvscatter inspect shows whether it can be made static"),
     ] {
         let said = generate(model, "--prompt-ids 1,2,3").passed();
         // Two layers of keys and values, two heads of 16 float32: 512 bytes a token, of which there are 6.

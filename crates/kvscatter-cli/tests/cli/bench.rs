@@ -53,6 +53,7 @@ fn json_says_all_of_it() {
     let [lowest, highest] = ["lowest", "highest"].map(|end| movement[end].as_f64().unwrap());
     assert!(0.0 < lowest && lowest <= highest, "{movement}");
     assert_eq!(movement["ratios"].as_array().unwrap().len(), 3, "{movement}");
+    assert!(movement["ratios"][0]["engine"].is_string(), "{movement}");
     assert!(["portable", "sse2", "avx2", "avx512"].contains(&report["isa"].as_str().unwrap()));
     assert!(report["machine"]["cores"].as_u64().unwrap() >= 1);
     let engines = report["engines"].as_array().unwrap();

@@ -120,7 +120,7 @@ fn in_the_engine_that_is_part_of_the_command() {
     };
     let alone = summary("static.onnx");
     assert!(alone.contains("No second opinion: ") && alone.contains("tract 0.23.9"), "{alone}");
-    // An original that grows does not run in tract, and another static one is an original as well.
+    // An original whose caches grow does not run in tract, so another static model serves as the original.
     folder.run("convert testdata/mobius-llama-dynamic/model.onnx -o other.onnx --max-seq 24").passed();
     let compared = summary("static.onnx --original other.onnx");
     assert!(

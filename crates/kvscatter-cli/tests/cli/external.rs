@@ -1,5 +1,5 @@
-//! Files that a model names: every command refuses a model that names anything but a regular file of its own folder, in
-//! whatever place of the model, used or not, and shows nothing of what lies outside.
+//! Tests the files that a model names. Every command refuses a model that names anything but a regular file
+//! of its folder, in any part of the model, used or not. No command shows anything of what lies outside.
 #![cfg(unix)]
 
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ use crate::support::{Answer, BINARY, Folder};
 const SECRET_BYTES: usize = 12_347;
 const SECRET_SHA256: &str = "299c13a3168fcd60d6494d7dbfca6e2c3698f69b2f06e278169d423a23df98bd";
 
-/// A file of the folder that does as values: 8 zeros.
+/// A file of the folder that can serve as values: 8 zeros.
 const INSIDE: &str = "inside.bin";
 const ABSENT: &str = "absent.bin";
 
@@ -26,8 +26,8 @@ const ABSENT: &str = "absent.bin";
 /// under test, and `good.onnx`, which names none of its kind.
 struct Line {
     words: &'static str,
-    /// Whether it may run although a file of values is not there, where it needs none of them: `convert` and `lower` leave
-    /// out what nothing uses.
+    /// Whether the command may succeed although a file of values is missing, if it needs none of these
+    /// values. `convert` and `lower` leave out tensors that nothing uses.
     tolerates_absence: bool,
 }
 
@@ -102,23 +102,25 @@ fn in_onnxruntime_a_model_reads_nothing_but_regular_files_of_its_folder() {
     walk(&LINES_OF_ONNX_RUNTIME);
 }
 
-/// The same models, whose tensors lie in a file that they may name: what is refused above is the location.
+/// Runs the same models with a file that they may name. This shows that the models above are refused for the
+/// location alone.
 #[test]
 fn the_models_of_this_test_run_with_a_file_that_they_may_name() {
     let mut refused = Vec::new();
     for place in PLACES {
         let scene = scene();
         plant(&scene, place, INSIDE);
-        // The places differ in what finds them, and not in what loads them.
+        // The places differ in the code that finds them, not in the code that loads them.
         let is_quick = |line: &&Line| ["inspect", "lower"].iter().any(|word| line.words.starts_with(word));
         for line in LINES.iter().filter(|line| matches!(place, Place::Initializer) || is_quick(line)) {
             let answer = run(&scene, line.words);
+            assert!(matches!(answer.code, Some(0..=2)), "{}: {answer}", line.words);
             if answer.code == Some(2) {
                 refused.push(format!("{} with {place:?}: {}{}", line.words, answer.stdout, answer.stderr));
             }
         }
     }
-    // Never for the file, which is named nowhere.
+    // No refusal is about the file, so none of the messages names it.
     insta::assert_snapshot!(refused.concat());
 }
 
@@ -183,7 +185,7 @@ fn check(scene: &Folder, what: &str, answer: &Answer, location: &str) {
     let link = location.split('/').next().filter(|link| !link.is_empty()).unwrap_or(location);
     let mut said = answer.stdout.lines().chain(answer.stderr.lines());
     let name = if what.starts_with("verify") { link } else { location };
-    // Where a file is only missing, another fault of the tensor may be told first.
+    // If the file is only missing, another fault of the tensor may be reported first.
     let is_named =
         said.any(|line| line.contains(name) || (location == ABSENT && line.contains("\"planted\"")));
     assert!(is_named, "{what}: {answer}");
@@ -200,14 +202,16 @@ fn clear(scene: &Folder) {
     }
 }
 
-/// As [`Folder::run`], with an end: who opens a pipe or reads a device to its end takes for ever.
+/// As [`Folder::run`], with a time limit: a command that opens a pipe, or reads a device to its end, would
+/// never end.
 fn run(scene: &Folder, words: &str) -> Answer {
+    const SECONDS: &str = "60";
     let mut command = Command::new("timeout");
-    command.args(["5", BINARY]).args(words.split_whitespace());
+    command.args([SECONDS, BINARY]).args(words.split_whitespace());
     scene.answer(&mut command)
 }
 
-/// A folder `m` of models and of what they may not name, beside a secret.
+/// A folder `m` with models and with what they may not name, next to a secret file.
 fn scene() -> Folder {
     let scene = Folder::new();
     scene.write("secret.bin", &(0..SECRET_BYTES).map(|at| (at * 7 % 256) as u8).collect::<Vec<_>>());
@@ -243,7 +247,7 @@ fn inline(tensor: &mut TensorProto) {
     }
 }
 
-/// What no model may name: each a location as a model gives it.
+/// Locations that no model may name.
 fn refused_locations(scene: &Folder) -> Vec<String> {
     let absolute = scene.path("secret.bin").display().to_string();
     let up = ["../secret.bin", "sub/../../secret.bin", "up/secret.bin", "out.bin"];

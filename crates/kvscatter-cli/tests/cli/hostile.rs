@@ -196,8 +196,9 @@ fn damaged_files_are_read_or_refused() {
     }
 }
 
-/// Every command on decoders with as many inputs, and as many writes, as fit into a megabyte. What they answer differs; that
-/// they answer within a processor's time for a linear pass does not. One quadratic pass takes minutes here.
+/// Runs every command on decoders with as many inputs, and as many writes, as fit into a megabyte. Their
+/// answers differ, but each must come within the time that linear passes take. One quadratic pass takes
+/// minutes here.
 #[test]
 fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     const MANY: usize = 10_000;
@@ -236,10 +237,11 @@ fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     }
 }
 
-/// Processor time of a command, as the tests are built: unoptimised, on any machine. Each takes a tenth of it.
+/// The most processor time of a command in an unoptimised build, on any machine. Each command takes a tenth
+/// of it.
 const SECONDS: u32 = 60;
 
-/// Writes into one cache, one behind the other.
+/// Writes into one cache, each into the output of the one before.
 fn chained_writes(count: usize) -> Model {
     let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
     let value = |name: &str, element: ElementType, dims: &[&str]| {

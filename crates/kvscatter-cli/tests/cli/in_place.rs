@@ -225,7 +225,7 @@ fn a_file_that_is_being_updated_is_refused() {
     folder.run(&line).passed();
 }
 
-/// A sparse cache on a full disk. The first of two rows lies in a page that is there, the second in a hole.
+/// A sparse cache on a full disk. The first of two rows lies in a page that exists, the second in a hole.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_an_error_and_nothing_changes() {
@@ -237,7 +237,8 @@ fn a_full_disk_is_an_error_and_nothing_changes() {
     folder.write("cache.npy", &cache);
     folder.write("update.npy", &npy_f32(&[2, 1, 1], [1.0, 2.0]));
     std::fs::create_dir(folder.path("disk")).unwrap();
-    // A file system of 16 pages in a name space of its own, which needs no privilege where the system allows such.
+    // A file system of 16 pages in a separate name space. This needs no privilege if the system allows user
+    // name spaces.
     let on_a_small_disk = |script: &str| {
         let script = format!("mount -t tmpfs -o size=64k none disk || exit 77\n{script}");
         let mut command = Command::new("unshare");
@@ -247,7 +248,7 @@ fn a_full_disk_is_an_error_and_nothing_changes() {
     match on_a_small_disk("exit 0") {
         Ok(output) if output.status.success() => {}
         tried => {
-            // Past the harness, which keeps what a passing test prints.
+            // Writes to standard error itself, because the harness hides what a passing test prints.
             let why =
                 "skipped: --in-place on a full disk, since this user cannot mount one with `unshare -rm`";
             std::io::stderr().write_all(format!("{why}: {tried:?}\n").as_bytes()).unwrap();

@@ -54,7 +54,7 @@ fn stalling() -> Option<&'static Path> {
         compile.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library).arg(source).arg("-ldl");
         let status = compile.status();
         if status.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            // Past the harness, which keeps what a passing test prints.
+            // Writes to standard error itself, because the harness hides what a passing test prints.
             let why = b"skipped: signals in the middle of a write, since there is no `cc`\n";
             io::stderr().write_all(why).unwrap();
             return None;

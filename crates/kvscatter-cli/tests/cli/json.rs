@@ -1,4 +1,5 @@
-//! `--json`: names from files and arguments cannot command a terminal or turn text around, and keep their value.
+//! `--json`: names from files and arguments keep their value, but cannot command a terminal or turn text
+//! around.
 
 use crate::support::{Folder, npy_f32};
 
@@ -6,8 +7,7 @@ use crate::support::{Folder, npy_f32};
 const HOSTILE: &str = "\u{202e}\u{9b}2J";
 
 fn misleads(c: char) -> bool {
-    c != '\n' && c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c != '\n' && kvscatter_certify::report::words::misleads(c)
 }
 
 /// Replaces a name in a model by one that is as long and hostile.

@@ -148,7 +148,7 @@ fn external_data_is_not_overwritten() {
     assert!(refused.contains("external data in \"values.pb\", which is only read for models"), "{refused}");
 }
 
-/// An output replaces a file of its own kind, and no other: a name given by mistake costs nothing.
+/// An output replaces a file of the same kind, and no other, so a mistaken name destroys no file.
 #[test]
 fn a_file_of_another_kind_is_not_replaced() {
     let folder = Folder::with_testdata();
@@ -180,7 +180,7 @@ fn a_file_of_another_kind_is_not_replaced() {
                 continue;
             }
             assert_eq!(answer.code, Some(2), "{line} over {there}: {answer}");
-            let says = format!("error: out: is there already and is no {kind}, which would replace it");
+            let says = format!("error: out: exists and is not an {kind} file");
             assert!(answer.one_error_line().starts_with(&says), "{line}");
             assert!(folder.read("out") == bytes, "{line}");
         }

@@ -52,7 +52,7 @@ fn cases_go_into_a_new_folder() {
     insta::assert_snapshot!(folder.run("cases -o cases --count 1").refused());
 }
 
-/// A count that would fill the disk is refused with what it would take, and nothing is left.
+/// A count that would fill the disk is refused with an estimate of its size and time, and no file is left.
 #[test]
 fn many_cases_are_asked_for_twice() {
     let folder = Folder::new();
@@ -60,7 +60,10 @@ fn many_cases_are_asked_for_twice() {
     for out in ["cases", "a/b/cases", "empty"] {
         let refused = folder.run(&format!("cases -o {out} --count 1000000000000")).refused();
         assert!(refused.starts_with("error: --count 1000000000000 would take about "), "{refused}");
-        assert!(refused.ends_with(", judging by the first; to write so many, give --many"), "{refused}");
+        assert!(
+            refused.ends_with(", estimated from the first cases; add --many to write them all"),
+            "{refused}"
+        );
         assert!(refused.contains(" GiB and ") && refused.contains(" years, "), "{refused}");
     }
     let left = |folder: &std::path::Path| std::fs::read_dir(folder).unwrap().count();
@@ -69,7 +72,8 @@ fn many_cases_are_asked_for_twice() {
     assert_eq!(left(&folder.path("a/b/cases")), 3);
 }
 
-/// A disk that is full leaves nothing, as an error does: here files may be 100 bytes long, and some cases are longer.
+/// A full disk leaves no file, as other errors do not. A limit of 0 bytes for every file simulates the full
+/// disk.
 #[cfg(unix)]
 #[test]
 fn cases_that_cannot_be_written_leave_nothing() {
@@ -210,7 +214,7 @@ fn broken_directories_do_not_stop_the_others() {
     assert_eq!(answer.code, Some(2), "{answer}");
 }
 
-/// A link that leads nowhere or out of the folder is one line among the others.
+/// A link that leads nowhere, or out of the folder, takes one line of the report.
 #[cfg(unix)]
 #[test]
 fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {

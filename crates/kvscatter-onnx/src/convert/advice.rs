@@ -1,12 +1,12 @@
-//! Whether a decoder can be converted: tried, not guessed.
+//! Finds out whether a decoder can be converted, by trying it.
 
 use super::{Refusal, convert};
 use crate::{Error, Model};
 
-/// What comes of converting a decoder whose caches grow.
+/// The result of converting a decoder whose caches grow.
 #[derive(Debug)]
 pub enum Advice {
-    /// Converting to this many slots succeeds: as many as were asked for, or as its tables of positions have rows.
+    /// Converting to `max_seq` slots succeeds.
     Convert {
         /// Slots of each sample.
         max_seq: usize,
@@ -20,14 +20,26 @@ pub enum Advice {
     },
 }
 
-/// Tries to convert a decoder to this many slots, or to as many as it has positions.
-#[must_use]
-pub fn advice(model: &Model, max_seq: usize) -> Advice {
-    let Err(cause) = convert(model, max_seq) else { return Advice::Convert { max_seq } };
-    match *cause.root() {
-        Error::Convert(Refusal::Table { rows, .. }) if convert(model, rows).is_ok() => {
-            Advice::Convert { max_seq: rows }
+impl Advice {
+    /// Tries to convert a decoder to this many slots.
+    #[must_use]
+    pub fn at(model: &Model, max_seq: usize) -> Self {
+        match convert(model, max_seq) {
+            Ok(_) => Self::Convert { max_seq },
+            Err(cause) => Self::Refused { max_seq, cause },
         }
-        _ => Advice::Refused { max_seq, cause },
+    }
+
+    /// Tries to convert a decoder to this many slots. If its tables of positions refuse that, tries their number
+    /// of rows.
+    #[must_use]
+    pub fn near(model: &Model, max_seq: usize) -> Self {
+        let advice = Self::at(model, max_seq);
+        let Self::Refused { cause, .. } = &advice else { return advice };
+        let Error::Convert(Refusal::Table { rows, .. }) = *cause.root() else { return advice };
+        match Self::at(model, rows) {
+            Self::Refused { .. } => advice,
+            fits => fits,
+        }
     }
 }

@@ -20,10 +20,10 @@ pub(super) struct Comparison<'c, 'a, 'b> {
 impl<'b> Comparison<'_, '_, 'b> {
     /// Compares all values that both graphs have and the converted one still uses.
     ///
-    /// A value whose elements are known must have the same ones wherever it leads into arithmetic; of all others the
-    /// shapes must agree, unless they hold one entry for each slot: there are more slots now. A value whose shape is
-    /// open, as that of what an expert is given is, must be open in both: it is made by the same nodes of values that
-    /// are compared, so it is the same.
+    /// A value whose elements are known must have the same elements in both graphs wherever it leads into
+    /// arithmetic. The shapes of all other values must agree, unless they have one entry for each slot, since
+    /// there are more slots now. A value whose shape is open, such as an expert's input, must be open in both
+    /// graphs. The same nodes make it, from values that are compared, so it is the same.
     ///
     /// # Errors
     /// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
@@ -39,19 +39,11 @@ impl<'b> Comparison<'_, '_, 'b> {
                     is_arithmetic |= known(self.converted.value(name)?).is_none();
                     continue;
                 }
-                let after = self.converted.known(name)?;
-                let is_known = after.is_some_and(|after| known(after).is_some());
-                is_arithmetic |= !is_known;
-                if is_known {
+                if self.converted.known(name)?.is_some_and(|after| known(after).is_some()) {
                     continue;
                 }
-                let reached = match (self.exported.known(name)?, after) {
-                    (Some(before), Some(after)) => reaches(&before.shape, &after.shape),
-                    // Open in both: what is compared is what leads into it.
-                    (None, None) => true,
-                    _ => false,
-                };
-                if !reached {
+                is_arithmetic = true;
+                if !self.is_same(name, |before, after| reaches(&before.shape, &after.shape))? {
                     return Err(node.error(dependence(name)));
                 }
             }
@@ -63,12 +55,7 @@ impl<'b> Comparison<'_, '_, 'b> {
             if self.is_new(name) {
                 continue;
             }
-            let same = match (self.exported.known(name)?, self.converted.known(name)?) {
-                (Some(before), Some(after)) => before.shape == after.shape && agree(before, after),
-                (None, None) => true,
-                _ => false,
-            };
-            if !same {
+            if !self.is_same(name, |before, after| before.shape == after.shape && agree(before, after))? {
                 return Err(dependence(name).into());
             }
         }
@@ -82,16 +69,21 @@ impl<'b> Comparison<'_, '_, 'b> {
             if name.is_empty() || is_shape || !self.names.contains(name.as_str()) {
                 continue;
             }
-            let agree = match (self.exported.known(name)?, self.converted.known(name)?) {
-                (Some(before), Some(after)) => agree(before, after),
-                (None, None) => true,
-                _ => false,
-            };
-            if !agree {
+            if !self.is_same(name, agree)? {
                 return Err(node.error(dependence(name)));
             }
         }
         Ok(())
+    }
+
+    /// Whether a value passes a comparison of the two graphs. One that is open in both passes, since the values that
+    /// lead into it are compared.
+    fn is_same(&mut self, name: &str, same: impl FnOnce(&Value, &Value) -> bool) -> Result<bool, Error> {
+        Ok(match (self.exported.known(name)?, self.converted.known(name)?) {
+            (Some(before), Some(after)) => same(before, after),
+            (None, None) => true,
+            _ => false,
+        })
     }
 
     /// Whether the exported graph has no such value, or one with fewer slots.

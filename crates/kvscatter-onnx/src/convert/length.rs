@@ -73,7 +73,7 @@ impl Replacement<'_> {
             }
             Self::Positions { value, .. } => fold.value(value).is_ok_and(|value| is_positions(value, probe)),
             Self::Columns { value, of } => {
-                // What has another shape may be large, and many values may be made of it.
+                // A value of another shape may be large, and many values may be made of it.
                 let is_mask = fold.shape(of).is_ok_and(|shape| *shape == [probe.batch, probe.total()]);
                 let Some(of) = is_mask.then(|| fold.value(of).cloned().ok()).flatten() else { return false };
                 fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))

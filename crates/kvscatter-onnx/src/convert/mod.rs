@@ -28,7 +28,7 @@ use crate::decoder::{At, Decoder, Role};
 use crate::fold::Fold;
 use crate::graph::Graph;
 use crate::{Error, ExternalData, Model, opset};
-pub use advice::{Advice, advice};
+pub use advice::Advice;
 use attention::Attentions;
 use equivalence::Comparison;
 use length::Replacement;

@@ -16,7 +16,8 @@ pub(super) const MANY: usize = 1009;
 /// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
 const LEAST_FACTOR: f64 = 1.0 / 32.0;
 
-/// More masks, one behind the other, are not followed: exporters have a causal one, one of the padding and one of a window.
+/// The most masks, applied one after another, that are followed. Exporters use three: a causal mask, one for
+/// padding and one for a window.
 const MOST_MASKS: usize = 16;
 
 /// What masks the scores of one attention, in order; never empty.
@@ -360,7 +361,8 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// Whether [`check_scores`](Self::check_scores) passes; what cannot be evaluated stays an error.
+    /// Whether [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still an
+    /// error.
     fn are_scores(&mut self, value: &str) -> Result<bool, Error> {
         match self.check_scores(value) {
             Ok(()) => Ok(true),

@@ -96,11 +96,11 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
     // Whatever its rank: what tells heads apart has an axis between batch and tokens.
     let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
     let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
-    let slots = masks.len().max(1);
+    let count = masks.len().max(1);
     compare(
         probe,
         &heads,
-        |amount| fold.charge(amount.saturating_mul(slots)),
+        |amount| fold.charge(amount.saturating_mul(count)),
         |at| {
             let mut visible = true;
             for (mask, effect) in &masks {
@@ -151,8 +151,8 @@ pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> 
     heads
 }
 
-/// Compares the visibility of every slot to every real token, under every head, with the rule. How many comparisons that
-/// may be is charged before the first.
+/// Compares the visibility of every slot to every real token, under every head, with the rule. The number of
+/// comparisons is charged before the first one.
 pub(super) fn compare(
     probe: &Probe,
     heads: &[usize],

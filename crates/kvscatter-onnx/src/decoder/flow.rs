@@ -87,6 +87,10 @@ impl<'m> Flow<'m> {
         self.makers.get_key_value(value).map(|(&name, _)| name)
     }
 
+    pub(super) fn outputs(&self) -> impl Iterator<Item = &'m str> {
+        self.outputs.iter().copied()
+    }
+
     pub(super) fn is_output(&self, value: &str) -> bool {
         self.outputs.contains(value)
     }

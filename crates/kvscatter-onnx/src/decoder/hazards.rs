@@ -136,8 +136,8 @@ pub enum Hazard {
         /// That node.
         second_node: NodeLabel,
     },
-    /// One scale is computed from all samples and tokens of a step: the numbers of a sample depend on its neighbours in
-    /// the batch, on padding, and on how its prompt is cut into steps.
+    /// One scale is computed from all samples and tokens of a step. So the numbers of a sample depend on its
+    /// neighbours in the batch, on padding, and on how its prompt is cut into steps.
     TensorWideScale {
         /// The node that computes the scale.
         node: NodeLabel,

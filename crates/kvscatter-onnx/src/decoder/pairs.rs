@@ -248,7 +248,7 @@ fn not_fed_back<'m>(
     places: &BTreeMap<&'m str, usize>,
 ) -> Result<(), Error> {
     let kinds: BTreeSet<_> = caches.iter().map(|cache| (cache.element, cache.past_shape.len())).collect();
-    // Joining is not only done to caches: what is joined must look like one of them.
+    // Models join other values than caches too, so the joined value must look like a cache.
     let like_a_cache = |value: &ValueInfo<'_>| match value.shape.as_ref().map(Vec::len) {
         rank if kinds.is_empty() => rank.is_some_and(|rank| rank >= 4),
         Some(rank) => kinds.contains(&(value.element, rank)),

@@ -200,8 +200,8 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     None
 }
 
-/// The graph inputs that a sine or cosine is taken of, as rotary embeddings do where they are computed. Every node is
-/// looked at once, after those that read from it.
+/// Returns the graph inputs from which a sine or cosine is computed, as computed rotary embeddings do. Visits
+/// every node once, after the nodes that read from it.
 fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
     let mut angles: BTreeSet<&str> = BTreeSet::new();
     for node in flow.nodes().iter().rev() {

@@ -86,7 +86,8 @@ impl<'m> Sizes<'m> {
         };
         let mut symbol = first;
         while let Some(&next) = self.same.get(symbol) {
-            // Every symbol on the way comes half as far from its end: no chain is walked twice.
+            // Every symbol on the way ends up half as far from the end of the chain, so no chain is walked
+            // twice.
             match self.same.get(next).copied() {
                 Some(after) => {
                     self.same.insert(symbol, after);

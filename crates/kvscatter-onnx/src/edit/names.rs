@@ -85,7 +85,8 @@ pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     names
 }
 
-/// Makes the subgraphs of a node read `new` wherever they read `old` from around them. Returns whether they did anywhere.
+/// Makes the subgraphs of a node read `new` wherever they read `old` from an outer graph. Returns whether any
+/// of them read `old`.
 pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
     for graph in subgraphs_mut(node) {
@@ -94,7 +95,7 @@ pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bo
     replaced
 }
 
-/// The same for what the node reads itself.
+/// Does the same for the inputs of the node itself.
 fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
     for input in node.input.iter_mut().filter(|input| *input == old) {

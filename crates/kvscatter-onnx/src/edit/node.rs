@@ -55,14 +55,14 @@ impl NewNode {
         self
     }
 
-    /// Attributes that it has none of yet.
+    /// Adds attributes that the node does not have yet.
     pub(crate) fn attributes(mut self, attributes: impl IntoIterator<Item = AttributeProto>) -> Self {
         self.proto.attribute.extend(attributes);
         self
     }
 
-    /// What two nodes have in common if they compute the same and are called the same: in bytes, which are few beside the
-    /// text of all fields.
+    /// Returns a key that is equal for two nodes if they compute the same and have the same name. It is in
+    /// bytes, which are far fewer than the text of all fields.
     ///
     /// # Errors
     /// [`Error::Encode`].

@@ -1,4 +1,4 @@
-//! The folder of a model: the one way to a file that a model names.
+//! The folder of a model. All access to files that a model names goes through it.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,11 +7,11 @@ use cap_std::fs::{Dir, File};
 
 use crate::{Error, file};
 
-/// A folder whose regular files can be read, and nothing else.
+/// A folder in which only regular files can be read.
 ///
 /// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they stay
-/// inside. Every step of a path is resolved against an open handle of the folder, so that exchanging a folder for
-/// a link meanwhile does not lead out either.
+/// inside. Every step of a path is resolved against an open handle of the folder. So another process cannot
+/// lead a path out of it by replacing a folder with a link meanwhile.
 #[derive(Debug)]
 pub(crate) struct Folder(Dir);
 
@@ -34,8 +34,8 @@ impl Folder {
         Ok((file, size))
     }
 
-    /// The size of a regular file, or `None` where nothing is. Nothing is opened, since opening alone makes some devices
-    /// act.
+    /// Returns the size of a regular file, or `None` if nothing exists there. Does not open it, because some
+    /// devices act when they are opened.
     pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, Error> {
         match self.0.metadata(relative(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
@@ -45,24 +45,24 @@ impl Folder {
         }
     }
 
-    /// Where a file lies below the folder, with every symbolic link resolved.
+    /// Returns the path of a file below the folder, with every symbolic link resolved.
     pub(crate) fn resolve(&self, location: &Path) -> Result<PathBuf, Error> {
         self.0.canonicalize(relative(location)?).map_err(|error| cause(error, location))
     }
 }
 
-/// The location, if it has no part that leads up or elsewhere.
+/// Returns the location if it is relative and no part of it leads up.
 pub(super) fn relative(location: &Path) -> Result<&Path, Error> {
     let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-    if location.components().all(stays) { Ok(location) } else { Err(escape(location)) }
+    if location.components().all(stays) { Ok(location) } else { Err(escape(location, false)) }
 }
 
-fn escape(location: &Path) -> Error {
-    Error::ExternalEscape { location: location.to_string_lossy().into_owned() }
+fn escape(location: &Path, is_link: bool) -> Error {
+    Error::ExternalEscape { location: location.to_string_lossy().into_owned(), is_link }
 }
 
 fn cause(error: std::io::Error, location: &Path) -> Error {
     // cap-std's refusal to leave the folder differs from the system's refusals by having no system error code.
     let is_escape = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
-    if is_escape { escape(location) } else { Error::Io(error) }
+    if is_escape { escape(location, true) } else { Error::Io(error) }
 }

@@ -1,4 +1,5 @@
-//! What a file is by how it begins, so that an output does not replace a file of another kind.
+//! Recognises the kind of a file by its first bytes, so that an output does not replace a file of another
+//! kind.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -7,7 +8,7 @@ use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
 
 use crate::Error;
 
-/// What is written to a file whose name does not decide it.
+/// The kind of an output whose file name does not decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An ONNX model.
@@ -18,12 +19,12 @@ pub enum Kind {
     Svg,
 }
 
-/// Bytes of a file that are looked at.
+/// How many bytes of a file are examined.
 const BEGINNING: u64 = 64 << 10;
 
 impl Kind {
-    /// Checks that a file of this kind may be written to a path. A regular file that is there, and not empty, must begin
-    /// as this kind does.
+    /// Checks that a file of this kind may be written to a path. If a regular file exists there and is not
+    /// empty, it must begin as files of this kind do.
     ///
     /// # Errors
     /// [`Error::OtherKind`] and [`Error::Io`].
@@ -117,7 +118,7 @@ mod tests {
                 assert_eq!(asked.begins(bytes, false), kind == Some(asked), "{asked:?}: {text}");
             }
         }
-        // Metadata that is longer than what is looked at.
+        // Metadata that is longer than the examined bytes.
         assert!(Kind::Model.begins(b"\x08\x0a\x72\xff\xff\xff\x7fkey", true));
     }
 

@@ -1,4 +1,5 @@
-//! Files and folders on their way: an error removes them, and so can a program that a signal is about to end.
+//! Unfinished files and folders. An error removes them, and a program that a signal is about to end can
+//! remove them too.
 //!
 //! The library installs no signal handler. It keeps a list of what the process has begun and not completed. A program that
 //! handles signals calls [`remove_unfinished`] and then ends.
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the process has begun, in that order.
+/// The files and folders that the process has begun, in order.
 static LIST: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 /// Held while files are made inside a listed folder. It is taken before `LIST`.
 static FILLING: Mutex<()> = Mutex::new(());
@@ -21,11 +22,11 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 struct Entry {
     owner: u64,
     path: PathBuf,
-    kind: Kind,
+    removal: Removal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Removal {
     File,
     /// It is removed when it is empty.
     Folder,
@@ -47,10 +48,11 @@ pub struct Ending {
     _filling: MutexGuard<'static, ()>,
 }
 
-/// Removes everything that the process has begun and not completed. A thread that begins something new then waits until
-/// the result is dropped, so keep it until the process has ended.
+/// Removes everything that the process has begun and not completed. Afterwards a thread that begins something
+/// new waits until the result is dropped, so keep the result until the process has ended.
 ///
-/// This waits for steps that are under way, such as a rename. It is for a thread, and no signal handler may call it.
+/// This waits for steps that are under way, such as a rename. Call it from a thread, never from a signal
+/// handler.
 #[must_use]
 pub fn remove_unfinished() -> Ending {
     ENDING.store(true, Ordering::SeqCst);
@@ -75,18 +77,19 @@ impl Unfinished {
         Self { owner: OWNERS.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Makes a folder with a new name, which is removed with its contents. Its name begins with `prefix`.
+    /// Makes a folder with a new name, which is removed with its contents. Its name begins with `prefix`. Other users have
+    /// no access to it, since it may lie in a folder that all can write to.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn folder_in(&mut self, folder: &Path, prefix: &str) -> io::Result<PathBuf> {
         let mut list = locked(&LIST);
-        let path = folder_builder(prefix).tempdir_in(folder)?.keep();
-        list.push(Entry { owner: self.owner, path: path.clone(), kind: Kind::Tree });
+        let path = builder(prefix, 0o700).tempdir_in(folder)?.keep();
+        list.push(Entry { owner: self.owner, path: path.clone(), removal: Removal::Tree });
         Ok(path)
     }
 
-    /// Makes a folder, and those above it that are missing. They are removed if they are empty then.
+    /// Makes a folder, and missing ones above it. An error removes those of them that are empty.
     ///
     /// # Errors
     /// Those of the file system.
@@ -102,10 +105,11 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Makes files inside a folder of this. [`remove_unfinished`] waits for it, so that nothing appears in a folder that is
-    /// being removed.
+    /// Runs a function that makes files inside one of these folders. [`remove_unfinished`] waits for it, so
+    /// no file appears in a folder that is being removed.
     pub fn fill<T>(&self, make: impl FnOnce() -> T) -> T {
-        // The thread that removes waits for the lock, and one that takes it again and again may win every time.
+        // A thread that takes the lock again and again could keep it from the thread that waits to remove
+        // files.
         while ENDING.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -116,29 +120,34 @@ impl Unfinished {
     /// Makes a file with a new name.
     pub(crate) fn file_in(&mut self, folder: &Path) -> io::Result<(File, PathBuf)> {
         let mut list = locked(&LIST);
-        let (file, path) = file_builder().tempfile_in(folder)?.keep().map_err(|error| error.error)?;
-        list.push(Entry { owner: self.owner, path: path.clone(), kind: Kind::File });
+        let (file, path) = builder(".tmp", 0o666).tempfile_in(folder)?.keep().map_err(|error| error.error)?;
+        list.push(Entry { owner: self.owner, path: path.clone(), removal: Removal::File });
         Ok((file, path))
     }
 
     /// Makes a file of this name.
     pub(crate) fn file<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.made(path, Kind::File, make)
+        self.made(path, Removal::File, make)
     }
 
-    /// Makes a folder of this name, which is removed if it is empty then.
+    /// Makes a folder of this name. An error removes it if it is empty.
     pub(crate) fn folder<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.made(path, Kind::Folder, make)
+        self.made(path, Removal::Folder, make)
     }
 
-    fn made<T>(&mut self, path: &Path, kind: Kind, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn made<T>(
+        &mut self,
+        path: &Path,
+        removal: Removal,
+        make: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
         let mut list = locked(&LIST);
         let made = make()?;
-        list.push(Entry { owner: self.owner, path: path.to_owned(), kind });
+        list.push(Entry { owner: self.owner, path: path.to_owned(), removal });
         Ok(made)
     }
 
-    /// Gives a file of this another name, which no other file may have.
+    /// Renames one of these files. No other file may have the new name.
     pub(crate) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let mut list = locked(&LIST);
         let temporary = tempfile::TempPath::try_from_path(from)?;
@@ -178,50 +187,29 @@ impl Drop for Unfinished {
 }
 
 fn remove_last_first(entries: impl DoubleEndedIterator<Item = Entry>) {
-    for Entry { path, kind, .. } in entries.rev() {
+    for Entry { path, removal, .. } in entries.rev() {
         // The error that led here is the one to report.
-        let _ = match kind {
-            Kind::File => fs::remove_file(&path),
-            Kind::Folder => fs::remove_dir(&path),
-            Kind::Tree => fs::remove_dir_all(&path),
+        let _ = match removal {
+            Removal::File => fs::remove_file(&path),
+            Removal::Folder => fs::remove_dir(&path),
+            Removal::Tree => fs::remove_dir_all(&path),
         };
     }
 }
 
-/// A list that a panic has left is as good as any: each change of it is one call.
+/// Locks a list even after a panic. It is still consistent, because each change of it is one call.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Files have the permissions of any new file, less the umask: a temporary one alone would be private.
-#[cfg(unix)]
-fn file_builder<'a>() -> tempfile::Builder<'a, 'a> {
-    with_mode(tempfile::Builder::new(), 0o666)
-}
-
-#[cfg(unix)]
-fn folder_builder(prefix: &str) -> tempfile::Builder<'_, '_> {
+/// Gives what is made these permissions, less the umask.
+fn builder(prefix: &str, mode: u32) -> tempfile::Builder<'_, '_> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);
-    with_mode(builder, 0o777)
-}
-
-#[cfg(unix)]
-fn with_mode<'a>(mut builder: tempfile::Builder<'a, 'a>, mode: u32) -> tempfile::Builder<'a, 'a> {
-    use std::os::unix::fs::PermissionsExt;
-    builder.permissions(fs::Permissions::from_mode(mode));
-    builder
-}
-
-#[cfg(not(unix))]
-fn file_builder<'a>() -> tempfile::Builder<'a, 'a> {
-    tempfile::Builder::new()
-}
-
-#[cfg(not(unix))]
-fn folder_builder(prefix: &str) -> tempfile::Builder<'_, '_> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(prefix);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+    #[cfg(not(unix))]
+    let _ = mode;
     builder
 }
 
@@ -241,7 +229,7 @@ mod tests {
         names
     }
 
-    /// One of each kind, the later inside the earlier.
+    /// One entry of each kind, each inside the one before.
     fn begun(folder: &Path) -> Unfinished {
         let mut unfinished = Unfinished::new();
         unfinished.folders(&folder.join("a/b")).unwrap();

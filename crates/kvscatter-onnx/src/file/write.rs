@@ -16,7 +16,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_with(Unfinished::new(), path, bytes)
 }
 
-/// The same as the last step of something larger: all of it is there afterwards, or nothing new is.
+/// Does the same as the last step of a larger operation. Afterwards either all of its files exist, or no new
+/// ones do.
 pub(crate) fn write_with(mut unfinished: Unfinished, path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Opening asks for the right to write: a rename alone would replace a write-protected file.
     let (target, permissions) = match OpenOptions::new().write(true).open(path) {

@@ -17,7 +17,7 @@ pub(super) struct Body<'g, 'm> {
     wires: Vec<Wires>,
     slots: Vec<Slot<'m>>,
     names: BTreeMap<&'m str, usize>,
-    /// The slots that hold something computed, or failed to: a change makes both untrue.
+    /// The slots whose value was computed or could not be computed. Setting another value invalidates both.
     computed: Vec<usize>,
 }
 
@@ -33,9 +33,9 @@ pub(super) struct Slot<'m> {
     pub(super) name: &'m str,
     pub(super) source: Source<'m>,
     pub(super) known: Option<Known>,
-    /// How much of what can be known of it `known` holds.
+    /// How much `known` contains of what can be known of the value.
     pub(super) level: Level,
-    /// The least that was demanded of it in vain.
+    /// The lowest level that could not be reached.
     pub(super) failed: Option<Level>,
 }
 
@@ -43,17 +43,17 @@ pub(super) struct Slot<'m> {
 #[derive(Clone, Debug)]
 pub(super) enum Known {
     Value(Value),
-    /// Not even the shape: it depends on values that are not known.
+    /// Nothing is known, not even the shape, because the shape depends on unknown values.
     Open(Open),
 }
 
-/// Why a value's shape is open: the first node on the way to it whose output has a shape that depends on its inputs'
-/// values, and which values it lacks.
+/// Why a value's shape is open. Names the first node on the way to it whose output shape depends on the
+/// values of its inputs, and which of these values are unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Open(Rc<(Vec<NodeLabel>, FoldError)>);
 
 impl Open {
-    /// The reason in an error, if it is this one.
+    /// Returns the reason that an error gives, if the error is about an open shape.
     pub(super) fn of(error: &Error) -> Option<Self> {
         let mut nodes = Vec::new();
         let mut error = error;
@@ -125,14 +125,14 @@ pub(super) struct Functions<'m> {
     by_name: BTreeMap<FunctionName<'m>, Function<'m>>,
 }
 
-/// A function, with what every call would otherwise look for in its body.
+/// A function, with facts about its body that every call would otherwise compute again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function<'m> {
     pub(super) proto: &'m FunctionProto,
-    /// How many names, attributes and imports there are to go through when it is called.
+    /// How many names, attributes and imports a call goes through.
     pub(super) size: usize,
-    /// Whether it makes values of the shapes or types of what it is given. It does if its body has such a node, or calls
-    /// functions.
+    /// Whether it makes values out of the shapes or types of its inputs. This is assumed if its body has such
+    /// a node, or calls functions.
     asks_for_shapes: bool,
 }
 
@@ -172,7 +172,7 @@ impl<'m> Functions<'m> {
         self.by_name.get(&called_name(node)).copied()
     }
 
-    /// Whether a node makes values of the shapes or types of its inputs.
+    /// Whether a node makes values out of the shapes or types of its inputs.
     fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
         if !node.is_function() {
             return asks_for_shapes(node.proto());
@@ -283,7 +283,7 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// Remembers that a level cannot be reached, so that whatever depends on the value fails at once.
+    /// Remembers that a level cannot be reached, so that everything that depends on the value fails at once.
     pub(super) fn fail(&mut self, id: usize, level: Level) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.failed = Some(slot.failed.map_or(level, |failed| failed.min(level)));
@@ -291,8 +291,8 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// Gives a value, and forgets those that were computed. Each of them is forgotten once, so that many values in a row
-    /// are given in time that grows with their number alone.
+    /// Sets a value, and forgets all computed ones. Each of them is forgotten only once, so setting many
+    /// values in a row takes time that grows with their number alone.
     pub(super) fn set(&mut self, id: usize, value: Value) {
         for at in std::mem::take(&mut self.computed) {
             if let Some(slot) = self.slots.get_mut(at).filter(|slot| !matches!(slot.source, Source::Set)) {

@@ -10,15 +10,15 @@ pub enum FoldError {
     /// Nothing is known of the operator.
     #[error("what this operator computes is not known here")]
     NoRule,
-    /// Something else has needed the value already, and it could not be computed.
-    #[error("{name:?} could not be computed before")]
+    /// The value was needed before, and could not be computed then.
+    #[error("{name:?} was needed before and could not be computed")]
     FailedBefore { name: String },
     /// A form of the operator of which nothing is known.
     #[error("what this operator computes with {what} is not known here")]
     NoForm { what: &'static str },
     /// A shape depends on values that are not known.
     #[error(
-        "its output has a shape that depends on the values of input {input}, of which only the shape is known"
+        "the shape of its output depends on the values of input {input}, of which only the shape is known"
     )]
     ValuesUnknown { input: usize },
     /// An input of a type that the operator does not take.

@@ -1,5 +1,5 @@
-//! What a graph computes on small inputs that are made up to probe it: shapes unless they depend on data, values where
-//! they follow from what is given.
+//! Evaluates a graph on small inputs that are made up to probe it. Computes shapes unless they depend on
+//! data, and values where they follow from the given ones.
 //!
 //! Only what is asked for is computed, each value once, without recursion. A value is computed from values where all
 //! that it is made of is known and its size is at most [`MAX_VALUES`]; otherwise only its shape is, for which the
@@ -7,11 +7,12 @@
 //! no weight is read because a shape behind it is asked for, nor is what is made of weights alone computed for its
 //! own sake.
 //!
-//! Nothing is guessed: an operator without a rule here is an error that names the node. Where a shape depends on unknown
-//! values, as `NonZero`'s does, the value is *open*: nothing is known of it, nor of what is made of it, until something
-//! of a shape that does not depend on it takes it in, as `ScatterND` does. An open value is an error, which names the
-//! node that opened it, only if its shape or its elements are asked for. Transcendental functions come from 64-bit
-//! arithmetic, so they may differ from a runtime's in the last place; everything else is exact, as [`number`] says.
+//! Nothing is guessed: an operator without a rule here is an error that names the node. If a shape depends on
+//! unknown values, as `NonZero`'s does, the value is *open*: nothing is known of it. Every value that is made
+//! of it is open too, except the output of an operator such as `ScatterND`, whose shape does not depend on
+//! it. An open value is an error only if its shape or its elements are asked for. The error names the node
+//! that opened it. Transcendental functions come from 64-bit arithmetic, so they may differ from a runtime's
+//! in the last place; everything else is exact, as [`number`] says.
 
 mod body;
 mod call;
@@ -53,7 +54,7 @@ const MAX_WORK: u64 = 512 << 20;
 /// What a node costs, whatever it computes.
 const NODE_WORK: usize = 1 << 10;
 
-/// What a call costs for each name, attribute and import of the function.
+/// The cost of a call for each name, attribute and import of the function.
 const FUNCTION_WORK: usize = 1 << 8;
 
 /// How deep functions may call each other.
@@ -82,7 +83,7 @@ struct Work(Cell<u64>);
 struct Demand {
     id: usize,
     level: Level,
-    /// Whether it is made of others, which come first.
+    /// Whether it waits for other values, which it is made of.
     is_waiting: bool,
 }
 
@@ -125,8 +126,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.demand(id, level)
     }
 
-    /// As [`value`](Self::value); `None` if the value is open: not even its shape is known, since that depends on
-    /// values that are not.
+    /// As [`value`](Self::value), but `None` if the value is open: not even its shape is known, because the
+    /// shape depends on unknown values.
     ///
     /// # Errors
     /// [`Error::ValueMissing`] if the graph has no value of this name; [`Error::InputMissing`] if it depends on an
@@ -147,7 +148,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
 
-    /// Takes note of work on values outside of this evaluation, in elements.
+    /// Charges work on values outside of this evaluation, in elements.
     ///
     /// # Errors
     /// [`FoldError::TooMuch`].
@@ -155,7 +156,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.work.charge(elements)
     }
 
-    /// What is computed of a value that is asked for: of large constants the shape only.
+    /// Returns the highest level that is computed of a value: of large constants only the shape.
     fn most(&mut self, id: usize) -> Result<Level, Error> {
         let is_weight = self.origin(id) == Origin::Constant
             && self.known_at(id, Level::Shape)?.value().is_some_and(|value| value.len() > MAX_CONSTANTS);
@@ -175,14 +176,14 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.body.known(id).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
     }
 
-    /// Brings a value to a level, and whatever it needs before. If one of these cannot be computed, all that wait for it
-    /// have failed as well.
+    /// Computes a value up to a level, after the values that it needs. If one of these cannot be computed,
+    /// all values that wait for it fail as well.
     fn evaluate(&mut self, id: usize, level: Level) -> Result<(), Error> {
         self.origin(id);
         let mut stack = vec![Demand { id, level, is_waiting: false }];
         let result = self.evaluate_all(&mut stack);
         if let Err(error) = &result {
-            // An output that an operator does not have says nothing about its others.
+            // If an operator lacks one output, its others can still be computed.
             let is_output = matches!(error.root(), Error::Fold(FoldError::NoOutput { .. }));
             let failed = stack.len().saturating_sub(usize::from(is_output));
             for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
@@ -195,7 +196,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         result
     }
 
-    /// The stack holds each value that waits for another; inputs come from earlier nodes, so nothing waits for itself.
+    /// The stack has each value that waits for another. Inputs come from earlier nodes, so no value waits for
+    /// itself.
     fn evaluate_all(&mut self, stack: &mut Vec<Demand>) -> Result<(), Error> {
         while let Some(demand) = stack.last_mut() {
             let &mut Demand { id, level, .. } = demand;
@@ -234,15 +236,18 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(())
     }
 
-    /// Pushes what a node needs and is not there: the values of all inputs, or their shapes and the values of those
-    /// that may be parameters, of any size if the operator's shapes depend on them. Initializers come last, since their
-    /// values are of no use where another input has none.
+    /// Pushes the demands of a node that are not met yet. These are the values of all inputs, or the shapes
+    /// of all and the values of those that may be parameters. Parameters may have any size if the operator's
+    /// shapes depend on them. Initializers come last, because their values are of no use if another input has
+    /// none.
     fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<Demand>) {
         let is_hopeless = self.body.read_by(node).any(|(_, slot)| {
             let is_unknown = |value: &Value| value.data.is_none();
             slot.level == Level::Values && slot.known.is_some() && slot.value().is_none_or(is_unknown)
         });
-        let is_counted = self.body.node(node).is_some_and(|(node, _)| node.is("NonZero"));
+        let is_counted = self.body.node(node).is_some_and(|(node, _)| {
+            !node.is_function() && ops::is_shaped_by_values(node.domain(), node.op_type())
+        });
         let missing = |initializers: bool| {
             self.body.read_by(node).filter_map(move |(id, slot)| {
                 let is_parameter = |value: &Value| value.rank() <= 1 && value.len() <= MAX_PARAMETERS;
@@ -287,7 +292,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             }
         }
         if self.body.level(wanted) < level {
-            // Asked for the next one, the node is not run again.
+            // The other missing outputs fail too, so the node is not run again when they are asked for.
             wires.outputs.iter().skip(made).flatten().for_each(|&id| self.body.fail(id, level));
             let output = wires.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
             return Err(node.error(FoldError::NoOutput { output }));
@@ -320,7 +325,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(outputs.into_iter().map(|value| Some(Known::Value(value))).collect())
     }
 
-    /// What a node makes of open inputs; `None` if it has none.
+    /// Returns the outputs of a node with open inputs; `None` if no input is open.
     fn outputs_of_open(
         &self,
         node: &Node<'m>,

@@ -114,7 +114,8 @@ fn every_shape_of_a_decoder_is_known() {
     }
 }
 
-/// What an expert is given has a shape that the router decides; what the experts make together has one again.
+/// The router decides the shape of an expert's input, so that shape is open. The shape of the experts' joint
+/// output is known again.
 #[test]
 fn what_experts_are_given_is_open_and_what_they_make_is_not() {
     let model = load("decoders/optimum-0.1-qwen3-moe");
@@ -142,7 +143,7 @@ fn what_experts_are_given_is_open_and_what_they_make_is_not() {
     assert_eq!(fold.shape("logits").unwrap(), [2, 3, 64]);
 }
 
-/// The shape of what is picked by a mask that is known is known, though what is picked is not.
+/// A known mask picks elements of an unknown value: the shape of the result is known, its elements are not.
 #[test]
 fn what_is_counted_is_counted_for_a_shape_alone() {
     use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};

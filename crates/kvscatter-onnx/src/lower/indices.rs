@@ -12,7 +12,7 @@ use super::Scatter;
 /// Makes nodes, each once: what is computed alike from the same values is the same value.
 pub(super) struct Indices<'p> {
     editor: Editor<'p>,
-    /// By [`NewNode::key`]: the node's output.
+    /// The outputs of the nodes made so far, by [`NewNode::key`].
     made: BTreeMap<(String, Vec<u8>), String>,
     /// By symbol: the first dimension that was declared to have it.
     symbols: BTreeMap<String, String>,

@@ -8,7 +8,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
 };
 
-use crate::support::{graph as body, int, ints, model, node, opset, string, testdata, value};
+use crate::support::{graph as body, int, ints, model, node, opset, scatter, testdata, value};
 
 /// The name of the thing, the smallest number of it, and a function that makes a model with that many.
 type Family = (&'static str, usize, fn(usize) -> Model);
@@ -25,7 +25,7 @@ pub(crate) const ALL: &[Family] = &[
     ("operator sets", 200, operator_sets),
     ("operator sets beside caches", 50, operator_sets_beside_caches),
     ("metadata", 200, metadata),
-    ("layers of Attention", 25, |count| attention_layers(count)),
+    ("layers of Attention", 25, attention_layers),
     ("layers of Concat", 12, concat_layers),
     ("layers of TensorScatter", 50, scatter_layers),
     ("caches of one node", 100, one_node),
@@ -191,10 +191,6 @@ fn scatter_layers(count: usize) -> Model {
     let mut model = model(all, nodes, outputs);
     graph(&mut model).initializer = vec![table, int64s("by_head", &[3], &[0, 0, 8])];
     model
-}
-
-fn scatter(inputs: &[&str], output: &str) -> NodeProto {
-    crate::support::scatter(inputs, output)
 }
 
 fn inputs(count: usize) -> Model {
@@ -565,8 +561,7 @@ fn large_constant(count: usize) -> Model {
         ..AttributeProto::default()
     };
     let mut constant = node("Constant", &[], "huge");
-    constant.attribute = vec![value, string("note", "")];
-    constant.attribute.truncate(1);
+    constant.attribute = vec![value];
     graph.node.insert(0, constant);
     for (at, layer) in
         graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("TensorScatter")).enumerate()

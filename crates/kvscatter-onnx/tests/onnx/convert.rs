@@ -296,9 +296,9 @@ fn what_hides_a_slot_hides_it_where_softmax_reads_it() {
     assert_eq!(convert(&over(3), MAX_SEQ).unwrap().attentions, 2);
 }
 
-/// A mixture of experts in which `node` is inserted before the one that makes `before`, which then reads what it makes in
-/// place of its input `slot`. Its input `routed` are the places of the first expert's tokens: as many as the router
-/// chooses.
+/// Inserts `nodes` into a mixture of experts, before the node that makes `before`. That node then reads their
+/// output as its input `slot`. The input `routed` of the new nodes lists the places of the first expert's
+/// tokens, as many as the router chooses.
 fn routed(before: &str, slot: usize, mut nodes: Vec<NodeProto>) -> Model {
     let mut model = load("decoders/optimum-0.1-qwen3-moe");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
@@ -324,8 +324,7 @@ fn what_the_router_chooses_may_reach_tokens_and_not_masks_or_caches() {
         Error::InNode { node, cause } => (node.name, cause.to_string()),
         other => panic!("{other}"),
     };
-    let why =
-        "its output has a shape that depends on the values of input 0, of which only the shape is known";
+    let why = "the shape of its output depends on the values of input 0, of which only the shape is known";
     let by_router = ("/model/layers.0/mlp/NonZero".to_owned(), why.to_owned());
     let cast = || {
         let mut cast = node("Cast", &["routed"], "numbers");

@@ -99,8 +99,8 @@ fn files_that_are_in_use_are_named() {
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), None);
 }
 
-/// A model with a tensor in every field of a message that can hold one, each with a location of its own; and how many
-/// that are.
+/// Returns a model with a tensor in every field of a message that can contain one, each with a different
+/// location, and the number of these tensors.
 fn everywhere() -> (ModelProto, usize) {
     let mut count = 0;
     let mut tensor = || {
@@ -181,7 +181,7 @@ fn rename(graph: &mut GraphProto, by: usize) {
     }
 }
 
-/// Whatever message a tensor lies in, its location is checked.
+/// The location of a tensor is checked in every message that can contain one.
 #[cfg(unix)]
 #[test]
 fn tensors_are_found_everywhere() {
@@ -202,7 +202,7 @@ fn tensors_are_found_everywhere() {
     assert_eq!(model.file().unwrap().locations().count(), count);
 }
 
-/// The fields of `onnx.proto` that lead to a tensor: where one is added, [`everywhere`] has to have it as well.
+/// The fields of `onnx.proto` that lead to a tensor. If one is added, [`everywhere`] must have it as well.
 #[test]
 fn the_schema_has_no_other_place_for_a_tensor() {
     let schema = include_str!("../../codegen/onnx.proto");
@@ -247,7 +247,7 @@ fn the_schema_has_no_other_place_for_a_tensor() {
     assert_eq!(fields, known);
 }
 
-/// An engine reads the file, so that what was checked must be what lies there.
+/// An engine reads the file, so the file must be the one that was checked.
 #[test]
 fn an_engine_is_given_a_file_as_it_was_read() {
     let path = testdata("onnx-tensors/external.onnx");
@@ -288,7 +288,7 @@ fn outside_the_folder() {
     for location in
         ["../secret.bin", "sub/../../secret.bin", "sub/../data.bin", "/dev/zero", secret.to_str().unwrap()]
     {
-        assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { location: got } if got == location);
+        assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { location: got, .. } if got == location);
     }
 }
 

@@ -103,7 +103,7 @@ fn small_files_cannot_grow_large_in_memory() {
     );
 }
 
-/// A name is repeated for everything that is reported about what has it.
+/// Every report about a value or a node repeats its name.
 #[test]
 fn long_names_are_refused() {
     let named = |length: usize, name: fn(&mut proto::NodeProto) -> &mut String| {

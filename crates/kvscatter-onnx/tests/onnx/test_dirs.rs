@@ -106,7 +106,7 @@ fn symbolic_links_that_lead_back() {
     assert_eq!(names, [std::path::Path::new("case"), std::path::Path::new("link")]);
 }
 
-/// One bad entry does not hide what lies beside it, and nothing outside of the folder is looked at.
+/// One bad entry does not hide the entries beside it, and no file outside of the folder is read.
 #[cfg(unix)]
 #[test]
 fn entries_that_cannot_be_read_are_named() {

@@ -1,4 +1,4 @@
-//! External data as tract asks for it, read through the type that cannot leave the model's folder.
+//! Reads external data for tract, through the type that cannot leave the model's folder.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use tract_onnx::tract_hir::internal::*;
 /// The files beside a model.
 pub(super) struct Weights {
     file: ModelFile,
-    /// The model's folder by its full name, links followed: what the paths that tract asks for begin with.
+    /// The full name of the model's folder, with links resolved. The paths that tract asks for begin with it.
     folder: PathBuf,
 }
 

@@ -127,7 +127,8 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 
-/// tract opens files by their paths; ours are read through the folder that was checked, whatever lies there meanwhile.
+/// tract itself opens files by their paths. kvscatter reads them through the handle of the checked folder,
+/// even if the contents change meanwhile.
 #[cfg(unix)]
 #[test]
 fn weights_that_are_exchanged_after_the_check_are_refused() {

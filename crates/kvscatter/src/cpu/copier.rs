@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use super::Isa;
 use super::executor::Share;
-use super::kernel::{self, Ask, Kernel, Kernels, NEVER, Pattern, Sides};
+use super::kernel::{self, Hint, Kernel, Kernels, NEVER, Pattern, Sides};
 use super::limits::{BATCH, FORESEEN, LEAD, PIECE, STREAMED};
 use super::lines::Lines;
 use crate::mapping::{Block, Loop, Mapping, Rows};
@@ -49,7 +49,7 @@ impl Copier {
         let asks = isa != Isa::Portable && kernels.len <= FORESEEN;
         let lead = LEAD.checked_div(kernels.len).filter(|_| asks).map_or(NEVER, |runs| runs.max(1));
         let (rows, (runs, len)) = mapping.only_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
-        Self { mapping, kernels, rows, pattern: Pattern { runs, len, lead, ask: Ask::here() } }
+        Self { mapping, kernels, rows, pattern: Pattern { runs, len, lead, hint: Hint::here() } }
     }
 
     pub(super) fn mapping(&self) -> &Mapping {
@@ -129,7 +129,7 @@ impl Copier {
         let block = block.turned();
         let [outer, middle, runs] = block.loops;
         let kernel = self.kernel(block.len, stores);
-        let pattern = Pattern { runs, len: block.len, lead: NEVER, ask: Ask::SecondLevel };
+        let pattern = Pattern { runs, len: block.len, lead: NEVER, hint: Hint::SecondLevel };
         let around = Block { loops: [Loop::ONCE, outer, middle], ..block };
         around.for_each_run(|dst, src| {
             let begin = Sides { dst: sides.dst.wrapping_add(dst), src: sides.src.wrapping_add(src) };

@@ -35,22 +35,22 @@ pub(super) struct Pattern {
     /// How many runs ahead of the copy destinations are prefetched; [`NEVER`] where the machine sees for itself
     /// what comes next.
     pub(super) lead: usize,
-    /// How they are prefetched.
-    pub(super) ask: Ask,
+    /// The cache that they are prefetched into.
+    pub(super) hint: Hint,
 }
 
 /// The cache that destinations are prefetched into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Hint {
     Nearest,
     SecondLevel,
 }
 
-impl Ask {
-    /// The one that suits this machine.
+impl Hint {
+    /// Returns the cache that suits this machine.
     pub(super) fn here() -> Self {
         #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-        return x86::ask_for();
+        return x86::prefetch_hint();
         #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
         Self::SecondLevel
     }
@@ -175,7 +175,7 @@ fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
 /// As [`Kernel`].
 #[inline(always)]
 pub(super) unsafe fn copy_runs<R: Run>(batch: &[Sides], pattern: &Pattern) {
-    let Pattern { runs, len, lead, ask } = *pattern;
+    let Pattern { runs, len, lead, hint } = *pattern;
     if batch.len().wrapping_mul(runs.count) <= lead {
         for &sides in batch {
             // SAFETY: P1, by the contract of `Kernel`, for every run of the block.
@@ -183,24 +183,24 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Sides], pattern: &Pattern) {
         }
         return;
     }
-    match ask {
+    match hint {
         // SAFETY: this function's contract.
-        Ask::Nearest => unsafe { ask_and_copy_runs::<R, true>(batch, pattern) },
+        Hint::Nearest => unsafe { prefetch_and_copy_runs::<R, true>(batch, pattern) },
         // SAFETY: as above.
-        Ask::SecondLevel => unsafe { ask_and_copy_runs::<R, false>(batch, pattern) },
+        Hint::SecondLevel => unsafe { prefetch_and_copy_runs::<R, false>(batch, pattern) },
     }
 }
 
-/// Every run of a batch, each of them `lead` runs after its destination was prefetched.
+/// Copies every run of a batch, each `lead` runs after its destination was prefetched.
 ///
 /// # Safety
 /// As [`Kernel`].
 #[inline(always)]
-unsafe fn ask_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Sides], pattern: &Pattern) {
+unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Sides], pattern: &Pattern) {
     let Pattern { runs, len, lead, .. } = *pattern;
-    // A block of up to `lead` runs asks for the block that many runs further on, so that one pointer beside those of
-    // the copy is enough. A longer block asks for its own later runs first, and for the next block's while it copies
-    // its last ones.
+    // A block of up to `lead` runs prefetches the block that many runs further on, so the loop needs only one
+    // pointer more than the copy. A longer block first prefetches its own later runs, and those of the next
+    // block while it copies its last ones.
     let (blocks, within) = match lead.checked_div(runs.count) {
         Some(blocks @ 1..) => (blocks, 0),
         _ => (1, lead),
@@ -219,14 +219,14 @@ unsafe fn ask_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Sides], patter
             let ahead = dst.wrapping_offset(runs.dst.wrapping_mul(within.cast_signed()));
             // SAFETY: P1, by the contract of `Kernel`, for the first `own` runs of the block.
             unsafe {
-                copy_and_ask::<R, NEAREST>(Sides { dst, src }, ahead, Loop { count: own, ..runs }, len)
+                copy_and_prefetch::<R, NEAREST>(Sides { dst, src }, ahead, Loop { count: own, ..runs }, len)
             };
             dst = dst.wrapping_offset(runs.dst.wrapping_mul(own.cast_signed()));
             src = src.wrapping_offset(runs.src.wrapping_mul(own.cast_signed()));
         }
         match next.next() {
             // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
-            Some(next) => unsafe { copy_and_ask::<R, NEAREST>(Sides { dst, src }, next.dst, rest, len) },
+            Some(next) => unsafe { copy_and_prefetch::<R, NEAREST>(Sides { dst, src }, next.dst, rest, len) },
             // SAFETY: as above.
             None => unsafe { copy_block::<R>(Sides { dst, src }, rest, len) },
         }
@@ -248,12 +248,13 @@ unsafe fn copy_block<R: Run>(Sides { mut dst, mut src }: Sides, runs: Loop, len:
     }
 }
 
-/// Copies the runs of one block, and before each of them prefetches one of as many destinations from `ahead` on.
+/// Copies the runs of one block. Before each run, prefetches the next one of as many destinations, from
+/// `ahead` on.
 ///
 /// # Safety
 /// Every run is valid for [`Run::copy`].
 #[inline(always)]
-unsafe fn copy_and_ask<R: Run, const NEAREST: bool>(
+unsafe fn copy_and_prefetch<R: Run, const NEAREST: bool>(
     Sides { mut dst, mut src }: Sides,
     mut ahead: *mut u8,
     runs: Loop,

@@ -1,6 +1,6 @@
-//! The numbers that decide how bytes move; none of them changes what is written. Where one was measured, it says
-//! what against, on an Intel Xeon; `docs/rejected.md` has the figures. The others are round, and stand between what was measured on
-//! either side.
+//! The numbers that decide how bytes move; none of them changes what is written. The comment of a measured
+//! number names what it was measured against, on an Intel Xeon; `docs/rejected.md` has the figures. The
+//! others are round numbers between values that were measured.
 //!
 //! Tests compile with `--cfg kvscatter_tiny`, which makes them so small that every path is taken by tensors of a
 //! few bytes.

@@ -6,7 +6,7 @@
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use super::kernel::{Ask, Kernel, LINE, NEVER, Pattern, Sides};
+use super::kernel::{Hint, Kernel, LINE, NEVER, Pattern, Sides};
 use crate::mapping::Loop;
 
 /// What has been appended is in the destination after [`finish`](Self::finish).
@@ -104,7 +104,7 @@ impl Lines {
 /// # Safety
 /// As [`Lines::append`], for a whole number of lines.
 unsafe fn store(kernel: Kernel, sides: Sides, len: usize) {
-    let pattern = Pattern { runs: Loop::ONCE, len, lead: NEVER, ask: Ask::SecondLevel };
+    let pattern = Pattern { runs: Loop::ONCE, len, lead: NEVER, hint: Hint::SecondLevel };
     // SAFETY: the caller's.
     unsafe { kernel(&[sides], &pattern) };
 }

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
-use super::kernel::{self, Ask, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
+use super::kernel::{self, Hint, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
 use super::limits::{AHEAD, BATCH, FORESEEN, LEAD, PIECE, SHARED, SHORT, STREAMED, STRIP, THIN, TILE, WIDE};
 use super::lines::Lines;
 use super::{Isa, executor};
@@ -54,7 +54,7 @@ fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: 
     }
     let step = |bytes: usize| isize::try_from(bytes).unwrap();
     let runs = Loop { count: RUNS, dst: step(len + gap), src: step(len) };
-    for ask in [Ask::Nearest, Ask::SecondLevel] {
+    for hint in [Hint::Nearest, Hint::SecondLevel] {
         let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
         let begins: Vec<_> = (0..BLOCKS)
             .map(|block| Sides {
@@ -64,9 +64,9 @@ fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: 
             .collect();
         // SAFETY: every run lies inside its buffer, as the loop above has just shown for the same offsets; the two
         // buffers are apart, and the machine has the instruction set (`instruction_sets`).
-        unsafe { kernel(&begins, &Pattern { runs, len, lead, ask }) };
+        unsafe { kernel(&begins, &Pattern { runs, len, lead, hint }) };
         super::kernel::fence();
-        assert_eq!(dst, expected, "len {len} lead {lead} {ask:?} dst {dst_at} src {src_at}");
+        assert_eq!(dst, expected, "len {len} lead {lead} {hint:?} dst {dst_at} src {src_at}");
         dst.copy_from_slice(&painted);
     }
 }

@@ -8,7 +8,7 @@ use core::arch::x86_64::{
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use super::kernel::{Ask, Instructions, Kernel, LINE, Memcpy, Pattern, Run, Short, Sides, copy_runs};
+use super::kernel::{Hint, Instructions, Kernel, LINE, Memcpy, Pattern, Run, Short, Sides, copy_runs};
 use super::limits::AHEAD;
 
 pub(super) struct Sse2;
@@ -119,11 +119,13 @@ pub(super) fn fence() {
     unsafe { _mm_sfence() };
 }
 
-/// Which hint suits this machine's destinations. AMD's prefetch into the second-level cache gains no more for cold
-/// rows than the one into the first, and rows that already lie in the second-level cache then wait once less. On Intel
-/// the nearer one costs cold rows most of the gain. `docs/rejected.md` has the figures of both.
-pub(super) fn ask_for() -> Ask {
-    // A virtual machine leaves to its host for `cpuid`, which takes longer than to prepare a write.
+/// Returns the prefetch hint that suits this machine. On AMD, prefetching into the first-level cache gains at
+/// least as much for cold rows as prefetching into the second-level one, and rows that already lie in the
+/// second-level cache then wait once less. On Intel, it costs cold rows most of the gain. `docs/rejected.md`
+/// has the figures of both.
+pub(super) fn prefetch_hint() -> Hint {
+    // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the
+    // answer is kept.
     static NEAREST: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 2;
     let mut nearest = NEAREST.load(Relaxed);
@@ -134,11 +136,11 @@ pub(super) fn ask_for() -> Ask {
             [b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| vendor.as_flattened() == &amd[..]).into();
         NEAREST.store(nearest, Relaxed);
     }
-    if nearest == 1 { Ask::Nearest } else { Ask::SecondLevel }
+    if nearest == 1 { Hint::Nearest } else { Hint::SecondLevel }
 }
 
-/// Prefetches the lines of a run that will be written. A run that does not begin with a line ends in one more, which
-/// the machine fetches itself.
+/// Prefetches the lines of a run that will be written. A run that does not begin at a line's start reaches
+/// into one line more, which the machine fetches itself.
 #[inline(always)]
 pub(super) fn prefetch_run<const NEAREST: bool>(dst: *mut u8, len: usize) {
     let mut at = 0;

@@ -5,8 +5,8 @@ use std::io::Write;
 use kvscatter::Mode;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    Case, Entry, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, Reference, Report, Spread,
-    Temperature, UpdateLayout, units,
+    Case, Entry, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange, Reference,
+    Report, Spread, Temperature, UpdateLayout, units,
 };
 
 use crate::error::Error;
@@ -105,7 +105,7 @@ fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) ->
         let MedianSpread { lowest, highest } = noise.spread;
         writeln!(
             output,
-            "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it",
+            "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it or the movement from run to run",
             noise.engine
         )?;
     }
@@ -125,7 +125,7 @@ fn run_to_run(movement: &Movement, output: &mut Output) -> Result<(), Error> {
         units::time(*lowest),
         units::time(*highest)
     )?;
-    for (other, lowest, highest) in ratios {
+    for RatioRange { engine: other, lowest, highest } in ratios {
         write!(output, "; {other} {lowest:.2} to {highest:.2} × as long")?;
     }
     Ok(writeln!(output)?)

@@ -1,12 +1,36 @@
 //! Scales of activations that are computed from a whole tensor.
 
+use std::collections::BTreeSet;
+
 use super::Hazard;
 use crate::Node;
 use crate::decoder::flow::Flow;
+use crate::edit::names::reads;
 
+/// Finds the nodes whose scale depends on the model's inputs and reaches an output. A scale that does neither changes
+/// no result, so it is no reason to leave a comparison out.
 pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
-    let scales = flow.nodes().iter().filter(|node| scales_a_tensor(node));
-    hazards.extend(scales.map(|node| Hazard::TensorWideScale { node: node.label() }));
+    if !flow.nodes().iter().any(scales_a_tensor) {
+        return;
+    }
+    let mut fed: BTreeSet<&str> = flow.inputs().collect();
+    let mut scales = Vec::new();
+    for node in flow.nodes() {
+        if reads(node.proto()).iter().any(|value| fed.contains(value)) {
+            fed.extend(node.proto().output.iter().map(String::as_str));
+            if scales_a_tensor(node) {
+                scales.push(node);
+            }
+        }
+    }
+    let mut used: BTreeSet<&str> = flow.outputs().collect();
+    for node in flow.nodes().iter().rev() {
+        if node.proto().output.iter().any(|output| used.contains(output.as_str())) {
+            used.extend(reads(node.proto()));
+        }
+    }
+    scales.retain(|node| node.proto().output.iter().any(|output| used.contains(output.as_str())));
+    hazards.extend(scales.into_iter().map(|node| Hazard::TensorWideScale { node: node.label() }));
 }
 
 /// Whether a node computes one scale from all elements of its first input. `com.microsoft` has operators that contain

@@ -34,9 +34,15 @@ pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     }
 }
 
-/// The input whose type and shape the operator's one output has, whatever the other inputs are.
+/// Returns the input that gives the operator's one output its type and shape, independent of the other
+/// inputs.
 pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
     (domain == DEFAULT_DOMAIN && matches!(op_type, "ScatterElements" | "ScatterND")).then_some(0)
+}
+
+/// Whether the shape of the operator's output depends on its inputs' values, however many there are.
+pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
+    domain == DEFAULT_DOMAIN && op_type == "NonZero"
 }
 
 fn default_rule(op_type: &str) -> Option<Rule> {

@@ -326,7 +326,8 @@ fn one_scale_for_the_activations_of_all_samples() {
     let quantise = |op_type: &str, domain: &str| {
         let mut quantise = node(op_type, &["q"], "quantised");
         (quantise.name, quantise.domain) = (Some("quantise".to_owned()), Some(domain.to_owned()));
-        Made::fixed().node(quantise).hazards()
+        let used = value("quantised", ElementType::UInt8, &["batch", "tokens"]);
+        Made::fixed().node(quantise).output(used).hazards()
     };
     for (op_type, domain) in [("DynamicQuantizeLinear", ""), ("DynamicQuantizeMatMul", "com.microsoft")] {
         let hazards = quantise(op_type, domain);
@@ -336,6 +337,12 @@ fn one_scale_for_the_activations_of_all_samples() {
     }
     // Another domain's operator of that name may be anything.
     assert_eq!(quantise("DynamicQuantizeLinear", "com.microsoft"), []);
+    // A scale changes nothing if no output is made of it, or if it is the same in every step.
+    let unused = node("DynamicQuantizeLinear", &["q"], "quantised");
+    assert_eq!(Made::fixed().node(unused).hazards(), []);
+    let constant = node("DynamicQuantizeLinear", &["weight"], "quantised");
+    let used = value("quantised", ElementType::UInt8, &["4"]);
+    assert_eq!(Made::fixed().node(node("Constant", &[], "weight")).node(constant).output(used).hazards(), []);
     let model = Model::load(&testdata("decoders/optimum-llama-int8/model.onnx")).unwrap();
     let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
     assert_eq!(kinds(&hazards).iter().filter(|kind| **kind == "tensor-wide-scale").count(), 9);

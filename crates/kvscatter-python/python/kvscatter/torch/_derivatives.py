@@ -1,8 +1,8 @@
 """Derivatives and batching of the write: reverse and forward mode, of any order, ``torch.func`` and ``torch.vmap``.
 
 A write is linear, and PyTorch's ``scatter`` has every derivative of it. A call that is recorded becomes a ``scatter``
-to the slots that ``kvscatter::slots`` returns, so no derivative is written down here. That costs a
-copy of the cache, as the functional operator does. All other calls go to the operators' kernels.
+to the slots that ``kvscatter::slots`` returns, so this module defines no derivative. That costs a copy of
+the cache, as the functional operator does. All other calls go to the operators' kernels.
 
 ``torch.library.register_autograd`` is not enough: it has no forward mode, whose tangents it drops without an error, and
 it fails under the transforms of ``torch.func``.
@@ -48,8 +48,8 @@ def _in_place(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torc
 def check_not_captured(cache: torch.Tensor) -> None:
     """Refuses a write in place to a cache that a function uses and does not take, while ``torch.func`` transforms it.
 
-    The derivative would be lost. PyTorch refuses this for operators in place that return their argument, and does not
-    recognize those that return nothing, so it is asked with one of its own, on no elements.
+    The derivative would be lost. PyTorch refuses this for in-place operators that return their argument, but does not
+    recognize those that return nothing. So this calls one of PyTorch's in-place operators, on no elements.
     """
     if torch._C._functorch.peek_interpreter_stack() is not None and cache.dim() > 0:
         cache.detach().narrow(0, 0, 0).zero_()
@@ -104,12 +104,12 @@ def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
 
 
 def _may_have_tangents() -> bool:
-    """Looked at first: unpacking a tensor takes long, and is an operation of the graph where one is traced."""
+    """Checked first, because unpacking a tensor takes long, and a traced graph would record it as an operation."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_traced_forward_mode() -> bool:
-    """Whether a function is being compiled that differentiates in forward mode itself.
+    """Whether the function that is being compiled differentiates in forward mode itself.
 
     When it runs, it opens PyTorch's level where the operators cannot see it. So they must not be part of it.
     """
@@ -204,7 +204,7 @@ def _(
 def _folded(
     info: Any, in_dims: tuple[int | None, ...], *tensors: torch.Tensor | None
 ) -> list[torch.Tensor | None]:
-    """The items of vmap as more samples of the batch: they are as independent of each other as samples are.
+    """Returns the items of vmap as more samples of the batch. They are as independent of each other as samples.
 
     The tensors are the cache, the update, the indices and the lengths.
     """
@@ -229,7 +229,7 @@ def _unfolded(info: Any, samples: torch.Tensor) -> torch.Tensor:
 
 
 _LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
-"""Kept, since what a library registers ends when it does."""
+"""Kept alive, because its registrations end with it."""
 
 for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
     _LIBRARY.impl("tensor_scatter", _functional, _key, with_keyset=True)  # type: ignore[no-untyped-call]

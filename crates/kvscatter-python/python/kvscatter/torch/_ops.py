@@ -89,7 +89,9 @@ def slots(
     rows, capacity = update.shape[axis], past_cache.shape[axis]
     first = torch.zeros(1, dtype=torch.int64) if write_indices is None else write_indices.to(torch.int64)
     # In linear mode only rows that `lengths` leaves out lie past the end. A cache without slots has no rows.
-    return (first[:, None] + torch.arange(rows)).expand(past_cache.shape[0], rows) % max(capacity, 1)
+    slots = max(capacity, 1)
+    first = first % slots  # a ring's indices can be so large that adding to them would overflow
+    return (first[:, None] + torch.arange(rows)).expand(past_cache.shape[0], rows) % slots
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
@@ -210,7 +212,7 @@ def _is_symbol(size: int | torch.SymInt) -> bool:
 
 
 def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
-    """An update is resolved; a cache would have to be rewritten."""
+    """Resolves a view of an update. Refuses one of a cache, which would have to be rewritten."""
     if cache.is_conj() or cache.is_neg():
         message = (
             "cache is a conjugated or negated view of its memory: resolve_conj() or resolve_neg() it first"
