@@ -237,6 +237,52 @@ fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {
     assert_eq!((&document["passed"], &document["unreadable"]), (&3.into(), &4.into()), "{document}");
 }
 
+/// The walk skips a folder that it is in already, and what lies deeper than 32 folders. A case there reads files all the
+/// same.
+#[cfg(unix)]
+#[test]
+fn cases_that_the_walk_does_not_reach_whole_lead_nowhere_either() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::with_testdata();
+    let case = folder.path("testdata/onnx-node/test_tensorscatter");
+    let set = case.join("test_data_set_0");
+    let names = ["input_0.pb", "input_1.pb", "input_2.pb", "output_0.pb"];
+    let deep = format!("deep/{}", "x/".repeat(31));
+    for (dir, in_set) in [("loop/case", false), (deep.as_str(), true)] {
+        let dir = folder.path(dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::copy(case.join("model.onnx"), dir.join("model.onnx")).unwrap();
+        let set_of_case = dir.join("test_data_set_0");
+        let links = if in_set {
+            std::fs::create_dir(&set_of_case).unwrap();
+            set_of_case
+        } else {
+            symlink("..", &set_of_case).unwrap();
+            dir.parent().unwrap().to_owned()
+        };
+        for name in names {
+            symlink(set.join(name), links.join(name)).unwrap();
+        }
+    }
+    for root in ["loop", "deep"] {
+        let answer = folder.run(&format!("verify {root}"));
+        assert_ne!(answer.code, Some(0), "{answer}");
+        assert!(!answer.stdout.contains("pass  "), "{answer}");
+        assert!(answer.to_string().contains("leads out"), "{answer}");
+    }
+}
+
+/// A model that is a folder or a pipe is named.
+#[cfg(unix)]
+#[test]
+fn a_model_that_is_no_file_is_named() {
+    let folder = Folder::with_testdata();
+    std::fs::create_dir(folder.path("testdata/onnx-node/model.onnx")).unwrap();
+    let answer = folder.run("verify testdata/onnx-node");
+    assert_eq!(answer.code, Some(1), "{answer}");
+    assert!(answer.stdout.contains("ERR   testdata/onnx-node/model.onnx: not a regular file"), "{answer}");
+}
+
 /// An input too many is no input of the model, for `run` and for `verify`.
 #[test]
 fn surplus_inputs_are_refused_alike() {

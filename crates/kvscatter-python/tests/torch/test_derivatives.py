@@ -71,6 +71,20 @@ def test_forward_mode(write: Write, options: dict[str, Any]) -> None:
     assert torch.equal(value, write(past, update)) and torch.equal(tangent, write(of_past, of_update))
 
 
+@pytest.mark.parametrize("start", [2**63 - 1, 2**63 - 2, -(2**63), 5])
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_recorded_write_goes_where_a_plain_one_does(start: int, length: int) -> None:
+    past, update = torch.zeros(1, 1, 7, 1), torch.arange(1.0, 4.0).reshape(1, 1, 3, 1)
+    options: dict[str, Any] = {"mode": "circular", "lengths": torch.tensor([length])}
+    want = kvscatter.torch.tensor_scatter(past, update, torch.tensor([start]), **options)
+    update.requires_grad_()
+    got = kvscatter.torch.tensor_scatter(past, update, torch.tensor([start]), **options)
+    assert torch.equal(got, want)
+    got.sum().backward()
+    assert update.grad is not None
+    assert update.grad.flatten().tolist() == [1.0] * length + [0.0] * (3 - length)
+
+
 def test_transforms_agree(write: Write, options: dict[str, Any]) -> None:
     past, update, *_ = tensors()
     update = updated(options, update)
