@@ -73,7 +73,9 @@ def test_group_query_attention_writes_the_new_rows_alone_in_one_buffer(shared):
             binding.bind_ortvalue_output(name.replace("past_key_values", "present"), present)
         binding.bind_output("logits")
         session.run_with_iobinding(binding)
-        logits = next(value for value in binding.get_outputs() if value.shape()[-1] == whole.shape[-1]).numpy()
+        logits = next(
+            value for value in binding.get_outputs() if value.shape()[-1] == whole.shape[-1]
+        ).numpy()
         np.testing.assert_allclose(logits[0], whole[0, read : read + width], rtol=1e-4, atol=1e-5)
         for name, present in presents.items():
             rows = present.numpy()

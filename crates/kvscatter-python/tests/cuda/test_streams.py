@@ -51,8 +51,12 @@ def test_streams_that_are_given() -> None:
     write.launch(stream=0)
     device.call("cuStreamSynchronize", None)
     assert cache.any()
-    for bad in (True, -1, 1 << 64, 1.5, "stream", object()):
+    for bad in (True, 1.5, "stream", object()):
         refused("keyword_type", "stream", lambda bad=bad: write.launch(bad), of=kvscatter.ElementTypeError)  # type: ignore[misc]
+    for outside in (-1, 1 << 64):
+        refused(
+            "integer_range", "stream", lambda outside=outside: write.launch(outside), of=kvscatter.OptionError
+        )  # type: ignore[misc]
 
 
 def test_a_library_that_names_its_stream() -> None:

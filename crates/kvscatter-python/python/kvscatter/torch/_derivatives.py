@@ -143,36 +143,27 @@ class _Distributed(torch.autograd.Function):
 # ── torch.vmap ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@_ops.tensor_scatter.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, int]:
-    tensors = _folded(info, in_dims, past_cache, update, write_indices, lengths)
-    present = torch.ops.kvscatter.tensor_scatter.default(*tensors[:3], axis, mode, tensors[3])
-    return _unfolded(info, present), 0
+def _batched(operator: Any) -> Any:
+    """The batching rule of an operator that changes nothing."""
+
+    def rule(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        past_cache: torch.Tensor,
+        update: torch.Tensor,
+        write_indices: torch.Tensor | None = None,
+        axis: int = -2,
+        mode: str = "linear",
+        lengths: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, int]:
+        tensors = _folded(info, in_dims, past_cache, update, write_indices, lengths)
+        return _unfolded(info, operator(*tensors[:3], axis, mode, tensors[3])), 0
+
+    return rule
 
 
-@_ops.slots.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, int]:
-    tensors = _folded(info, in_dims, past_cache, update, write_indices, lengths)
-    slots = torch.ops.kvscatter.slots.default(*tensors[:3], axis, mode, tensors[3])
-    return _unfolded(info, slots), 0
+_ops.tensor_scatter.register_vmap(_batched(torch.ops.kvscatter.tensor_scatter.default))
+_ops.slots.register_vmap(_batched(torch.ops.kvscatter.slots.default))
 
 
 @_ops.tensor_scatter_.register_vmap
