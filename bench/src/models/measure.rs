@@ -153,7 +153,8 @@ impl Loaded {
         let load = |model: &Model, extension| {
             let file = file.with_extension(extension);
             model.save(&file).map_err(|error| error.to_string())?;
-            let file = Model::load(&file).and_then(|model| model.file()).map_err(|error| error.to_string())?;
+            let file =
+                Model::load(&file).and_then(|model| model.file()).map_err(|error| error.to_string())?;
             engine.load(&file, OPTIONS).map_err(|error| error.to_string())
         };
         Ok(Self {

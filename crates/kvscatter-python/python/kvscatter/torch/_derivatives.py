@@ -20,6 +20,9 @@ from kvscatter.torch import _ops
 
 __all__: list[str] = []
 
+_C: Any = torch._C
+"""PyTorch's stubs lack the part that tells whether ``torch.func`` transforms a function."""
+
 
 def _functional(
     keyset: torch._C.DispatchKeySet, past_cache: torch.Tensor, update: torch.Tensor, *rest: Any
@@ -32,7 +35,7 @@ def _functional(
         )
         return present
     if _is_distributed(past_cache):
-        return _Distributed.apply(past_cache, update, *rest)  # type: ignore[no-any-return, no-untyped-call]
+        return _Distributed.apply(past_cache, update, *rest)  # type: ignore[no-any-return]
     return composed(past_cache, update, *rest)
 
 
@@ -51,7 +54,7 @@ def check_not_captured(cache: torch.Tensor) -> None:
     The derivative would be lost. PyTorch refuses this for in-place operators that return their argument, but does not
     recognize those that return nothing. So this calls one of PyTorch's in-place operators, on no elements.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None and cache.dim() > 0:
+    if _C._functorch.peek_interpreter_stack() is not None and cache.dim() > 0:
         cache.detach().narrow(0, 0, 0).zero_()
 
 
@@ -65,7 +68,7 @@ def _is_recorded(*tensors: torch.Tensor) -> bool:
         return True
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
         return False
-    return not torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_exporting() or _C._functorch.peek_interpreter_stack() is not None
 
 
 def composed(
@@ -100,12 +103,14 @@ def _value(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
-    return forward_ad.unpack_dual(tensor, level=0)  # PyTorch has no other
+    # PyTorch has no other level.
+    unpacked: forward_ad.UnpackedDualTensor = forward_ad.unpack_dual(tensor, level=0)  # type: ignore[no-untyped-call]
+    return unpacked
 
 
 def _may_have_tangents() -> bool:
     """Checked first, because unpacking a tensor takes long, and a traced graph would record it as an operation."""
-    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    return forward_ad._current_level >= 0 or _C._functorch.peek_interpreter_stack() is not None
 
 
 def is_traced_forward_mode() -> bool:
@@ -216,7 +221,9 @@ def _as_samples(tensor: torch.Tensor, dim: int | None, items: int) -> torch.Tens
 
 
 def _unfolded(info: Any, samples: torch.Tensor) -> torch.Tensor:
-    return samples.unflatten(0, (info.batch_size, samples.shape[0] // info.batch_size))
+    sizes = info.batch_size, samples.shape[0] // info.batch_size
+    unfolded: torch.Tensor = samples.unflatten(0, sizes)  # type: ignore[no-untyped-call]
+    return unfolded
 
 
 _LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
