@@ -8,6 +8,7 @@ use kvscatter::spec::onnx::Dimension;
 use petgraph::algo::toposort;
 use petgraph::graph::{DiGraph, NodeIndex};
 
+use crate::edit::names;
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{
@@ -164,6 +165,12 @@ impl<'m> Node<'m> {
     #[must_use]
     pub fn proto(&self) -> &'m NodeProto {
         self.proto
+    }
+
+    /// Returns every value that the node reads, each once: its inputs, and what its subgraphs take from around them.
+    #[must_use]
+    pub fn reads(&self) -> BTreeSet<&'m str> {
+        names::reads(self.proto())
     }
 
     /// The operator.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Style};
-use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{Dimension, Graph, Node};
 
 use crate::certificate::{Check, Failure};
@@ -106,7 +105,7 @@ fn said(nodes: &[String]) -> String {
 fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
     let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {
-        for value in read_by(node.proto()) {
+        for value in node.reads() {
             readers.entry(value).or_default().push(*node);
         }
     }
@@ -124,22 +123,6 @@ fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> 
     let writer = cache.writer.map(|writer| writer.index());
     let other: &Node<'_> = if Some(second.index()) == writer { first } else { second };
     Some(format!("{} reads it too", other.label()))
-}
-
-/// The values that a node and its subgraphs read, each once.
-fn read_by(node: &NodeProto) -> BTreeSet<&str> {
-    let mut values = BTreeSet::new();
-    let mut nodes = vec![node];
-    while let Some(node) = nodes.pop() {
-        values.extend(node.input.iter().map(String::as_str));
-        for attribute in &node.attribute {
-            for graph in attribute.g.as_option().into_iter().chain(&attribute.graphs) {
-                values.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));
-                nodes.extend(&graph.node);
-            }
-        }
-    }
-    values
 }
 
 fn shape_changes(cache: &Cache<'_>) -> Option<String> {

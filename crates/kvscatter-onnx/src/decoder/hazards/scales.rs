@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::Hazard;
 use crate::Node;
 use crate::decoder::flow::Flow;
-use crate::edit::names::reads;
 
 /// Finds the nodes whose scale depends on the model's inputs and reaches an output. A scale that does neither changes
 /// no result, so it is no reason to leave a comparison out.
@@ -16,7 +15,7 @@ pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
     let mut fed: BTreeSet<&str> = flow.inputs().collect();
     let mut scales = Vec::new();
     for node in flow.nodes() {
-        if reads(node.proto()).iter().any(|value| fed.contains(value)) {
+        if node.reads().iter().any(|value| fed.contains(value)) {
             fed.extend(node.proto().output.iter().map(String::as_str));
             if scales_a_tensor(node) {
                 scales.push(node);
@@ -26,7 +25,7 @@ pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
     let mut used: BTreeSet<&str> = flow.outputs().collect();
     for node in flow.nodes().iter().rev() {
         if node.proto().output.iter().any(|output| used.contains(output.as_str())) {
-            used.extend(reads(node.proto()));
+            used.extend(node.reads());
         }
     }
     scales.retain(|node| node.proto().output.iter().any(|output| used.contains(output.as_str())));
