@@ -2,5 +2,8 @@
 //! [`Geometry`](crate::Geometry), and behind it nobody knows which of them it was.
 
 pub mod ascend;
+mod inferred;
 pub mod onnx;
 pub mod tensorrt;
+
+pub use inferred::{Dimension, Inferred, fill_unknown};

@@ -2,29 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::{Argument, ElementType, Error};
-
 use super::TensorScatter;
-
-/// A dimension as a model may know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dimension<'a> {
-    /// A number (`dim_value`).
-    Known(usize),
-    /// A name (`dim_param`), such as `batch`.
-    Symbolic(&'a str),
-    /// Nothing.
-    Unknown,
-}
-
-/// What is known of an input or output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Inferred<'a> {
-    /// The element type.
-    pub element: Option<ElementType>,
-    /// The dimensions, if at least their number is known.
-    pub shape: Option<&'a [Dimension<'a>]>,
-}
+use crate::spec::{Inferred, fill_unknown};
+use crate::{Argument, ElementType, Error};
 
 impl TensorScatter {
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
@@ -50,67 +30,28 @@ impl TensorScatter {
         {
             return Err(Error::ElementTypeMismatch { cache, argument: Argument::Update, element });
         }
-        if let Some(cache) = past_cache.shape {
-            let axis = self.resolve_axis(cache.len())?;
-            if let Some(shape) = update.shape {
-                let element = past_cache.element.or(update.element);
-                self.prepare_known(axis, element, cache, shape)?;
+        if let Some(cache) = past_cache.sizes() {
+            self.resolve_axis(cache.len())?;
+            if let Some(sizes) = update.sizes() {
+                // What `prepare` refuses for sizes that fit best, no run can make right.
+                let pairs: Vec<_> = (0..cache.len()).map(|axis| (axis, axis)).collect();
+                let (cache, sizes) = fill_unknown(cache, sizes, &pairs);
+                let element = past_cache.element.or(update.element).unwrap_or(ElementType::UInt4);
+                self.prepare(element, &cache, &sizes)?;
             }
         }
-        if let Some(indices) = write_indices {
-            let batch =
-                [past_cache.shape, update.shape].into_iter().flatten().find_map(|shape| known(shape.first()));
-            infer_indices(batch, indices)?;
-        }
+        let batch = past_cache.size(0).or(update.size(0));
+        let write_indices = write_indices.unwrap_or_default();
+        write_indices.check_indices(Argument::WriteIndices, &[ElementType::Int64], batch)?;
         Ok(past_cache)
-    }
-
-    /// Asks [`prepare`](Self::prepare), with every unknown dimension set to what fits best: it then refuses what
-    /// no run could make right.
-    fn prepare_known(
-        &self,
-        axis: usize,
-        element: Option<ElementType>,
-        cache: &[Dimension<'_>],
-        update: &[Dimension<'_>],
-    ) -> Result<(), Error> {
-        let fill = |side: &[Dimension<'_>], other: &[Dimension<'_>], rows: Option<usize>| -> Vec<usize> {
-            let counterpart = |at: usize| known(other.get(at)).unwrap_or(1);
-            let make_up = |at: usize| rows.filter(|_| at == axis).unwrap_or_else(|| counterpart(at));
-            (0..side.len()).map(|at| known(side.get(at)).unwrap_or_else(|| make_up(at))).collect()
-        };
-        let (cache, update) = (fill(cache, update, None), fill(update, cache, Some(0)));
-        self.prepare(element.unwrap_or(ElementType::UInt4), &cache, &update).map(|_| ())
-    }
-}
-
-fn infer_indices(batch: Option<usize>, indices: Inferred<'_>) -> Result<(), Error> {
-    let argument = Argument::WriteIndices;
-    if let Some(element) = indices.element.filter(|&element| element != ElementType::Int64) {
-        return Err(Error::ElementType { argument, element });
-    }
-    match indices.shape {
-        Some([count]) => match (batch, known(Some(count))) {
-            (Some(want), Some(got)) if got != want => Err(Error::Count { argument, got, want }),
-            _ => Ok(()),
-        },
-        Some(shape) => Err(Error::Rank { argument, rank: shape.len(), expected: &[1] }),
-        None => Ok(()),
-    }
-}
-
-fn known(dimension: Option<&Dimension<'_>>) -> Option<usize> {
-    match dimension {
-        Some(&Dimension::Known(size)) => Some(size),
-        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Dimension::{Known, Symbolic, Unknown};
-    use super::{Dimension, Inferred};
-    use crate::{Argument, ElementType, Error, spec::onnx::TensorScatter};
+    use crate::spec::Dimension::{self, Known, Symbolic, Unknown};
+    use crate::spec::{Inferred, onnx::TensorScatter};
+    use crate::{Argument, ElementType, Error};
 
     fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> Inferred<'a> {
         Inferred { element: Some(element), shape: Some(shape) }

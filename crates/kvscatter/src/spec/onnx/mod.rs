@@ -2,7 +2,7 @@
 
 mod infer;
 
-pub use infer::{Dimension, Inferred};
+pub use super::inferred::{Dimension, Inferred};
 
 use crate::argument::Words;
 use crate::geometry::{Geometry, Normalised, Rules, agree};
