@@ -1,20 +1,20 @@
 //! What TensorRT's parser and builder refuse of a decoder's `TensorScatter` nodes, each of which becomes a
 //! `KVCacheUpdate` layer.
 //!
-//! The rules and their words are the core's, [`spec::tensorrt`](kvscatter::spec::tensorrt); here is only what a graph
-//! says about them. Nothing is said about other operators: Concat and Attention are layers like any others, and make
-//! no `KVCacheUpdate`.
+//! The builder's rules are the core's [`Network`]; this module describes the graph to it, and adds the rules of the
+//! parser. Other operators break no rule here: `Concat` and `Attention` do not become `KVCacheUpdate` layers.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use kvscatter::spec::tensorrt::{KvCacheUpdate, NetworkError};
-use kvscatter::{Argument, Mode};
+use kvscatter::Mode;
+use kvscatter::spec::Inferred;
+use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource};
 
 use super::trace::Path;
 use super::{Decoder, Flow, Short};
 use crate::eval::Op;
-use crate::{Dimension, Node, NodeLabel, ValueInfo};
+use crate::{Node, NodeLabel, ValueInfo};
 
 /// A rule that a node breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,82 +44,95 @@ pub enum Reason {
 }
 
 impl Decoder<'_> {
-    /// Every rule of TensorRT that a `TensorScatter` of the model breaks, in the order of the nodes.
+    /// Returns every rule of TensorRT that a `TensorScatter` of the model breaks, in the order of the nodes.
     #[must_use]
     pub fn tensorrt_refusals(&self) -> Vec<Refusal> {
+        let nodes: Vec<_> = self.flow.nodes().iter().filter(|node| node.is("TensorScatter")).collect();
+        let numbers = nodes.iter().enumerate().map(|(layer, node)| (node.index(), layer)).collect();
+        let inputs = self.inputs.iter().map(|input| (input.value.name, &input.value)).collect();
+        let graph = Layers { flow: &self.flow, numbers, inputs };
+        let ops: Vec<_> = nodes.iter().map(|node| Op::parse(node).ok()).collect();
+        // An invalid node becomes a layer too, so that the others keep their numbers.
+        let layers = nodes.iter().zip(&ops).map(|(node, op)| graph.describe(node, op.as_ref()));
+        let network = Network { layers: layers.collect() };
+
         let mut refusals = Vec::new();
-        // The layer that writes a cache.
-        let mut layers = BTreeMap::new();
-        let scatters = self.flow.nodes().iter().filter(|node| node.is("TensorScatter"));
-        let numbers: BTreeMap<_, _> =
-            scatters.clone().enumerate().map(|(layer, node)| (node.index(), layer)).collect();
-        let inputs: BTreeMap<_, _> =
-            self.inputs.iter().map(|input| (input.value.name, &input.value)).collect();
-        for (layer, node) in scatters.enumerate() {
-            let mut refuse = |reason| refusals.push(Refusal { node: node.label(), reason });
-            let Ok(Op::TensorScatter { mode, past_cache, update, write_indices, present_cache, .. }) =
-                Op::parse(node)
-            else {
-                continue;
-            };
+        for ((node, op), broken) in nodes.iter().zip(&ops).zip(network.check()) {
+            let Some(Op::TensorScatter { mode, past_cache, .. }) = *op else { continue };
+            let mut reasons: Vec<_> =
+                broken.into_iter().filter(is_of_tensorrt).map(Reason::Network).collect();
+            if let Some(axis) = graph.wrong_axis(node, past_cache) {
+                // Behind the cache's type, where the rules about its shape are.
+                let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
+                reasons.insert(place, Reason::Axis { axis });
+            }
             if mode != Mode::Linear {
-                refuse(Reason::Mode { mode });
+                reasons.insert(0, Reason::Mode { mode });
             }
-            let cache = inputs.get(past_cache);
-            match cache {
-                Some(cache) => of_cache(node, cache, layer, &mut refuse),
-                None => refuse(Reason::Network(NetworkError::CacheNotNetworkInput { layer })),
-            }
-            if let Some(&first) = layers.get(past_cache) {
-                refuse(Reason::Network(NetworkError::CacheSharedByLayers { layer, first }));
-            }
-            layers.entry(past_cache).or_insert(layer);
-            let fed = [
-                (Argument::Cache, Some(past_cache)),
-                (Argument::Update, Some(update)),
-                (Argument::TensorRtWriteIndices, write_indices),
-            ];
-            for (argument, value) in fed {
-                if let Some(from) = value.and_then(|value| fed_by(&self.flow, value, &numbers)) {
-                    refuse(Reason::Network(NetworkError::FedByLayer { layer, from, argument }));
-                }
-            }
-            if !self.flow.is_output(present_cache) {
-                refuse(Reason::Network(NetworkError::OutputNotMarked { layer }));
-            }
+            refusals.extend(reasons.into_iter().map(|reason| Refusal { node: node.label(), reason }));
         }
         refusals
     }
 }
 
-/// Type and shape, as far as they are declared.
-fn of_cache(node: &Node<'_>, cache: &ValueInfo<'_>, layer: usize, refuse: &mut impl FnMut(Reason)) {
-    let of_layer = |error| Reason::Network(NetworkError::Layer { layer, error });
-    let (argument, element) = (Argument::Cache, cache.element);
-    if !KvCacheUpdate::ELEMENT_TYPES.contains(&element) {
-        refuse(of_layer(kvscatter::Error::ElementType { argument, element }));
+/// The `KVCacheUpdate` layers that a graph's `TensorScatter` nodes become.
+struct Layers<'g, 'm> {
+    flow: &'g Flow<'m>,
+    /// The layer that each node becomes.
+    numbers: BTreeMap<usize, usize>,
+    inputs: BTreeMap<&'m str, &'g ValueInfo<'m>>,
+}
+
+impl<'g, 'm> Layers<'g, 'm> {
+    /// Describes the layer that a node becomes. Of the update and the indices only the source is stated, since a graph
+    /// declares no types and shapes of values that its nodes compute.
+    fn describe(&self, node: &Node<'m>, op: Option<&Op<'m>>) -> KvCacheUpdateLayer<'g> {
+        let Some(&Op::TensorScatter { past_cache, update, write_indices, present_cache, .. }) = op else {
+            return KvCacheUpdateLayer::default();
+        };
+        let tensor = |name| NetworkTensor { name, source: self.source(name), inferred: Inferred::default() };
+        let mut cache = tensor(past_cache);
+        if let Some(input) = self.inputs.get(past_cache) {
+            // Along another axis, the capacity is another dimension than the one that TensorRT has a rule for.
+            let has_axis = self.wrong_axis(node, past_cache).is_none();
+            let shape = input.shape.as_deref().filter(|_| has_axis);
+            cache.inferred = Inferred { element: Some(input.element), shape };
+        }
+        KvCacheUpdateLayer {
+            cache,
+            update: tensor(update),
+            write_indices: write_indices.map(tensor).unwrap_or_default(),
+            output_is_marked: self.flow.is_output(present_cache),
+            ..KvCacheUpdateLayer::default()
+        }
     }
-    let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);
-    let Some(shape) = &cache.shape else { return };
-    match *shape.as_slice() {
-        [_, _, capacity, _] => {
-            if axis != 2 && axis != -2 {
-                refuse(Reason::Axis { axis });
-            } else if !matches!(capacity, Dimension::Known(_)) {
-                refuse(Reason::Network(NetworkError::DynamicMaxSequenceLength { layer }));
-            }
+
+    /// Returns where a value comes from, through nodes that hand it on.
+    fn source(&self, value: &'m str) -> TensorSource {
+        if self.inputs.contains_key(value) {
+            return TensorSource::NetworkInput;
         }
-        _ => {
-            let (rank, expected) = (shape.len(), &[4][..]);
-            refuse(of_layer(kvscatter::Error::Rank { argument, rank, expected }));
-        }
+        let maker = self.flow.maker(Path::back(self.flow, value).source);
+        let layer = maker.and_then(|(node, _)| self.numbers.get(&node.index()));
+        layer.map_or(TensorSource::Computed, |&layer| TensorSource::KvCacheUpdateLayer(layer))
+    }
+
+    /// Returns the node's axis if the parser refuses it, which it does for 4 dimensions alone.
+    fn wrong_axis(&self, node: &Node<'_>, cache: &str) -> Option<i64> {
+        let is_4d = self.inputs.get(cache)?.shape.as_ref()?.len() == 4;
+        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);
+        Some(axis).filter(|axis| is_4d && ![2, -2].contains(axis))
     }
 }
 
-/// The layer whose output a value is, handed on at most.
-fn fed_by<'m>(flow: &Flow<'m>, value: &'m str, numbers: &BTreeMap<usize, usize>) -> Option<usize> {
-    let (node, _) = flow.maker(Path::back(flow, value).source)?;
-    numbers.get(&node.index()).copied()
+/// Whether TensorRT is known to have the rule.
+fn is_of_tensorrt(rule: &NetworkError) -> bool {
+    !matches!(rule, NetworkError::CacheReadByLayer { .. })
+}
+
+fn is_of_type(reason: &Reason) -> bool {
+    use kvscatter::Error::ElementType;
+    matches!(reason, Reason::Network(NetworkError::Layer { error: ElementType { .. }, .. }))
 }
 
 impl fmt::Display for Refusal {

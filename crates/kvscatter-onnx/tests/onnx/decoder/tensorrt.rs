@@ -111,6 +111,25 @@ fn layers_that_meet() {
 }
 
 #[test]
+fn every_rule_that_a_node_breaks_is_listed() {
+    let element = ElementType::Int8;
+    let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "capacity", "16"])
+        .change("present_k", circular)
+        .change("present_k", |node| node.attribute.push(int("axis", 1)));
+    let error = Error::ElementType { argument: Argument::Cache, element };
+    assert_eq!(
+        made.refusals(),
+        [
+            ("npresent_k".to_owned(), Reason::Mode { mode: Mode::Circular }),
+            network("npresent_k", NetworkError::Layer { layer: 0, error }),
+            ("npresent_k".to_owned(), Reason::Axis { axis: 1 }),
+        ]
+    );
+    let own_cache = Made::fixed().change("present_k", |node| node.input[1] = "past_k".to_owned());
+    assert_eq!(own_cache.refusals(), [], "what TensorRT makes of an update that is a cache is not known");
+}
+
+#[test]
 fn refusals_in_words() {
     let made = Made::fixed().change("present_k", |node| node.attribute = vec![int("axis", 1)]);
     let model = made.model();

@@ -7,13 +7,11 @@
 //!
 //! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index never fits.
 
-mod engine;
 mod network;
 mod rules;
 
-pub use engine::{Engine, ExecutionContext};
 pub use network::{
-    AttentionIoForm, DataType, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, TensorId,
+    AttentionIoForm, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource,
 };
 
 use crate::argument::Words;
