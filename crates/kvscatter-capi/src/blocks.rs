@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use kvscatter::{Block, Loop};
 
-use crate::boundary::guarded;
 use crate::call::{Arguments, kvs_call};
 use crate::failure::Kind;
+use crate::guard::guarded;
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
 

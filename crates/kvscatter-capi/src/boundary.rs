@@ -1,35 +1,11 @@
-//! What every function does at the boundary: no panic leaves, and no pointer is followed unchecked.
+//! Checks pointers that C gives, and follows them.
 
-use std::any::Any;
 use std::ffi::CStr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{mem, slice};
+use std::slice;
 
 use kvscatter::RawBuffer;
 
 use crate::failure::{Failure, Kind, Subject};
-use crate::last_error;
-use crate::status::{kvs_status, kvs_status_code};
-
-/// Runs the body of a C function: a failure becomes the thread's last error and its number, and so does a panic.
-#[inline]
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => kvs_status_code::KVS_OK as kvs_status,
-        Ok(Err(failure)) => last_error::record(failure),
-        Err(payload) => {
-            discard(payload);
-            last_error::record(Kind::Panic.into())
-        }
-    }
-}
-
-/// Drops what a panic has left. That may panic again, and what is left then stays.
-pub(crate) fn discard(payload: Box<dyn Any + Send>) {
-    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        mem::forget(second);
-    }
-}
 
 /// Refuses NULL and addresses that no array of this many `T` can have.
 #[inline]
@@ -117,35 +93,4 @@ pub(crate) unsafe fn structure<'a, T: Versioned>(
     unsafe { struct_size(pointer, argument) }?;
     // SAFETY: neither NULL nor misaligned, and there are as many bytes as `T` has; the rest is the caller's.
     Ok(unsafe { &*pointer })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::CStr;
-    use std::panic::panic_any;
-
-    use super::guarded;
-    use crate::{kvs_error, kvs_last_error, kvs_status_code};
-
-    #[test]
-    fn a_panic_is_a_status() {
-        struct PanicsAgain;
-        impl Drop for PanicsAgain {
-            fn drop(&mut self) {
-                panic_any(()); // nothing that could leak
-            }
-        }
-        let panicked = kvs_status_code::KVS_ERROR_PANIC as i32;
-        assert_eq!(guarded(|| panic_any(PanicsAgain)), panicked);
-        assert_eq!(guarded(|| panic!("in a function of the header")), panicked);
-        let mut error = kvs_error::none(size_of::<kvs_error>());
-        // SAFETY: it lives.
-        assert_eq!(unsafe { kvs_last_error(&mut error) }, 0);
-        // SAFETY: the library ends its messages.
-        let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
-        assert_eq!(
-            (error.code, message),
-            (panicked, "the library has a fault, please report it: it panicked")
-        );
-    }
 }

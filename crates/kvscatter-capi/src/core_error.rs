@@ -5,7 +5,7 @@ use std::fmt;
 
 use kvscatter::{Argument, Error};
 
-use crate::failure::{Fields, Name};
+use crate::fields::{Fields, Name};
 use crate::status::kvs_status_code::{self, *};
 
 /// Number, argument, index, value and the nearest value that would have been taken.

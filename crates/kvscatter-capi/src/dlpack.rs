@@ -4,13 +4,14 @@ use std::ffi::c_void;
 
 use kvscatter::{DlpackType, ElementType};
 
-use crate::boundary::{guarded, reference, struct_size};
+use crate::boundary::{reference, struct_size};
 use crate::failure::{Failure, Kind};
+use crate::guard::guarded;
 use crate::status::kvs_status;
 use crate::tensor::{KVS_MAX_RANK, kvs_tensor};
 
 /// DLPack's kDLCPU.
-pub(crate) const CPU: i32 = 1;
+const CPU: i32 = 1;
 
 /// DLPack's `DLTensor`, the same in every version up to 1.3.
 #[repr(C)]
@@ -63,11 +64,12 @@ impl DlTensor {
     fn described(&self, struct_size: usize) -> Result<kvs_tensor, Failure> {
         let Self { shape, strides, .. } = *self;
         if self.device_type != CPU {
-            return Err(Kind::Device { device: self.device_type }.into());
+            return Err(Kind::Device { device: self.device_type, expected: CPU }.into());
         }
         let (element, data) = (self.element()?, self.element_0()?);
         let rank = u32::try_from(self.ndim).ok().filter(|&rank| rank <= KVS_MAX_RANK);
-        let rank = rank.ok_or(Kind::RankLimit { argument: c"dl_tensor", rank: self.ndim.into() })?;
+        let (argument, greatest) = (c"dl_tensor", KVS_MAX_RANK);
+        let rank = rank.ok_or(Kind::RankLimit { argument, rank: self.ndim.into(), greatest })?;
         Ok(kvs_tensor { struct_size, data, r#type: element.onnx_code(), rank, shape, strides })
     }
 

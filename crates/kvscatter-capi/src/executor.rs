@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use kvscatter::Executor;
 
-use crate::boundary::{discard, reference};
+use crate::boundary::reference;
 use crate::failure::{Failure, Kind};
+use crate::guard::discard;
 
 /// The warm threads of a host, lent for one call. Only large writes, of hundreds of kilobytes and more, ask for
 /// them.

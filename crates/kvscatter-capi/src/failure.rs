@@ -7,8 +7,8 @@ use kvscatter::Error;
 
 use crate::core_error;
 use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
-use crate::status::kvs_status_code::{self, *};
-use crate::tensor::KVS_MAX_RANK;
+use crate::fields::{Fields, Name};
+use crate::status::kvs_status_code::*;
 
 /// Why a function refused. It is kept as it is, and put into words when somebody asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     StructSize { argument: &'static CStr, got: usize, want: usize },
     ElementType { argument: &'static CStr, code: i32 },
     DlpackType { code: u8, bits: u8, lanes: u16 },
-    RankLimit { argument: &'static CStr, rank: i64 },
+    RankLimit { argument: &'static CStr, rank: i64, greatest: u32 },
     NegativeDimension { argument: &'static CStr, dimension: usize, value: i64 },
     UnknownOption { option: &'static CStr, value: i32, greatest: usize },
     UnexpectedArgument { argument: &'static CStr, operator: &'static str },
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     TooLarge { subject: Subject },
     AddressSpace { subject: Subject, address: usize, bytes: usize },
     PairsOverlap { argument: &'static CStr },
-    Device { device: i32 },
+    Device { device: i32, expected: i32 },
     ByteOffset { offset: u64 },
     Stopped { value: i32 },
     Panic,
@@ -59,16 +59,6 @@ pub(crate) enum Aspect {
     Rank,
     Dimension(usize),
     Stride(usize),
-}
-
-/// What a program can ask of an error; see `kvs_status_code` for what each number means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fields {
-    pub(crate) code: kvs_status_code,
-    pub(crate) argument: Option<&'static CStr>,
-    pub(crate) index: Option<i64>,
-    pub(crate) value: Option<i64>,
-    pub(crate) limit: Option<i64>,
 }
 
 impl Failure {
@@ -97,8 +87,8 @@ impl Failure {
             Kind::DlpackType { code, .. } => {
                 Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(c"dtype").value(code)
             }
-            Kind::RankLimit { argument, rank } => {
-                let limit = rank.clamp(0, KVS_MAX_RANK.into());
+            Kind::RankLimit { argument, rank, greatest } => {
+                let limit = rank.clamp(0, greatest.into());
                 Fields::new(KVS_ERROR_RANK_LIMIT).named(argument).value(rank).limit(limit)
             }
             Kind::NegativeDimension { argument, dimension, value } => {
@@ -130,8 +120,8 @@ impl Failure {
                 Fields::new(KVS_ERROR_ADDRESS_SPACE).named(subject.argument).value(bytes)
             }
             Kind::PairsOverlap { argument } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
-            Kind::Device { device } => {
-                Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(crate::dlpack::CPU)
+            Kind::Device { device, expected } => {
+                Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(expected)
             }
             Kind::ByteOffset { offset } => {
                 Fields::new(KVS_ERROR_BYTE_OFFSET).named(c"byte_offset").value(offset)
@@ -187,8 +177,8 @@ impl fmt::Display for Kind {
                 f,
                 "DLPack type code {code} of {bits} bits and {lanes} lanes is none that a cache can have"
             ),
-            Self::RankLimit { argument, rank } => {
-                write!(f, "{} has {rank} dimensions, must have 0 to {KVS_MAX_RANK}", Name(argument))
+            Self::RankLimit { argument, rank, greatest } => {
+                write!(f, "{} has {rank} dimensions, must have 0 to {greatest}", Name(argument))
             }
             Self::NegativeDimension { argument, dimension, value } => {
                 write!(f, "dimension {dimension} of {} is {value}: must not be negative", Name(argument))
@@ -227,11 +217,9 @@ impl fmt::Display for Kind {
             Self::PairsOverlap { argument } => {
                 write!(f, "the buffer of {} shares memory with pairs", Name(argument))
             }
-            Self::Device { device } => write!(
-                f,
-                "the tensor lies on DLPack device type {device}, must lie on {} (kDLCPU)",
-                crate::dlpack::CPU
-            ),
+            Self::Device { device, expected } => {
+                write!(f, "the tensor lies on DLPack device type {device}, must lie on {expected} (kDLCPU)")
+            }
             Self::ByteOffset { offset } => {
                 write!(f, "byte_offset = {offset} leads from the tensor's data out of the address space")
             }
@@ -260,41 +248,5 @@ impl fmt::Display for Subject {
             write!(f, "the {part} of ")?;
         }
         Name(self.argument).fmt(f)
-    }
-}
-
-impl Fields {
-    pub(crate) fn new(code: kvs_status_code) -> Self {
-        Self { code, argument: None, index: None, value: None, limit: None }
-    }
-
-    pub(crate) fn named(self, argument: &'static CStr) -> Self {
-        Self { argument: Some(argument), ..self }
-    }
-
-    pub(crate) fn index(self, index: impl TryInto<i64>) -> Self {
-        Self { index: Some(saturated(index)), ..self }
-    }
-
-    pub(crate) fn value(self, value: impl TryInto<i64>) -> Self {
-        Self { value: Some(saturated(value)), ..self }
-    }
-
-    pub(crate) fn limit(self, limit: impl TryInto<i64>) -> Self {
-        Self { limit: Some(saturated(limit)), ..self }
-    }
-}
-
-/// Only sizes that no memory has are larger.
-fn saturated(number: impl TryInto<i64>) -> i64 {
-    number.try_into().unwrap_or(i64::MAX)
-}
-
-/// A name, which is ASCII.
-pub(crate) struct Name(&'static CStr);
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.to_str().unwrap_or_default())
     }
 }

@@ -4,6 +4,20 @@
 //! that name nothing, a list of pairs that would be written); every rule of a specification lies in the core, whose
 //! errors pass through with a number each.
 //!
+//! # Modules
+//!
+//! A module imports only modules that this table names before it. `tests/layers.rs` checks that.
+//!
+//! | for | modules, in order |
+//! |---|---|
+//! | numbers of the header | `status`, `element` |
+//! | errors in numbers and words | `fields`, `core_error`, `failure` |
+//! | reading pointers | `boundary` |
+//! | from a body's result to a status | `last_error`, `guard` |
+//! | structs of the header | `tensor`, `options`, `executor`, `call` |
+//! | the handle | `prepared` |
+//! | functions of the header | `dlpack`, `operators`, `run`, `blocks` |
+//!
 //! A Rust program uses the `kvscatter` crate. This one is also a Rust library so that its tests can call the
 //! functions as C does.
 #![expect(non_camel_case_types, reason = "the names of the C header")]
@@ -12,6 +26,8 @@ mod boundary;
 mod core_error;
 mod executor;
 mod failure;
+mod fields;
+mod guard;
 
 // In the order of the header.
 mod status;

@@ -7,8 +7,9 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error, Layout};
 
-use crate::boundary::{check_pointer, guarded, structure};
+use crate::boundary::{check_pointer, structure};
 use crate::failure::{Failure, Kind};
+use crate::guard::guarded;
 use crate::options::{
     given, kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options,
 };

@@ -4,9 +4,10 @@ use std::ffi::CStr;
 
 use kvscatter::{RawBuffer, Written};
 
-use crate::boundary::{Versioned, array, guarded, struct_size, structure};
+use crate::boundary::{Versioned, array, struct_size, structure};
 use crate::call::{Arguments, kvs_call};
 use crate::failure::{Failure, Kind};
+use crate::guard::guarded;
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
 use crate::tensor::kvs_tensor;

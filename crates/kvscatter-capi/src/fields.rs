@@ -1,0 +1,52 @@
+//! The parts of an error that a program can ask for.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use crate::status::kvs_status_code;
+
+/// What a program can ask of an error; see `kvs_status_code` for what each number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub(crate) code: kvs_status_code,
+    pub(crate) argument: Option<&'static CStr>,
+    pub(crate) index: Option<i64>,
+    pub(crate) value: Option<i64>,
+    pub(crate) limit: Option<i64>,
+}
+
+impl Fields {
+    pub(crate) fn new(code: kvs_status_code) -> Self {
+        Self { code, argument: None, index: None, value: None, limit: None }
+    }
+
+    pub(crate) fn named(self, argument: &'static CStr) -> Self {
+        Self { argument: Some(argument), ..self }
+    }
+
+    pub(crate) fn index(self, index: impl TryInto<i64>) -> Self {
+        Self { index: Some(saturated(index)), ..self }
+    }
+
+    pub(crate) fn value(self, value: impl TryInto<i64>) -> Self {
+        Self { value: Some(saturated(value)), ..self }
+    }
+
+    pub(crate) fn limit(self, limit: impl TryInto<i64>) -> Self {
+        Self { limit: Some(saturated(limit)), ..self }
+    }
+}
+
+/// Only sizes that no memory has are larger.
+fn saturated(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+/// A name, which is ASCII.
+pub(crate) struct Name(pub(crate) &'static CStr);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.to_str().unwrap_or_default())
+    }
+}
