@@ -59,9 +59,9 @@ pub unsafe extern "C" fn kvs_for_each_block(
     user: *mut c_void,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's.
+        // SAFETY: C4 for `prepared`, by this function's contract.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: the caller's.
+        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
         let call = unsafe { Arguments::read(call) }?;
         let visit = visit.ok_or(Kind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
         let begins = (geometry.cache_offset(), geometry.update_offset());
         for block in plan.blocks() {
             let block = kvs_block::of(&block, begins);
-            // SAFETY: the caller's; the block lives until it returns.
+            // SAFETY: C6 for `visit` and `user`, by this function's contract; `block` lives until it returns.
             let value = unsafe { visit(user, &raw const block) };
             if value != 0 {
                 return Err(Kind::Stopped { value }.into());

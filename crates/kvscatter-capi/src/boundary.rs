@@ -27,18 +27,18 @@ pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject
 /// What a pointer points to.
 ///
 /// # Safety
-/// `pointer` is either NULL, misaligned, or points to a `T` that nobody writes while `'a` lasts.
+/// C1 for `pointer`, while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
     check_pointer(pointer, 1, argument.into())?;
-    // SAFETY: neither NULL nor misaligned; the rest is the caller's.
+    // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C1 for the others, by this function's contract.
     Ok(unsafe { &*pointer })
 }
 
 /// The elements of an array; those of an array without elements lie nowhere.
 ///
 /// # Safety
-/// `pointer` is either NULL, misaligned, or points to `count` elements that nobody writes while `'a` lasts.
+/// C1 for `pointer` and `count`, while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn array<'a, T>(
     pointer: *const T,
@@ -49,7 +49,8 @@ pub(crate) unsafe fn array<'a, T>(
         return Ok(&[]);
     }
     check_pointer(pointer, count, subject)?;
-    // SAFETY: not NULL, aligned, and of a size that a slice may have; the rest is the caller's.
+    // SAFETY: `check_pointer` refuses NULL, misaligned pointers and sizes that no slice has; C1 for the others, by
+    // this function's contract.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
@@ -66,7 +67,7 @@ pub(crate) unsafe trait Versioned: Sized {
 /// The size that a struct says it has, which is at least that of the first version.
 ///
 /// # Safety
-/// `pointer` is either NULL, misaligned, or points to as many bytes as the `usize` there says.
+/// C2 for `pointer`.
 #[inline]
 pub(crate) unsafe fn struct_size<T: Versioned>(
     pointer: *const T,
@@ -74,7 +75,8 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
 ) -> Result<usize, Failure> {
     const { assert!(T::LEAST == size_of::<T>(), "whoever adds a field reads and writes shorter structs in part") };
     check_pointer(pointer, 1, argument.into())?;
-    // SAFETY: neither NULL nor misaligned, and `T` begins with this field.
+    // SAFETY: `check_pointer` refuses NULL and misaligned pointers, and `T` begins with a `usize` (`Versioned`),
+    // which C2 lets us read.
     let got = unsafe { *pointer.cast::<usize>() };
     let want = T::LEAST;
     if got < want { Err(Kind::StructSize { argument, got, want }.into()) } else { Ok(got) }
@@ -83,14 +85,15 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
 /// A struct that begins with its size, which it has at least.
 ///
 /// # Safety
-/// As for [`struct_size`], and nobody writes it while `'a` lasts.
+/// C1 and C2 for `pointer`, while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn structure<'a, T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
 ) -> Result<&'a T, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: C2 for `pointer`, by this function's contract.
     unsafe { struct_size(pointer, argument) }?;
-    // SAFETY: neither NULL nor misaligned, and there are as many bytes as `T` has; the rest is the caller's.
+    // SAFETY: `struct_size` refuses NULL, misaligned pointers and sizes below that of `T`; C1 and C2 for the others,
+    // by this function's contract.
     Ok(unsafe { &*pointer })
 }

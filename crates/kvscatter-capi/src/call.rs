@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use kvscatter::Starts;
 
 use crate::boundary::{Versioned, array, structure};
-use crate::executor::{Host, kvs_executor};
+use crate::executor::{HostExecutor, kvs_executor};
 use crate::failure::{Failure, Kind};
 
 /// An index argument: `count` numbers of 32 or 64 bits (`int32_t`, `int64_t`), aligned as such. All zero, it is not
@@ -46,7 +46,7 @@ pub struct kvs_call {
     pub executor: *const kvs_executor,
 }
 
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_call {}
 
 /// A `kvs_call` that was read.
@@ -58,32 +58,30 @@ pub(crate) struct Arguments<'a> {
     pub(crate) layer_id: Indices<'a>,
     pub(crate) token_offset: Indices<'a>,
     pub(crate) seq_len: Indices<'a>,
-    pub(crate) host: Option<Host>,
+    pub(crate) host: Option<HostExecutor>,
 }
 
 impl<'a> Arguments<'a> {
     /// # Safety
-    /// `call` is either NULL, misaligned, or points to a struct with the `struct_size` that it says it has. Every
-    /// `values` in it is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes
-    /// while `'a` lasts, and `executor` is either NULL, misaligned, or points to a `kvs_executor`.
+    /// C1 and C2 for `call`, C1 for the pointers in it, and C6 for its executor, while `'a` lasts.
     #[inline(always)]
     pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `call`, by this function's contract.
         let call = unsafe { structure(call, c"call") }?;
-        // SAFETY: the caller's, for this and each of the following.
+        // SAFETY: C1 for `call.write_indices`, by this function's contract.
         let write_indices = unsafe { Indices::read(&call.write_indices, c"write_indices") }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for `call.lengths`, by this function's contract.
         let lengths = unsafe { Indices::read(&call.lengths, c"lengths") }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for `call.update_lengths`, by this function's contract.
         let update_lengths = unsafe { Indices::read(&call.update_lengths, c"update_lengths") }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for `call.layer_id`, by this function's contract.
         let layer_id = unsafe { Indices::read(&call.layer_id, c"layer_id") }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for `call.token_offset`, by this function's contract.
         let token_offset = unsafe { Indices::read(&call.token_offset, c"token_offset") }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for `call.seq_len`, by this function's contract.
         let seq_len = unsafe { Indices::read(&call.seq_len, c"seq_len") }?;
-        // SAFETY: as above.
-        let host = unsafe { Host::read(call.executor) }?;
+        // SAFETY: C1 and C6 for `call.executor`, by this function's contract.
+        let host = unsafe { HostExecutor::read(call.executor) }?;
         Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, host })
     }
 }
@@ -98,15 +96,14 @@ pub(crate) enum Indices<'a> {
 
 impl<'a> Indices<'a> {
     /// # Safety
-    /// `values` is either NULL, misaligned, or points to `count` numbers of `bits` bits that nobody writes while `'a`
-    /// lasts.
+    /// C1 for `given.values`, as `given.count` numbers of `given.bits` bits, while `'a` lasts.
     #[inline(always)]
     unsafe fn read(given: &kvs_indices, argument: &'static CStr) -> Result<Self, Failure> {
         let kvs_indices { values, count, bits } = *given;
         match bits {
-            // SAFETY: the caller's.
+            // SAFETY: `values` points to `count` numbers of 32 bits (C1), by this function's contract.
             32 => Ok(Self::I32(unsafe { array(values.cast(), count, argument.into()) }?)),
-            // SAFETY: the caller's.
+            // SAFETY: `values` points to `count` numbers of 64 bits (C1), by this function's contract.
             64 => Ok(Self::I64(unsafe { array(values.cast(), count, argument.into()) }?)),
             0 if values.is_null() && count == 0 => Ok(Self::Absent),
             _ => Err(Kind::IndexWidth { argument, bits, only: None }.into()),

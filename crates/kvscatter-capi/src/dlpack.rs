@@ -49,12 +49,12 @@ pub unsafe extern "C" fn kvs_tensor_from_dlpack(
     out: *mut kvs_tensor,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `dl_tensor`, by this function's contract.
         let tensor = unsafe { reference(dl_tensor.cast::<DlTensor>(), c"dl_tensor") }?;
-        // SAFETY: the caller's.
+        // SAFETY: C2 and C3 for `out`, by this function's contract.
         let struct_size = unsafe { struct_size(out, c"out") }?;
         let tensor = tensor.described(struct_size)?;
-        // SAFETY: neither NULL nor misaligned, and `struct_size` says that there is room.
+        // SAFETY: `struct_size` refuses NULL and misaligned pointers; C3 for the others, by this function's contract.
         unsafe { out.write(tensor) };
         Ok(())
     })

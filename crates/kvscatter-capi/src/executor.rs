@@ -33,36 +33,37 @@ pub struct kvs_executor {
 
 /// The executor of one call.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct HostExecutor {
     broadcast: unsafe extern "C" fn(*mut c_void, Option<unsafe extern "C" fn(*mut c_void)>, *mut c_void),
     user: *mut c_void,
 }
 
-// SAFETY: `user` is never followed here, and the core calls `broadcast` on the thread that it was called on.
-unsafe impl Sync for Host {}
+// SAFETY: nothing here reads through `user`, and the core calls `broadcast` on the thread that it was called on.
+unsafe impl Sync for HostExecutor {}
 
-impl Host {
+impl HostExecutor {
     /// None, for NULL.
     ///
     /// # Safety
-    /// `executor` is either NULL, misaligned, or points to a `kvs_executor`.
+    /// C1 for `executor`, and C6 for what it points to as long as the result is used.
     #[inline]
     pub(crate) unsafe fn read(executor: *const kvs_executor) -> Result<Option<Self>, Failure> {
         if executor.is_null() {
             return Ok(None);
         }
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `executor`, by this function's contract.
         let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
         let broadcast = broadcast.ok_or(Kind::NullPointer { subject: c"executor.broadcast".into() })?;
         Ok(Some(Self { broadcast, user }))
     }
 }
 
-impl Executor for Host {
+impl Executor for HostExecutor {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         let task = Task { work, panic: Mutex::new(None) };
         let context = (&raw const task).cast_mut().cast();
-        // SAFETY: the host promises to call `run` with this context alone, and not after it has returned.
+        // SAFETY: C6 for `broadcast` and `user`, by the contract of `HostExecutorExecutor::read`; `task` lives until
+        // `broadcast` returns.
         unsafe { (self.broadcast)(self.user, Some(run), context) };
         let panic = task.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(panic) = panic {
@@ -82,7 +83,7 @@ struct Task<'a> {
 /// # Safety
 /// `context` points to a `Task` that lives until this returns.
 unsafe extern "C" fn run(context: *mut c_void) {
-    // SAFETY: the caller's.
+    // SAFETY: `context` points to a `Task` that lives until this returns, by this function's contract.
     let task = unsafe { &*context.cast_const().cast::<Task<'_>>() };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(task.work)) {
         let earlier = task.panic.lock().unwrap_or_else(PoisonError::into_inner).replace(panic);
@@ -100,7 +101,7 @@ mod tests {
 
     use kvscatter::Executor;
 
-    use super::{Host, kvs_executor};
+    use super::{HostExecutor, kvs_executor};
 
     unsafe extern "C" fn twice(
         calls: *mut c_void,
@@ -108,9 +109,9 @@ mod tests {
         context: *mut c_void,
     ) {
         for _ in 0..2 {
-            // SAFETY: what `broadcast` is for.
+            // SAFETY: `broadcast` passes a `work` that may be called with `context` until this returns.
             unsafe { work.unwrap()(context) };
-            // SAFETY: the counter of the test below.
+            // SAFETY: `user` points to the test's counter, which nobody else uses meanwhile.
             unsafe { *calls.cast::<u32>() += 1 };
         }
     }
@@ -119,8 +120,8 @@ mod tests {
     fn a_panic_on_a_thread_of_the_host_reaches_the_caller_and_not_the_host() {
         let mut calls = 0_u32;
         let executor = kvs_executor { broadcast: Some(twice), user: (&raw mut calls).cast() };
-        // SAFETY: it lives as long as the host.
-        let host = unsafe { Host::read(&executor) }.unwrap().unwrap();
+        // SAFETY: `executor` outlives the host, and `twice` keeps C6.
+        let host = unsafe { HostExecutor::read(&executor) }.unwrap().unwrap();
         let panics = catch_unwind(AssertUnwindSafe(|| host.broadcast(&|| panic!("in the work"))));
         assert_eq!(*panics.unwrap_err().downcast::<&str>().unwrap(), "in the work");
         assert_eq!(calls, 2);
@@ -129,6 +130,6 @@ mod tests {
     #[test]
     fn no_executor_is_no_host() {
         // SAFETY: NULL is allowed.
-        assert!(unsafe { Host::read(ptr::null()) }.unwrap().is_none());
+        assert!(unsafe { HostExecutor::read(ptr::null()) }.unwrap().is_none());
     }
 }

@@ -48,9 +48,9 @@ mod tests {
         assert_eq!(guarded(|| panic_any(PanicsAgain)), panicked);
         assert_eq!(guarded(|| panic!("in a function of the header")), panicked);
         let mut error = kvs_error::none(size_of::<kvs_error>());
-        // SAFETY: it lives.
+        // SAFETY: `error` lives, with its `struct_size` set.
         assert_eq!(unsafe { kvs_last_error(&mut error) }, 0);
-        // SAFETY: the library ends its messages.
+        // SAFETY: the library ends every message with a zero byte.
         let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
         assert_eq!(
             (error.code, message),

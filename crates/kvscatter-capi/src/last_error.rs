@@ -46,7 +46,7 @@ pub struct kvs_error {
     pub message: [c_char; 256],
 }
 
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_error {}
 
 thread_local! {
@@ -70,13 +70,13 @@ pub(crate) fn record(failure: Failure) -> kvs_status {
 /// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
-    // SAFETY: the caller's.
+    // SAFETY: C2 and C3 for `out`, by this function's contract.
     let size = match unsafe { struct_size(out, c"out") } {
         Ok(size) => size,
         Err(failure) => return failure.fields().code as kvs_status,
     };
     let error = LAST.get().map_or(kvs_error::none(size), |failure| kvs_error::of(&failure, size));
-    // SAFETY: neither NULL nor misaligned, and `struct_size` says that there is room.
+    // SAFETY: `struct_size` refuses NULL and misaligned pointers; C3 for the others, by this function's contract.
     unsafe { out.write(error) };
     kvs_status_code::KVS_OK as kvs_status
 }

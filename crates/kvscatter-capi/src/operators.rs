@@ -36,7 +36,7 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `options`, by this function's contract.
         let options = unsafe { given(options) }?;
         let operator = options.map_or(Ok(TensorScatter::new()), |options| options.operator())?;
         let tensors = Tensors {
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
         let front = |element, cache: Layout<'_>, update: Layout<'_>| {
             Ok(Write::Starts(operator.prepare(element, cache, update)?, "TensorScatter"))
         };
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
         unsafe { tensors.prepare(out, front) }
     })
 }
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `options`, by this function's contract.
         let options = unsafe { given(options) }?;
         let (operator, packed) =
             options.map_or(Ok((KvCacheUpdate::new(), false)), |options| options.operator())?;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
                 Ok(Write::Starts(operator.prepare(element, cache, update)?, "a padded KVCacheUpdate"))
             }
         };
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
         unsafe { tensors.prepare(out, front) }
     })
 }
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `options`, by this function's contract.
         let options = unsafe { given(options) }?;
         let operator = options.map_or(Ok(KvCacheOperation::new()), |options| options.operator())?;
         let tensors = Tensors {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
         let front = |element, past: Layout<'_>, new_kv: Layout<'_>| {
             Ok(Write::Operation(operator.prepare(element, new_kv, past)?))
         };
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
         unsafe { tensors.prepare(out, front) }
     })
 }
@@ -147,7 +147,7 @@ struct Tensors {
 
 impl Tensors {
     /// # Safety
-    /// As for the functions of the header.
+    /// C1 and C2 for both tensors, C1 for the pointers in them, and C3 for `out`.
     unsafe fn prepare(
         self,
         out: *mut *mut kvs_prepared,
@@ -155,9 +155,9 @@ impl Tensors {
     ) -> Result<(), Failure> {
         let Self { cache, update, update_argument, present } = self;
         check_pointer(out, 1, c"out".into())?;
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `cache`, by this function's contract.
         let old = unsafe { cache.describe() }?;
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `update`, by this function's contract.
         let new = unsafe { update.describe() }?;
         if old.element != new.element {
             let (cache, argument, element) = (old.element, update_argument, new.element);
@@ -172,7 +172,8 @@ impl Tensors {
             Kind::Core(error, tensor)
         })?;
         let prepared = Box::into_raw(Box::new(kvs_prepared::new(write, &old, &new, present)));
-        // SAFETY: neither NULL nor misaligned; the rest is the caller's.
+        // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C3 for the others, by this function's
+        // contract.
         unsafe { out.write(prepared) };
         Ok(())
     }
@@ -180,11 +181,11 @@ impl Tensors {
 
 impl Tensor {
     /// # Safety
-    /// As for the functions of the header.
+    /// C1 and C2 for `self.tensor`, and C1 for the pointers in it.
     unsafe fn describe(&self) -> Result<Description, Failure> {
-        // SAFETY: the caller's.
+        // SAFETY: C1 and C2 for `self.tensor`, by this function's contract.
         let tensor = unsafe { structure(self.tensor, self.argument) }?;
-        // SAFETY: the caller's.
+        // SAFETY: C1 for the shape and strides of `tensor`, by this function's contract.
         unsafe { Description::read(tensor, self.argument) }
     }
 }

@@ -100,11 +100,11 @@ pub struct kvs_kv_cache_operation_options {
     pub out_of_range: i32,
 }
 
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_tensor_scatter_options {}
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_kv_cache_update_options {}
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_kv_cache_operation_options {}
 
 impl kvs_tensor_scatter_options {
@@ -137,12 +137,12 @@ impl kvs_kv_cache_operation_options {
 /// Options, if there are any.
 ///
 /// # Safety
-/// `options` is either NULL, misaligned, or points to options with the size that they say they have.
+/// C1 and C2 for `options`, while `'a` lasts.
 pub(crate) unsafe fn given<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, Failure> {
     if options.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's.
+    // SAFETY: C1 and C2 for `options`, by this function's contract.
     unsafe { structure(options, c"options") }.map(Some)
 }
 

@@ -47,10 +47,10 @@ impl kvs_prepared {
     }
 
     /// # Safety
-    /// `prepared` is either NULL or was made by a prepare function and not destroyed, nor will be while `'a` lasts.
+    /// C4 for `prepared`, while `'a` lasts.
     #[inline]
     pub(crate) unsafe fn read<'a>(prepared: *const Self) -> Result<&'a Self, Failure> {
-        // SAFETY: the caller's.
+        // SAFETY: C4 for `prepared`, by this function's contract: a box's value, which nothing changes.
         unsafe { reference(prepared, c"prepared") }
     }
 
@@ -113,7 +113,8 @@ impl Write {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_prepared_destroy(prepared: *mut kvs_prepared) {
     if !prepared.is_null() {
-        // SAFETY: the prepare functions make it of a box.
+        // SAFETY: not NULL, so it comes from `Box::into_raw` in a prepare function and is destroyed only here, by
+        // this function's contract.
         drop(unsafe { Box::from_raw(prepared) });
     }
 }

@@ -32,7 +32,7 @@ pub struct kvs_written {
     pub skipped: usize,
 }
 
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_written {}
 
 /// Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a
@@ -57,20 +57,21 @@ pub unsafe extern "C" fn kvs_in_place(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's, for this and each of the following.
+        // SAFETY: C4 for `prepared`, by this function's contract.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: as above.
+        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 and C2 for `cache`, by this function's contract.
         let cache = unsafe { structure(cache, prepared.cache.argument) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 and C2 for `update`, by this function's contract.
         let update = unsafe { structure(update, prepared.update.argument) }?;
-        // SAFETY: as above.
+        // SAFETY: C2 and C3 for `written`, by this function's contract.
         let out = unsafe { Out::new(written) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for the shapes and strides of both tensors, by this function's contract.
         let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
         let plan = prepared.plan(&call)?;
-        // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
+        // SAFETY: `checked_pair` returned the buffers of tensors that have the prepared layout: C5 for them, by this
+        // function's contract.
         out.put(unsafe { plan.write_raw(buffers.0, buffers.1) }?);
         Ok(())
     })
@@ -99,19 +100,19 @@ pub unsafe extern "C" fn kvs_in_place_many(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's, for this and each of the following.
+        // SAFETY: C4 for `prepared`, by this function's contract.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: as above.
+        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for `pairs`, by this function's contract.
         let pairs = unsafe { array(pairs, count, c"pairs".into()) }?;
-        // SAFETY: as above.
+        // SAFETY: C2 and C3 for `written`, by this function's contract.
         let out = unsafe { Out::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
             let in_pair = |failure: Failure| failure.in_pair(index);
             check_exact_size(cache, prepared.cache.argument).map_err(in_pair)?;
             check_exact_size(update, prepared.update.argument).map_err(in_pair)?;
-            // SAFETY: as above.
+            // SAFETY: C1 for the shapes and strides in `pairs`, by this function's contract.
             unsafe { checked_pair(prepared, index, cache, update) }?;
         }
         let plan = prepared.plan(&call)?;
@@ -119,7 +120,8 @@ pub unsafe extern "C" fn kvs_in_place_many(
             .iter()
             .map(|pair| (prepared.cache.buffer(&pair.cache), prepared.update.buffer(&pair.update)));
         check_pairs(pairs, prepared.cache.argument, buffers.clone().map(|(cache, _)| cache))?;
-        // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
+        // SAFETY: `checked_pair` compared every tensor with the prepared layout: C5 for their buffers, by this
+        // function's contract. Every walk over `pairs`, which nobody writes (C1), yields the same buffers.
         out.put(unsafe { plan.write_many_raw(buffers) }?);
         Ok(())
     })
@@ -143,26 +145,27 @@ pub unsafe extern "C" fn kvs_into_present(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: the caller's, for this and each of the following.
+        // SAFETY: C4 for `prepared`, by this function's contract.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: as above.
+        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 and C2 for `past`, by this function's contract.
         let past = unsafe { structure(past, prepared.cache.argument) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 and C2 for `update`, by this function's contract.
         let update = unsafe { structure(update, prepared.update.argument) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 and C2 for `present`, by this function's contract.
         let present = unsafe { structure(present, prepared.present.argument) }?;
-        // SAFETY: as above.
+        // SAFETY: C2 and C3 for `written`, by this function's contract.
         let out = unsafe { Out::new(written) }?;
-        // SAFETY: as above.
+        // SAFETY: C1 for the shape and strides of `past`, by this function's contract.
         let past = unsafe { prepared.cache.checked(past) }.map_err(alone)?;
-        // SAFETY: as above.
+        // SAFETY: C1 for the shape and strides of `update`, by this function's contract.
         let update = unsafe { prepared.update.checked(update) }.map_err(alone)?;
-        // SAFETY: as above.
+        // SAFETY: C1 for the shape and strides of `present`, by this function's contract.
         let present = unsafe { prepared.present.checked(present) }.map_err(alone)?;
         let plan = prepared.plan(&call)?;
-        // SAFETY: the buffers are those of the prepared tensors; the rest is the caller's.
+        // SAFETY: `checked` returned the buffers of tensors that have the prepared layout: C5 for them, by this
+        // function's contract.
         out.put(unsafe { plan.into_present_raw(past, update, present) }?);
         Ok(())
     })
@@ -171,7 +174,7 @@ pub unsafe extern "C" fn kvs_into_present(
 /// The buffers of a cache and its update.
 ///
 /// # Safety
-/// Shapes and strides are each NULL, misaligned, or point to as many numbers as their tensor has dimensions.
+/// C1 for the shapes and strides of both tensors.
 #[inline(always)]
 unsafe fn checked_pair(
     prepared: &kvs_prepared,
@@ -179,9 +182,9 @@ unsafe fn checked_pair(
     cache: &kvs_tensor,
     update: &kvs_tensor,
 ) -> Result<(RawBuffer, RawBuffer), Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: C1 for the shape and strides of `cache`, by this function's contract.
     let cache = unsafe { prepared.cache.checked(cache) };
-    // SAFETY: the caller's.
+    // SAFETY: C1 for the shape and strides of `update`, by this function's contract.
     let update = unsafe { prepared.update.checked(update) };
     match (cache, update) {
         (Ok(cache), Ok(update)) => Ok((cache, update)),
@@ -219,14 +222,13 @@ struct Out(Option<(*mut kvs_written, usize)>);
 
 impl Out {
     /// # Safety
-    /// `written` is either NULL, misaligned, or points to a `kvs_written` whose `struct_size` is set, and that nobody
-    /// else uses while this lives.
+    /// C2 and C3 for `written`, while this lives.
     #[inline]
     unsafe fn new(written: *mut kvs_written) -> Result<Self, Failure> {
         if written.is_null() {
             return Ok(Self(None));
         }
-        // SAFETY: the caller's.
+        // SAFETY: C2 and C3 for `written`, by this function's contract.
         let struct_size = unsafe { struct_size(written, c"written") }?;
         Ok(Self(Some((written, struct_size))))
     }
@@ -234,7 +236,7 @@ impl Out {
     #[inline]
     fn put(self, Written { skipped, .. }: Written) {
         if let Self(Some((written, struct_size))) = self {
-            // SAFETY: `new` has seen that it is neither NULL nor misaligned, and that there is room.
+            // SAFETY: `new` refuses NULL and misaligned pointers; C3 for the others, by the contract of `new`.
             unsafe { written.write(kvs_written { struct_size, skipped }) };
         }
     }

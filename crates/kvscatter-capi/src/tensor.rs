@@ -32,29 +32,29 @@ pub struct kvs_tensor {
     pub strides: *const i64,
 }
 
-// SAFETY: as the struct above begins.
+// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_tensor {}
 
 impl kvs_tensor {
     /// # Safety
-    /// `shape` is either NULL, misaligned, or points to `rank` numbers that nobody writes while `'a` lasts.
+    /// C1 for `self.shape`, while `'a` lasts.
     #[inline]
     unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], Failure> {
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `self.shape`, by this function's contract.
         unsafe { array(self.shape, self.rank as usize, Subject::from(argument).part("shape")) }
     }
 
     /// Strides, if there are any.
     ///
     /// # Safety
-    /// As for `shape`.
+    /// C1 for `self.strides`, while `'a` lasts.
     #[inline]
     unsafe fn strides<'a>(&self, argument: &'static CStr) -> Result<Option<&'a [i64]>, Failure> {
         if self.strides.is_null() {
             return Ok(None);
         }
         let subject = Subject::from(argument).part("strides");
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `self.strides`, by this function's contract.
         unsafe { array(self.strides, self.rank as usize, subject) }.map(Some)
     }
 }
@@ -73,20 +73,20 @@ pub(crate) struct Description {
 
 impl Description {
     /// # Safety
-    /// `tensor.shape` and `tensor.strides` are each NULL, misaligned, or point to `tensor.rank` numbers.
+    /// C1 for `tensor.shape` and `tensor.strides`.
     pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, Failure> {
         let code = tensor.r#type;
         let element = ElementType::from_onnx_code(code).ok_or(Kind::ElementType { argument, code })?;
         if tensor.rank > KVS_MAX_RANK {
             return Err(Kind::RankLimit { argument, rank: tensor.rank.into(), greatest: KVS_MAX_RANK }.into());
         }
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `tensor.shape`, by this function's contract.
         let shape = unsafe { tensor.shape(argument) }?;
         if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
             return Err(Kind::NegativeDimension { argument, dimension, value }.into());
         }
         let row_major: Vec<i64> = (0..shape.len()).map(|at| dense_stride(shape, at)).collect();
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `tensor.strides`, by this function's contract.
         let strides = unsafe { tensor.strides(argument) }?.unwrap_or(&row_major);
         Ok(Self {
             argument,
@@ -162,7 +162,7 @@ impl Operand {
     /// The buffer of a tensor that is, but for its address, the prepared one.
     ///
     /// # Safety
-    /// `tensor.shape` and `tensor.strides` are each NULL, misaligned, or point to `tensor.rank` numbers.
+    /// C1 for `tensor.shape` and `tensor.strides`.
     #[inline]
     pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, Failure> {
         let argument = self.argument;
@@ -173,14 +173,14 @@ impl Operand {
         if tensor.rank as usize != self.shape.len() {
             return mismatch(Aspect::Rank, tensor.rank.into(), self.shape.len() as i64);
         }
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `tensor.shape`, by this function's contract.
         let shape = unsafe { tensor.shape(argument) }?;
         for (dimension, (&got, &want)) in shape.iter().zip(&self.shape).enumerate() {
             if got != want {
                 return mismatch(Aspect::Dimension(dimension), got, want);
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: C1 for `tensor.strides`, by this function's contract.
         let strides = unsafe { tensor.strides(argument) }?;
         if strides.is_some() || !self.dense {
             let stride = |at| strides.map_or_else(|| dense_stride(shape, at), |strides| strides[at]);

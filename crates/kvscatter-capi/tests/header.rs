@@ -104,7 +104,7 @@ fn is_c99_and_cpp11() {
 #[test]
 fn every_status_has_its_name() {
     let name = |status: kvs_status| {
-        // SAFETY: it is a static string.
+        // SAFETY: `kvs_status_name` returns a static string.
         unsafe { CStr::from_ptr(kvs_status_name(status)) }.to_str().unwrap()
     };
     let header = checked_in();

@@ -109,15 +109,15 @@ impl Prepared {
     pub(crate) fn new(operator: &Operator, cache: &kvs_tensor, update: &kvs_tensor) -> Result<Self, Refused> {
         let mut out = ptr::null_mut();
         let status = match operator {
-            // SAFETY: all of them live; so in every function of this file.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
             Operator::TensorScatter(options) => unsafe {
                 kvs_tensor_scatter_prepare(options, cache, update, &mut out)
             },
-            // SAFETY: as above.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
             Operator::KvCacheUpdate(options) => unsafe {
                 kvs_kv_cache_update_prepare(options, cache, update, &mut out)
             },
-            // SAFETY: as above.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
             Operator::KvCacheOperation(options) => unsafe {
                 kvs_kv_cache_operation_prepare(options, update, cache, &mut out)
             },
@@ -138,14 +138,16 @@ impl Prepared {
         update: &kvs_tensor,
     ) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: as above.
+        // SAFETY: `call`, `cache`, `update` and `written` are references, the test owns the memory that they point
+        // to, and `self` keeps the handle.
         let status = unsafe { kvs_in_place(self.0, call, cache, update, &mut written) };
         skipped(status, written)
     }
 
     pub(crate) fn in_place_many(&self, call: &kvs_call, pairs: &[kvs_pair]) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: as above.
+        // SAFETY: `call` and `written` are references, `pairs` is a slice, the test owns the memory that they point
+        // to, and `self` keeps the handle.
         let status = unsafe { kvs_in_place_many(self.0, call, pairs.as_ptr(), pairs.len(), &mut written) };
         skipped(status, written)
     }
@@ -156,7 +158,8 @@ impl Prepared {
         [past, update, present]: [&kvs_tensor; 3],
     ) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: as above.
+        // SAFETY: `call`, the tensors and `written` are references, the test owns the memory that they point to, and
+        // `self` keeps the handle.
         let status = unsafe { kvs_into_present(self.0, call, past, update, present, &mut written) };
         skipped(status, written)
     }
@@ -164,7 +167,7 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // SAFETY: it was made by a prepare function, and nobody can use it any more.
+        // SAFETY: a prepare function made it, and `drop` is its last use.
         unsafe { kvs_prepared_destroy(self.0) };
     }
 }
@@ -190,7 +193,7 @@ pub(crate) fn last_error() -> kvs_error {
         limit: -1,
         message: [1; 256],
     };
-    // SAFETY: as above.
+    // SAFETY: `error` is a local variable with its `struct_size` set.
     assert_eq!(unsafe { kvs_last_error(&mut error) }, kvs_status_code::KVS_OK as kvs_status);
     error
 }
@@ -214,7 +217,7 @@ impl From<kvs_error> for Refused {
 }
 
 fn text(line: *const c_char) -> &'static str {
-    // SAFETY: the library ends its strings; those of errors live as long as anybody looks at them here.
+    // SAFETY: the library ends its strings with a zero byte; those in errors live as long as the tests read them.
     unsafe { CStr::from_ptr(line) }.to_str().expect("messages are UTF-8")
 }
 

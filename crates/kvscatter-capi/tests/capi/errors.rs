@@ -133,7 +133,7 @@ fn from_dlpack(device: i32, byte_offset: u64) -> Refused {
     struct DlTensor(*mut c_void, [i32; 2], i32, [u8; 2], u16, [*const i64; 2], u64);
     let tensor = DlTensor(ptr::null_mut(), [device, 0], 0, [2, 32], 1, [ptr::null(); 2], byte_offset);
     let mut out = onnx().cache.anywhere();
-    // SAFETY: both live.
+    // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`; both outlive the call.
     result(unsafe { kvs_tensor_from_dlpack((&raw const tensor).cast(), &mut out) }).unwrap_err()
 }
 
@@ -152,7 +152,7 @@ unsafe extern "C" fn stop(_: *mut c_void, _: *const kvs_block) -> i32 {
 fn stopped() -> Refused {
     let Scene { operator, cache, update, call } = onnx();
     let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
-    // SAFETY: all of it lives.
+    // SAFETY: the handle and `call` outlive this, and `stop` returns.
     result(unsafe { kvs_for_each_block(prepared.handle(), &call, Some(stop), ptr::null_mut()) }).unwrap_err()
 }
 

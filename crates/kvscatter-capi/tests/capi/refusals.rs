@@ -69,13 +69,15 @@ fn what_a_call_points_to_lies_in_the_address_space() {
     let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
     let last = usize::MAX - 7;
     let (handle, none) = (prepared.handle(), ptr::null_mut());
-    // SAFETY: every pointer is valid, except the one whose address is refused.
+    // SAFETY: the handle and `call` live; the address of the pairs is refused before anything is read there.
     let pairs = unsafe { kvs_in_place_many(handle, &call, ptr::without_provenance(last), 1, none) };
     assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: as above.
+    // SAFETY: the handle, `call` and `update` live; the address of the cache is refused before anything is read
+    // there.
     let tensor = unsafe { kvs_in_place(handle, &call, ptr::without_provenance(last), &update, none) };
     assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: as above.
+    // SAFETY: the handle, `cache` and `update` live; the address of the call is refused before anything is read
+    // there.
     let call = unsafe { kvs_in_place(handle, ptr::without_provenance(last), &cache, &update, none) };
     assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     assert_eq!(slots, [1.0; 64]);
@@ -92,9 +94,9 @@ fn pairs_may_not_be_written() {
     let mut memory = [pair; 4];
     let last: *mut kvs_pair = &mut memory[3];
     let data = last.cast::<c_void>().wrapping_byte_sub(248);
-    // SAFETY: it lies in `memory`.
+    // SAFETY: `last` points to the last element of `memory`.
     unsafe { (*last).cache.data = data };
-    // SAFETY: all of it lives.
+    // SAFETY: `last` points to one pair in `memory`, and the handle and the call outlive this.
     let status = unsafe { kvs_in_place_many(prepared.handle(), &scene.call, last, 1, ptr::null_mut()) };
     let refused = result(status).unwrap_err();
     assert_eq!(refused.message, "the buffer of past_cache shares memory with pairs");
