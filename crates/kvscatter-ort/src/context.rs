@@ -11,7 +11,7 @@ use crate::runtime::{Runtime, element_code, element_type};
 use crate::status::Failure;
 use crate::threads::ParallelFor;
 
-/// What a kernel is called with.
+/// The arguments of one call of a kernel.
 pub(crate) struct Context<'a> {
     runtime: Runtime,
     raw: *mut OrtKernelContext,
@@ -27,17 +27,17 @@ impl<'a> Context<'a> {
         Self { runtime, raw, inputs, call: PhantomData }
     }
 
-    /// An input that the operator cannot do without.
-    pub(crate) fn input(&self, index: usize, argument: Argument) -> Result<Tensor<'a>, Failure> {
+    /// Returns an input that the operator needs.
+    pub(crate) fn input(&self, index: usize, argument: Argument) -> Result<InputTensor<'a>, Failure> {
         self.optional_input(index, argument)?.ok_or_else(|| Failure::fail(format!("{argument} is missing")))
     }
 
-    /// An input that may be absent, at the end or by an empty name.
+    /// Returns an optional input. It is absent if the node has fewer inputs or an empty name for it.
     pub(crate) fn optional_input(
         &self,
         index: usize,
         argument: Argument,
-    ) -> Result<Option<Tensor<'a>>, Failure> {
+    ) -> Result<Option<InputTensor<'a>>, Failure> {
         if index >= self.inputs {
             return Ok(None);
         }
@@ -49,14 +49,14 @@ impl<'a> Context<'a> {
             return Ok(None);
         }
         // SAFETY: inputs live as long as the call, which `'a` does not outlive.
-        unsafe { Tensor::new(self.runtime, argument, value) }.map(Some)
+        unsafe { InputTensor::new(self.runtime, argument, value) }.map(Some)
     }
 
-    /// How many bytes the runtime has for a tensor.
+    /// Returns the size of a tensor's memory in bytes, as the runtime computes it.
     ///
     /// # Errors
-    /// Whatever the runtime says.
-    pub(crate) fn bytes(&self, tensor: &Tensor<'_>) -> Result<usize, Failure> {
+    /// The status of a function of the runtime.
+    pub(crate) fn bytes(&self, tensor: &InputTensor<'_>) -> Result<usize, Failure> {
         let mut bytes = 0;
         // SAFETY: a tensor of this call; the number goes to a variable of ours.
         let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(tensor.value, &raw mut bytes) };
@@ -64,15 +64,16 @@ impl<'a> Context<'a> {
         Ok(bytes)
     }
 
-    /// The threads of the session.
+    /// Returns the threads of the session.
     pub(crate) fn threads(&self) -> ParallelFor {
         ParallelFor::new(self.runtime, self.raw)
     }
 
-    /// The memory of output 0, of this shape: that of an input, where the runtime lets the write go in place.
+    /// Returns the memory of output 0, which has this shape. It is the memory of an input if the runtime lets the kernel
+    /// write in place.
     ///
     /// # Errors
-    /// Whatever the runtime says.
+    /// The status of a function of the runtime.
     pub(crate) fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
@@ -92,7 +93,7 @@ impl<'a> Context<'a> {
 }
 
 /// An input.
-pub(crate) struct Tensor<'a> {
+pub(crate) struct InputTensor<'a> {
     /// What its operator calls it.
     pub(crate) argument: Argument,
     value: *const OrtValue,
@@ -104,7 +105,7 @@ pub(crate) struct Tensor<'a> {
     pub(crate) data: *mut u8,
 }
 
-impl<'a> Tensor<'a> {
+impl<'a> InputTensor<'a> {
     /// # Safety
     /// `value` is a tensor that lives for `'a`.
     unsafe fn new(runtime: Runtime, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
@@ -133,16 +134,16 @@ impl<'a> Tensor<'a> {
         Ok(Self { argument, value, code, shape, data: data.cast_mut().cast() })
     }
 
-    /// A tensor without memory.
+    /// Returns a tensor without memory.
     #[cfg(test)]
-    pub(crate) fn described(argument: Argument, code: i32, shape: &'a [i64]) -> Self {
+    pub(crate) fn without_data(argument: Argument, code: i32, shape: &'a [i64]) -> Self {
         Self { argument, value: ptr::null(), code, shape, data: null_mut() }
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     ///
     /// # Errors
-    /// If no write is defined for it.
+    /// If no operator takes that type.
     pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
             let (argument, code) = (self.argument, self.code);
@@ -150,7 +151,7 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// Its dimensions as sizes.
+    /// Returns its dimensions as sizes.
     ///
     /// # Errors
     /// If one is negative.
@@ -162,18 +163,18 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// Whether its elements are of this type.
-    pub(crate) fn holds(&self, element: ElementType) -> bool {
+    /// Returns whether its elements are of this type.
+    pub(crate) fn has_element(&self, element: ElementType) -> bool {
         self.code == element_code(element)
     }
 
-    /// Its values, if it is a list of such integers.
+    /// Returns its values, if it is a list of such integers.
     ///
     /// # Errors
     /// [`Error::ElementType`] or [`Error::Rank`].
     pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Failure> {
         let argument = self.argument;
-        if !self.holds(T::ELEMENT) {
+        if !self.has_element(T::ELEMENT) {
             return Err(Error::ElementType { argument, element: self.element()? }.into());
         }
         let &[count] = self.shape else {
@@ -185,7 +186,7 @@ impl<'a> Tensor<'a> {
             // SAFETY: the tensor holds so many integers of this type for `'a`, and they are aligned.
             return Ok(Cow::Borrowed(unsafe { core::slice::from_raw_parts(data, count) }));
         }
-        // Memory that a caller lends may begin anywhere.
+        // Memory that a program binds to an input may have any alignment.
         let mut values = vec![T::default(); count];
         // SAFETY: as above, byte by byte, into as many integers of our own.
         unsafe { ptr::copy_nonoverlapping(self.data, values.as_mut_ptr().cast(), size_of_val(&*values)) };
@@ -213,24 +214,27 @@ mod tests {
 
     use kvscatter::{Argument, ElementType, Error};
 
-    use super::Tensor;
+    use super::InputTensor;
     use crate::runtime::element_code;
     use crate::status::Failure;
 
     const ARGUMENT: Argument = Argument::WriteIndices;
 
-    fn tensor<'a>(element: ElementType, shape: &'a [i64], data: &'a [u8]) -> Tensor<'a> {
-        Tensor { data: data.as_ptr().cast_mut(), ..Tensor::described(ARGUMENT, element_code(element), shape) }
+    fn tensor<'a>(element: ElementType, shape: &'a [i64], data: &'a [u8]) -> InputTensor<'a> {
+        InputTensor {
+            data: data.as_ptr().cast_mut(),
+            ..InputTensor::without_data(ARGUMENT, element_code(element), shape)
+        }
     }
 
     #[test]
     fn lists_are_read_wherever_they_begin() {
         let bytes: Vec<u8> = [7_i32, -1, i32::MAX, 0].iter().flat_map(|value| value.to_ne_bytes()).collect();
-        let mut places = vec![0_u8; bytes.len() + 8];
+        let mut memory = vec![0_u8; bytes.len() + 8];
         let mut kinds = [0, 0];
         for offset in 0..8 {
-            places[offset..offset + bytes.len()].copy_from_slice(&bytes);
-            let list = tensor(ElementType::Int32, &[4], &places[offset..]).list::<i32>().unwrap();
+            memory[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            let list = tensor(ElementType::Int32, &[4], &memory[offset..]).list::<i32>().unwrap();
             assert_eq!(*list, [7, -1, i32::MAX, 0], "{offset}");
             kinds[usize::from(matches!(list, Cow::Owned(_)))] += 1;
         }
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn an_empty_list_needs_no_memory() {
-        let empty = Tensor { data: std::ptr::null_mut(), ..tensor(ElementType::Int64, &[0], &[]) };
+        let empty = InputTensor { data: std::ptr::null_mut(), ..tensor(ElementType::Int64, &[0], &[]) };
         assert_eq!(*empty.list::<i64>().unwrap(), []);
     }
 
@@ -259,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_type_that_nothing_is_defined_for_is_called_by_its_number() {
-        let refused = Tensor::described(ARGUMENT, 25, &[2]).list::<i64>().unwrap_err().to_string();
+        let refused = InputTensor::without_data(ARGUMENT, 25, &[2]).list::<i64>().unwrap_err().to_string();
         assert_eq!(refused, "write_indices has element type 25, which no write is defined for");
     }
 }

@@ -19,7 +19,7 @@ use crate::inference::infer;
 use crate::kernel::Kernel;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
 use crate::runtime::{Runtime, tensor_element};
-use crate::status::{contain, enter};
+use crate::status::{catch_panic, guarded};
 use crate::sys::API_VERSION;
 
 /// The domain.
@@ -28,11 +28,11 @@ pub(crate) const DOMAIN: &CStr = c"com.kvscatter";
 /// The only version of the operators so far.
 const VERSION: c_int = 1;
 
-/// Every operator, for every element type that the runtime carries.
+/// Returns each operator, once for each element type that the runtime supports.
 pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
     use ElementType::{Int32, Int64};
-    let carried: Vec<ElementType> = runtime.carried().map(|(element, _)| element).collect();
-    let tensor_scatter = carried.iter().map(|&element| {
+    let supported: Vec<ElementType> = runtime.supported_elements().map(|(element, _)| element).collect();
+    let tensor_scatter = supported.iter().map(|&element| {
         let inputs = vec![required(element), required(element), optional(Int64), optional(Int64)];
         CustomOp::new::<TensorScatter, 0>(runtime, inputs)
     });
@@ -50,7 +50,7 @@ pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
     tensor_scatter.chain(kv_cache_update).chain(kv_cache_operation).collect()
 }
 
-/// An operator for one element type: begins with what the runtime knows of it.
+/// An operator for one element type. It begins with the struct that the runtime reads.
 #[repr(C)]
 pub(crate) struct CustomOp {
     base: OrtCustomOp,
@@ -60,7 +60,7 @@ pub(crate) struct CustomOp {
     output: ONNXTensorElementDataType,
 }
 
-/// What the runtime checks of an input.
+/// The properties of an input that the runtime checks.
 struct Input {
     element: ONNXTensorElementDataType,
     characteristic: Characteristic,
@@ -112,7 +112,7 @@ impl CustomOp {
         Self { base, runtime, name: O::NAME, inputs, output }
     }
 
-    /// The address that the runtime keeps.
+    /// Returns the address that the runtime keeps.
     pub(crate) fn as_ptr(&self) -> *const OrtCustomOp {
         (&raw const *self).cast()
     }
@@ -195,11 +195,12 @@ unsafe extern "system" fn get_may_inplace<const CACHE: usize>(
 ) -> usize {
     /// Indices that the runtime reads and leaves as they are.
     static INDICES: [c_int; 3] = [0, 1, 2];
-    let place = |index: usize| INDICES.get(index).map_or(null_mut(), |index| (&raw const *index).cast_mut());
+    let address_of =
+        |index: usize| INDICES.get(index).map_or(null_mut(), |index| (&raw const *index).cast_mut());
     // SAFETY: the runtime's variable for the answer.
-    unsafe { input.write(place(CACHE)) };
+    unsafe { input.write(address_of(CACHE)) };
     // SAFETY: as above.
-    unsafe { output.write(place(0)) };
+    unsafe { output.write(address_of(0)) };
     1
 }
 
@@ -212,7 +213,7 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     // SAFETY: one of ours.
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     // SAFETY: what the runtime asks with.
-    enter(runtime, || unsafe { infer(runtime, context, CACHE) })
+    guarded(runtime, || unsafe { infer(runtime, context, CACHE) })
 }
 
 unsafe extern "system" fn create<O: Operator>(
@@ -223,7 +224,7 @@ unsafe extern "system" fn create<O: Operator>(
 ) -> OrtStatusPtr {
     // SAFETY: one of ours.
     let runtime = unsafe { CustomOp::of(op) }.runtime;
-    enter(runtime, || {
+    guarded(runtime, || {
         // SAFETY: what the runtime asks for a kernel with.
         let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
         // SAFETY: the runtime's variable for the answer, which it gives back to `destroy`.
@@ -248,5 +249,5 @@ unsafe extern "system" fn destroy<O: Operator>(kernel: *mut c_void) {
     }
     // SAFETY: made by `create`, and given back once.
     let kernel = unsafe { Box::from_raw(kernel.cast::<Kernel<O>>()) };
-    contain(|| drop(kernel));
+    catch_panic(|| drop(kernel));
 }

@@ -1,4 +1,4 @@
-//! The execution provider: which nodes it takes, and what the runtime asks before there is one.
+//! The execution provider, and the factory that makes one for each session.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::{null, null_mut};
@@ -11,10 +11,10 @@ use ort_sys::{
 use crate::owned::Owned;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
-use crate::status::{Failure, contain, enter};
+use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{self, API_VERSION, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry};
 
-/// What sessions call the execution provider by.
+/// The name that sessions give the execution provider.
 pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 const VENDOR: &CStr = c"kvscatter";
 /// PCI's number of the vendor: none.
@@ -34,7 +34,7 @@ pub(crate) struct Factory {
 
 impl Factory {
     /// # Errors
-    /// Whatever the runtime says.
+    /// The status of a function of the runtime.
     pub(crate) fn new(runtime: Runtime) -> Result<Box<Self>, Failure> {
         let base = sys::EpFactory {
             ort_version_supported: API_VERSION,
@@ -69,7 +69,7 @@ impl Factory {
     pub(crate) unsafe fn release(raw: *mut sys::EpFactory) {
         // SAFETY: the caller's.
         let factory = unsafe { Box::from_raw(raw.cast::<Self>()) };
-        contain(|| drop(factory));
+        catch_panic(|| drop(factory));
     }
 
     unsafe extern "system" fn name(_this: *const sys::EpFactory) -> *const c_char {
@@ -88,7 +88,7 @@ impl Factory {
         VERSION.as_ptr()
     }
 
-    /// Every CPU, in as far as there is room for them.
+    /// Lists every CPU, up to `most_devices`.
     unsafe extern "system" fn devices(
         this: *mut sys::EpFactory,
         hardware: *const *const OrtHardwareDevice,
@@ -99,13 +99,13 @@ impl Factory {
     ) -> OrtStatusPtr {
         // SAFETY: a factory of ours.
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
-        enter(runtime, || {
+        guarded(runtime, || {
             let mut count = 0;
             for index in 0..hardware_count {
                 // SAFETY: the runtime's list has this many.
-                let place = unsafe { hardware.add(index) };
+                let entry = unsafe { hardware.add(index) };
                 // SAFETY: as above.
-                let hardware = unsafe { place.read() };
+                let hardware = unsafe { entry.read() };
                 // SAFETY: one of the runtime's devices.
                 let kind = unsafe { (runtime.api.HardwareDevice_Type)(hardware) };
                 if kind != OrtHardwareDeviceType::OrtHardwareDeviceType_CPU || count == most_devices {
@@ -117,9 +117,9 @@ impl Factory {
                     unsafe { (runtime.ep.CreateEpDevice)(this, hardware, null(), null(), &raw mut device) };
                 runtime.check(status)?;
                 // SAFETY: the runtime's list has room for `most_devices`, which it owns from here on.
-                let place = unsafe { devices.add(count) };
+                let entry = unsafe { devices.add(count) };
                 // SAFETY: as above.
-                unsafe { place.write(device) };
+                unsafe { entry.write(device) };
                 count += 1;
             }
             // SAFETY: the runtime's variable for the answer.
@@ -139,7 +139,7 @@ impl Factory {
     ) -> OrtStatusPtr {
         // SAFETY: a factory of ours, which the runtime keeps longer than what it makes.
         let factory = unsafe { &*this.cast::<Self>() };
-        enter(factory.runtime, || {
+        guarded(factory.runtime, || {
             // SAFETY: those of the session.
             unsafe { refuse_options(factory.runtime, options) }?;
             let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, factory.registry.as_ptr())));
@@ -152,10 +152,10 @@ impl Factory {
     unsafe extern "system" fn release_ep(_this: *mut sys::EpFactory, ep: *mut sys::Ep) {
         // SAFETY: made by `create_ep`, and given back once.
         let ep = unsafe { Box::from_raw(ep.cast::<Ep>()) };
-        contain(|| drop(ep));
+        catch_panic(|| drop(ep));
     }
 
-    /// Everything lies where the CPU has it: there is nothing to transfer.
+    /// Returns no functions for transfers, because all tensors are in the memory of the CPU.
     unsafe extern "system" fn data_transfer(
         _this: *mut sys::EpFactory,
         out: *mut *mut OrtDataTransferImpl,
@@ -170,7 +170,7 @@ impl Factory {
     }
 }
 
-/// The provider has no options: one that is given is a mistake.
+/// Refuses every option, because the provider has none.
 ///
 /// # Safety
 /// `options` are the runtime's.
@@ -184,7 +184,7 @@ unsafe fn refuse_options(runtime: Runtime, options: *const OrtSessionOptions) ->
     unsafe {
         (runtime.api.GetKeyValuePairs)(entries.as_ptr(), &raw mut keys, &raw mut values, &raw mut count);
     }
-    // Where the runtime keeps a provider's options among those of the session.
+    // The runtime keeps a provider's options among those of the session, with this prefix.
     let prefix = format!("ep.{}.", NAME.to_string_lossy().to_lowercase());
     for index in 0..count {
         // SAFETY: the list has this many.
@@ -243,7 +243,7 @@ impl Ep {
     ) -> OrtStatusPtr {
         // SAFETY: one of ours.
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
-        enter(runtime, || {
+        guarded(runtime, || {
             let mut count = 0;
             // SAFETY: the runtime's graph; the number goes to a variable of ours.
             runtime.check(unsafe { (runtime.api.Graph_GetNumNodes)(graph, &raw mut count) })?;

@@ -1,20 +1,20 @@
 //! The shape of a custom operator's output: that of its cache.
 //!
-//! Nothing is refused here: runtimes up to 1.31 neither look at the status that this returns nor release it. What no
-//! input could make right is refused when the kernel is made.
+//! Nothing is refused here, because runtimes up to 1.31 neither read the status that this returns nor release it. Models
+//! that are wrong for all inputs are refused when the kernel is made.
 
 use core::ptr::null_mut;
 
 use ort_sys::OrtShapeInferContext;
 
-use crate::known::Known;
 use crate::runtime::Runtime;
 use crate::status::Failure;
+use crate::tensor_info::TensorInfo;
 
-/// Answers what the shape of the output is.
+/// Sets the shape of the output to that of the cache.
 ///
 /// # Errors
-/// Whatever the runtime says.
+/// The status of a function of the runtime.
 ///
 /// # Safety
 /// `raw` is what the runtime asks with; it has an input `cache`.
@@ -27,9 +27,9 @@ pub(crate) unsafe fn infer(
     // SAFETY: the caller's; the answer goes to a pointer of ours.
     runtime.check(unsafe { (runtime.api.ShapeInferContext_GetInputTypeShape)(raw, cache, &raw mut info) })?;
     // SAFETY: what the runtime has just answered, and keeps during the call.
-    let known = unsafe { Known::new(runtime, info) }?;
-    if !known.every_dimension_is_said {
-        // The runtime would take what is unknown for a dimension of -1, or for a scalar.
+    let cache_info = unsafe { TensorInfo::new(runtime, info) }?;
+    if !cache_info.has_every_dimension {
+        // The runtime would read unknown dimensions as -1, and an unknown rank as a scalar.
         return Ok(());
     }
     // SAFETY: the caller's; the description is one of the runtime's, which it copies.

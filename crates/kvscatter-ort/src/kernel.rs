@@ -1,4 +1,4 @@
-//! Kernels: one node's operator behind the functions by which the runtime calls it.
+//! Kernels: a node's operator with the functions that the runtime calls.
 
 use core::ffi::c_void;
 
@@ -8,10 +8,10 @@ use crate::context::Context;
 use crate::node::Node;
 use crate::operators::{Operator, TensorScatter};
 use crate::runtime::Runtime;
-use crate::status::{Failure, contain, enter};
+use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{API_VERSION, KernelImpl};
 
-/// An operator and the runtime that calls it: what a kernel of a custom operator is.
+/// A kernel of a custom operator: the operator and the runtime that calls it.
 pub(crate) struct Kernel<O> {
     runtime: Runtime,
     operator: O,
@@ -20,32 +20,31 @@ pub(crate) struct Kernel<O> {
 
 impl<O: Operator> Kernel<O> {
     /// # Errors
-    /// For attributes that the operator does not know, and for inputs of which it is known already that no call can be
-    /// right.
+    /// If the operator does not know the value of an attribute, or the inputs would make every call fail.
     ///
     /// # Safety
     /// `info` is what the runtime asks for a kernel with.
     pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
         // SAFETY: the caller's.
         let node = unsafe { Node::new(runtime, info) };
-        let operator = O::new(&node).map_err(O::refuse)?;
+        let operator = O::new(&node).map_err(O::with_operator_name)?;
         let inputs = node.inputs()?;
-        operator.check(&inputs).map_err(O::refuse)?;
+        operator.check(&inputs).map_err(O::with_operator_name)?;
         Ok(Self { runtime, operator, inputs: inputs.len() })
     }
 
     /// # Safety
     /// `context` is what the runtime calls this kernel with.
     pub(crate) unsafe fn compute(&self, context: *mut OrtKernelContext) -> OrtStatusPtr {
-        enter(self.runtime, || {
+        guarded(self.runtime, || {
             // SAFETY: the caller's.
             let context = unsafe { Context::new(self.runtime, context, self.inputs) };
-            self.operator.compute(&context).map_err(O::refuse)
+            self.operator.compute(&context).map_err(O::with_operator_name)
         })
     }
 }
 
-/// A kernel of the execution provider: begins with what the runtime knows of it.
+/// A kernel of the execution provider. It begins with the struct that the runtime reads.
 #[repr(C)]
 pub(crate) struct EpKernel {
     base: KernelImpl,
@@ -64,7 +63,7 @@ impl EpKernel {
     ) -> OrtStatusPtr {
         // SAFETY: the state that was registered.
         let runtime = unsafe { *state.cast::<Runtime>() };
-        enter(runtime, || {
+        guarded(runtime, || {
             let base = KernelImpl {
                 ort_version_supported: API_VERSION,
                 flags: 0,
@@ -92,6 +91,6 @@ impl EpKernel {
     unsafe extern "system" fn release(this: *mut KernelImpl) {
         // SAFETY: a kernel that `create` has made, which the runtime gives back once.
         let kernel = unsafe { Box::from_raw(this.cast::<Self>()) };
-        contain(|| drop(kernel));
+        catch_panic(|| drop(kernel));
     }
 }

@@ -1,27 +1,30 @@
-//! A plugin for stock ONNX Runtime: loaded by path, built against nothing.
+//! A plugin for stock ONNX Runtime, which loads it by path.
 //!
-//! One library, two ways in:
+//! It has two entry points:
 //!
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX `TensorScatter-24`
 //!   for every element type that the runtime carries.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of the
 //!   domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
-//! Either way a write goes in place where the runtime gives the output the memory of the cache, and in one pass over
-//! both where it does not. Every index is checked before the output is asked for, so a refused call changes nothing.
-//! Positions follow the runtime's rules: a negative index is refused, in a ring as well.
+//! Both write in place if the runtime gives the output the memory of the cache, and in one pass over both if it does
+//! not. They check every index before they request the output, so a refused call changes nothing. As in the runtime's
+//! own operator, a negative index is refused, in a ring too.
 //!
 //! # Layers
 //!
-//! `sys` declares what no binding does; `runtime` negotiates the version; `status` is the edge that every call comes
-//! in by; `ep`, `registry` and `kernel` are the execution provider; `registration`, `custom_ops` and `inference` the
-//! custom operators; `operators` say what one call means, by way of `node`, `known` and `context`, and end in `write`, which
-//! rests on `recent` and `threads`.
-//! What a write is, and which are refused, is the core's to say.
+//! - `sys` declares the structs that no binding does, `runtime` negotiates the version, and `status` turns the results
+//!   of all functions that the runtime calls into statuses.
+//! - `ep`, `registry` and `kernel` are the execution provider.
+//! - `registration`, `custom_ops` and `inference` are the custom operators.
+//! - `operators` has what one call of either means. It reads a call through `node`, `tensor_info` and `context`, and ends
+//!   in `write`, which uses `recent` and `threads`.
+//!
+//! The core defines every write and every error about one.
 //!
 //! # Needs
 //!
-//! ONNX Runtime 1.24 or newer. An older one is told so.
+//! ONNX Runtime 1.24 or newer. An older one gets a status that names both versions.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod context;
@@ -29,7 +32,6 @@ mod custom_ops;
 mod ep;
 mod inference;
 mod kernel;
-mod known;
 mod node;
 mod operators;
 mod owned;
@@ -39,6 +41,7 @@ mod registry;
 mod runtime;
 mod status;
 mod sys;
+mod tensor_info;
 mod threads;
 mod write;
 
@@ -49,9 +52,9 @@ use ort_sys::{OrtApiBase, OrtLogger, OrtSessionOptions, OrtStatusPtr};
 
 use crate::ep::Factory;
 use crate::runtime::Runtime;
-use crate::status::{Failure, enter};
+use crate::status::{Failure, guarded};
 
-/// Makes the factory of the execution provider: what `RegisterExecutionProviderLibrary` calls.
+/// Makes the factory of the execution provider. `RegisterExecutionProviderLibrary` calls it.
 ///
 /// # Safety
 /// As `onnxruntime_ep_c_api.h` has it for `CreateEpApiFactoriesFn`.
@@ -70,7 +73,7 @@ pub unsafe extern "C" fn CreateEpFactories(
         Ok(runtime) => runtime,
         Err(too_old) => return too_old,
     };
-    enter(runtime, || {
+    guarded(runtime, || {
         if most == 0 {
             return Err(Failure::invalid_argument("CreateEpFactories: there is no room for a factory"));
         }
@@ -83,7 +86,7 @@ pub unsafe extern "C" fn CreateEpFactories(
     })
 }
 
-/// Takes a factory back: what `UnregisterExecutionProviderLibrary` calls.
+/// Releases a factory. `UnregisterExecutionProviderLibrary` calls it.
 ///
 /// # Safety
 /// As `onnxruntime_ep_c_api.h` has it for `ReleaseEpApiFactoryFn`.
@@ -97,7 +100,7 @@ pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut sys::EpFactory) -> OrtSt
     OrtStatusPtr(null_mut())
 }
 
-/// Adds the domain `com.kvscatter` to a session: what `RegisterCustomOpsLibrary` calls.
+/// Adds the domain `com.kvscatter` to a session. `RegisterCustomOpsLibrary` calls it.
 ///
 /// # Safety
 /// As `onnxruntime_c_api.h` has it for `RegisterCustomOpsFn`.
@@ -112,9 +115,9 @@ pub unsafe extern "system" fn RegisterCustomOps(
         Err(too_old) => return too_old,
     };
     // SAFETY: the caller's.
-    enter(runtime, || unsafe { registration::register(runtime, options) })
+    guarded(runtime, || unsafe { registration::register(runtime, options) })
 }
 
-// What the runtime calls them by.
+// The types that the runtime's header declares them with.
 const _: sys::CreateEpFactoriesFn = CreateEpFactories;
 const _: sys::ReleaseEpFactoryFn = ReleaseEpFactory;

@@ -1,4 +1,4 @@
-//! What the runtime tells of a node when it asks for its kernel: attributes, and what is known of its inputs.
+//! Reads a node whose kernel is being made: its attributes, and the types and shapes of its inputs.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -6,10 +6,10 @@ use core::ptr::{null, null_mut};
 
 use ort_sys::{OrtKernelInfo, OrtStatusPtr};
 
-use crate::known::Known;
 use crate::owned::Owned;
 use crate::runtime::Runtime;
 use crate::status::Failure;
+use crate::tensor_info::TensorInfo;
 
 /// A node whose kernel is being made.
 pub(crate) struct Node<'a> {
@@ -25,7 +25,7 @@ impl Node<'_> {
         Self { runtime, raw, call: PhantomData }
     }
 
-    /// An attribute that is an integer, if there is one of this name.
+    /// Returns the attribute of this name, an integer, if there is one.
     ///
     /// # Errors
     /// If it is of another kind.
@@ -37,12 +37,12 @@ impl Node<'_> {
         };
         match self.runtime.check(status) {
             Ok(()) => Ok(Some(value)),
-            Err(_) if self.has(name) => Err(mistyped(name, "an integer")),
+            Err(_) if self.has_attribute(name) => Err(mistyped(name, "an integer")),
             Err(_) => Ok(None),
         }
     }
 
-    /// An attribute that is a string, if there is one of this name.
+    /// Returns the attribute of this name, a string, if there is one.
     ///
     /// # Errors
     /// If it is of another kind.
@@ -57,45 +57,45 @@ impl Node<'_> {
         };
         let mut length = 0;
         if read(null_mut(), &mut length).is_err() {
-            return if self.has(name) { Err(mistyped(name, "a string")) } else { Ok(None) };
+            return if self.has_attribute(name) { Err(mistyped(name, "a string")) } else { Ok(None) };
         }
         let mut buffer = vec![0_u8; length];
         read(buffer.as_mut_ptr().cast(), &mut length)?;
-        Ok(Some(text(&buffer)))
+        Ok(Some(decode(&buffer)))
     }
 
-    /// What is known of its inputs, one by one. Those that are absent before others are known as nothing.
+    /// Returns the types and shapes of its inputs. Those of absent inputs are unknown.
     ///
     /// # Errors
-    /// Whatever the runtime says.
-    pub(crate) fn inputs(&self) -> Result<Vec<Known>, Failure> {
+    /// The status of a function of the runtime.
+    pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut count = 0;
         // SAFETY: the caller's of `new`; the number goes to a variable of ours.
         runtime.check(unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, &raw mut count) })?;
-        let known = |index| {
+        let input = |index| {
             // SAFETY: the caller's of `new`, and an input that there is.
             let info = Owned::new(runtime, runtime.api.ReleaseTypeInfo, |out| unsafe {
                 (runtime.api.KernelInfo_GetInputTypeInfo)(raw, index, out)
             });
             // An input that is absent has no type.
-            let Ok(info) = info else { return Ok(Known::default()) };
+            let Ok(info) = info else { return Ok(TensorInfo::default()) };
             let mut tensor = null();
             // SAFETY: owned here; the answer, which is a part of it, goes to a pointer of ours.
             let status = unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info.as_ptr(), &raw mut tensor) };
             runtime.check(status)?;
             if tensor.is_null() {
-                return Ok(Known::default());
+                return Ok(TensorInfo::default());
             }
             // SAFETY: a part of what is owned here.
-            unsafe { Known::new(runtime, tensor) }
+            unsafe { TensorInfo::new(runtime, tensor) }
         };
-        (0..count).map(known).collect()
+        (0..count).map(input).collect()
     }
 
-    /// The runtime says in words alone whether an attribute is absent or of another kind. It is there if it can be
-    /// read as any.
-    fn has(&self, name: &CStr) -> bool {
+    /// Returns whether there is an attribute of this name. The runtime's status differs in its message only between
+    /// an absent attribute and one of another kind, so this tries all kinds.
+    fn has_attribute(&self, name: &CStr) -> bool {
         let Self { runtime, raw, .. } = *self;
         let (mut integer, mut float, mut count) = (0, 0.0, 0);
         let name = name.as_ptr();
@@ -112,7 +112,7 @@ impl Node<'_> {
         // SAFETY: as above.
         let as_floats =
             unsafe { (runtime.api.KernelInfoGetAttributeArray_float)(raw, name, null_mut(), &raw mut count) };
-        // Each status must be taken over, so none is left out once one has answered.
+        // Every status must be released, so this does not stop at the first kind that can be read.
         let readable = [as_integer, as_float, as_string, as_integers, as_floats]
             .map(|status: OrtStatusPtr| runtime.check(status).is_ok());
         readable.contains(&true)
@@ -123,21 +123,21 @@ fn mistyped(name: &CStr, wanted: &str) -> Failure {
     Failure::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
 }
 
-/// What the runtime writes as a string: its bytes and a NUL. There may be others among the bytes.
-fn text(buffer: &[u8]) -> String {
+/// Decodes a string that the runtime wrote with a NUL after it. There may be others among its bytes.
+fn decode(buffer: &[u8]) -> String {
     String::from_utf8_lossy(buffer.strip_suffix(b"\0").unwrap_or(buffer)).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use super::decode;
 
     #[test]
     fn strings_end_at_the_last_nul() {
-        assert_eq!(text(b"linear\0"), "linear");
-        assert_eq!(text(b"circular\0\0"), "circular\0");
-        assert_eq!(text(b"\0"), "");
-        assert_eq!(text(b""), "");
-        assert_eq!(text(b"lin\xFFear\0"), "lin\u{fffd}ear");
+        assert_eq!(decode(b"linear\0"), "linear");
+        assert_eq!(decode(b"circular\0\0"), "circular\0");
+        assert_eq!(decode(b"\0"), "");
+        assert_eq!(decode(b""), "");
+        assert_eq!(decode(b"lin\xFFear\0"), "lin\u{fffd}ear");
     }
 }

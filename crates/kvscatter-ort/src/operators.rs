@@ -1,5 +1,5 @@
-//! The operators, each in its own specification's words: what a node's attributes say, one call, and what is known
-//! of its shapes before.
+//! The operators. Each reads a node's attributes, checks what the model gives of its inputs, and executes one call, with
+//! the names of its own specification.
 
 mod kv_cache_operation;
 mod kv_cache_update;
@@ -12,9 +12,9 @@ use kvscatter::{Argument, Error};
 use ort_sys::OrtErrorCode;
 
 use crate::context::Context;
-use crate::known::Known;
 use crate::node::Node;
 use crate::status::Failure;
+use crate::tensor_info::TensorInfo;
 
 pub(crate) use kv_cache_operation::KvCacheOperation;
 pub(crate) use kv_cache_update::KvCacheUpdate;
@@ -25,36 +25,36 @@ pub(crate) trait Operator: Sized + Send + Sync {
     /// Its name in a model, with which every refusal begins.
     const NAME: &'static CStr;
 
-    /// Inputs that have another name there than in the specification's document, by which the core calls them.
+    /// Inputs whose name in a model differs from the specification's, which the core's errors have.
     const RENAMED: &'static [(Argument, &'static str)] = &[];
 
     /// Reads the attributes.
     ///
     /// # Errors
-    /// For those that the operator does not know values of.
+    /// If the operator does not know the value of an attribute.
     fn new(node: &Node<'_>) -> Result<Self, Failure>;
 
-    /// One call.
+    /// Executes one call.
     ///
     /// # Errors
     /// Nothing has been written when it fails.
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure>;
 
-    /// Refuses what no call could make right, by what is known of the inputs.
+    /// Refuses inputs that would make every call fail.
     ///
     /// # Errors
     /// As [`compute`](Self::compute) would.
-    fn check(&self, inputs: &[Known]) -> Result<(), Failure>;
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure>;
 
-    /// What the core refuses, in the operator's words.
-    fn say(error: Error) -> String {
+    /// Returns the message for an error of the core.
+    fn message(error: Error) -> String {
         format!("{}: {error}", name::<Self>())
     }
 
-    /// A failure as the runtime is told of it.
-    fn refuse(failure: Failure) -> Failure {
+    /// Returns the failure with the operator's name before the message and the model's names in it.
+    fn with_operator_name(failure: Failure) -> Failure {
         let (code, mut message) = match failure {
-            Failure::Core(error) => (OrtErrorCode::ORT_FAIL, Self::say(error)),
+            Failure::Core(error) => (OrtErrorCode::ORT_FAIL, Self::message(error)),
             Failure::Refused { code, message } => (code, format!("{}: {message}", name::<Self>())),
             Failure::Runtime(_) => return failure,
         };
@@ -76,32 +76,32 @@ mod tests {
     use super::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
     use crate::status::Failure;
 
-    /// A refusal of the core and one of ours.
-    fn said<O: Operator>() -> [String; 2] {
+    /// Returns the messages of an error of the core and of one that this crate makes.
+    fn messages<O: Operator>() -> [String; 2] {
         let (argument, element) = (Argument::Lengths, ElementType::Int32);
         [Error::ElementType { argument, element }.into(), Failure::fail("an input is missing")]
-            .map(|failure| O::refuse(failure).to_string())
+            .map(|failure| O::with_operator_name(failure).to_string())
     }
 
     #[test]
     fn inputs_are_called_as_in_a_model() {
-        let said = |failure: Failure| KvCacheUpdate::refuse(failure).to_string();
+        let message = |failure: Failure| KvCacheUpdate::with_operator_name(failure).to_string();
         let (argument, index, value) = (Argument::TensorRtWriteIndices, 1, -1);
-        let refused = said(Error::NegativeStart { argument, index, value }.into());
+        let refused = message(Error::NegativeStart { argument, index, value }.into());
         assert!(refused.starts_with("KVCacheUpdate: write_indices[1] = -1"), "{refused}");
-        let missing = said(Failure::fail(format!("{} is missing", Argument::UpdateLengths)));
+        let missing = message(Failure::fail(format!("{} is missing", Argument::UpdateLengths)));
         assert_eq!(missing, "KVCacheUpdate: update_lengths is missing");
     }
 
     #[test]
     fn every_refusal_names_the_operator() {
-        for (name, said) in [
-            ("TensorScatter", said::<TensorScatter>()),
-            ("KVCacheUpdate", said::<KvCacheUpdate>()),
-            ("KVCacheOperation", said::<KvCacheOperation>()),
+        for (name, messages) in [
+            ("TensorScatter", messages::<TensorScatter>()),
+            ("KVCacheUpdate", messages::<KvCacheUpdate>()),
+            ("KVCacheOperation", messages::<KvCacheOperation>()),
         ] {
-            assert!(said[0].starts_with(&format!("{name}: ")), "{said:?}");
-            assert_eq!(said[1], format!("{name}: an input is missing"));
+            assert!(messages[0].starts_with(&format!("{name}: ")), "{messages:?}");
+            assert_eq!(messages[1], format!("{name}: an input is missing"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the runtime makes and wants back.
+//! Objects that the runtime makes and this library releases.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -7,18 +7,18 @@ use ort_sys::OrtStatusPtr;
 use crate::runtime::Runtime;
 use crate::status::Failure;
 
-/// Something that the runtime made and this library gives back.
+/// An object that the runtime made. Dropping it releases it.
 pub(crate) struct Owned<T> {
     raw: NonNull<T>,
     release: unsafe extern "system" fn(*mut T),
 }
 
 impl<T> Owned<T> {
-    /// Calls `make`, one of the runtime's functions that write what they made to a pointer. `release` is the one
-    /// that takes it back.
+    /// Calls `make`, which calls a function of the runtime that writes the address of a new object. `release` is the
+    /// runtime's function for such objects.
     ///
     /// # Errors
-    /// Whatever the runtime says.
+    /// The status of the function.
     pub(crate) fn new(
         runtime: Runtime,
         release: unsafe extern "system" fn(*mut T),

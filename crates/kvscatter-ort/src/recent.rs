@@ -1,28 +1,28 @@
-//! The shapes that a kernel was last called with, prepared.
+//! Keeps prepared writes for the shapes that a kernel was last called with.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::context::Tensor;
+use crate::context::InputTensor;
 use crate::status::Failure;
 
-/// Shapes that are kept: those of decoding, and of the chunks that a prefill or a draft comes in; one shape several
-/// times where several threads decode.
-const KEPT: usize = 8;
+/// How many prepared writes are kept. Decoding needs one, and so does each chunk size of a prefill or a draft. Threads
+/// that decode at the same time need one each.
+const SLOTS: usize = 8;
 
-/// Writes that are prepared for the shapes of recent calls.
+/// A small cache of prepared writes.
 ///
-/// Sessions run one kernel on many threads at once, and none of them ever waits here: a thread that finds a place
-/// taken looks at the next, and prepares the write for itself where no place has it.
-pub(crate) struct Recent<P> {
-    places: [Place<P>; KEPT],
-    /// The place that was found or filled last.
+/// Sessions run one kernel on many threads at once, and no thread waits here. A thread that cannot lock a slot tries
+/// the next one, and prepares the write itself if no slot it can lock has it.
+pub(crate) struct RecentlyPrepared<P> {
+    slots: [Slot<P>; SLOTS],
+    /// The slot that was read or filled last.
     latest: AtomicUsize,
 }
 
-impl<P> Recent<P> {
+impl<P> RecentlyPrepared<P> {
     pub(crate) fn new() -> Self {
-        Self { places: [const { Place::empty() }; KEPT], latest: AtomicUsize::new(0) }
+        Self { slots: [const { Slot::empty() }; SLOTS], latest: AtomicUsize::new(0) }
     }
 
     /// Calls `run` with the write that is prepared for these tensors; `prepare` makes it if it is not among the
@@ -32,16 +32,16 @@ impl<P> Recent<P> {
     /// Those of `prepare` and `run`.
     pub(crate) fn with(
         &self,
-        cache: &Tensor<'_>,
-        update: &Tensor<'_>,
+        cache: &InputTensor<'_>,
+        update: &InputTensor<'_>,
         prepare: impl FnOnce() -> Result<P, Failure>,
         run: impl FnOnce(&P) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let latest = self.latest.load(Ordering::Relaxed);
-        let places = || self.places.iter().enumerate().cycle().skip(latest).take(KEPT);
-        for (index, place) in places() {
-            if let Some(taken) = place.take()
-                && let Some(entry) = taken.entry()
+        let slots = || self.slots.iter().enumerate().cycle().skip(latest).take(SLOTS);
+        for (index, slot) in slots() {
+            if let Some(guard) = slot.try_lock()
+                && let Some(entry) = guard.entry()
                 && entry.is_for(cache, update)
             {
                 if index != latest {
@@ -54,59 +54,59 @@ impl<P> Recent<P> {
         let written = run(&prepared);
         let entry =
             Entry { code: cache.code, cache: cache.shape.into(), update: update.shape.into(), prepared };
-        // The one after the latest has been there longest, as far as places were free.
-        if let Some((index, mut taken)) =
-            places().skip(1).find_map(|(index, place)| Some((index, place.take()?)))
+        // The slot after the latest is the oldest, if no slot was locked when it was to be filled.
+        if let Some((index, mut guard)) =
+            slots().skip(1).find_map(|(index, slot)| Some((index, slot.try_lock()?)))
         {
-            taken.fill(entry);
+            guard.fill(entry);
             self.latest.store(index, Ordering::Relaxed);
         }
         written
     }
 }
 
-/// Room for one prepared write, which one thread at a time looks at.
+/// Keeps one prepared write, which one thread at a time can lock.
 ///
-/// A mutex would do, were it not for its release: that is a read-modify-write, which waits for all that has been
-/// written to reach the caches. Nobody waits for this one, so a store is enough.
-struct Place<P> {
-    is_taken: AtomicBool,
+/// It is not a mutex because a mutex unlocks by a read-modify-write, which waits until all that was written has reached
+/// the caches. No thread waits for a slot, so a store is enough.
+struct Slot<P> {
+    is_locked: AtomicBool,
     entry: UnsafeCell<Option<Entry<P>>>,
 }
 
-// SAFETY: the entry is reached through `Taken` alone, of which there is one at a time, on whatever thread.
-unsafe impl<P: Send> Sync for Place<P> {}
+// SAFETY: the entry is reached through `SlotGuard` alone, of which there is one at a time, on whatever thread.
+unsafe impl<P: Send> Sync for Slot<P> {}
 
-impl<P> Place<P> {
+impl<P> Slot<P> {
     const fn empty() -> Self {
-        Self { is_taken: AtomicBool::new(false), entry: UnsafeCell::new(None) }
+        Self { is_locked: AtomicBool::new(false), entry: UnsafeCell::new(None) }
     }
 
-    fn take(&self) -> Option<Taken<'_, P>> {
-        (!self.is_taken.swap(true, Ordering::Acquire)).then(|| Taken { place: self })
+    fn try_lock(&self) -> Option<SlotGuard<'_, P>> {
+        (!self.is_locked.swap(true, Ordering::Acquire)).then(|| SlotGuard { slot: self })
     }
 }
 
-/// A place, for as long as one thread has it.
-struct Taken<'a, P> {
-    place: &'a Place<P>,
+/// A locked slot. Dropping it unlocks the slot.
+struct SlotGuard<'a, P> {
+    slot: &'a Slot<P>,
 }
 
-impl<P> Taken<'_, P> {
+impl<P> SlotGuard<'_, P> {
     fn entry(&self) -> Option<&Entry<P>> {
-        // SAFETY: there is no other `Taken` of this place, and this one is borrowed as the entry is.
-        unsafe { &*self.place.entry.get() }.as_ref()
+        // SAFETY: there is no other `SlotGuard` of this slot, and this one is borrowed as the entry is.
+        unsafe { &*self.slot.entry.get() }.as_ref()
     }
 
     fn fill(&mut self, entry: Entry<P>) {
-        // SAFETY: there is no other `Taken` of this place, and this one is not borrowed.
-        unsafe { *self.place.entry.get() = Some(entry) };
+        // SAFETY: there is no other `SlotGuard` of this slot, and this one is not borrowed.
+        unsafe { *self.slot.entry.get() = Some(entry) };
     }
 }
 
-impl<P> Drop for Taken<'_, P> {
+impl<P> Drop for SlotGuard<'_, P> {
     fn drop(&mut self) {
-        self.place.is_taken.store(false, Ordering::Release);
+        self.slot.is_locked.store(false, Ordering::Release);
     }
 }
 
@@ -119,7 +119,7 @@ struct Entry<P> {
 }
 
 impl<P> Entry<P> {
-    fn is_for(&self, cache: &Tensor<'_>, update: &Tensor<'_>) -> bool {
+    fn is_for(&self, cache: &InputTensor<'_>, update: &InputTensor<'_>) -> bool {
         self.code == cache.code
             && self.code == update.code
             && *self.cache == *cache.shape
@@ -133,12 +133,12 @@ mod tests {
 
     use kvscatter::Argument;
 
-    use super::{KEPT, Recent};
-    use crate::context::Tensor;
+    use super::{RecentlyPrepared, SLOTS};
+    use crate::context::InputTensor;
     use crate::status::Failure;
 
-    fn shaped(code: i32, shape: &[i64]) -> Tensor<'_> {
-        Tensor::described(Argument::PastCache, code, shape)
+    fn shaped(code: i32, shape: &[i64]) -> InputTensor<'_> {
+        InputTensor::without_data(Argument::PastCache, code, shape)
     }
 
     fn refuse() -> Failure {
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn shapes_that_repeat_are_prepared_once() {
-        let (recent, prepared) = (Recent::new(), Cell::new(0));
-        let call = |cache: &Tensor<'_>, update: &Tensor<'_>, value: usize| {
+        let (recent, prepared) = (RecentlyPrepared::new(), Cell::new(0));
+        let call = |cache: &InputTensor<'_>, update: &InputTensor<'_>, value: usize| {
             let mut seen = None;
             let prepare = || {
                 prepared.set(prepared.get() + 1);
@@ -164,19 +164,19 @@ mod tests {
         let cache = shaped(1, &[2, 8, 16]);
         let lengths: Vec<[i64; 3]> = (1..=9).map(|rows| [2, rows, 16]).collect();
         for round in 0..3 {
-            for (value, update) in lengths.iter().take(KEPT).enumerate() {
+            for (value, update) in lengths.iter().take(SLOTS).enumerate() {
                 assert_eq!(call(&cache, &shaped(1, update), value), Some(value), "round {round}");
             }
         }
-        assert_eq!(prepared.get(), KEPT);
-        assert_eq!(call(&cache, &shaped(1, &lengths[KEPT]), KEPT), Some(KEPT), "one more than are kept");
+        assert_eq!(prepared.get(), SLOTS);
+        assert_eq!(call(&cache, &shaped(1, &lengths[SLOTS]), SLOTS), Some(SLOTS), "one more than are kept");
         assert_eq!(call(&shaped(10, &[2, 8, 16]), &shaped(10, &lengths[1]), 9), Some(9), "another type");
-        assert_eq!(prepared.get(), KEPT + 2);
+        assert_eq!(prepared.get(), SLOTS + 2);
     }
 
     #[test]
     fn what_is_refused_is_not_kept() {
-        let recent = Recent::new();
+        let recent = RecentlyPrepared::new();
         let (cache, update) = (shaped(1, &[1, 1]), shaped(1, &[1, 2]));
         assert!(recent.with(&cache, &update, || Err(refuse()), |_: &u8| Ok(())).is_err());
         let mut ran = false;
@@ -192,14 +192,19 @@ mod tests {
         assert!(recent.with(&cache, &update, || Err(refuse()), |_| Ok(())).is_ok(), "and kept all the same");
     }
 
-    /// While every place is taken, a call prepares, and runs, for itself.
+    /// A call that can lock no slot prepares the write itself.
     #[test]
-    fn nobody_waits() {
-        let recent = Recent::new();
+    fn calls_do_not_wait_for_a_slot() {
+        let recent = RecentlyPrepared::new();
         let shapes: Vec<[i64; 2]> = (0..20).map(|rows| [1, rows]).collect();
         let cache = shaped(1, &[1, 99]);
         let depth = Cell::new(0);
-        fn nest(recent: &Recent<usize>, cache: &Tensor<'_>, shapes: &[[i64; 2]], depth: &Cell<usize>) {
+        fn nest(
+            recent: &RecentlyPrepared<usize>,
+            cache: &InputTensor<'_>,
+            shapes: &[[i64; 2]],
+            depth: &Cell<usize>,
+        ) {
             let Some((first, rest)) = shapes.split_first() else { return };
             let update = shaped(1, first);
             for _ in 0..2 {
@@ -230,10 +235,10 @@ mod tests {
         assert_eq!(depth.get(), 40);
     }
 
-    /// Whatever place a thread finds, what is in it belongs to the shapes that it asked with.
+    /// A thread gets the write of the shapes that it asked with, from every slot.
     #[test]
     fn threads_get_what_they_asked_for() {
-        let recent = Recent::new();
+        let recent = RecentlyPrepared::new();
         let shapes: Vec<[i64; 2]> = (0..12).map(|rows| [1, rows]).collect();
         std::thread::scope(|threads| {
             for first in 0..8 {
@@ -245,8 +250,8 @@ mod tests {
                             &cache,
                             &shaped(1, shape),
                             || Ok(*shape),
-                            |found| {
-                                assert_eq!(found, shape);
+                            |prepared| {
+                                assert_eq!(prepared, shape);
                                 Ok(())
                             },
                         );

@@ -1,8 +1,8 @@
-//! Custom operators on loan to runtimes.
+//! Registers the custom operators with runtimes.
 //!
-//! A runtime keeps the addresses of a domain and its operators for as long as any session has them, and never gives
-//! them back. So there is one domain for each runtime, however many sessions register it, and it goes when the
-//! library is unloaded: the runtime does that after the last session that has it.
+//! A runtime keeps the addresses of a domain and its operators as long as a session uses them, and does not report when
+//! it drops them. So all sessions of a runtime share one domain. It is dropped when the runtime unloads the library,
+//! after the last session that uses it.
 
 use std::sync::Mutex;
 
@@ -13,26 +13,26 @@ use crate::owned::Owned;
 use crate::runtime::Runtime;
 use crate::status::Failure;
 #[cfg(target_os = "linux")]
-use crate::status::contain;
+use crate::status::catch_panic;
 
-/// What each runtime has been lent.
-static LENT: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
+/// One registration for each runtime.
+static REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 
 /// Adds the domain to the options of a session.
 ///
 /// # Errors
-/// Whatever the runtime says.
+/// The status of a function of the runtime.
 ///
 /// # Safety
 /// `options` are the runtime's.
 pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions) -> Result<(), Failure> {
-    let mut lent = LENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let domain = match lent.iter().find(|registration| registration.runtime.is(runtime)) {
+    let mut registrations = REGISTRATIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let domain = match registrations.iter().find(|registration| registration.runtime.is_same(runtime)) {
         Some(registration) => registration.domain.as_ptr(),
         None => {
             let registration = Registration::new(runtime)?;
             let domain = registration.domain.as_ptr();
-            lent.push(registration);
+            registrations.push(registration);
             domain
         }
     };
@@ -40,11 +40,11 @@ pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions)
     runtime.check(unsafe { (runtime.api.AddCustomOpDomain)(options, domain) })
 }
 
-/// A runtime's domain and what is in it.
+/// A runtime's domain and its operators.
 struct Registration {
     runtime: Runtime,
     domain: Owned<OrtCustomOpDomain>,
-    /// The domain has their addresses, and is dropped before them.
+    /// The domain has their addresses and is dropped first.
     _operators: Box<[CustomOp]>,
 }
 
@@ -54,7 +54,7 @@ unsafe impl Send for Registration {}
 impl Registration {
     fn new(runtime: Runtime) -> Result<Self, Failure> {
         let api = runtime.api;
-        // Made first, to go last if anything fails.
+        // Made before the domain, so that an error drops them after it.
         let operators = custom_ops::all(runtime).into_boxed_slice();
         // SAFETY: the name is a string, which is copied; the answer goes to a pointer of `Owned`'s.
         let domain = Owned::new(runtime, api.ReleaseCustomOpDomain, |out| unsafe {
@@ -69,8 +69,8 @@ impl Registration {
     }
 }
 
-/// Runs when the library is unloaded, or the process ends; either way the code of the runtime, which was there before
-/// the library, still is. (Systems that have no such list of functions keep what is lent.)
+/// Runs when the library is unloaded or the process ends. The runtime was loaded before the library, so its code is
+/// still there. Systems without such a list of functions leak the registrations.
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -78,10 +78,10 @@ static UNLOAD: extern "C" fn() = unload;
 
 #[cfg(target_os = "linux")]
 extern "C" fn unload() {
-    contain(|| {
-        // Where a process ends in the middle of a registration, nothing is given back.
-        if let Ok(mut lent) = LENT.try_lock() {
-            drop(core::mem::take(&mut *lent));
+    catch_panic(|| {
+        // A process that ends during a registration leaks it.
+        if let Ok(mut registrations) = REGISTRATIONS.try_lock() {
+            drop(core::mem::take(&mut *registrations));
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The kernels of the execution provider, as the runtime keeps them.
+//! Registers the kernels of the execution provider.
 
 use core::ffi::CStr;
 
@@ -13,16 +13,16 @@ use crate::sys::{ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, Or
 /// and a node of any later opset without a newer one has it.
 const SINCE_VERSION: (i32, i32) = (24, 24);
 
-/// The registry with the kernel of `TensorScatter`, for every element type that the runtime carries.
+/// The registry with the kernel of `TensorScatter`, for every element type that the runtime supports.
 pub(crate) struct Registry {
     registry: Owned<OrtKernelRegistry>,
-    /// What kernels are made with; the registry holds its address.
+    /// The state that kernels are made with. The registry has its address.
     _runtime: Box<Runtime>,
 }
 
 impl Registry {
     /// # Errors
-    /// Whatever the runtime says.
+    /// The status of a function of the runtime.
     pub(crate) fn new(runtime: Runtime, provider: &'static CStr) -> Result<Self, Failure> {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);
@@ -40,7 +40,7 @@ impl Registry {
         Ok(Self { registry, _runtime: runtime })
     }
 
-    /// Lives as long as `self`.
+    /// Returns the address of the registry, which lives as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const OrtKernelRegistry {
         self.registry.as_ptr()
     }
@@ -62,7 +62,8 @@ fn tensor_scatter(runtime: Runtime, provider: &'static CStr) -> Result<Owned<Ort
     runtime.check(unsafe { (ep.KernelDefBuilder_SetSinceVersion)(raw, first, last) })?;
     // SAFETY: as above.
     runtime.check(unsafe { (ep.KernelDefBuilder_SetExecutionProvider)(raw, provider.as_ptr()) })?;
-    let types: Vec<*const OrtDataType> = runtime.carried().map(|(_, data_type)| data_type).collect();
+    let types: Vec<*const OrtDataType> =
+        runtime.supported_elements().map(|(_, data_type)| data_type).collect();
     // SAFETY: as above; the list has this many types of the runtime's.
     let status =
         unsafe { (ep.KernelDefBuilder_AddTypeConstraint)(raw, c"T".as_ptr(), types.as_ptr(), types.len()) };

@@ -8,12 +8,12 @@ use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtApiBase, OrtErrorCode, OrtSt
 use crate::status::{Failure, new_status};
 use crate::sys::{self, API_VERSION, EpApi, OLDEST_RUNTIME, OrtDataType};
 
-/// The tables of one runtime. There may be several in a process, so everything that calls one carries its own.
+/// The function tables of one runtime. A process may have several runtimes, so each object has the tables of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Runtime {
-    /// What everyone may call.
+    /// The functions for every program.
     pub(crate) api: &'static OrtApi,
-    /// What execution providers may call.
+    /// The functions for execution providers.
     pub(crate) ep: &'static EpApi,
 }
 
@@ -21,7 +21,7 @@ impl Runtime {
     /// Asks for the tables.
     ///
     /// # Errors
-    /// A status of the runtime's that says which version it is and which it would have to be.
+    /// A status of the runtime whose message has its version and the one that is needed.
     ///
     /// # Safety
     /// `base` is what a runtime hands to a library that it loads.
@@ -49,15 +49,15 @@ impl Runtime {
         }
     }
 
-    /// Whether the other is the same copy of the runtime.
-    pub(crate) fn is(self, other: Self) -> bool {
+    /// Returns whether both are the same copy of the runtime.
+    pub(crate) fn is_same(self, other: Self) -> bool {
         core::ptr::eq(self.api, other.api)
     }
 
-    /// The element types that the runtime carries and a write can move by width, with its own description of
-    /// tensors of them.
-    pub(crate) fn carried(self) -> impl Iterator<Item = (ElementType, *const OrtDataType)> {
-        // Runtimes without float8e8m0 take its number for ONNX's of int2, and then that of uint2 for nothing.
+    /// Returns the element types of a fixed width that the runtime supports, each with its description of tensors of
+    /// that type.
+    pub(crate) fn supported_elements(self) -> impl Iterator<Item = (ElementType, *const OrtDataType)> {
+        // Runtimes without float8e8m0 read its number as int2, and have no type with the number of uint2.
         let numbers_are_its_own =
             self.data_type(ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 as i32).is_some();
         let fixed_size = ElementType::ALL.into_iter().filter(move |&element| {
@@ -74,23 +74,23 @@ impl Runtime {
         known.then_some(data_type)
     }
 
-    /// The status of a call as a result that owns it.
+    /// Returns the status of a call as a result that owns it.
     pub(crate) fn check(self, status: OrtStatusPtr) -> Result<(), Failure> {
         Failure::from_status(self, status)
     }
 }
 
-/// The runtime's number of an element type. The last of them are in another order than ONNX's.
+/// Returns the runtime's number of an element type. The last of them are in another order than ONNX's.
 pub(crate) fn element_code(element: ElementType) -> i32 {
     tensor_element(element) as i32
 }
 
-/// The element type with this number of the runtime's, if it is one of the 24 that `TensorScatter` takes.
+/// Returns the element type with this number of the runtime, if it is one of the 24 that `TensorScatter` takes.
 pub(crate) fn element_type(code: i32) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|&element| element_code(element) == code)
 }
 
-/// The runtime's name of an element type.
+/// Returns the runtime's constant for an element type.
 pub(crate) fn tensor_element(element: ElementType) -> ONNXTensorElementDataType {
     use ONNXTensorElementDataType::*;
     match element {
@@ -118,12 +118,12 @@ pub(crate) fn tensor_element(element: ElementType) -> ONNXTensorElementDataType 
         ElementType::UInt4 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4,
         ElementType::UInt64 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
         ElementType::UInt8 => ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
-        // The core may learn of more; a runtime that is asked for this type says that it has none.
+        // The core may add types. A runtime returns an error for this constant.
         _ => ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
     }
 }
 
-/// A runtime without our version of the interface still makes statuses: that is the first entry of every version.
+/// Makes a status in a runtime without our version of the interface: the function is the first entry of every version.
 fn too_old(base: &OrtApiBase) -> OrtStatusPtr {
     // SAFETY: as the header declares it, without arguments.
     let version = unsafe { (base.GetVersionString)() };
@@ -165,13 +165,13 @@ mod tests {
     }
 
     thread_local! {
-        static SAID: RefCell<Option<(i32, String)>> = const { RefCell::new(None) };
+        static LAST_STATUS: RefCell<Option<(i32, String)>> = const { RefCell::new(None) };
     }
 
     unsafe extern "system" fn create_status(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr {
         // SAFETY: what is said is a string.
         let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned();
-        SAID.set(Some((code as i32, text)));
+        LAST_STATUS.set(Some((code as i32, text)));
         OrtStatusPtr(ptr::dangling_mut())
     }
 
@@ -193,7 +193,7 @@ mod tests {
         // SAFETY: the base answers as a runtime does.
         let refused = unsafe { Runtime::negotiate(&raw const base) };
         assert!(refused.is_err_and(|status| !status.0.is_null()));
-        let said = "kvscatter needs ONNX Runtime 1.24 or newer, this is 1.23.2";
-        assert_eq!(SAID.take(), Some((1, said.to_owned())));
+        let message = "kvscatter needs ONNX Runtime 1.24 or newer, this is 1.23.2";
+        assert_eq!(LAST_STATUS.take(), Some((1, message.to_owned())));
     }
 }

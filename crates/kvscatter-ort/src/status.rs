@@ -1,4 +1,4 @@
-//! Errors on their way out, and the edge that every call from the runtime comes in by.
+//! Turns errors and panics into statuses of the runtime.
 
 use core::any::Any;
 use core::ffi::{CStr, c_char};
@@ -11,9 +11,9 @@ use ort_sys::{OrtErrorCode, OrtStatus, OrtStatusPtr};
 
 use crate::runtime::Runtime;
 
-/// Runs what the runtime has called for. Neither a panic nor a failure goes further than this: both become the
-/// status that the call returns.
-pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
+/// Runs the body of a function that the runtime calls. A panic and a failure both become the status that the function
+/// returns.
+pub(crate) fn guarded(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OrtStatusPtr(null_mut()),
         Ok(Err(failure)) => failure.into_status(runtime),
@@ -24,15 +24,15 @@ pub(crate) fn enter(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>
     }
 }
 
-/// [`enter`] for the calls that give something back and cannot say that they failed: a panic goes no further.
-pub(crate) fn contain(body: impl FnOnce()) {
-    // What panics here has been reported to the standard error; there is nobody else to tell.
+/// Runs the body of a function that returns no status, and discards a panic.
+pub(crate) fn catch_panic(body: impl FnOnce()) {
+    // The panic hook has written the message to the standard error.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
         discard(payload);
     }
 }
 
-/// Drops what a panic leaves. That may panic in turn; what is left then is leaked.
+/// Drops the payload of a panic. If that panics too, its payload is leaked.
 pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         core::mem::forget(again);
@@ -41,11 +41,11 @@ pub(crate) fn discard(payload: Box<dyn Any + Send>) {
 
 /// Why a call failed.
 pub(crate) enum Failure {
-    /// The runtime's own word, passed on as it is.
+    /// A status of the runtime, which is returned as it is.
     Runtime(Status),
-    /// The core's, for the operator to say in its words.
+    /// An error of the core, which the operator gives its message.
     Core(Error),
-    /// Ours.
+    /// An error that this crate makes.
     Refused {
         /// The class that language bindings make an exception of.
         code: OrtErrorCode,
@@ -55,17 +55,17 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What the runtime's own kernels answer to inputs that do not fit: `FAIL`.
+    /// Returns a failure with the code `FAIL`, which the runtime's own kernels have for inputs that do not fit.
     pub(crate) fn fail(message: impl Into<String>) -> Self {
         Self::Refused { code: OrtErrorCode::ORT_FAIL, message: message.into() }
     }
 
-    /// What is wrong with a model, whatever its inputs.
+    /// Returns a failure for a model that is wrong for all inputs.
     pub(crate) fn invalid_argument(message: impl Into<String>) -> Self {
         Self::Refused { code: OrtErrorCode::ORT_INVALID_ARGUMENT, message: message.into() }
     }
 
-    /// Takes over a status.
+    /// Takes ownership of a status.
     pub(crate) fn from_status(runtime: Runtime, status: OrtStatusPtr) -> Result<(), Self> {
         match NonNull::new(status.0) {
             None => Ok(()),
@@ -73,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// Gives the runtime a status of its own making.
+    /// Returns a status that the runtime owns.
     fn into_status(self, runtime: Runtime) -> OrtStatusPtr {
         match self {
             Self::Runtime(status) => status.into_raw(),
@@ -136,7 +136,7 @@ impl Drop for Status {
 /// `OrtApi::CreateStatus`, which every version of the runtime has.
 type CreateStatusFn = unsafe extern "system" fn(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr;
 
-/// A status that belongs to the runtime it is returned to.
+/// Makes a status that belongs to the runtime it is returned to.
 pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &str) -> OrtStatusPtr {
     // A name in a model may hold any byte; a C string ends at the first NUL.
     let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
@@ -148,7 +148,7 @@ pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &s
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::contain;
+    use super::catch_panic;
 
     /// Panics again when it is dropped.
     struct Payload;
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn no_panic_goes_further() {
-        contain(|| std::panic::resume_unwind(Box::new(Payload)));
+        catch_panic(|| std::panic::resume_unwind(Box::new(Payload)));
         assert!(DROPPED.load(Ordering::Relaxed));
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime's own threads, lent to writes that are large enough to gain by them.
+//! Runs large writes on the runtime's own threads.
 
 use core::any::Any;
 use core::ffi::c_void;
@@ -35,9 +35,9 @@ impl Executor for ParallelFor {
         // SAFETY: the context of the call that the kernel is in. The runtime calls `run` with the job, which lives
         // until it returns, and returns when all calls have.
         let status = unsafe {
-            (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, helpers(), 0, data)
+            (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, thread_count(), 0, data)
         };
-        // What no thread has done, the core does: a refusal makes the write slower, not wrong.
+        // The core writes what no thread has written, so a refusal makes the write slower and not wrong.
         let _refused = self.runtime.check(status);
         let panicked = job.panicked.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(payload) = panicked {
@@ -46,14 +46,14 @@ impl Executor for ParallelFor {
     }
 }
 
-/// A closure on its way through C.
+/// A closure that the runtime passes on as a pointer.
 struct Job<'a> {
     work: &'a (dyn Fn() + Sync),
     panicked: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl Job<'_> {
-    /// A panic must not unwind into the runtime: it goes on where the job was handed over.
+    /// Runs the work. A panic must not unwind into the runtime, so it is kept for `broadcast` to resume.
     unsafe extern "C" fn run(data: *mut c_void, _index: usize) {
         // SAFETY: the job of `broadcast`, which waits for this call.
         let job = unsafe { &*data.cast::<Job<'_>>() };
@@ -67,9 +67,9 @@ impl Job<'_> {
     }
 }
 
-/// How often work is offered: once for each thread that the machine can run. The runtime does not tell how many its
-/// pool has; with fewer, some threads look twice and find nothing left.
-fn helpers() -> usize {
+/// Returns how often the work is called: once for each thread that the machine can run. The runtime does not report how
+/// many its pool has. With fewer, some threads call the work twice, and the second call has nothing to do.
+fn thread_count() -> usize {
     // Asking takes several system calls.
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| available_parallelism().map_or(1, usize::from))

@@ -1,6 +1,6 @@
-//! The way from two tensors to a write: prepared, checked against the runtime's memory, planned, executed.
+//! From two tensors to a write, in four steps: prepare, check the runtime's memory, plan, execute.
 //!
-//! Operators get no further than [`Checked`], which alone writes: none of them can forget a check.
+//! Operators get a [`CheckedWrite`], and only that can execute a plan. So no operator can forget a check.
 
 use core::ops::Deref;
 use core::ptr;
@@ -8,22 +8,22 @@ use core::ptr;
 use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{ElementType, Error, Geometry, Prepared, RawBuffer, WritePlan};
 
-use crate::context::{Context, Tensor};
-use crate::recent::Recent;
+use crate::context::{Context, InputTensor};
+use crate::recent::RecentlyPrepared;
 use crate::status::Failure;
 
 /// The writes of one operator.
-pub(crate) struct Writes<P> {
-    recent: Recent<P>,
+pub(crate) struct PreparedWrites<P> {
+    recent: RecentlyPrepared<P>,
 }
 
-impl<P: Shaped> Writes<P> {
+impl<P: HasGeometry> PreparedWrites<P> {
     pub(crate) fn new() -> Self {
-        Self { recent: Recent::new() }
+        Self { recent: RecentlyPrepared::new() }
     }
 
-    /// Calls `run` with the write that is prepared for these tensors. Where none of the recent ones is, `prepare`
-    /// makes it of their element type and the sizes of both.
+    /// Calls `run` with the write that is prepared for these tensors. If none of the recent ones is, `prepare` makes it
+    /// from their element type and the sizes of both.
     ///
     /// # Errors
     /// Those of `prepare` and `run`; [`Error::BufferLength`] if the runtime's memory for such tensors is not what the
@@ -31,34 +31,35 @@ impl<P: Shaped> Writes<P> {
     pub(crate) fn with<'a>(
         &self,
         context: &'a Context<'_>,
-        cache: &'a Tensor<'_>,
-        update: &'a Tensor<'_>,
+        cache: &'a InputTensor<'_>,
+        update: &'a InputTensor<'_>,
         prepare: impl FnOnce(ElementType, &[usize], &[usize]) -> Result<P, Error>,
-        run: impl FnOnce(Checked<'_, P>) -> Result<(), Failure>,
+        run: impl FnOnce(CheckedWrite<'_, P>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let prepare = || {
             let prepared = prepare(common_element(cache, update)?, &cache.sizes()?, &update.sizes()?)?;
             check_memory(context, prepared.geometry(), cache, update)?;
             Ok(prepared)
         };
-        self.recent.with(cache, update, prepare, |prepared| run(Checked { prepared, context, cache, update }))
+        self.recent
+            .with(cache, update, prepare, |prepared| run(CheckedWrite { prepared, context, cache, update }))
     }
 }
 
-/// A write that is prepared for the type and the shapes of two tensors, whose memory is as large as it takes them for.
-pub(crate) struct Checked<'a, P> {
+/// A write that is prepared for the type and the shapes of two tensors, and whose buffer lengths the runtime confirmed.
+pub(crate) struct CheckedWrite<'a, P> {
     prepared: &'a P,
     context: &'a Context<'a>,
-    cache: &'a Tensor<'a>,
-    update: &'a Tensor<'a>,
+    cache: &'a InputTensor<'a>,
+    update: &'a InputTensor<'a>,
 }
 
-impl<'a, P: Shaped> Checked<'a, P> {
-    /// Executes a plan of this write: in place if the runtime has given the output the memory of the cache, otherwise
-    /// in one pass over both. The output is asked for only now, after every index has been checked.
+impl<'a, P: HasGeometry> CheckedWrite<'a, P> {
+    /// Executes a plan of this write. It writes in place if the output has the memory of the cache, and in one pass
+    /// over both otherwise. The output is requested here, after every index has been checked.
     ///
     /// # Errors
-    /// What the runtime says, and what the core refuses.
+    /// The status of a function of the runtime, and errors of the core.
     pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), Failure> {
         let Self { context, cache, update, .. } = *self;
         let geometry = self.prepared.geometry();
@@ -85,7 +86,7 @@ impl<'a, P: Shaped> Checked<'a, P> {
     }
 }
 
-impl<P> Deref for Checked<'_, P> {
+impl<P> Deref for CheckedWrite<'_, P> {
     type Target = P;
 
     fn deref(&self) -> &P {
@@ -93,32 +94,32 @@ impl<P> Deref for Checked<'_, P> {
     }
 }
 
-/// What is prepared for two shapes.
-pub(crate) trait Shaped {
-    /// The geometry of every plan that it makes.
+/// A prepared write.
+pub(crate) trait HasGeometry {
+    /// Returns the geometry of all its plans.
     fn geometry(&self) -> &Geometry;
 }
 
-impl Shaped for Prepared {
+impl HasGeometry for Prepared {
     fn geometry(&self) -> &Geometry {
         self.geometry()
     }
 }
 
-impl Shaped for tensorrt::PreparedPacked {
+impl HasGeometry for tensorrt::PreparedPacked {
     fn geometry(&self) -> &Geometry {
         self.geometry()
     }
 }
 
-impl Shaped for ascend::Prepared {
+impl HasGeometry for ascend::Prepared {
     fn geometry(&self) -> &Geometry {
         self.geometry()
     }
 }
 
-/// The one type that both have. The runtime sees to that where a type is declared for both.
-fn common_element(cache: &Tensor<'_>, update: &Tensor<'_>) -> Result<ElementType, Failure> {
+/// Returns the element type that both have. The runtime checks it where a model declares both types.
+fn common_element(cache: &InputTensor<'_>, update: &InputTensor<'_>) -> Result<ElementType, Failure> {
     let (of_cache, element) = (cache.element()?, update.element()?);
     if of_cache != element {
         return Err(Error::ElementTypeMismatch { cache: of_cache, argument: update.argument, element }.into());
@@ -126,12 +127,12 @@ fn common_element(cache: &Tensor<'_>, update: &Tensor<'_>) -> Result<ElementType
     Ok(element)
 }
 
-/// The runtime and the core must have one idea of the tensors before anything is moved by it.
+/// Refuses tensors whose memory, as the runtime computes it, is not as large as the core computes it.
 fn check_memory(
     context: &Context<'_>,
     geometry: &Geometry,
-    cache: &Tensor<'_>,
-    update: &Tensor<'_>,
+    cache: &InputTensor<'_>,
+    update: &InputTensor<'_>,
 ) -> Result<(), Failure> {
     for (tensor, want) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
         let (argument, want, got) = (tensor.argument, want.unwrap_or(0), context.bytes(tensor)?);

@@ -7,14 +7,14 @@ use kvscatter::spec::ascend::{self, Prepared};
 
 use super::Operator;
 use crate::context::Context;
-use crate::known::{Known, fitting};
 use crate::node::Node;
 use crate::status::Failure;
-use crate::write::Writes;
+use crate::tensor_info::{TensorInfo, fill_unknown_sizes};
+use crate::write::PreparedWrites;
 
 /// `KVCacheOperation(new_kv, layer_id, past, token_offset, seq_len)`. It has no attributes; the output is `past`.
 pub(crate) struct KvCacheOperation {
-    writes: Writes<Prepared>,
+    writes: PreparedWrites<Prepared>,
 }
 
 const OPERATOR: ascend::KvCacheOperation = ascend::KvCacheOperation::new();
@@ -30,7 +30,7 @@ impl Operator for KvCacheOperation {
     ];
 
     fn new(_node: &Node<'_>) -> Result<Self, Failure> {
-        Ok(Self { writes: Writes::new() })
+        Ok(Self { writes: PreparedWrites::new() })
     }
 
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
@@ -52,13 +52,13 @@ impl Operator for KvCacheOperation {
         )
     }
 
-    fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
         let [new_kv, _, past, ..] = inputs else { return Ok(()) };
         let Some(element) = past.element else { return Ok(()) };
         let (mut past, mut new_kv) = (past.sizes_or(4), new_kv.sizes_or(2));
         let pairs: &[(usize, usize)] = match (&mut *new_kv, &mut *past) {
             ([_, _, heads, head_size], [_, _, _, hidden]) => {
-                // The one is the product of the others: one that is not known leaves nothing to compare.
+                // `hidden` is the product of the other two, so it takes all three to compare them.
                 if [&heads, &head_size, &hidden].iter().any(|size| size.is_none()) {
                     (*heads, *head_size, *hidden) = (Some(1), Some(1), Some(1));
                 }
@@ -66,7 +66,7 @@ impl Operator for KvCacheOperation {
             }
             _ => &[(3, 1)],
         };
-        let (past, new_kv) = fitting(past, new_kv, pairs);
+        let (past, new_kv) = fill_unknown_sizes(past, new_kv, pairs);
         OPERATOR.prepare(element, &new_kv, &past)?;
         Ok(())
     }

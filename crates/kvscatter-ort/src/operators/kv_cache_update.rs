@@ -7,11 +7,11 @@ use kvscatter::spec::tensorrt::{self, PreparedPacked};
 use kvscatter::{Argument, ElementType, Prepared, Starts};
 
 use super::Operator;
-use crate::context::{Context, Tensor};
-use crate::known::{Known, fitting};
+use crate::context::{Context, InputTensor};
 use crate::node::Node;
 use crate::status::Failure;
-use crate::write::Writes;
+use crate::tensor_info::{TensorInfo, fill_unknown_sizes};
+use crate::write::PreparedWrites;
 
 /// `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes `cache_mode` and
 /// `update_form`.
@@ -19,12 +19,12 @@ pub(crate) struct KvCacheUpdate {
     form: Form,
 }
 
-/// How the samples of an update lie.
+/// The layout of an update.
 enum Form {
     /// `[b, d, s, h]`, every sample as long as the longest.
-    Padded(Writes<Prepared>),
-    /// `[totalTokens, d, h]`, one sample behind the other.
-    Packed(Writes<PreparedPacked>),
+    Padded(PreparedWrites<Prepared>),
+    /// `[totalTokens, d, h]`, one sample after the other.
+    Packed(PreparedWrites<PreparedPacked>),
 }
 
 const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
@@ -43,8 +43,8 @@ impl Operator for KvCacheUpdate {
             }
         }
         let form = match node.string(c"update_form")?.as_deref() {
-            None | Some("padded") => Form::Padded(Writes::new()),
-            Some("packed_nhd") => Form::Packed(Writes::new()),
+            None | Some("padded") => Form::Padded(PreparedWrites::new()),
+            Some("packed_nhd") => Form::Packed(PreparedWrites::new()),
             Some(other) => {
                 return Err(Failure::invalid_argument(format!(
                     "update_form must be 'padded' or 'packed_nhd', got '{other}'"
@@ -82,19 +82,19 @@ impl Operator for KvCacheUpdate {
         }
     }
 
-    fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
-        let is_given = |known: &Known| known.element.is_some();
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+        let is_given = |input: &TensorInfo| input.element.is_some();
         self.check_lengths(inputs.get(3).is_some_and(is_given))?;
         let [cache, update, ..] = inputs else { return Ok(()) };
         let Some(element) = cache.element else { return Ok(()) };
-        let fitting = |rank, pairs| fitting(cache.sizes_or(4), update.sizes_or(rank), pairs);
+        let sizes = |rank, pairs| fill_unknown_sizes(cache.sizes_or(4), update.sizes_or(rank), pairs);
         match self.form {
             Form::Padded(_) => {
-                let (cache, update) = fitting(4, &[(0, 0), (1, 1), (2, 2), (3, 3)]);
+                let (cache, update) = sizes(4, &[(0, 0), (1, 1), (2, 2), (3, 3)]);
                 OPERATOR.prepare(element, &cache, &update)?;
             }
             Form::Packed(_) => {
-                let (cache, update) = fitting(3, &[(1, 1), (3, 2)]);
+                let (cache, update) = sizes(3, &[(1, 1), (3, 2)]);
                 OPERATOR.prepare_packed(element, &cache, &update)?;
             }
         }
@@ -103,7 +103,7 @@ impl Operator for KvCacheUpdate {
 }
 
 impl KvCacheUpdate {
-    /// TensorRT's builder refuses both.
+    /// Refuses what TensorRT's builder refuses: packed updates without lengths, and padded ones with them.
     fn check_lengths(&self, given: bool) -> Result<(), Failure> {
         match (&self.form, given) {
             (Form::Packed(_), false) => {
@@ -124,8 +124,8 @@ enum Indices<'a> {
 }
 
 impl<'a> Indices<'a> {
-    fn of(tensor: &Tensor<'a>) -> Result<Self, Failure> {
-        if tensor.holds(ElementType::Int32) {
+    fn of(tensor: &InputTensor<'a>) -> Result<Self, Failure> {
+        if tensor.has_element(ElementType::Int32) {
             tensor.list().map(Self::I32)
         } else {
             tensor.list().map(Self::I64)

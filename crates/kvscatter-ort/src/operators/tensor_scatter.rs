@@ -7,16 +7,16 @@ use kvscatter::spec::onnx::{self, Dimension, Inferred};
 use kvscatter::{Argument, Error, Mode, NegativeIndex, Prepared};
 
 use super::Operator;
-use crate::context::{Context, Tensor};
-use crate::known::Known;
+use crate::context::{Context, InputTensor};
 use crate::node::Node;
 use crate::status::Failure;
-use crate::write::Writes;
+use crate::tensor_info::TensorInfo;
+use crate::write::PreparedWrites;
 
 /// `TensorScatter(past_cache, update, write_indices?, lengths?)`. The runtime's rules: a negative index is refused.
 pub(crate) struct TensorScatter {
     operator: onnx::TensorScatter,
-    writes: Writes<Prepared>,
+    writes: PreparedWrites<Prepared>,
 }
 
 impl Operator for TensorScatter {
@@ -33,7 +33,7 @@ impl Operator for TensorScatter {
                 .map_err(|_| Failure::fail(format!("mode must be 'linear' or 'circular', got '{name}'")))?;
             operator = operator.mode(mode);
         }
-        Ok(Self { operator, writes: Writes::new() })
+        Ok(Self { operator, writes: PreparedWrites::new() })
     }
 
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
@@ -53,33 +53,33 @@ impl Operator for TensorScatter {
         )
     }
 
-    fn check(&self, inputs: &[Known]) -> Result<(), Failure> {
-        let dimensions = |known: &Known| -> Option<Vec<Dimension<'static>>> {
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+        let dimensions = |input: &TensorInfo| -> Option<Vec<Dimension<'static>>> {
             let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
-            Some(known.sizes.as_ref()?.iter().map(dimension).collect())
+            Some(input.sizes.as_ref()?.iter().map(dimension).collect())
         };
         let shapes: Vec<_> = inputs.iter().map(dimensions).collect();
         let input = |at: usize| {
             let shape = shapes.get(at).and_then(Option::as_deref);
-            inputs.get(at).map(|known| Inferred { element: known.element, shape })
+            inputs.get(at).map(|input| Inferred { element: input.element, shape })
         };
         let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
         self.operator.infer(cache, update, input(2))?;
         Ok(())
     }
 
-    fn say(error: Error) -> String {
-        message(error)
+    fn message(error: Error) -> String {
+        runtime_message(error)
     }
 }
 
-/// The values of an input that may be absent.
-fn list<'a>(tensor: Option<&Tensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, Failure> {
-    tensor.map(Tensor::list).transpose()
+/// Returns the values of an optional input.
+fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, Failure> {
+    tensor.map(InputTensor::list).transpose()
 }
 
-/// The refusal in the words of the runtime's own kernel, where it has some.
-fn message(error: Error) -> String {
+/// Returns the message that the runtime's own kernel has for an error, and the core's for others.
+fn runtime_message(error: Error) -> String {
     use Argument::WriteIndices;
     match error {
         Error::NegativeStart { argument, index, value } => {
@@ -117,17 +117,17 @@ mod tests {
     use kvscatter::spec::onnx;
     use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex};
 
-    use super::message;
+    use super::runtime_message;
 
     /// The texts are those of onnxruntime 1.25 to 1.31.
     #[test]
     fn refusals_read_as_the_runtimes_own() {
         let operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
         let shapes = |operator: onnx::TensorScatter, cache: &[usize], update: &[usize]| {
-            message(operator.prepare(ElementType::Float32, cache, update).unwrap_err())
+            runtime_message(operator.prepare(ElementType::Float32, cache, update).unwrap_err())
         };
         let write = operator.prepare(ElementType::Float32, &[2, 4, 1], &[2, 2, 1]).unwrap();
-        let indices = |indices: &[i64]| message(write.plan(indices).unwrap_err());
+        let indices = |indices: &[i64]| runtime_message(write.plan(indices).unwrap_err());
 
         assert_eq!(indices(&[0, -1]), "TensorScatter: write_indices[1] = -1 is negative");
         assert_eq!(
@@ -158,7 +158,7 @@ mod tests {
         }
         let ring =
             operator.mode(Mode::Circular).prepare(ElementType::Float32, &[1, 4, 1], &[1, 2, 1]).unwrap();
-        let refused = message(ring.plan(&[-1_i64]).unwrap_err());
+        let refused = runtime_message(ring.plan(&[-1_i64]).unwrap_err());
         assert_eq!(refused, "TensorScatter: write_indices[0] = -1 is negative", "in a ring as well");
     }
 
@@ -166,7 +166,7 @@ mod tests {
     fn what_the_runtime_has_no_words_for_is_in_ours() {
         let (argument, with) = (Argument::PastCache, Argument::Update);
         assert_eq!(
-            message(Error::Overlap { argument, with, buffer: 0, with_buffer: 0 }),
+            runtime_message(Error::Overlap { argument, with, buffer: 0, with_buffer: 0 }),
             "TensorScatter: the buffer of past_cache shares memory with that of update"
         );
     }

@@ -1,4 +1,4 @@
-//! What is known of a tensor before it has a value.
+//! Types and shapes of tensors before they have values.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -9,20 +9,20 @@ use ort_sys::OrtTensorTypeAndShapeInfo;
 use crate::runtime::{Runtime, element_type};
 use crate::status::Failure;
 
-/// A tensor's type and shape, as far as the runtime knows them.
+/// A tensor's type and shape, as far as the model gives them.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct TensorInfo {
     /// Its element type.
     pub(crate) element: Option<ElementType>,
     /// Its dimensions, if at least their number is known.
     pub(crate) sizes: Option<Vec<Option<usize>>>,
-    /// Whether every dimension is a number or a name.
-    pub(crate) every_dimension_is_said: bool,
+    /// Whether each dimension is a number or has a name.
+    pub(crate) has_every_dimension: bool,
 }
 
-impl Known {
+impl TensorInfo {
     /// # Errors
-    /// Whatever the runtime says.
+    /// The status of a function of the runtime.
     ///
     /// # Safety
     /// `info` is a description of the runtime's.
@@ -47,23 +47,22 @@ impl Known {
             !name.is_null() && !unsafe { CStr::from_ptr(name) }.is_empty()
         };
         let mut dimensions = numbers.iter().zip(&names);
-        let every_dimension_is_said =
-            rank > 0 && dimensions.all(|(&number, name)| number >= 0 || is_name(name));
+        let has_every_dimension = rank > 0 && dimensions.all(|(&number, name)| number >= 0 || is_name(name));
         let sizes = numbers.iter().map(|&number| usize::try_from(number).ok()).collect();
         // An unknown rank is described like that of a scalar, and no input of an operator is a scalar.
         let sizes = (rank > 0).then_some(sizes);
-        Ok(Self { element: element_type(code), sizes, every_dimension_is_said })
+        Ok(Self { element: element_type(code), sizes, has_every_dimension })
     }
 
-    /// Its dimensions; so many unknown ones if not even their number is known.
+    /// Returns its dimensions, or `rank` unknown ones if their number is unknown.
     pub(crate) fn sizes_or(&self, rank: usize) -> Vec<Option<usize>> {
         self.sizes.clone().unwrap_or_else(|| vec![None; rank])
     }
 }
 
-/// The sizes of two tensors as they may turn out to be: a dimension that is not known is the one that it must agree
-/// with, by these pairs, or 1. What is refused for such sizes is refused for what is known of them.
-pub(crate) fn fitting(
+/// Replaces the unknown dimensions of two tensors. A dimension becomes the one that it must equal, which `pairs` name,
+/// and 1 if that is unknown too. An error for these sizes is one for all sizes that agree with the known dimensions.
+pub(crate) fn fill_unknown_sizes(
     mut one: Vec<Option<usize>>,
     mut other: Vec<Option<usize>>,
     pairs: &[(usize, usize)],
@@ -81,16 +80,16 @@ pub(crate) fn fitting(
 
 #[cfg(test)]
 mod tests {
-    use super::fitting;
+    use super::fill_unknown_sizes;
 
     #[test]
-    fn what_is_not_known_fits() {
-        let fit = fitting(
+    fn unknown_sizes_become_those_that_they_must_equal() {
+        let fit = fill_unknown_sizes(
             vec![None, Some(2), None, Some(4)],
             vec![Some(3), None, None, Some(5)],
             &[(0, 0), (1, 1), (2, 2), (3, 3)],
         );
         assert_eq!(fit, (vec![3, 2, 1, 4], vec![3, 2, 1, 5]));
-        assert_eq!(fitting(vec![Some(7)], vec![], &[(0, 0), (3, 1)]), (vec![7], vec![]));
+        assert_eq!(fill_unknown_sizes(vec![Some(7)], vec![], &[(0, 0), (3, 1)]), (vec![7], vec![]));
     }
 }
