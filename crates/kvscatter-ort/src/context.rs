@@ -21,8 +21,7 @@ pub(crate) struct Context<'a> {
 
 impl<'a> Context<'a> {
     /// # Safety
-    /// `raw` is what the runtime calls a kernel with, and is used no longer than that call; the kernel's node has so
-    /// many inputs.
+    /// `raw` is valid for `'a` (R2): the runtime called a kernel with it, whose node has `inputs` inputs.
     pub(crate) unsafe fn new(runtime: Runtime, raw: *mut OrtKernelContext, inputs: usize) -> Self {
         Self { runtime, raw, inputs, call: PhantomData }
     }
@@ -42,13 +41,14 @@ impl<'a> Context<'a> {
             return Ok(None);
         }
         let mut value = ptr::null();
-        // SAFETY: the context of this call and an input that it has; the answer goes to a pointer of ours.
+        // SAFETY: `self.raw` is valid by the contract of `new`, the node has this input, and `value` takes the result
+        // (R1).
         let status = unsafe { (self.runtime.api.KernelContext_GetInput)(self.raw, index, &raw mut value) };
         self.runtime.check(status)?;
         if value.is_null() {
             return Ok(None);
         }
-        // SAFETY: inputs live as long as the call, which `'a` does not outlive.
+        // SAFETY: inputs are valid until the call returns (R2), which `'a` does not outlive.
         unsafe { InputTensor::new(self.runtime, argument, value) }.map(Some)
     }
 
@@ -58,7 +58,7 @@ impl<'a> Context<'a> {
     /// The status of a function of the runtime.
     pub(crate) fn bytes(&self, tensor: &InputTensor<'_>) -> Result<usize, Failure> {
         let mut bytes = 0;
-        // SAFETY: a tensor of this call; the number goes to a variable of ours.
+        // SAFETY: `tensor` is an input of this call (R2), and `bytes` takes the result (R1).
         let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(tensor.value, &raw mut bytes) };
         self.runtime.check(status)?;
         Ok(bytes)
@@ -77,7 +77,8 @@ impl<'a> Context<'a> {
     pub(crate) fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
-        // SAFETY: the context of this call; the answer goes to a pointer of ours.
+        // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `value` takes
+        // the result (R1).
         let status = unsafe {
             (runtime.api.KernelContext_GetOutput)(raw, 0, shape.as_ptr(), shape.len(), &raw mut value)
         };
@@ -86,7 +87,7 @@ impl<'a> Context<'a> {
             return Err(Failure::fail("the runtime has no output to write to"));
         }
         let mut data = null_mut();
-        // SAFETY: the output, which the runtime has just allocated, or been lent.
+        // SAFETY: `value` is the output of this call (R2), and `data` takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetTensorMutableData)(value, &raw mut data) })?;
         Ok(data.cast())
     }
@@ -107,12 +108,12 @@ pub(crate) struct InputTensor<'a> {
 
 impl<'a> InputTensor<'a> {
     /// # Safety
-    /// `value` is a tensor that lives for `'a`.
+    /// `value` is a tensor of the runtime that is valid for `'a`.
     unsafe fn new(runtime: Runtime, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
         let (mut code, mut dims, mut rank) = (0_i32, ptr::null(), 0);
         let code_out = (&raw mut code).cast();
-        // SAFETY: the caller's; the answers go to variables of ours, the type to a number of the size that the
-        // header's enumeration has.
+        // SAFETY: `value` is valid by this function's contract. `code`, of the size that the header's enumeration
+        // has, `dims` and `rank` take the results (R1).
         let status = unsafe {
             (runtime.api.GetTensorElementTypeAndShapeDataReference)(
                 value,
@@ -125,11 +126,12 @@ impl<'a> InputTensor<'a> {
         let shape = if rank == 0 {
             [].as_slice()
         } else {
-            // SAFETY: the runtime's own list of this many dimensions, which the tensor keeps for `'a`.
+            // SAFETY: the runtime returned a list of `rank` dimensions, which lives as long as the tensor (R5), and
+            // that is `'a`.
             unsafe { core::slice::from_raw_parts(dims, rank) }
         };
         let mut data = ptr::null();
-        // SAFETY: the caller's; the answer goes to a pointer of ours.
+        // SAFETY: `value` is valid by this function's contract, and `data` takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetTensorData)(value, &raw mut data) })?;
         Ok(Self { argument, value, code, shape, data: data.cast_mut().cast() })
     }
@@ -183,12 +185,14 @@ impl<'a> InputTensor<'a> {
         let Ok(count @ 1..) = usize::try_from(count) else { return Ok(Cow::Borrowed(&[])) };
         let data = self.data.cast::<T>();
         if data.is_aligned() {
-            // SAFETY: the tensor holds so many integers of this type for `'a`, and they are aligned.
+            // SAFETY: `data` points to `count` integers of type `T`, valid for `'a` by the contract of `new`, and is
+            // aligned.
             return Ok(Cow::Borrowed(unsafe { core::slice::from_raw_parts(data, count) }));
         }
         // Memory that a program binds to an input may have any alignment.
         let mut values = vec![T::default(); count];
-        // SAFETY: as above, byte by byte, into as many integers of our own.
+        // SAFETY: `self.data` points to `count` integers of type `T`, by the contract of `new`, and `values` is new
+        // memory for as many.
         unsafe { ptr::copy_nonoverlapping(self.data, values.as_mut_ptr().cast(), size_of_val(&*values)) };
         Ok(Cow::Owned(values))
     }

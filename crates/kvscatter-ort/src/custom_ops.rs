@@ -118,15 +118,16 @@ impl CustomOp {
     }
 
     /// # Safety
-    /// `raw` comes from [`as_ptr`](Self::as_ptr) of an operator that is still there.
+    /// `raw` comes from [`as_ptr`](Self::as_ptr) of an operator that lives for `'a`.
     unsafe fn of<'a>(raw: *const OrtCustomOp) -> &'a Self {
-        // SAFETY: the caller's; the operator begins with what the runtime has the address of.
+        // SAFETY: `raw` comes from `as_ptr` of an operator that lives for `'a`, by this function's contract, and
+        // `CustomOp` begins with an `OrtCustomOp`.
         unsafe { &*raw.cast::<Self>() }
     }
 }
 
 unsafe extern "system" fn get_name(op: *const OrtCustomOp) -> *const c_char {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     unsafe { CustomOp::of(op) }.name.as_ptr()
 }
 
@@ -136,12 +137,12 @@ unsafe extern "system" fn get_execution_provider(_op: *const OrtCustomOp) -> *co
 }
 
 unsafe extern "system" fn get_input_count(op: *const OrtCustomOp) -> usize {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     unsafe { CustomOp::of(op) }.inputs.len()
 }
 
 unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     match unsafe { CustomOp::of(op) }.inputs.get(index) {
         Some(input) => input.element,
         None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
@@ -149,7 +150,7 @@ unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -
 }
 
 unsafe extern "system" fn get_input_characteristic(op: *const OrtCustomOp, index: usize) -> Characteristic {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     match unsafe { CustomOp::of(op) }.inputs.get(index) {
         Some(input) => input.characteristic,
         None => Characteristic::INPUT_OUTPUT_REQUIRED,
@@ -168,7 +169,7 @@ unsafe extern "system" fn get_output_type(
     op: *const OrtCustomOp,
     _index: usize,
 ) -> ONNXTensorElementDataType {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     unsafe { CustomOp::of(op) }.output
 }
 
@@ -197,9 +198,9 @@ unsafe extern "system" fn get_may_inplace<const CACHE: usize>(
     static INDICES: [c_int; 3] = [0, 1, 2];
     let address_of =
         |index: usize| INDICES.get(index).map_or(null_mut(), |index| (&raw const *index).cast_mut());
-    // SAFETY: the runtime's variable for the answer.
+    // SAFETY: `input` points to a variable for the result (R3).
     unsafe { input.write(address_of(CACHE)) };
-    // SAFETY: as above.
+    // SAFETY: `output` points to a variable for the result (R3).
     unsafe { output.write(address_of(0)) };
     1
 }
@@ -210,9 +211,9 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     op: *const OrtCustomOp,
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
-    // SAFETY: what the runtime asks with.
+    // SAFETY: `context` is valid until this returns (R2), and the operator has an input `CACHE`.
     guarded(runtime, || unsafe { infer(runtime, context, CACHE) })
 }
 
@@ -222,12 +223,12 @@ unsafe extern "system" fn create<O: Operator>(
     info: *const OrtKernelInfo,
     out: *mut *mut c_void,
 ) -> OrtStatusPtr {
-    // SAFETY: one of ours.
+    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     guarded(runtime, || {
-        // SAFETY: what the runtime asks for a kernel with.
+        // SAFETY: `info` is valid until this returns (R2).
         let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
-        // SAFETY: the runtime's variable for the answer, which it gives back to `destroy`.
+        // SAFETY: `out` points to a variable for the result (R3).
         unsafe { out.write(Box::into_raw(Box::new(kernel)).cast()) };
         Ok(())
     })
@@ -237,9 +238,9 @@ unsafe extern "system" fn compute<O: Operator>(
     kernel: *mut c_void,
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
-    // SAFETY: made by `create`; the runtime calls it on many threads, and shares it.
+    // SAFETY: `create` made `kernel`, which is not released yet and which threads share (R4).
     let kernel = unsafe { &*kernel.cast::<Kernel<O>>() };
-    // SAFETY: what the runtime calls a kernel with.
+    // SAFETY: `context` is valid until this returns (R2), and belongs to this kernel.
     unsafe { kernel.compute(context) }
 }
 
@@ -247,7 +248,7 @@ unsafe extern "system" fn destroy<O: Operator>(kernel: *mut c_void) {
     if kernel.is_null() {
         return;
     }
-    // SAFETY: made by `create`, and given back once.
+    // SAFETY: `create` made `kernel` from a `Box`, and the runtime releases it once, after its last use (R4).
     let kernel = unsafe { Box::from_raw(kernel.cast::<Kernel<O>>()) };
     catch_panic(|| drop(kernel));
 }

@@ -67,7 +67,7 @@ impl Factory {
     /// # Safety
     /// `raw` comes from [`into_raw`](Self::into_raw) and is not used again.
     pub(crate) unsafe fn release(raw: *mut sys::EpFactory) {
-        // SAFETY: the caller's.
+        // SAFETY: `raw` comes from `into_raw`, thus from a `Box`, and is not used again, by this function's contract.
         let factory = unsafe { Box::from_raw(raw.cast::<Self>()) };
         catch_panic(|| drop(factory));
     }
@@ -97,32 +97,33 @@ impl Factory {
         most_devices: usize,
         device_count: *mut usize,
     ) -> OrtStatusPtr {
-        // SAFETY: a factory of ours.
+        // SAFETY: the runtime passes the address of a factory of ours, which it has not released yet (R4).
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
         guarded(runtime, || {
             let mut count = 0;
             for index in 0..hardware_count {
-                // SAFETY: the runtime's list has this many.
+                // SAFETY: `hardware` has `hardware_count` elements (R5), and `index` is below that.
                 let entry = unsafe { hardware.add(index) };
-                // SAFETY: as above.
+                // SAFETY: `entry` points to an element of `hardware`, which is valid until this returns (R2).
                 let hardware = unsafe { entry.read() };
-                // SAFETY: one of the runtime's devices.
+                // SAFETY: `hardware` is a device of the runtime, valid until this returns (R2).
                 let kind = unsafe { (runtime.api.HardwareDevice_Type)(hardware) };
                 if kind != OrtHardwareDeviceType::OrtHardwareDeviceType_CPU || count == most_devices {
                     continue;
                 }
                 let mut device = null_mut();
-                // SAFETY: the factory and the device are the runtime's to use; the answer goes to a pointer of ours.
+                // SAFETY: `this` is a factory of ours (R4), `hardware` a device of the runtime (R2), and `device`
+                // takes the result (R1).
                 let status =
                     unsafe { (runtime.ep.CreateEpDevice)(this, hardware, null(), null(), &raw mut device) };
                 runtime.check(status)?;
-                // SAFETY: the runtime's list has room for `most_devices`, which it owns from here on.
+                // SAFETY: `devices` has room for `most_devices` elements (R3), and `count` is below that.
                 let entry = unsafe { devices.add(count) };
-                // SAFETY: as above.
+                // SAFETY: `entry` points to an element of `devices`, a list for results (R3).
                 unsafe { entry.write(device) };
                 count += 1;
             }
-            // SAFETY: the runtime's variable for the answer.
+            // SAFETY: `device_count` points to a variable for the result (R3).
             unsafe { device_count.write(count) };
             Ok(())
         })
@@ -137,20 +138,20 @@ impl Factory {
         _logger: *const OrtLogger,
         out: *mut *mut sys::Ep,
     ) -> OrtStatusPtr {
-        // SAFETY: a factory of ours, which the runtime keeps longer than what it makes.
+        // SAFETY: the runtime passes the address of a factory of ours, which it has not released yet (R4).
         let factory = unsafe { &*this.cast::<Self>() };
         guarded(factory.runtime, || {
-            // SAFETY: those of the session.
+            // SAFETY: `options` is valid until this returns (R2).
             unsafe { refuse_options(factory.runtime, options) }?;
             let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, factory.registry.as_ptr())));
-            // SAFETY: the runtime's variable for the answer, which it gives back to `release_ep`.
+            // SAFETY: `out` points to a variable for the result (R3).
             unsafe { out.write(ep.cast()) };
             Ok(())
         })
     }
 
     unsafe extern "system" fn release_ep(_this: *mut sys::EpFactory, ep: *mut sys::Ep) {
-        // SAFETY: made by `create_ep`, and given back once.
+        // SAFETY: `create_ep` made `ep` from a `Box`, and the runtime releases it once, after its last use (R4).
         let ep = unsafe { Box::from_raw(ep.cast::<Ep>()) };
         catch_panic(|| drop(ep));
     }
@@ -160,7 +161,7 @@ impl Factory {
         _this: *mut sys::EpFactory,
         out: *mut *mut OrtDataTransferImpl,
     ) -> OrtStatusPtr {
-        // SAFETY: the runtime's variable for the answer.
+        // SAFETY: `out` points to a variable for the result (R3).
         unsafe { out.write(null_mut()) };
         OrtStatusPtr(null_mut())
     }
@@ -173,25 +174,25 @@ impl Factory {
 /// Refuses every option, because the provider has none.
 ///
 /// # Safety
-/// `options` are the runtime's.
+/// `options` is an object of the runtime and valid until this returns.
 unsafe fn refuse_options(runtime: Runtime, options: *const OrtSessionOptions) -> Result<(), Failure> {
-    // SAFETY: the caller's; the answer goes to a pointer of `Owned`'s.
+    // SAFETY: `options` is valid by this function's contract, and `out` takes the result (R1).
     let entries = Owned::new(runtime, runtime.api.ReleaseKeyValuePairs, |out| unsafe {
         (runtime.api.GetSessionOptionsConfigEntries)(options, out)
     })?;
     let (mut keys, mut values, mut count) = (null(), null(), 0);
-    // SAFETY: owned here, as are the lists, which go to variables of ours.
+    // SAFETY: `entries` is not released yet, and the three variables take the results (R1).
     unsafe {
         (runtime.api.GetKeyValuePairs)(entries.as_ptr(), &raw mut keys, &raw mut values, &raw mut count);
     }
     // The runtime keeps a provider's options among those of the session, with this prefix.
     let prefix = format!("ep.{}.", NAME.to_string_lossy().to_lowercase());
     for index in 0..count {
-        // SAFETY: the list has this many.
+        // SAFETY: `keys` has `count` elements (R5), and `index` is below that.
         let key = unsafe { keys.add(index) };
-        // SAFETY: as above.
+        // SAFETY: `key` points to an element of `keys`, which lives as long as `entries` (R5).
         let key = unsafe { key.read() };
-        // SAFETY: a string of the list's.
+        // SAFETY: `key` is a string of `entries`, which ends in a zero byte and lives as long (R5).
         let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
         if let Some(option) = key.strip_prefix(&prefix) {
             let provider = NAME.to_string_lossy();
@@ -241,23 +242,23 @@ impl Ep {
         graph: *const OrtGraph,
         info: *mut OrtEpGraphSupportInfo,
     ) -> OrtStatusPtr {
-        // SAFETY: one of ours.
+        // SAFETY: the runtime passes the address of a provider of ours, which it has not released yet (R4).
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
         guarded(runtime, || {
             let mut count = 0;
-            // SAFETY: the runtime's graph; the number goes to a variable of ours.
+            // SAFETY: `graph` is valid until this returns (R2), and `count` takes the result (R1).
             runtime.check(unsafe { (runtime.api.Graph_GetNumNodes)(graph, &raw mut count) })?;
             let mut nodes = vec![null(); count];
-            // SAFETY: as above; there is room for as many.
+            // SAFETY: `graph` is valid until this returns (R2), and `nodes` has room for `count` results (R1).
             runtime.check(unsafe { (runtime.api.Graph_GetNodes)(graph, nodes.as_mut_ptr(), count) })?;
             for node in nodes {
                 let mut kernel = null();
-                // SAFETY: the runtime's node and its list; the answer goes to a pointer of ours.
+                // SAFETY: `info` and `node` are valid until this returns (R2), and `kernel` takes the result (R1).
                 let status =
                     unsafe { (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node, &raw mut kernel) };
                 runtime.check(status)?;
                 if !kernel.is_null() {
-                    // SAFETY: as above.
+                    // SAFETY: `info` and `node` are valid until this returns (R2).
                     runtime.check(unsafe { (runtime.ep.EpGraphSupportInfo_AddSingleNode)(info, node) })?;
                 }
             }
@@ -269,9 +270,9 @@ impl Ep {
         this: *mut sys::Ep,
         out: *mut *const OrtKernelRegistry,
     ) -> OrtStatusPtr {
-        // SAFETY: one of ours.
+        // SAFETY: the runtime passes the address of a provider of ours, which it has not released yet (R4).
         let registry = unsafe { &*this.cast::<Self>() }.registry;
-        // SAFETY: the runtime's variable for the answer.
+        // SAFETY: `out` points to a variable for the result (R3).
         unsafe { out.write(registry) };
         OrtStatusPtr(null_mut())
     }

@@ -17,21 +17,21 @@ use crate::tensor_info::TensorInfo;
 /// The status of a function of the runtime.
 ///
 /// # Safety
-/// `raw` is what the runtime asks with; it has an input `cache`.
+/// `raw` is an object of the runtime, valid until this returns, and has an input `cache`.
 pub(crate) unsafe fn infer(
     runtime: Runtime,
     raw: *mut OrtShapeInferContext,
     cache: usize,
 ) -> Result<(), Failure> {
     let mut info = null_mut();
-    // SAFETY: the caller's; the answer goes to a pointer of ours.
+    // SAFETY: `raw` is valid and has an input `cache`, by this function's contract, and `info` takes the result (R1).
     runtime.check(unsafe { (runtime.api.ShapeInferContext_GetInputTypeShape)(raw, cache, &raw mut info) })?;
-    // SAFETY: what the runtime has just answered, and keeps during the call.
+    // SAFETY: `info` is a part of `raw` (R2), which is valid by this function's contract.
     let cache_info = unsafe { TensorInfo::new(runtime, info) }?;
     if !cache_info.has_every_dimension {
         // The runtime would read unknown dimensions as -1, and an unknown rank as a scalar.
         return Ok(());
     }
-    // SAFETY: the caller's; the description is one of the runtime's, which it copies.
+    // SAFETY: `raw` is valid by this function's contract, and the runtime copies `info`, which is a part of it (R1).
     runtime.check(unsafe { (runtime.api.ShapeInferContext_SetOutputTypeShape)(raw, 0, info) })
 }

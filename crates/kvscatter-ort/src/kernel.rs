@@ -23,9 +23,9 @@ impl<O: Operator> Kernel<O> {
     /// If the operator does not know the value of an attribute, or the inputs would make every call fail.
     ///
     /// # Safety
-    /// `info` is what the runtime asks for a kernel with.
+    /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
-        // SAFETY: the caller's.
+        // SAFETY: `info` is valid until this returns, by this function's contract, and `node` is not used longer.
         let node = unsafe { Node::new(runtime, info) };
         let operator = O::new(&node).map_err(O::with_operator_name)?;
         let inputs = node.inputs()?;
@@ -34,10 +34,11 @@ impl<O: Operator> Kernel<O> {
     }
 
     /// # Safety
-    /// `context` is what the runtime calls this kernel with.
+    /// The runtime calls this kernel with `context`, which is valid until this returns.
     pub(crate) unsafe fn compute(&self, context: *mut OrtKernelContext) -> OrtStatusPtr {
         guarded(self.runtime, || {
-            // SAFETY: the caller's.
+            // SAFETY: `context` is valid until this returns and has `self.inputs` inputs, by this function's
+            // contract.
             let context = unsafe { Context::new(self.runtime, context, self.inputs) };
             self.operator.compute(&context).map_err(O::with_operator_name)
         })
@@ -55,13 +56,13 @@ impl EpKernel {
     /// `KernelCreateFn`. The state is the [`Runtime`] that the kernel was registered with.
     ///
     /// # Safety
-    /// As the header has it; the state outlives the call.
+    /// R2 for `info`, R3 for `out`, and `state` is the [`Runtime`] that the kernel was registered with.
     pub(crate) unsafe extern "system" fn create(
         state: *mut c_void,
         info: *const OrtKernelInfo,
         out: *mut *mut KernelImpl,
     ) -> OrtStatusPtr {
-        // SAFETY: the state that was registered.
+        // SAFETY: `state` is the `Runtime` that the kernel was registered with, by this function's contract.
         let runtime = unsafe { *state.cast::<Runtime>() };
         guarded(runtime, || {
             let base = KernelImpl {
@@ -72,24 +73,24 @@ impl EpKernel {
                 PrePackWeight: None,
                 SetSharedPrePackedWeight: None,
             };
-            // SAFETY: the caller's.
+            // SAFETY: `info` is valid until this returns (R2), by this function's contract.
             let kernel = unsafe { Kernel::new(runtime, info) }?;
             let kernel = Box::into_raw(Box::new(Self { base, kernel }));
-            // SAFETY: the runtime's variable for the answer, which owns it from here on.
+            // SAFETY: `out` points to a variable for the result (R3), by this function's contract.
             unsafe { out.write(kernel.cast()) };
             Ok(())
         })
     }
 
     unsafe extern "system" fn compute(this: *mut KernelImpl, context: *mut OrtKernelContext) -> OrtStatusPtr {
-        // SAFETY: a kernel that `create` has made; the runtime calls it on many threads, and shares it.
+        // SAFETY: the runtime passes the address of a kernel of ours, which it has not released yet (R4).
         let this = unsafe { &*this.cast::<Self>() };
-        // SAFETY: as the header has it.
+        // SAFETY: `context` is valid until this returns (R2), and belongs to this kernel.
         unsafe { this.kernel.compute(context) }
     }
 
     unsafe extern "system" fn release(this: *mut KernelImpl) {
-        // SAFETY: a kernel that `create` has made, which the runtime gives back once.
+        // SAFETY: `create` made `this` from a `Box`, and the runtime releases it once, after its last use (R4).
         let kernel = unsafe { Box::from_raw(this.cast::<Self>()) };
         catch_panic(|| drop(kernel));
     }

@@ -3,7 +3,7 @@
 //! It has two entry points:
 //!
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX `TensorScatter-24`
-//!   for every element type that the runtime carries.
+//!   for every element type that the runtime supports.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of the
 //!   domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
@@ -25,6 +25,23 @@
 //! # Needs
 //!
 //! ONNX Runtime 1.24 or newer. An older one gets a status that names both versions.
+//!
+//! # What the runtime promises
+//!
+//! `onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` promise these conditions. `# Safety` sections and `SAFETY`
+//! comments cite them. Each function here that is `extern` is called by the runtime, and has them as its contract.
+//!
+//! - **R1** The runtime's tables, and the functions in them, are valid as long as this library is loaded. A function may
+//!   be called with objects that are valid (R2) or made and not yet released. It writes results only to the addresses
+//!   that it is given for them, and copies the strings and lists that it is given.
+//! - **R2** An object that the runtime passes to a function of ours is valid until that function returns: a context, a
+//!   graph, a node, options, a list. So are the objects that are parts of it, such as inputs.
+//! - **R3** An address that the runtime passes for a result points to a variable of that type, or to as many as the number
+//!   beside it says, which only this call writes.
+//! - **R4** An object of ours (factory, provider, operator, kernel) comes back by the address that the runtime was given.
+//!   Threads may share it until its release function gets it, which is once, after its last use.
+//! - **R5** A list that the runtime passes or returns has as many elements as the number beside it says. A string ends in
+//!   a zero byte. Both live as long as the object that they are a part of.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod context;
@@ -57,7 +74,8 @@ use crate::status::{Failure, guarded};
 /// Makes the factory of the execution provider. `RegisterExecutionProviderLibrary` calls it.
 ///
 /// # Safety
-/// As `onnxruntime_ep_c_api.h` has it for `CreateEpApiFactoriesFn`.
+/// What `onnxruntime_ep_c_api.h` asks for `CreateEpApiFactoriesFn`: `base` is what a runtime passes to a library that it
+/// loads (R1), `factories` has room for `most` elements, and `count` for one (R3).
 #[unsafe(no_mangle)]
 #[expect(private_interfaces, reason = "a struct between the runtime and this library")]
 pub unsafe extern "C" fn CreateEpFactories(
@@ -68,7 +86,7 @@ pub unsafe extern "C" fn CreateEpFactories(
     most: usize,
     count: *mut usize,
 ) -> OrtStatusPtr {
-    // SAFETY: the caller's.
+    // SAFETY: `base` is what a runtime passes to a library that it loads, by this function's contract.
     let runtime = match unsafe { Runtime::negotiate(base) } {
         Ok(runtime) => runtime,
         Err(too_old) => return too_old,
@@ -78,9 +96,9 @@ pub unsafe extern "C" fn CreateEpFactories(
             return Err(Failure::invalid_argument("CreateEpFactories: there is no room for a factory"));
         }
         let factory = Factory::new(runtime)?.into_raw();
-        // SAFETY: the runtime's list has room for `most`.
+        // SAFETY: `factories` has room for `most` elements, which is above 0 (R3).
         unsafe { factories.write(factory) };
-        // SAFETY: the runtime's variable for the answer.
+        // SAFETY: `count` points to a variable for the result (R3).
         unsafe { count.write(1) };
         Ok(())
     })
@@ -89,12 +107,13 @@ pub unsafe extern "C" fn CreateEpFactories(
 /// Releases a factory. `UnregisterExecutionProviderLibrary` calls it.
 ///
 /// # Safety
-/// As `onnxruntime_ep_c_api.h` has it for `ReleaseEpApiFactoryFn`.
+/// What `onnxruntime_ep_c_api.h` asks for `ReleaseEpApiFactoryFn`: `factory` is NULL, or comes from [`CreateEpFactories`]
+/// and is not used again (R4).
 #[unsafe(no_mangle)]
 #[expect(private_interfaces, reason = "a struct between the runtime and this library")]
 pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut sys::EpFactory) -> OrtStatusPtr {
     if !factory.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: `factory` comes from `CreateEpFactories` and is not used again, by this function's contract.
         unsafe { Factory::release(factory) };
     }
     OrtStatusPtr(null_mut())
@@ -103,18 +122,19 @@ pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut sys::EpFactory) -> OrtSt
 /// Adds the domain `com.kvscatter` to a session. `RegisterCustomOpsLibrary` calls it.
 ///
 /// # Safety
-/// As `onnxruntime_c_api.h` has it for `RegisterCustomOpsFn`.
+/// What `onnxruntime_c_api.h` asks for `RegisterCustomOpsFn`: `base` is what a runtime passes to a library that it loads
+/// (R1), and `options` is valid until this returns (R2).
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn RegisterCustomOps(
     options: *mut OrtSessionOptions,
     base: *const OrtApiBase,
 ) -> OrtStatusPtr {
-    // SAFETY: the caller's.
+    // SAFETY: `base` is what a runtime passes to a library that it loads, by this function's contract.
     let runtime = match unsafe { Runtime::negotiate(base) } {
         Ok(runtime) => runtime,
         Err(too_old) => return too_old,
     };
-    // SAFETY: the caller's.
+    // SAFETY: `options` is valid until this returns, by this function's contract.
     guarded(runtime, || unsafe { registration::register(runtime, options) })
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Node<'a> {
 
 impl Node<'_> {
     /// # Safety
-    /// `raw` is what the runtime hands to a call that makes a kernel, and is used no longer than that.
+    /// `raw` is valid for `'a` (R2): the runtime asked for a kernel with it.
     pub(crate) unsafe fn new(runtime: Runtime, raw: *const OrtKernelInfo) -> Self {
         Self { runtime, raw, call: PhantomData }
     }
@@ -31,7 +31,7 @@ impl Node<'_> {
     /// If it is of another kind.
     pub(crate) fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
         let mut value = 0;
-        // SAFETY: the caller's of `new`; the value goes to a variable of ours.
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
         let status = unsafe {
             (self.runtime.api.KernelInfoGetAttribute_int64)(self.raw, name.as_ptr(), &raw mut value)
         };
@@ -48,8 +48,8 @@ impl Node<'_> {
     /// If it is of another kind.
     pub(crate) fn string(&self, name: &CStr) -> Result<Option<String>, Failure> {
         let read = |buffer: *mut c_char, length: &mut usize| {
-            // SAFETY: the caller's of `new`; the buffer has this length, or there is none and the length is asked
-            // for.
+            // SAFETY: `self.raw` is valid by the contract of `new`. `buffer` has `length` bytes, or is NULL, which
+            // asks for the length; `length` takes it (R1).
             let status = unsafe {
                 (self.runtime.api.KernelInfoGetAttribute_string)(self.raw, name.as_ptr(), buffer, length)
             };
@@ -71,23 +71,24 @@ impl Node<'_> {
     pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut count = 0;
-        // SAFETY: the caller's of `new`; the number goes to a variable of ours.
+        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
         runtime.check(unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, &raw mut count) })?;
         let input = |index| {
-            // SAFETY: the caller's of `new`, and an input that there is.
+            // SAFETY: `raw` is valid by the contract of `new`, the node has the input `index`, and `out` takes the
+            // result (R1).
             let info = Owned::new(runtime, runtime.api.ReleaseTypeInfo, |out| unsafe {
                 (runtime.api.KernelInfo_GetInputTypeInfo)(raw, index, out)
             });
             // An input that is absent has no type.
             let Ok(info) = info else { return Ok(TensorInfo::default()) };
             let mut tensor = null();
-            // SAFETY: owned here; the answer, which is a part of it, goes to a pointer of ours.
+            // SAFETY: `info` is not released yet, and `tensor` takes the result (R1).
             let status = unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info.as_ptr(), &raw mut tensor) };
             runtime.check(status)?;
             if tensor.is_null() {
                 return Ok(TensorInfo::default());
             }
-            // SAFETY: a part of what is owned here.
+            // SAFETY: `tensor` is a part of `info`, which is not released yet.
             unsafe { TensorInfo::new(runtime, tensor) }
         };
         (0..count).map(input).collect()
@@ -99,17 +100,17 @@ impl Node<'_> {
         let Self { runtime, raw, .. } = *self;
         let (mut integer, mut float, mut count) = (0, 0.0, 0);
         let name = name.as_ptr();
-        // SAFETY: the caller's of `new`; the value goes to a variable of ours.
+        // SAFETY: `raw` is valid by the contract of `new`, and `integer` takes the result (R1).
         let as_integer = unsafe { (runtime.api.KernelInfoGetAttribute_int64)(raw, name, &raw mut integer) };
-        // SAFETY: as above.
+        // SAFETY: `raw` is valid by the contract of `new`, and `float` takes the result (R1).
         let as_float = unsafe { (runtime.api.KernelInfoGetAttribute_float)(raw, name, &raw mut float) };
-        // SAFETY: as above; without a buffer only the length is asked for.
+        // SAFETY: `raw` is valid by the contract of `new`; without a buffer, `count` takes the length (R1).
         let as_string =
             unsafe { (runtime.api.KernelInfoGetAttribute_string)(raw, name, null_mut(), &raw mut count) };
-        // SAFETY: as above.
+        // SAFETY: `raw` is valid by the contract of `new`; without a buffer, `count` takes the length (R1).
         let as_integers =
             unsafe { (runtime.api.KernelInfoGetAttributeArray_int64)(raw, name, null_mut(), &raw mut count) };
-        // SAFETY: as above.
+        // SAFETY: `raw` is valid by the contract of `new`; without a buffer, `count` takes the length (R1).
         let as_floats =
             unsafe { (runtime.api.KernelInfoGetAttributeArray_float)(raw, name, null_mut(), &raw mut count) };
         // Every status must be released, so this does not stop at the first kind that can be read.

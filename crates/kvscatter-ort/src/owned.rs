@@ -37,7 +37,8 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: made by the runtime whose function this is, and given back once.
+        // SAFETY: `release` is the function for the object at `raw`, which `new` got from the runtime, and this is
+        // its last use (R1).
         unsafe { (self.release)(self.raw.as_ptr()) };
     }
 }

@@ -74,7 +74,8 @@ struct Slot<P> {
     entry: UnsafeCell<Option<Entry<P>>>,
 }
 
-// SAFETY: the entry is reached through `SlotGuard` alone, of which there is one at a time, on whatever thread.
+// SAFETY: only a `SlotGuard` reaches the entry, and `is_locked` lets one exist at a time. It may be on any thread,
+// since `P` is `Send`.
 unsafe impl<P: Send> Sync for Slot<P> {}
 
 impl<P> Slot<P> {
@@ -94,12 +95,13 @@ struct SlotGuard<'a, P> {
 
 impl<P> SlotGuard<'_, P> {
     fn entry(&self) -> Option<&Entry<P>> {
-        // SAFETY: there is no other `SlotGuard` of this slot, and this one is borrowed as the entry is.
+        // SAFETY: `is_locked` lets no other `SlotGuard` of this slot exist, and the entry borrows this one.
         unsafe { &*self.slot.entry.get() }.as_ref()
     }
 
     fn fill(&mut self, entry: Entry<P>) {
-        // SAFETY: there is no other `SlotGuard` of this slot, and this one is not borrowed.
+        // SAFETY: `is_locked` lets no other `SlotGuard` of this slot exist, and `&mut self` means that no entry
+        // borrows this one.
         unsafe { *self.slot.entry.get() = Some(entry) };
     }
 }

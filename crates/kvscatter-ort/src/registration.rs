@@ -24,7 +24,7 @@ static REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// The status of a function of the runtime.
 ///
 /// # Safety
-/// `options` are the runtime's.
+/// `options` is an object of the runtime and valid until this returns.
 pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions) -> Result<(), Failure> {
     let mut registrations = REGISTRATIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let domain = match registrations.iter().find(|registration| registration.runtime.is_same(runtime)) {
@@ -36,7 +36,7 @@ pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions)
             domain
         }
     };
-    // SAFETY: the caller's; the domain stays as long as the library does.
+    // SAFETY: `options` is valid by this function's contract, and the domain lives as long as the library is loaded.
     runtime.check(unsafe { (runtime.api.AddCustomOpDomain)(options, domain) })
 }
 
@@ -48,7 +48,7 @@ struct Registration {
     _operators: Box<[CustomOp]>,
 }
 
-// SAFETY: a domain is a list, which is complete before anyone shares it.
+// SAFETY: nothing of the domain belongs to a thread, and it does not change after `new`.
 unsafe impl Send for Registration {}
 
 impl Registration {
@@ -56,12 +56,13 @@ impl Registration {
         let api = runtime.api;
         // Made before the domain, so that an error drops them after it.
         let operators = custom_ops::all(runtime).into_boxed_slice();
-        // SAFETY: the name is a string, which is copied; the answer goes to a pointer of `Owned`'s.
+        // SAFETY: the runtime copies the name, which ends in a zero byte, and `out` takes the result (R1).
         let domain = Owned::new(runtime, api.ReleaseCustomOpDomain, |out| unsafe {
             (api.CreateCustomOpDomain)(DOMAIN.as_ptr(), out)
         })?;
         for operator in &operators {
-            // SAFETY: the domain is owned here, and the operator stays where it is for as long.
+            // SAFETY: `domain` is not released yet, and the operator stays at its address until after the domain is
+            // released.
             let status = unsafe { (api.CustomOpDomain_Add)(domain.as_ptr(), operator.as_ptr()) };
             runtime.check(status)?;
         }

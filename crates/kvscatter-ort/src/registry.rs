@@ -27,12 +27,12 @@ impl Registry {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);
         let definition = tensor_scatter(*runtime, provider)?;
-        // SAFETY: the answer is written to a pointer of `Owned`'s.
+        // SAFETY: `out` takes the result (R1).
         let registry =
             Owned::new(*runtime, ep.ReleaseKernelRegistry, |out| unsafe { (ep.CreateKernelRegistry)(out) })?;
         let state = (&raw const *runtime).cast_mut().cast();
-        // SAFETY: both are owned here. The registry copies the definition; the state stays where it is as long as
-        // the registry.
+        // SAFETY: `registry` and `definition` are not released yet. The registry copies the definition, and
+        // `runtime`, the state, stays at its address until after the registry is released.
         let status = unsafe {
             (ep.KernelRegistry_AddKernel)(registry.as_ptr(), definition.as_ptr(), EpKernel::create, state)
         };
@@ -48,28 +48,29 @@ impl Registry {
 
 fn tensor_scatter(runtime: Runtime, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, Failure> {
     let ep = runtime.ep;
-    // SAFETY: the answer is written to a pointer of `Owned`'s.
+    // SAFETY: `out` takes the result (R1).
     let builder = Owned::<OrtKernelDefBuilder>::new(runtime, ep.ReleaseKernelDefBuilder, |out| unsafe {
         (ep.CreateKernelDefBuilder)(out)
     })?;
     let raw = builder.as_ptr();
-    // SAFETY: the builder is owned here; the name is a string, which is copied.
+    // SAFETY: `builder` is not released yet, and the runtime copies the name (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetOperatorType)(raw, TensorScatter::NAME.as_ptr()) })?;
-    // SAFETY: as above.
+    // SAFETY: `builder` is not released yet, and the runtime copies the name (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetDomain)(raw, ONNX_DOMAIN.as_ptr()) })?;
     let (first, last) = SINCE_VERSION;
-    // SAFETY: as above.
+    // SAFETY: `builder` is not released yet.
     runtime.check(unsafe { (ep.KernelDefBuilder_SetSinceVersion)(raw, first, last) })?;
-    // SAFETY: as above.
+    // SAFETY: `builder` is not released yet, and the runtime copies the name (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetExecutionProvider)(raw, provider.as_ptr()) })?;
     let types: Vec<*const OrtDataType> =
         runtime.supported_elements().map(|(_, data_type)| data_type).collect();
-    // SAFETY: as above; the list has this many types of the runtime's.
+    // SAFETY: `builder` is not released yet, and the runtime copies the name and `types`, which has `types.len()`
+    // elements (R1).
     let status =
         unsafe { (ep.KernelDefBuilder_AddTypeConstraint)(raw, c"T".as_ptr(), types.as_ptr(), types.len()) };
     runtime.check(status)?;
     let (past_cache, present_cache) = (0, 0);
-    // SAFETY: as above; one pair of indices.
+    // SAFETY: `builder` is not released yet, and the runtime copies both indices, one each (R1).
     let status = unsafe {
         (ep.KernelDefBuilder_AddInputOutputMutableAliases)(
             raw,
@@ -79,6 +80,6 @@ fn tensor_scatter(runtime: Runtime, provider: &'static CStr) -> Result<Owned<Ort
         )
     };
     runtime.check(status)?;
-    // SAFETY: the builder is owned here; the answer is written to a pointer of `Owned`'s.
+    // SAFETY: `builder` is not released yet, and `out` takes the result (R1).
     Owned::new(runtime, ep.ReleaseKernelDef, |out| unsafe { (ep.KernelDefBuilder_Build)(raw, out) })
 }

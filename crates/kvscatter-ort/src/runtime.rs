@@ -24,21 +24,23 @@ impl Runtime {
     /// A status of the runtime whose message has its version and the one that is needed.
     ///
     /// # Safety
-    /// `base` is what a runtime hands to a library that it loads.
+    /// `base` is what a runtime passes to a library that it loads (R1).
     pub(crate) unsafe fn negotiate(base: *const OrtApiBase) -> Result<Self, OrtStatusPtr> {
-        // SAFETY: the caller's; the runtime's tables live as long as it does.
+        // SAFETY: `base` is a runtime's table, by this function's contract, which lives as long as this library is
+        // loaded (R1).
         let base: &'static OrtApiBase = unsafe { &*base };
-        // SAFETY: any number may be asked for.
+        // SAFETY: `GetApi` takes every number (R1).
         let api = unsafe { (base.GetApi)(API_VERSION) };
         if api.is_null() {
             return Err(too_old(base));
         }
-        // SAFETY: the runtime has this version of the table, and keeps it.
+        // SAFETY: `api` is not NULL, so it is the table of this version, which lives as long as this library is
+        // loaded (R1).
         let api: &'static OrtApi = unsafe { &*api };
-        // SAFETY: as the header declares it, without arguments.
+        // SAFETY: the function takes no arguments and may be called at any time (R1).
         let ep = unsafe { (api.GetEpApi)() };
-        // SAFETY: the type is opaque in the binding, and `EpApi` is its beginning in every version from
-        // `API_VERSION` on; NULL in builds of the runtime that leave out execution providers.
+        // SAFETY: `ep` is NULL in runtimes without execution providers. In others it is a table that begins with
+        // `EpApi` in every version from `API_VERSION` on, and that lives as long as this library is loaded (R1).
         match unsafe { ep.cast::<EpApi>().as_ref() } {
             Some(ep) => Ok(Self { api, ep }),
             None => Err(new_status(
@@ -68,7 +70,7 @@ impl Runtime {
 
     fn data_type(self, code: i32) -> Option<*const OrtDataType> {
         let mut data_type = core::ptr::null();
-        // SAFETY: any number may be asked for, and the answer is written to a pointer of ours.
+        // SAFETY: `GetTensorDataType` takes every number, and `data_type` takes the result (R1).
         let status = unsafe { (self.ep.GetTensorDataType)(code, &raw mut data_type) };
         let known = self.check(status).is_ok() && !data_type.is_null();
         known.then_some(data_type)
@@ -125,15 +127,16 @@ pub(crate) fn tensor_element(element: ElementType) -> ONNXTensorElementDataType 
 
 /// Makes a status in a runtime without our version of the interface: the function is the first entry of every version.
 fn too_old(base: &OrtApiBase) -> OrtStatusPtr {
-    // SAFETY: as the header declares it, without arguments.
+    // SAFETY: the function takes no arguments and may be called at any time (R1).
     let version = unsafe { (base.GetVersionString)() };
-    // SAFETY: a string that the runtime keeps.
+    // SAFETY: `version` is a string of the runtime, which ends in a zero byte and lives as long (R5).
     let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
-    // SAFETY: every runtime has the first version.
+    // SAFETY: `GetApi` takes every number (R1).
     let api = unsafe { (base.GetApi)(1) };
-    // SAFETY: a place in the table, which is not read here.
+    // SAFETY: every runtime has the first version of the table, so `api` points to at least its first entry,
+    // `CreateStatus`. Nothing is read here.
     let entry = unsafe { &raw const (*api).CreateStatus };
-    // SAFETY: the first entry, which every version has.
+    // SAFETY: `entry` points to the first entry of the table, which every version has.
     let create = unsafe { entry.read() };
     let message = format!("kvscatter needs ONNX Runtime {OLDEST_RUNTIME} or newer, this is {version}");
     new_status(create, OrtErrorCode::ORT_FAIL, &message)
@@ -169,7 +172,7 @@ mod tests {
     }
 
     unsafe extern "system" fn create_status(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr {
-        // SAFETY: what is said is a string.
+        // SAFETY: `new_status` passes a string that ends in a zero byte.
         let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned();
         LAST_STATUS.set(Some((code as i32, text)));
         OrtStatusPtr(ptr::dangling_mut())
@@ -190,7 +193,7 @@ mod tests {
     fn an_older_runtime_is_told_which_it_would_have_to_be() {
         assert_eq!(offset_of!(OrtApi, CreateStatus), 0);
         let base = OrtApiBase { GetApi: get_api, GetVersionString: version };
-        // SAFETY: the base answers as a runtime does.
+        // SAFETY: `base` has the functions of a runtime, which return what one returns.
         let refused = unsafe { Runtime::negotiate(&raw const base) };
         assert!(refused.is_err_and(|status| !status.0.is_null()));
         let message = "kvscatter needs ONNX Runtime 1.24 or newer, this is 1.23.2";

@@ -113,9 +113,9 @@ pub(crate) struct Status {
 
 impl Status {
     fn message(&self) -> String {
-        // SAFETY: a status that is owned here.
+        // SAFETY: `self.raw` is a status that is not released yet.
         let text = unsafe { (self.runtime.api.GetErrorMessage)(self.raw.as_ptr()) };
-        // SAFETY: a string that belongs to the status.
+        // SAFETY: `text` is a string of the status, which ends in a zero byte and lives as long (R5).
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
@@ -128,7 +128,7 @@ impl Status {
 
 impl Drop for Status {
     fn drop(&mut self) {
-        // SAFETY: owned, and dropped once.
+        // SAFETY: `self.raw` is a status that is not released yet, and this is its last use.
         unsafe { (self.runtime.api.ReleaseStatus)(self.raw.as_ptr()) };
     }
 }
@@ -140,7 +140,7 @@ type CreateStatusFn = unsafe extern "system" fn(code: OrtErrorCode, text: *const
 pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &str) -> OrtStatusPtr {
     // A name in a model may hold any byte; a C string ends at the first NUL.
     let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
-    // SAFETY: a string, which the runtime copies.
+    // SAFETY: `text` ends in a zero byte, and the runtime copies it (R1).
     unsafe { create(code, text.as_ptr()) }
 }
 

@@ -25,25 +25,27 @@ impl TensorInfo {
     /// The status of a function of the runtime.
     ///
     /// # Safety
-    /// `info` is a description of the runtime's.
+    /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn new(
         runtime: Runtime,
         info: *const OrtTensorTypeAndShapeInfo,
     ) -> Result<Self, Failure> {
         let (mut code, mut rank) = (0_i32, 0);
         let code_out = (&raw mut code).cast();
-        // SAFETY: the caller's; the type goes to a number of the size that the header's enumeration has.
+        // SAFETY: `info` is valid by this function's contract, and `code`, of the size that the header's enumeration
+        // has, takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetTensorElementType)(info, code_out) })?;
-        // SAFETY: the caller's; the number goes to a variable of ours.
+        // SAFETY: `info` is valid by this function's contract, and `rank` takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetDimensionsCount)(info, &raw mut rank) })?;
         let mut numbers = vec![-1_i64; rank];
-        // SAFETY: the caller's; there is room for as many.
+        // SAFETY: `info` is valid by this function's contract, and `numbers` has room for `rank` results (R1).
         runtime.check(unsafe { (runtime.api.GetDimensions)(info, numbers.as_mut_ptr(), rank) })?;
         let mut names = vec![null::<c_char>(); rank];
-        // SAFETY: as above.
+        // SAFETY: `info` is valid by this function's contract, and `names` has room for `rank` results (R1).
         runtime.check(unsafe { (runtime.api.GetSymbolicDimensions)(info, names.as_mut_ptr(), rank) })?;
         let is_name = |&name: &*const c_char| {
-            // SAFETY: a string of the description's, or none.
+            // SAFETY: `name` is not NULL, so it is a string of `info`, which ends in a zero byte and lives as long
+            // (R5).
             !name.is_null() && !unsafe { CStr::from_ptr(name) }.is_empty()
         };
         let mut dimensions = numbers.iter().zip(&names);

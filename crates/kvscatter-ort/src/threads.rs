@@ -18,8 +18,8 @@ pub(crate) struct ParallelFor {
     context: *const OrtKernelContext,
 }
 
-// SAFETY: the core calls `broadcast` on the thread that the kernel was called on, where the context may be used;
-// other threads see this only as part of the plan, which does not call it.
+// SAFETY: the core calls `broadcast` on the thread that the runtime called the kernel on, where `context` may be
+// used. Other threads share this as a part of the plan and do not use it.
 unsafe impl Sync for ParallelFor {}
 
 impl ParallelFor {
@@ -32,8 +32,8 @@ impl Executor for ParallelFor {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         let job = Job { work, panicked: Mutex::new(None) };
         let data = (&raw const job).cast_mut().cast();
-        // SAFETY: the context of the call that the kernel is in. The runtime calls `run` with the job, which lives
-        // until it returns, and returns when all calls have.
+        // SAFETY: `self.context` belongs to the call that the kernel is in (R2). The runtime calls `Job::run` only
+        // with `data` and until it returns itself, and `job` lives longer.
         let status = unsafe {
             (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, thread_count(), 0, data)
         };
@@ -55,7 +55,7 @@ struct Job<'a> {
 impl Job<'_> {
     /// Runs the work. A panic must not unwind into the runtime, so it is kept for `broadcast` to resume.
     unsafe extern "C" fn run(data: *mut c_void, _index: usize) {
-        // SAFETY: the job of `broadcast`, which waits for this call.
+        // SAFETY: `data` points to the job of `broadcast`, which waits until this returns.
         let job = unsafe { &*data.cast::<Job<'_>>() };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(job.work)) {
             let mut panicked = job.panicked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -71,15 +71,17 @@ impl<'a, P: HasGeometry> CheckedWrite<'a, P> {
         let plan = plan.with_executor(&threads);
         if present == cache.data {
             let cache = buffer(present, geometry.cache_bytes());
-            // SAFETY: the runtime lends the memory of its tensors during the call, as much as `check_memory` has found
-            // for tensors of this type and these shapes, for reads, and that of an output for writes. By one address
-            // for input and output it says that this node is the last to read the input. What else a caller may have
-            // bound to the same memory, the update and the positions, the core compares and refuses.
+            // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
+            // `check_memory` compared. One address for input and output means that this node is the last to read the
+            // input. The core refuses overlaps with the update and with positions, which a program may have bound to
+            // the same memory.
             unsafe { plan.write_raw(cache, update) }?;
         } else {
             let past = buffer(cache.data, geometry.cache_bytes());
             let present = buffer(present, geometry.present_bytes());
-            // SAFETY: as above; the output has the type and the shape of the cache.
+            // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
+            // `check_memory` compared: the output has the type and the shape of the cache. The core refuses overlaps
+            // with the inputs.
             unsafe { plan.into_present_raw(past, update, present) }?;
         }
         Ok(())
