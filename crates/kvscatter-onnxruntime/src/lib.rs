@@ -1,13 +1,13 @@
-//! ONNX Runtime as an engine: its library is found in an installed Python package and loaded at run time.
+//! ONNX Runtime as an engine. Its library is found in an installed Python package and loaded at run time.
 //!
-//! The library parses the model's file by itself, so it must be one that is trusted with files from strangers; a
-//! model brings no code to run unless the library was given custom operators, which this engine never does.
+//! The library parses the model's file itself, so use one that you trust with files from strangers. A model runs code of
+//! its own only through custom operators, which this engine never registers.
 
-#![deny(unsafe_code, reason = "only what calls the library needs any")]
+#![deny(unsafe_code, reason = "only calls to the library need any")]
 
 mod error;
 mod locate;
-#[expect(unsafe_code, reason = "the library's interface is C: it is given pointers to our tensors")]
+#[expect(unsafe_code, reason = "the library's interface is C and takes pointers to our tensors")]
 mod session;
 
 use std::error::Error as _;
@@ -34,14 +34,14 @@ pub struct Version {
     minor: u32,
 }
 
-/// The library, loaded.
+/// The loaded library.
 pub struct OnnxRuntime {
     environment: Environment,
     version: String,
     library: PathBuf,
 }
 
-/// The one library of this process: it cannot be unloaded, nor another one be loaded beside it.
+/// The library of this process. It cannot be unloaded, and no second one can be loaded.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
 impl OnnxRuntime {
@@ -55,14 +55,14 @@ impl OnnxRuntime {
     pub fn load(named: Option<&Path>) -> Result<Self, Error> {
         Self::load_library(locate(named)?).map_err(|error| {
             match (error, named.filter(|path| path.is_file())) {
-                // As it was named, not where that leads.
+                // The error has the path that the caller named, not the one that it resolves to.
                 (Error::Unusable { why, .. }, Some(named)) => Error::Unusable { path: named.to_owned(), why },
                 (error, _) => error,
             }
         })
     }
 
-    /// The file that was loaded.
+    /// Returns the file that was loaded.
     #[must_use]
     pub fn library(&self) -> &Path {
         &self.library
@@ -84,7 +84,7 @@ impl OnnxRuntime {
                 let environment = ort::init_from(&library)
                     .map_err(|error| unusable(error.to_string()))?
                     .with_telemetry(false)
-                    // What goes wrong is returned as well; here it would be said twice, in another form.
+                    // The library also returns its errors, so its log would repeat them.
                     .with_logger(Arc::new(|_, _, _, _, _| {}))
                     .build()
                     .map_err(|error| unusable(error.to_string()))?;
@@ -125,7 +125,7 @@ impl OnnxRuntime {
 }
 
 impl Version {
-    /// `1.31.1`, and `1.32.0-dev` alike.
+    /// Parses versions such as `1.31.1` and `1.32.0-dev`.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
@@ -138,34 +138,36 @@ impl fmt::Display for Version {
     }
 }
 
-/// The version that a library says it is.
+/// Returns the version that a library reports.
 ///
-/// `ort` would say it as well, but panics where a library has the function and no interface behind it.
+/// `ort` has this too, but panics if the library has the function and the function returns no interface.
 #[expect(unsafe_code, reason = "a library's function is called by its name")]
 fn version_of(library: &Path) -> Result<String, Error> {
     type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
     let unusable = |why: &str| Error::Unusable { path: library.to_owned(), why: why.to_owned() };
     let no_library = |error: libloading::Error| {
-        // The loader's own words, which begin with the path that the error names already.
-        let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        // The loader's message begins with the path, which our error has already.
+        let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         let path = format!("{}: ", library.display());
-        unusable(&format!("cannot be loaded: {}", words.strip_prefix(&path).unwrap_or(&words)))
+        unusable(&format!("cannot be loaded: {}", message.strip_prefix(&path).unwrap_or(&message)))
     };
-    // SAFETY: what a library's initialisers do cannot be known. The caller trusts the file, as documented.
+    // SAFETY: a library's initialisers may run any code; `OnnxRuntime::load` says in its documentation that the
+    // caller trusts the file.
     let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
-    // SAFETY: only ONNX Runtime exports this name, and there it is a function of this type.
+    // SAFETY: only ONNX Runtime exports this name, as a function of this type.
     let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }
         .map_err(|_| unusable("is a library, but not ONNX Runtime's: it exports no OrtGetApiBase"))?;
-    // SAFETY: the function takes nothing and may be called at any time.
+    // SAFETY: the function takes no arguments and may be called at any time.
     let base = unsafe { get_base() };
-    // SAFETY: it returns null, or a structure that lives as long as the library.
+    // SAFETY: `base` is NULL, or points to a table that lives as long as the library, which `loaded` keeps.
     let base = unsafe { base.as_ref() }.ok_or_else(|| unusable("OrtGetApiBase returns no interface"))?;
-    // SAFETY: as above; it takes nothing.
+    // SAFETY: the function is in ONNX Runtime's table, takes no arguments and may be called at any time.
     let version = unsafe { (base.GetVersionString)() };
     if version.is_null() {
         return Err(unusable("it does not tell its version"));
     }
-    // SAFETY: not null, so it is the library's own string, which ends in a zero byte and outlives this call.
+    // SAFETY: `version` is not NULL, so it is a string of the library, which ends in a zero byte and lives as long as
+    // `loaded`.
     let version = unsafe { CStr::from_ptr(version) };
     Ok(version.to_string_lossy().into_owned())
 }

@@ -1,4 +1,4 @@
-//! Where ONNX Runtime's library lies: named, in the environment, or in the active Python.
+//! Finds ONNX Runtime's library: a named path, one in the environment, or the package of the active Python.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use crate::Error;
 
-/// Environment variables that name the library or a folder with it, the first that is set first.
+/// Environment variables that name the library or a folder with it. The first that is set is used.
 const VARIABLES: [&str; 2] = ["KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"];
 
-/// Prints where the package lies, without importing it: that takes a second and may print. The empty entry of the path
-/// is the current folder, from which no library is taken.
-const ASK_PYTHON: &str = "import sys; \
+/// Prints the folder of the package without importing it, since importing takes a second and may print. The empty entry
+/// of the path is the current folder, from which no library is loaded.
+const PRINT_PACKAGE_FOLDER: &str = "import sys; \
     sys.path[:] = filter(None, sys.path); \
     import importlib.util; \
     spec = importlib.util.find_spec('onnxruntime'); \
@@ -23,8 +23,8 @@ const ASK_PYTHON: &str = "import sys; \
 /// `python3` of the path).
 ///
 /// # Errors
-/// [`Error::Unusable`] if what is named has no library; [`Error::Missing`], with the places looked at,
-/// if nothing is named and Python has none.
+/// [`Error::Unusable`] if the named path has no library; [`Error::Missing`], with the places searched, if no path is
+/// named and Python has none.
 pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(path) = named {
         return library_at(path);
@@ -36,9 +36,9 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
             None => tried.push(format!("{variable} (not set)")),
         }
     }
-    for python in pythons() {
-        match ask(&python) {
-            Ok(package) => match library_below(&package) {
+    for python in interpreters() {
+        match package_folder(&python) {
+            Ok(package) => match library_in(&package) {
                 Some(library) => return Ok(library),
                 None => tried.push(format!("{} (no library in {})", python.display(), package.display())),
             },
@@ -48,20 +48,20 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
     Err(Error::Missing { tried })
 }
 
-/// The library that a path names: itself, or one below it where it is a folder.
+/// Returns the library that a path names: the file itself, or one in the folder.
 fn library_at(path: &Path) -> Result<PathBuf, Error> {
     let unusable = |why: String| Error::Unusable { path: path.to_owned(), why };
-    // Absolute, since the loader looks for relative names elsewhere.
-    let path = path.canonicalize().map_err(|error| unusable(without_code(&error)))?;
+    // The path must be absolute, because the loader searches other folders for relative names.
+    let path = path.canonicalize().map_err(|error| unusable(lowercase_message(&error)))?;
     if !path.is_dir() {
         return Ok(path);
     }
-    library_below(&path)
+    library_in(&path)
         .ok_or_else(|| unusable("no libonnxruntime in it, nor in onnxruntime/capi below it".to_owned()))
 }
 
-/// The library in a folder, in its `capi`, or in the packages of a Python installation.
-fn library_below(folder: &Path) -> Option<PathBuf> {
+/// Returns the library in a folder, in its `capi`, or in the packages of a Python installation.
+fn library_in(folder: &Path) -> Option<PathBuf> {
     let mut folders = vec![
         folder.to_owned(),
         folder.join("capi"),
@@ -74,7 +74,7 @@ fn library_below(folder: &Path) -> Option<PathBuf> {
     folders.iter().find_map(|folder| children(folder).find(|file| is_library(file) && file.is_file()))
 }
 
-/// In the order of their names, so that the choice does not depend on the file system.
+/// Returns the files of a folder in the order of their names, so that the choice does not depend on the file system.
 fn children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut children: Vec<PathBuf> =
         folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -87,7 +87,7 @@ fn is_library(file: &Path) -> bool {
     match env::consts::OS {
         "windows" => name == "onnxruntime.dll",
         "macos" => name.starts_with("libonnxruntime.") && name.ends_with(".dylib"),
-        // Beside it lie libonnxruntime_providers_shared.so and others.
+        // The folder also has libonnxruntime_providers_shared.so and others.
         _ => name == "libonnxruntime.so" || name.starts_with("libonnxruntime.so."),
     }
 }
@@ -96,8 +96,8 @@ fn name_starts(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// Interpreters that may have the package: the active environment's alone if there is one.
-fn pythons() -> Vec<PathBuf> {
+/// Returns the interpreters that may have the package: only that of the active environment if there is one.
+fn interpreters() -> Vec<PathBuf> {
     match env::var_os("VIRTUAL_ENV")
         .or_else(|| env::var_os("CONDA_PREFIX"))
         .filter(|folder| !folder.is_empty())
@@ -112,25 +112,25 @@ fn interpreter(folder: &OsString) -> PathBuf {
     Path::new(folder).join(below)
 }
 
-/// The folder of an interpreter's onnxruntime package.
-fn ask(python: &Path) -> Result<PathBuf, String> {
-    let answer = Command::new(python)
-        // Not -I: packages that PYTHONPATH names are the active Python's, too.
-        .args(["-c", ASK_PYTHON])
+/// Returns the folder of an interpreter's onnxruntime package.
+fn package_folder(python: &Path) -> Result<PathBuf, String> {
+    let output = Command::new(python)
+        // No -I, because packages in PYTHONPATH belong to the active Python too.
+        .args(["-c", PRINT_PACKAGE_FOLDER])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
-        .map_err(|error| without_code(&error))?;
-    let folder = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
-    match (answer.status.success(), folder.is_empty()) {
+        .map_err(|error| lowercase_message(&error))?;
+    let folder = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    match (output.status.success(), folder.is_empty()) {
         (true, false) => Ok(PathBuf::from(folder)),
         (true, true) => Err("has no onnxruntime".to_owned()),
         (false, _) => Err("does not run".to_owned()),
     }
 }
 
-/// `no such file or directory`, without `(os error 2)`.
-fn without_code(error: &std::io::Error) -> String {
+/// Returns an error's message in lower case, without `(os error 2)`.
+fn lowercase_message(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     text.to_lowercase()
@@ -138,7 +138,7 @@ fn without_code(error: &std::io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{library_at, library_below};
+    use super::{library_at, library_in};
     use crate::Error;
 
     #[cfg(target_os = "linux")]
@@ -148,12 +148,12 @@ mod tests {
         let capi = folder.path().join("lib/python3.11/site-packages/onnxruntime/capi");
         std::fs::create_dir_all(&capi).unwrap();
         std::fs::write(capi.join("libonnxruntime_providers_shared.so"), []).unwrap();
-        assert_eq!(library_below(folder.path()), None);
+        assert_eq!(library_in(folder.path()), None);
         let library = capi.join("libonnxruntime.so.1.31.1");
         std::fs::write(&library, []).unwrap();
         let package = capi.parent().unwrap();
         for given in [folder.path(), package, &capi, package.parent().unwrap()] {
-            assert_eq!(library_below(given), Some(library.clone()), "{}", given.display());
+            assert_eq!(library_in(given), Some(library.clone()), "{}", given.display());
         }
         assert_eq!(library_at(&library).unwrap(), library.canonicalize().unwrap());
     }

@@ -1,4 +1,4 @@
-//! A model in ONNX Runtime: our tensors bound to its inputs and outputs, then run.
+//! Runs a model in ONNX Runtime, with our tensors bound to its inputs and outputs.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use kvscatter::ElementType;
 use ort::AsPointer;
 use ort::memory::MemoryInfo;
-use ort::session::{IoBinding, Session as Loaded};
+use ort::session::{IoBinding, Session as RuntimeSession};
 use ort::sys::OrtValue;
 use ort::value::{DynTensor, DynTensorValueType, TensorElementType};
 
@@ -16,7 +16,7 @@ use kvscatter_session::{Error, Options, Ran, Session, Step, Tensor};
 
 /// A loaded model.
 pub(super) struct OrtSession {
-    session: Loaded,
+    session: RuntimeSession,
     engine: String,
 }
 
@@ -27,13 +27,16 @@ impl OrtSession {
         options: Options,
         engine: String,
     ) -> Result<Self, Error> {
-        let says =
-            |says: String| Error::Load { path: model.to_owned(), engine: engine.clone(), says: plain(&says) };
-        let mut builder = Loaded::builder(environment).map_err(|error| says(error.to_string()))?;
+        let refused = |error: ort::Error| Error::Load {
+            path: model.to_owned(),
+            engine: engine.clone(),
+            says: one_line(&error.to_string()),
+        };
+        let mut builder = RuntimeSession::builder(environment).map_err(refused)?;
         if let Some(threads) = options.threads {
-            builder = builder.with_intra_threads(threads).map_err(|error| says(error.to_string()))?;
+            builder = builder.with_intra_threads(threads).map_err(|error| refused(error.into()))?;
         }
-        let session = builder.commit_from_file(model).map_err(|error| says(error.to_string()))?;
+        let session = builder.commit_from_file(model).map_err(refused)?;
         Ok(Self { session, engine })
     }
 }
@@ -42,8 +45,8 @@ impl Session for OrtSession {
     fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
         let engine = self.engine.clone();
         let refused =
-            |error: &ort::Error| Error::Run { engine: engine.clone(), says: plain(&error.to_string()) };
-        // Dropped before this function returns, and `step` with its borrows lives as long.
+            |error: &ort::Error| Error::Run { engine: engine.clone(), says: one_line(&error.to_string()) };
+        // `binding` is dropped before `step` and the tensors that it borrows.
         let binding = bind(&self.session, &mut step).map_err(|error| refused(&error))?;
         let start = Instant::now();
         let outputs = self.session.run_binding(&binding);
@@ -68,22 +71,22 @@ impl Session for OrtSession {
     }
 }
 
-/// Binds every tensor of a step. The binding holds pointers into them: it must go before they do.
-fn bind(session: &Loaded, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> {
+/// Binds every tensor of a step. The binding has pointers into them, so drop it before them.
+fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> {
     let mut binding = session.create_binding()?;
     for (name, tensor) in &step.inputs {
-        // ONNX Runtime only reads what is bound as an input and as nothing else.
-        let data = tensor.as_ptr().ok_or_else(not_ours)?.cast_mut();
-        binding.bind_input(*name, &view(session, tensor, data)?)?;
+        // ONNX Runtime does not write tensors that are bound only as inputs.
+        let data = tensor.as_ptr().ok_or_else(foreign_memory)?.cast_mut();
+        binding.bind_input(*name, &borrow(session, tensor, data)?)?;
     }
     for shared in &mut step.shared {
-        let data = shared.cache.as_mut_ptr().ok_or_else(not_ours)?;
-        binding.bind_input(shared.past, &view(session, shared.cache, data)?)?;
-        binding.bind_output(shared.present, view(session, shared.cache, data)?)?;
+        let data = shared.cache.as_mut_ptr().ok_or_else(foreign_memory)?;
+        binding.bind_input(shared.past, &borrow(session, shared.cache, data)?)?;
+        binding.bind_output(shared.present, borrow(session, shared.cache, data)?)?;
     }
     for (name, tensor) in &mut step.outputs {
-        let data = tensor.as_mut_ptr().ok_or_else(not_ours)?;
-        binding.bind_output(*name, view(session, tensor, data)?)?;
+        let data = tensor.as_mut_ptr().ok_or_else(foreign_memory)?;
+        binding.bind_output(*name, borrow(session, tensor, data)?)?;
     }
     for name in &step.returned {
         binding.bind_output_to_device(*name, &MemoryInfo::default())?;
@@ -91,24 +94,24 @@ fn bind(session: &Loaded, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> 
     Ok(binding)
 }
 
-fn not_ours() -> ort::Error {
+fn foreign_memory() -> ort::Error {
     ort::Error::new("a tensor lies in another engine's memory")
 }
 
-/// A value of ONNX Runtime's whose elements lie at `data`, which is where `tensor`'s lie.
-fn view(session: &Loaded, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
+/// Makes a value of ONNX Runtime that borrows the memory of `tensor`, which is at `data`.
+fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
     let shape: Vec<i64> = tensor
         .shape()
         .iter()
         .map(|&dim| i64::try_from(dim).map_err(|_| ort::Error::new(format!("dimension {dim} is too large"))))
         .collect::<Result<_, _>>()?;
-    let element = theirs(tensor.element())
+    let element = runtime_element(tensor.element())
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not handed over", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
-    // SAFETY: `data` is where a tensor of a session's own has its bytes, valid for as long as the binding that the value
-    // goes into lives, as `run` sees to; `shape` has as many entries as are claimed, and ONNX Runtime checks that the bytes suffice for it
-    // and copies it; `value` is ours to be written.
+    // SAFETY: `data` points to the `tensor.len()` bytes of `tensor`, which live as long as the binding that the value
+    // goes into (see `run`). `shape` has `shape.len()` elements, and ONNX Runtime copies it and checks it against the
+    // bytes. `value` takes the result.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(
             memory.ptr(),
@@ -120,31 +123,31 @@ fn view(session: &Loaded, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, o
             &raw mut value,
         )
     };
-    // SAFETY: the status is what the call above returned, and is used once.
+    // SAFETY: `status` is what the call above returned, and this is its only use.
     unsafe { ort::Error::result_from_status(status) }?;
     let value = NonNull::new(value).ok_or_else(|| ort::Error::new("no value was made"))?;
-    // SAFETY: the value was made above and nobody else has it. It is a tensor, for which an allocator is named, which
-    // is kept alive and not used, since the memory is ours.
+    // SAFETY: the call above made `value`, and nothing else has it. It is a tensor. The session's allocator is kept
+    // alive and not used, since the memory is not ONNX Runtime's.
     Ok(unsafe { DynTensor::from_ptr(value, Some(session.allocator())) })
 }
 
-/// A tensor of our own with the values of one of ONNX Runtime's.
+/// Copies a value of ONNX Runtime into a tensor of ours.
 fn copy(value: &DynTensor) -> Result<Tensor, Error> {
-    // Strings, which are the one type left, are no bytes: `zeros` refuses them.
-    let element = ours(*value.data_type()).unwrap_or(ElementType::String);
+    // Only strings are not in `TYPES`, and `zeros` refuses them.
+    let element = core_element(*value.data_type()).unwrap_or(ElementType::String);
     let shape: Vec<usize> =
         value.shape().iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
     let mut tensor = Tensor::zeros(element, &shape)?;
     let len = tensor.bytes().len();
     if let Some(data) = tensor.as_mut_ptr().filter(|_| len > 0) {
-        // SAFETY: the value is a dense tensor in the main memory of the shape and type that `len` was computed from,
-        // and the new tensor's memory is apart from it.
+        // SAFETY: `value` is a dense tensor in the main memory, of the shape and type that `len` was computed from,
+        // and `tensor` is new memory of `len` bytes.
         unsafe { ptr::copy_nonoverlapping(value.data_ptr().cast::<u8>(), data, len) };
     }
     Ok(tensor)
 }
 
-/// The types that our memory holds, and theirs: all but strings.
+/// The element types of the core and of ONNX Runtime, without strings.
 const TYPES: [(ElementType, TensorElementType); 23] = [
     (ElementType::BFloat16, TensorElementType::Bfloat16),
     (ElementType::Bool, TensorElementType::Bool),
@@ -171,32 +174,32 @@ const TYPES: [(ElementType, TensorElementType); 23] = [
     (ElementType::UInt8, TensorElementType::Uint8),
 ];
 
-fn theirs(ours: ElementType) -> Option<TensorElementType> {
-    TYPES.iter().find(|(element, _)| *element == ours).map(|(_, theirs)| *theirs)
+fn runtime_element(element: ElementType) -> Option<TensorElementType> {
+    TYPES.iter().find(|(of_core, _)| *of_core == element).map(|(_, of_runtime)| *of_runtime)
 }
 
-fn ours(theirs: TensorElementType) -> Option<ElementType> {
-    TYPES.iter().find(|(_, element)| *element == theirs).map(|(ours, _)| *ours)
+fn core_element(element: TensorElementType) -> Option<ElementType> {
+    TYPES.iter().find(|(_, of_runtime)| *of_runtime == element).map(|(of_core, _)| *of_core)
 }
 
-/// Their message in one line, without the place in their source and the condition that was checked there.
-fn plain(message: &str) -> String {
+/// Puts a message of ONNX Runtime in one line, without the position in its source and the condition that failed there.
+fn one_line(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some((node, says)) = line.split_once(" Status Message: ") else { return line };
+    let Some((node, message)) = line.split_once(" Status Message: ") else { return line };
     let node = node.trim_start_matches("Non-zero status code returned while running ");
-    let says = says.split_once(" was false. ").map_or(says, |(_, says)| says);
-    format!("{node}: {says}")
+    let message = message.split_once(" was false. ").map_or(message, |(_, message)| message);
+    format!("{node}: {message}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::one_line;
 
     #[test]
     fn what_went_wrong_is_kept_and_where_in_their_source_is_not() {
         let message = "Non-zero status code returned while running TensorScatter node. Name:'write' Status Message: \
                        /src/tensorscatter.cc:83 virtual Status Compute() wi <= max was false. index 64 is too large\n";
-        assert_eq!(plain(message), "TensorScatter node. Name:'write': index 64 is too large");
-        assert_eq!(plain("Missing Input:\n k"), "Missing Input: k");
+        assert_eq!(one_line(message), "TensorScatter node. Name:'write': index 64 is too large");
+        assert_eq!(one_line("Missing Input:\n k"), "Missing Input: k");
     }
 }
