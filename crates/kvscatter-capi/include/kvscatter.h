@@ -604,15 +604,14 @@ typedef struct kvs_indices {
 } kvs_indices;
 
 /**
- * The warm threads of a host, lent for one call. Only large writes, of hundreds of kilobytes and more, ask for
- * them.
+ * Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use them.
  */
 typedef struct kvs_executor {
   /**
    * Calls `work(context)` on each thread that is to help, once or more often, and returns when all of these calls
    * have returned and what they stored can be seen (joining or any release and acquire does). `work` must not be
-   * called after that. Each call takes parts of the write until none are left, and what nobody took, the calling
-   * thread writes: so it may call `work` never, or on one thread only, and be slow but not wrong.
+   * called after that. Each call takes parts of the write until none are left, and the calling thread writes the
+   * parts that no call took. So calling `work` never, or on one thread only, is slow but not wrong.
    */
   void (*broadcast)(void *user, void (*work)(void *context), void *context);
   /**

@@ -1,4 +1,4 @@
-//! The plan itself, for who moves the bytes in another way.
+//! Visits the blocks of a plan, for programs with a kernel of their own.
 
 use std::ffi::c_void;
 
@@ -66,9 +66,9 @@ pub unsafe extern "C" fn kvs_for_each_block(
         let visit = visit.ok_or(Kind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
         let geometry = prepared.geometry();
-        let begins = (geometry.cache_offset(), geometry.update_offset());
+        let offsets = (geometry.cache_offset(), geometry.update_offset());
         for block in plan.blocks() {
-            let block = kvs_block::of(&block, begins);
+            let block = kvs_block::new(&block, offsets);
             // SAFETY: C6 for `visit` and `user`, by this function's contract; `block` lives until it returns.
             let value = unsafe { visit(user, &raw const block) };
             if value != 0 {
@@ -80,15 +80,14 @@ pub unsafe extern "C" fn kvs_for_each_block(
 }
 
 impl kvs_block {
-    /// `begins` is where element `[0, 0, …]` lies in the buffers of cache and update. Both are below `isize::MAX`
-    /// (G1).
-    fn of(block: &Block, (cache, update): (usize, usize)) -> Self {
-        let around = |&Loop { count, dst, src }: &Loop| kvs_loop { count, dst, src };
+    /// `cache` and `update` are the offsets of element `[0, 0, …]` in the two buffers. Both are below `isize::MAX` (G1).
+    fn new(block: &Block, (cache, update): (usize, usize)) -> Self {
+        let to_c = |&Loop { count, dst, src }: &Loop| kvs_loop { count, dst, src };
         Self {
             dst: block.dst.wrapping_sub(cache).cast_signed(),
             src: block.src.wrapping_sub(update).cast_signed(),
             len: block.len,
-            loops: block.loops.each_ref().map(around),
+            loops: block.loops.each_ref().map(to_c),
         }
     }
 }

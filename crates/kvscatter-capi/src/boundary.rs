@@ -24,7 +24,7 @@ pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject
     Ok(())
 }
 
-/// What a pointer points to.
+/// Returns a reference to what a pointer points to.
 ///
 /// # Safety
 /// C1 for `pointer`, while `'a` lasts.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr
     Ok(unsafe { &*pointer })
 }
 
-/// The elements of an array; those of an array without elements lie nowhere.
+/// Returns the elements of an array. The address of an array without elements may be anything.
 ///
 /// # Safety
 /// C1 for `pointer` and `count`, while `'a` lasts.
@@ -59,12 +59,12 @@ pub(crate) unsafe fn array<'a, T>(
 /// # Safety
 /// The type is `repr(C)`, and its first field is `struct_size: usize`.
 pub(crate) unsafe trait Versioned: Sized {
-    /// Its size in the first version, which programs compiled then go on saying: once fields are added (behind it, not
-    /// in its padding), the offset of the first of them.
-    const LEAST: usize = size_of::<Self>();
+    /// Its size in the first version, which programs compiled with that version set. Once fields are added (after its
+    /// last field, not in its padding), it is the offset of the first of them.
+    const MIN_SIZE: usize = size_of::<Self>();
 }
 
-/// The size that a struct says it has, which is at least that of the first version.
+/// Returns the `struct_size` of a struct, and refuses one below the size of the first version.
 ///
 /// # Safety
 /// C2 for `pointer`.
@@ -73,16 +73,21 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
 ) -> Result<usize, Failure> {
-    const { assert!(T::LEAST == size_of::<T>(), "whoever adds a field reads and writes shorter structs in part") };
+    const {
+        assert!(
+            T::MIN_SIZE == size_of::<T>(),
+            "code that adds a field must read and write shorter structs in part"
+        )
+    };
     check_pointer(pointer, 1, argument.into())?;
     // SAFETY: `check_pointer` refuses NULL and misaligned pointers, and `T` begins with a `usize` (`Versioned`),
     // which C2 lets us read.
     let got = unsafe { *pointer.cast::<usize>() };
-    let want = T::LEAST;
+    let want = T::MIN_SIZE;
     if got < want { Err(Kind::StructSize { argument, got, want }.into()) } else { Ok(got) }
 }
 
-/// A struct that begins with its size, which it has at least.
+/// Returns a reference to a struct, and refuses a `struct_size` below that of the first version.
 ///
 /// # Safety
 /// C1 and C2 for `pointer`, while `'a` lasts.

@@ -1,4 +1,4 @@
-//! What one call brings beside the tensors.
+//! The arguments of a call, without the tensors.
 
 use std::ffi::{CStr, c_void};
 
@@ -49,7 +49,7 @@ pub struct kvs_call {
 // SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_call {}
 
-/// A `kvs_call` that was read.
+/// The arguments in a `kvs_call`.
 #[derive(Debug)]
 pub(crate) struct Arguments<'a> {
     pub(crate) write_indices: Indices<'a>,
@@ -58,7 +58,7 @@ pub(crate) struct Arguments<'a> {
     pub(crate) layer_id: Indices<'a>,
     pub(crate) token_offset: Indices<'a>,
     pub(crate) seq_len: Indices<'a>,
-    pub(crate) host: Option<HostExecutor>,
+    pub(crate) executor: Option<HostExecutor>,
 }
 
 impl<'a> Arguments<'a> {
@@ -81,12 +81,12 @@ impl<'a> Arguments<'a> {
         // SAFETY: C1 for `call.seq_len`, by this function's contract.
         let seq_len = unsafe { Indices::read(&call.seq_len, c"seq_len") }?;
         // SAFETY: C1 and C6 for `call.executor`, by this function's contract.
-        let host = unsafe { HostExecutor::read(call.executor) }?;
-        Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, host })
+        let executor = unsafe { HostExecutor::read(call.executor) }?;
+        Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor })
     }
 }
 
-/// An index argument that was read.
+/// The values of a `kvs_indices`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Indices<'a> {
     Absent,
@@ -110,7 +110,7 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// As starts, absent ones are zero; as lengths, they are full ones.
+    /// Returns them for the core, which takes absent starts for zero and absent lengths for full ones.
     #[inline(always)]
     pub(crate) fn starts(self) -> Starts<'a> {
         match self {
@@ -120,9 +120,10 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// Those of an argument that must have 32 bits. The core says how many there must be: none, if absent.
+    /// Returns the values of an argument that must have 32 bits. Absent ones are an empty list, which the core refuses
+    /// where it needs values.
     #[inline]
-    pub(crate) fn narrow(self, argument: &'static CStr) -> Result<&'a [i32], Failure> {
+    pub(crate) fn as_i32(self, argument: &'static CStr) -> Result<&'a [i32], Failure> {
         match self {
             Self::Absent => Ok(&[]),
             Self::I32(values) => Ok(values),

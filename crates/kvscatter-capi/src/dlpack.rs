@@ -1,4 +1,4 @@
-//! DLPack tensors as the interface's own.
+//! Converts DLPack tensors.
 
 use std::ffi::c_void;
 
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn kvs_tensor_from_dlpack(
         let tensor = unsafe { reference(dl_tensor.cast::<DlTensor>(), c"dl_tensor") }?;
         // SAFETY: C2 and C3 for `out`, by this function's contract.
         let struct_size = unsafe { struct_size(out, c"out") }?;
-        let tensor = tensor.described(struct_size)?;
+        let tensor = tensor.to_tensor(struct_size)?;
         // SAFETY: `struct_size` refuses NULL and misaligned pointers; C3 for the others, by this function's contract.
         unsafe { out.write(tensor) };
         Ok(())
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn kvs_tensor_from_dlpack(
 }
 
 impl DlTensor {
-    fn described(&self, struct_size: usize) -> Result<kvs_tensor, Failure> {
+    fn to_tensor(&self, struct_size: usize) -> Result<kvs_tensor, Failure> {
         let Self { shape, strides, .. } = *self;
         if self.device_type != CPU {
             return Err(Kind::Device { device: self.device_type, expected: CPU }.into());
@@ -75,15 +75,15 @@ impl DlTensor {
 
     fn element(&self) -> Result<ElementType, Failure> {
         let Self { code, bits, lanes, .. } = *self;
-        let is_it = |element: &ElementType| {
-            let same = |its: DlpackType| (its.code, its.bits, 1) == (code, bits, lanes);
+        let has_type = |element: &ElementType| {
+            let same = |dlpack: DlpackType| (dlpack.code, dlpack.bits, 1) == (code, bits, lanes);
             element.dlpack().is_some_and(same)
         };
-        let found = ElementType::ALL.into_iter().find(is_it);
-        found.ok_or(Kind::DlpackType { code, bits, lanes }.into())
+        let element = ElementType::ALL.into_iter().find(has_type);
+        element.ok_or(Kind::DlpackType { code, bits, lanes }.into())
     }
 
-    /// The address of element `[0, 0, …]`.
+    /// Returns the address of element `[0, 0, …]`.
     fn element_0(&self) -> Result<*mut c_void, Failure> {
         let offset = usize::try_from(self.byte_offset).ok();
         let inside = offset.filter(|&offset| {

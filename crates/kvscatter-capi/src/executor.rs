@@ -1,4 +1,4 @@
-//! A host's threads, lent through C.
+//! Runs large writes on the threads of the calling program.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -11,15 +11,14 @@ use crate::boundary::reference;
 use crate::failure::{Failure, Kind};
 use crate::guard::discard;
 
-/// The warm threads of a host, lent for one call. Only large writes, of hundreds of kilobytes and more, ask for
-/// them.
+/// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_executor {
     /// Calls `work(context)` on each thread that is to help, once or more often, and returns when all of these calls
     /// have returned and what they stored can be seen (joining or any release and acquire does). `work` must not be
-    /// called after that. Each call takes parts of the write until none are left, and what nobody took, the calling
-    /// thread writes: so it may call `work` never, or on one thread only, and be slow but not wrong.
+    /// called after that. Each call takes parts of the write until none are left, and the calling thread writes the
+    /// parts that no call took. So calling `work` never, or on one thread only, is slow but not wrong.
     pub broadcast: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -42,7 +41,7 @@ pub(crate) struct HostExecutor {
 unsafe impl Sync for HostExecutor {}
 
 impl HostExecutor {
-    /// None, for NULL.
+    /// Reads an executor, which may be NULL.
     ///
     /// # Safety
     /// C1 for `executor`, and C6 for what it points to as long as the result is used.
@@ -67,18 +66,18 @@ impl Executor for HostExecutor {
         unsafe { (self.broadcast)(self.user, Some(run), context) };
         let panic = task.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(panic) = panic {
-            resume_unwind(panic); // as if it had run here
+            resume_unwind(panic); // as if the work had run on this thread
         }
     }
 }
 
-/// What the host's threads are given.
+/// The `context` of `broadcast`.
 struct Task<'a> {
     work: &'a (dyn Fn() + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Runs the work. A panic must not unwind into a thread of the host: it is kept for the thread that asked.
+/// Runs the work. A panic must not unwind into a thread of the host, so it is kept for `broadcast` to resume.
 ///
 /// # Safety
 /// `context` points to a `Task` that lives until this returns.

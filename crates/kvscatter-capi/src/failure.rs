@@ -1,4 +1,4 @@
-//! Why a function of the interface refused: an error of the core, or one that only C can make.
+//! Errors of the interface: those of the core, and those that only C can make.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -10,15 +10,15 @@ use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::fields::{Fields, Name};
 use crate::status::kvs_status_code::*;
 
-/// Why a function refused. It is kept as it is, and put into words when somebody asks.
+/// Why a function failed. `kvs_last_error` puts it into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     kind: Kind,
-    /// The pair, if this is about a tensor that a run was given.
+    /// The pair, if this is about a tensor of a run.
     pair: Option<usize>,
 }
 
-/// An error of the core comes with the specification's name of the tensor that it is about, where it does not say it.
+/// An error of the core has the specification's name of the tensor beside it, if its own fields do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Core(Error, Option<&'static CStr>),
@@ -45,14 +45,14 @@ pub(crate) enum Kind {
 /// The least and the greatest number of an element type; all between are one too.
 const ELEMENT_TYPES: (i32, i32) = (KVS_FLOAT32 as i32, KVS_FLOAT8E8M0 as i32);
 
-/// What an address is that of: an argument, or an array that it points to.
+/// The owner of an address: an argument, or an array that it points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     argument: &'static CStr,
     part: Option<&'static str>,
 }
 
-/// What differs between a tensor and the one that was prepared.
+/// The property in which a tensor differs from the prepared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aspect {
     Type,
@@ -62,76 +62,78 @@ pub(crate) enum Aspect {
 }
 
 impl Failure {
-    /// The same, about a tensor of this pair of a run.
+    /// Returns the same failure, about a tensor of this pair of a run.
     pub(crate) fn in_pair(self, pair: usize) -> Self {
         Self { pair: Some(pair), ..self }
     }
 
     pub(crate) fn fields(&self) -> Fields {
-        let fields = match self.kind {
-            Kind::Core(error, tensor) => match (core_error::fields(error), tensor) {
-                (fields, Some(tensor)) => fields.named(tensor),
-                (fields, None) => fields,
-            },
-            Kind::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),
-            Kind::Misaligned { subject, alignment } => {
-                Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
-            }
-            Kind::StructSize { argument, got, want } => {
-                Fields::new(KVS_ERROR_STRUCT_SIZE).named(argument).value(got).limit(want)
-            }
-            Kind::ElementType { argument, code } => {
-                let limit = code.clamp(ELEMENT_TYPES.0, ELEMENT_TYPES.1);
-                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(argument).value(code).limit(limit)
-            }
-            Kind::DlpackType { code, .. } => {
-                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(c"dtype").value(code)
-            }
-            Kind::RankLimit { argument, rank, greatest } => {
-                let limit = rank.clamp(0, greatest.into());
-                Fields::new(KVS_ERROR_RANK_LIMIT).named(argument).value(rank).limit(limit)
-            }
-            Kind::NegativeDimension { argument, dimension, value } => {
-                Fields::new(KVS_ERROR_NEGATIVE_DIMENSION)
-                    .named(argument)
-                    .index(dimension)
-                    .value(value)
-                    .limit(0)
-            }
-            Kind::UnknownOption { option, value, greatest } => {
-                let greatest = i64::try_from(greatest).unwrap_or(i64::MAX);
-                let limit = i64::from(value).clamp(0, greatest);
-                Fields::new(KVS_ERROR_UNKNOWN_OPTION).named(option).value(value).limit(limit)
-            }
-            Kind::UnexpectedArgument { argument, .. } => {
-                Fields::new(KVS_ERROR_UNEXPECTED_ARGUMENT).named(argument)
-            }
-            Kind::IndexWidth { argument, bits, only } => {
-                let limit = only.unwrap_or(if bits > 32 { 64 } else { 32 });
-                Fields::new(KVS_ERROR_INDEX_WIDTH).named(argument).value(bits).limit(limit)
-            }
-            Kind::TensorMismatch { argument, got, want, .. } => {
-                Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(want)
-            }
-            Kind::TooLarge { subject } => {
-                Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument).limit(isize::MAX)
-            }
-            Kind::AddressSpace { subject, bytes, .. } => {
-                Fields::new(KVS_ERROR_ADDRESS_SPACE).named(subject.argument).value(bytes)
-            }
-            Kind::PairsOverlap { argument } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
-            Kind::Device { device, expected } => {
-                Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(expected)
-            }
-            Kind::ByteOffset { offset } => {
-                Fields::new(KVS_ERROR_BYTE_OFFSET).named(c"byte_offset").value(offset)
-            }
-            Kind::Stopped { value } => Fields::new(KVS_ERROR_STOPPED).named(c"visit").value(value),
-            Kind::Panic => Fields::new(KVS_ERROR_PANIC),
-        };
+        let fields = self.kind.fields();
         match self.pair {
             Some(pair) => fields.index(pair),
             None => fields,
+        }
+    }
+}
+
+impl Kind {
+    fn fields(&self) -> Fields {
+        match *self {
+            Self::Core(error, tensor) => match (core_error::fields(error), tensor) {
+                (fields, Some(tensor)) => fields.named(tensor),
+                (fields, None) => fields,
+            },
+            Self::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),
+            Self::Misaligned { subject, alignment } => {
+                Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
+            }
+            Self::StructSize { argument, got, want } => {
+                Fields::new(KVS_ERROR_STRUCT_SIZE).named(argument).value(got).limit(want)
+            }
+            Self::ElementType { argument, code } => {
+                let limit = code.clamp(ELEMENT_TYPES.0, ELEMENT_TYPES.1);
+                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(argument).value(code).limit(limit)
+            }
+            Self::DlpackType { code, .. } => {
+                Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(c"dtype").value(code)
+            }
+            Self::RankLimit { argument, rank, greatest } => {
+                let limit = rank.clamp(0, greatest.into());
+                Fields::new(KVS_ERROR_RANK_LIMIT).named(argument).value(rank).limit(limit)
+            }
+            Self::NegativeDimension { argument, dimension, value } => {
+                let fields = Fields::new(KVS_ERROR_NEGATIVE_DIMENSION).named(argument);
+                fields.index(dimension).value(value).limit(0)
+            }
+            Self::UnknownOption { option, value, greatest } => {
+                let limit = i64::from(value).clamp(0, i64::try_from(greatest).unwrap_or(i64::MAX));
+                Fields::new(KVS_ERROR_UNKNOWN_OPTION).named(option).value(value).limit(limit)
+            }
+            Self::UnexpectedArgument { argument, .. } => {
+                Fields::new(KVS_ERROR_UNEXPECTED_ARGUMENT).named(argument)
+            }
+            Self::IndexWidth { argument, bits, only } => {
+                let limit = only.unwrap_or(if bits > 32 { 64 } else { 32 });
+                Fields::new(KVS_ERROR_INDEX_WIDTH).named(argument).value(bits).limit(limit)
+            }
+            Self::TensorMismatch { argument, got, want, .. } => {
+                Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(want)
+            }
+            Self::TooLarge { subject } => {
+                Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument).limit(isize::MAX)
+            }
+            Self::AddressSpace { subject, bytes, .. } => {
+                Fields::new(KVS_ERROR_ADDRESS_SPACE).named(subject.argument).value(bytes)
+            }
+            Self::PairsOverlap { argument } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
+            Self::Device { device, expected } => {
+                Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(expected)
+            }
+            Self::ByteOffset { offset } => {
+                Fields::new(KVS_ERROR_BYTE_OFFSET).named(c"byte_offset").value(offset)
+            }
+            Self::Stopped { value } => Fields::new(KVS_ERROR_STOPPED).named(c"visit").value(value),
+            Self::Panic => Fields::new(KVS_ERROR_PANIC),
         }
     }
 }
@@ -196,17 +198,8 @@ impl fmt::Display for Kind {
                 write!(f, "{} has indices of {bits} bits, must have 32 or 64", Name(argument))
             }
             Self::TensorMismatch { argument, aspect, got, want } => {
-                let argument = Name(argument);
-                match aspect {
-                    Aspect::Type => write!(f, "{argument} has type {got}, was prepared with {want}"),
-                    Aspect::Rank => write!(f, "the rank of {argument} is {got}, was prepared with {want}"),
-                    Aspect::Dimension(at) => {
-                        write!(f, "dimension {at} of {argument} is {got}, was prepared with {want}")
-                    }
-                    Aspect::Stride(at) => {
-                        write!(f, "stride {at} of {argument} is {got}, was prepared with {want}")
-                    }
-                }
+                aspect.write_subject(Name(argument), f)?;
+                write!(f, " {got}, was prepared with {want}")
             }
             Self::TooLarge { subject } => {
                 write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)
@@ -229,8 +222,19 @@ impl fmt::Display for Kind {
     }
 }
 
+impl Aspect {
+    fn write_subject(self, argument: Name, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type => write!(f, "{argument} has type"),
+            Self::Rank => write!(f, "the rank of {argument} is"),
+            Self::Dimension(at) => write!(f, "dimension {at} of {argument} is"),
+            Self::Stride(at) => write!(f, "stride {at} of {argument} is"),
+        }
+    }
+}
+
 impl Subject {
-    /// An array that an argument points to.
+    /// Returns the subject for an array that the argument points to.
     pub(crate) fn part(self, part: &'static str) -> Self {
         Self { part: Some(part), ..self }
     }

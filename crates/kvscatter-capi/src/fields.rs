@@ -37,12 +37,12 @@ impl Fields {
     }
 }
 
-/// Only sizes that no memory has are larger.
+/// Converts a number for C. Only sizes that no memory has are larger than `i64::MAX`.
 fn saturated(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// A name, which is ASCII.
+/// A name in ASCII, as text.
 pub(crate) struct Name(pub(crate) &'static CStr);
 
 impl fmt::Display for Name {

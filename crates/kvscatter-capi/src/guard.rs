@@ -8,7 +8,7 @@ use crate::failure::{Failure, Kind};
 use crate::last_error;
 use crate::status::{kvs_status, kvs_status_code};
 
-/// Runs the body of a C function: a failure becomes the thread's last error and its number, and so does a panic.
+/// Runs the body of a C function. A failure, or a panic, becomes the thread's last error, and its number is returned.
 #[inline]
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -21,7 +21,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status 
     }
 }
 
-/// Drops what a panic has left. That may panic again, and what is left then stays.
+/// Drops the payload of a panic. If that panics too, its payload is leaked.
 pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(second);

@@ -1,4 +1,4 @@
-//! The last error of each thread: the only state that the interface keeps.
+//! Keeps the last error of each thread, which is the only state of the interface.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -53,7 +53,7 @@ thread_local! {
     static LAST: Cell<Option<Failure>> = const { Cell::new(None) };
 }
 
-/// Keeps a failure for the thread that is to ask for it, and returns its number.
+/// Records the last error of this thread, and returns its number.
 #[cold]
 pub(crate) fn record(failure: Failure) -> kvs_status {
     LAST.set(Some(failure));
@@ -92,7 +92,7 @@ impl kvs_error {
         let parts = failure.fields();
         let flag = |part: Option<i64>, flag| part.map_or(0, |_| flag as u32);
         let mut message = Message::new();
-        // It refuses nothing, and neither does any `Display` that it is given.
+        // Neither `Message` nor the `Display` of a failure returns an error.
         let _ = write!(message, "{failure}");
         Self {
             struct_size,
@@ -109,7 +109,7 @@ impl kvs_error {
     }
 }
 
-/// A line of C that is cut off, between two characters, before it overflows.
+/// A C string of a fixed size. A longer text is cut off between two characters.
 struct Message {
     line: [c_char; 256],
     len: usize,

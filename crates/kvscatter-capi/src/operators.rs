@@ -1,4 +1,4 @@
-//! The three operators: what is checked once per shape.
+//! The functions that prepare the three operators.
 
 use std::ffi::CStr;
 
@@ -11,7 +11,7 @@ use crate::boundary::{check_pointer, structure};
 use crate::failure::{Failure, Kind};
 use crate::guard::guarded;
 use crate::options::{
-    given, kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options,
+    kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options, optional,
 };
 use crate::prepared::{Write, kvs_prepared};
 use crate::status::kvs_status;
@@ -37,19 +37,19 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
 ) -> kvs_status {
     guarded(|| {
         // SAFETY: C1 and C2 for `options`, by this function's contract.
-        let options = unsafe { given(options) }?;
+        let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(TensorScatter::new()), |options| options.operator())?;
-        let tensors = Tensors {
-            cache: Tensor { argument: c"past_cache", tensor: past_cache },
-            update: Tensor { argument: c"update", tensor: update },
+        let arguments = PrepareArguments {
+            cache: NamedTensor { argument: c"past_cache", tensor: past_cache },
+            update: NamedTensor { argument: c"update", tensor: update },
             update_argument: Argument::Update,
             present: c"present_cache",
         };
-        let front = |element, cache: Layout<'_>, update: Layout<'_>| {
+        let prepare = |element, cache: Layout<'_>, update: Layout<'_>| {
             Ok(Write::Starts(operator.prepare(element, cache, update)?, "TensorScatter"))
         };
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
-        unsafe { tensors.prepare(out, front) }
+        unsafe { arguments.prepare(out, prepare) }
     })
 }
 
@@ -71,16 +71,16 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
 ) -> kvs_status {
     guarded(|| {
         // SAFETY: C1 and C2 for `options`, by this function's contract.
-        let options = unsafe { given(options) }?;
+        let options = unsafe { optional(options) }?;
         let (operator, packed) =
             options.map_or(Ok((KvCacheUpdate::new(), false)), |options| options.operator())?;
-        let tensors = Tensors {
-            cache: Tensor { argument: c"cache", tensor: cache },
-            update: Tensor { argument: c"update", tensor: update },
+        let arguments = PrepareArguments {
+            cache: NamedTensor { argument: c"cache", tensor: cache },
+            update: NamedTensor { argument: c"update", tensor: update },
             update_argument: Argument::Update,
             present: c"output",
         };
-        let front = |element, cache: Layout<'_>, update: Layout<'_>| {
+        let prepare = |element, cache: Layout<'_>, update: Layout<'_>| {
             if packed {
                 Ok(Write::Packed(operator.prepare_packed(element, cache, update)?))
             } else {
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
             }
         };
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
-        unsafe { tensors.prepare(out, front) }
+        unsafe { arguments.prepare(out, prepare) }
     })
 }
 
@@ -113,65 +113,65 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
 ) -> kvs_status {
     guarded(|| {
         // SAFETY: C1 and C2 for `options`, by this function's contract.
-        let options = unsafe { given(options) }?;
+        let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(KvCacheOperation::new()), |options| options.operator())?;
-        let tensors = Tensors {
-            cache: Tensor { argument: c"past", tensor: past },
-            update: Tensor { argument: c"newKv", tensor: new_kv },
+        let arguments = PrepareArguments {
+            cache: NamedTensor { argument: c"past", tensor: past },
+            update: NamedTensor { argument: c"newKv", tensor: new_kv },
             update_argument: Argument::NewKv,
             present: c"present",
         };
-        let front = |element, past: Layout<'_>, new_kv: Layout<'_>| {
+        let prepare = |element, past: Layout<'_>, new_kv: Layout<'_>| {
             Ok(Write::Operation(operator.prepare(element, new_kv, past)?))
         };
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
-        unsafe { tensors.prepare(out, front) }
+        unsafe { arguments.prepare(out, prepare) }
     })
 }
 
-/// A tensor and what the operator's specification calls it.
-struct Tensor {
+/// A tensor with the specification's name for it.
+struct NamedTensor {
     argument: &'static CStr,
     tensor: *const kvs_tensor,
 }
 
-/// The tensors of a prepare function.
-struct Tensors {
-    cache: Tensor,
-    update: Tensor,
+/// The arguments of a prepare function.
+struct PrepareArguments {
+    cache: NamedTensor,
+    update: NamedTensor,
     /// The update's name, for the core.
     update_argument: Argument,
-    /// What the specification calls the result of the functional form.
+    /// The specification's name for the result of the functional form.
     present: &'static CStr,
 }
 
-impl Tensors {
+impl PrepareArguments {
     /// # Safety
     /// C1 and C2 for both tensors, C1 for the pointers in them, and C3 for `out`.
     unsafe fn prepare(
         self,
         out: *mut *mut kvs_prepared,
-        front: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Write, Error>,
+        prepare: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Write, Error>,
     ) -> Result<(), Failure> {
         let Self { cache, update, update_argument, present } = self;
         check_pointer(out, 1, c"out".into())?;
         // SAFETY: C1 and C2 for `cache`, by this function's contract.
-        let old = unsafe { cache.describe() }?;
+        let cache = unsafe { cache.describe() }?;
         // SAFETY: C1 and C2 for `update`, by this function's contract.
-        let new = unsafe { update.describe() }?;
-        if old.element != new.element {
-            let (cache, argument, element) = (old.element, update_argument, new.element);
+        let update = unsafe { update.describe() }?;
+        if cache.element != update.element {
+            let (cache, argument, element) = (cache.element, update_argument, update.element);
             return Err(Error::ElementTypeMismatch { cache, argument, element }.into());
         }
-        let write = front(old.element, old.layout()?, new.layout()?).map_err(|error| {
+        let write = prepare(cache.element, cache.layout()?, update.layout()?).map_err(|error| {
             let tensor = match error {
-                Error::UpdateLongerThanCache { .. } => Some(new.argument),
-                Error::CacheOverlapsItself => Some(old.argument),
+                Error::UpdateLongerThanCache { .. } => Some(update.argument),
+                Error::CacheOverlapsItself => Some(cache.argument),
                 _ => None,
             };
             Kind::Core(error, tensor)
         })?;
-        let prepared = Box::into_raw(Box::new(kvs_prepared::new(write, &old, &new, present)));
+        let prepared = Box::into_raw(Box::new(kvs_prepared::new(write, &cache, &update, present)));
         // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C3 for the others, by this function's
         // contract.
         unsafe { out.write(prepared) };
@@ -179,7 +179,7 @@ impl Tensors {
     }
 }
 
-impl Tensor {
+impl NamedTensor {
     /// # Safety
     /// C1 and C2 for `self.tensor`, and C1 for the pointers in it.
     unsafe fn describe(&self) -> Result<Description, Failure> {

@@ -119,7 +119,7 @@ impl kvs_tensor_scatter_options {
 }
 
 impl kvs_kv_cache_update_options {
-    /// The operator, and whether updates are packed.
+    /// Returns the operator, and whether updates are packed.
     pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, bool), Failure> {
         choice(c"cache_mode", self.cache_mode, &[()])?; // linear, the only one there is
         let packed = choice(c"update_form", self.update_form, &[false, true])?;
@@ -134,11 +134,11 @@ impl kvs_kv_cache_operation_options {
     }
 }
 
-/// Options, if there are any.
+/// Returns a reference to options, which may be NULL.
 ///
 /// # Safety
 /// C1 and C2 for `options`, while `'a` lasts.
-pub(crate) unsafe fn given<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, Failure> {
+pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, Failure> {
     if options.is_null() {
         return Ok(None);
     }
@@ -150,7 +150,7 @@ fn out_of_range(value: i32) -> Result<OutOfRange, Failure> {
     choice(c"out_of_range", value, &[OutOfRange::Error, OutOfRange::SkipSample])
 }
 
-/// What a constant stands for: they are numbered from 0.
+/// Returns the meaning of a constant. Constants are numbered from 0.
 fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
     let meaning = usize::try_from(value).ok().and_then(|at| meanings.get(at));
     let greatest = meanings.len().saturating_sub(1);

@@ -1,4 +1,4 @@
-//! A write whose shapes are checked.
+//! The handle of a prepared write.
 
 use std::ffi::CStr;
 
@@ -20,7 +20,7 @@ pub struct kvs_prepared {
     pub(crate) present: Operand,
 }
 
-/// What was prepared, by the arguments that its calls take.
+/// The prepared write of an operator, by the arguments that its calls take.
 #[derive(Debug)]
 pub(crate) enum Write {
     /// `write_indices`, for an operator of this name.
@@ -32,7 +32,7 @@ pub(crate) enum Write {
 }
 
 impl kvs_prepared {
-    /// `present` is what the operator's specification calls the result of the functional form.
+    /// `present` is the specification's name for the result of the functional form.
     pub(crate) fn new(
         write: Write,
         cache: &Description,
@@ -58,7 +58,7 @@ impl kvs_prepared {
         self.write.geometry()
     }
 
-    /// Checks a call's indices.
+    /// Plans a call, which checks its indices.
     #[inline(always)]
     pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, Failure> {
         let Arguments { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
@@ -71,26 +71,26 @@ impl kvs_prepared {
                     (c"token_offset", token_offset),
                     (c"seq_len", seq_len),
                 ];
-                absent(others, operator)?;
+                refuse_given(others, operator)?;
                 prepared.plan_lengths(write_indices.starts(), lengths)?
             }
             Write::Packed(prepared) => {
                 let others =
                     [(c"layer_id", layer_id), (c"token_offset", token_offset), (c"seq_len", seq_len)];
-                absent(others, "a packed KVCacheUpdate")?;
-                let update_lengths = update_lengths.narrow(c"update_lengths")?;
+                refuse_given(others, "a packed KVCacheUpdate")?;
+                let update_lengths = update_lengths.as_i32(c"update_lengths")?;
                 prepared.plan_lengths(write_indices.starts(), update_lengths, lengths)?
             }
             Write::Operation(prepared) => {
                 let others = [(c"write_indices", write_indices), (c"update_lengths", update_lengths)];
-                absent(others, "KVCacheOperation")?;
-                let layer_id = layer_id.narrow(c"layer_id")?;
-                let token_offset = token_offset.narrow(c"token_offset")?;
-                prepared.plan_lengths(layer_id, token_offset, seq_len.narrow(c"seq_len")?, lengths)?
+                refuse_given(others, "KVCacheOperation")?;
+                let layer_id = layer_id.as_i32(c"layer_id")?;
+                let token_offset = token_offset.as_i32(c"token_offset")?;
+                prepared.plan_lengths(layer_id, token_offset, seq_len.as_i32(c"seq_len")?, lengths)?
             }
         };
-        Ok(match &call.host {
-            Some(host) => plan.with_executor(host),
+        Ok(match &call.executor {
+            Some(executor) => plan.with_executor(executor),
             None => plan,
         })
     }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn kvs_prepared_destroy(prepared: *mut kvs_prepared) {
 
 /// Refuses arguments that the operator does not have.
 #[inline(always)]
-fn absent<const N: usize>(
+fn refuse_given<const N: usize>(
     arguments: [(&'static CStr, Indices<'_>); N],
     operator: &'static str,
 ) -> Result<(), Failure> {

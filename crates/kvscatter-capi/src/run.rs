@@ -66,7 +66,7 @@ pub unsafe extern "C" fn kvs_in_place(
         // SAFETY: C1 and C2 for `update`, by this function's contract.
         let update = unsafe { structure(update, prepared.update.argument) }?;
         // SAFETY: C2 and C3 for `written`, by this function's contract.
-        let out = unsafe { Out::new(written) }?;
+        let out = unsafe { WrittenOut::new(written) }?;
         // SAFETY: C1 for the shapes and strides of both tensors, by this function's contract.
         let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
         let plan = prepared.plan(&call)?;
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn kvs_in_place_many(
         // SAFETY: C1 for `pairs`, by this function's contract.
         let pairs = unsafe { array(pairs, count, c"pairs".into()) }?;
         // SAFETY: C2 and C3 for `written`, by this function's contract.
-        let out = unsafe { Out::new(written) }?;
+        let out = unsafe { WrittenOut::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
             let in_pair = |failure: Failure| failure.in_pair(index);
             check_exact_size(cache, prepared.cache.argument).map_err(in_pair)?;
@@ -156,13 +156,13 @@ pub unsafe extern "C" fn kvs_into_present(
         // SAFETY: C1 and C2 for `present`, by this function's contract.
         let present = unsafe { structure(present, prepared.present.argument) }?;
         // SAFETY: C2 and C3 for `written`, by this function's contract.
-        let out = unsafe { Out::new(written) }?;
+        let out = unsafe { WrittenOut::new(written) }?;
         // SAFETY: C1 for the shape and strides of `past`, by this function's contract.
-        let past = unsafe { prepared.cache.checked(past) }.map_err(alone)?;
+        let past = unsafe { prepared.cache.checked(past) }.map_err(in_only_pair)?;
         // SAFETY: C1 for the shape and strides of `update`, by this function's contract.
-        let update = unsafe { prepared.update.checked(update) }.map_err(alone)?;
+        let update = unsafe { prepared.update.checked(update) }.map_err(in_only_pair)?;
         // SAFETY: C1 for the shape and strides of `present`, by this function's contract.
-        let present = unsafe { prepared.present.checked(present) }.map_err(alone)?;
+        let present = unsafe { prepared.present.checked(present) }.map_err(in_only_pair)?;
         let plan = prepared.plan(&call)?;
         // SAFETY: `checked` returned the buffers of tensors that have the prepared layout: C5 for them, by this
         // function's contract.
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn kvs_into_present(
     })
 }
 
-/// The buffers of a cache and its update.
+/// Returns the buffers of a cache and its update, after comparing both with the prepared ones.
 ///
 /// # Safety
 /// C1 for the shapes and strides of both tensors.
@@ -192,9 +192,9 @@ unsafe fn checked_pair(
     }
 }
 
-/// About the only tensors that there are.
+/// Returns the failure with the index of the only pair.
 #[cold]
-fn alone(failure: Failure) -> Failure {
+fn in_only_pair(failure: Failure) -> Failure {
     failure.in_pair(0)
 }
 
@@ -203,8 +203,8 @@ fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), 
     if got == want { Ok(()) } else { Err(Kind::StructSize { argument, got, want }.into()) }
 }
 
-/// Pairs are read again while bytes move: nothing may be written there. (What tensors share with each other and with
-/// indices, the core checks.)
+/// Refuses caches that overlap `pairs`, which are read again while bytes move. The core checks overlaps between tensors
+/// and with indices.
 fn check_pairs(
     pairs: &[kvs_pair],
     argument: &'static CStr,
@@ -217,10 +217,10 @@ fn check_pairs(
     }
 }
 
-/// Where a run says what it did, if anybody wants to know.
-struct Out(Option<(*mut kvs_written, usize)>);
+/// The optional result of a run.
+struct WrittenOut(Option<(*mut kvs_written, usize)>);
 
-impl Out {
+impl WrittenOut {
     /// # Safety
     /// C2 and C3 for `written`, while this lives.
     #[inline]

@@ -1,4 +1,4 @@
-//! Tensors as C describes them, and what is kept of them when they are prepared.
+//! Tensors that C describes, and the properties of them that a handle keeps.
 
 use std::ffi::{CStr, c_void};
 
@@ -44,7 +44,7 @@ impl kvs_tensor {
         unsafe { array(self.shape, self.rank as usize, Subject::from(argument).part("shape")) }
     }
 
-    /// Strides, if there are any.
+    /// Returns the strides, which may be NULL.
     ///
     /// # Safety
     /// C1 for `self.strides`, while `'a` lasts.
@@ -59,15 +59,15 @@ impl kvs_tensor {
     }
 }
 
-/// A tensor's type, shape and strides, read and checked as far as only C can get them wrong.
+/// A tensor's type, shape and strides, after the checks for mistakes that only C can make.
 #[derive(Debug)]
 pub(crate) struct Description {
-    /// What the operator's specification calls it.
+    /// The specification's name for it.
     pub(crate) argument: &'static CStr,
     pub(crate) element: ElementType,
     shape: Vec<usize>,
     strides: Vec<isize>,
-    /// The strides say nothing that the shape does not.
+    /// Whether the strides are those of a dense row-major tensor.
     dense: bool,
 }
 
@@ -91,14 +91,14 @@ impl Description {
         Ok(Self {
             argument,
             element,
-            shape: narrowed(shape, argument)?,
-            strides: narrowed(strides, argument)?,
+            shape: to_native(shape, argument)?,
+            strides: to_native(strides, argument)?,
             dense: first_difference(shape, |at| strides[at], &row_major).is_none(),
         })
     }
 
-    /// The layout of a tensor that is given by the address of its element `[0, 0, …]`. The buffer begins on a byte:
-    /// where the lowest 4-bit element does not, the one before it is part of the buffer.
+    /// Returns the layout of a tensor whose address is that of its element `[0, 0, …]`. The buffer begins on a byte, so it
+    /// includes the element before the lowest 4-bit one if they share a byte.
     pub(crate) fn layout(&self) -> Result<Layout<'_>, Failure> {
         if self.dense {
             return Ok(Layout::dense(&self.shape));
@@ -110,25 +110,25 @@ impl Description {
     }
 }
 
-/// What the tensors of a run are held against, and where their buffers begin and end.
+/// A prepared tensor, which the tensors of a run are compared with, and the bounds of its buffer.
 #[derive(Debug)]
 pub(crate) struct Operand {
-    /// What the operator's specification calls it, and so does every error.
+    /// The specification's name for it, which errors have too.
     pub(crate) argument: &'static CStr,
     code: kvs_element_type,
     shape: Box<[i64]>,
     strides: Box<[i64]>,
     dense: bool,
-    /// What the address of the data is a multiple of.
+    /// The alignment of the data, in bytes.
     alignment: usize,
     /// Bytes of the buffer before element `[0, 0, …]`.
     before: usize,
-    /// Bytes of the buffer; 0 for strings, whose runs are refused.
+    /// Bytes of the buffer; 0 for strings, which no run takes.
     bytes: usize,
 }
 
 impl Operand {
-    /// `offset` and `bytes` are the core's: elements of the buffer before `[0, 0, …]`, and its size.
+    /// `offset`, the elements of the buffer before `[0, 0, …]`, and `bytes`, its size, come from the core.
     pub(crate) fn new(description: &Description, offset: usize, bytes: Option<usize>) -> Self {
         let Description { argument, element, shape, strides, dense } = description;
         Self {
@@ -145,7 +145,7 @@ impl Operand {
         }
     }
 
-    /// A dense tensor of the same type and shape.
+    /// Returns a dense tensor of the same type and shape.
     pub(crate) fn dense(&self, argument: &'static CStr, bytes: Option<usize>) -> Self {
         Self {
             argument,
@@ -159,7 +159,7 @@ impl Operand {
         }
     }
 
-    /// The buffer of a tensor that is, but for its address, the prepared one.
+    /// Returns the buffer of a tensor, and refuses one that differs from the prepared one in more than its address.
     ///
     /// # Safety
     /// C1 for `tensor.shape` and `tensor.strides`.
@@ -195,7 +195,7 @@ impl Operand {
         Ok(self.buffer(tensor))
     }
 
-    /// The buffer of a tensor that was checked.
+    /// Returns the buffer of a tensor that `checked` accepted.
     #[inline]
     pub(crate) fn buffer(&self, tensor: &kvs_tensor) -> RawBuffer {
         let element = tensor.data.cast::<u8>();
@@ -204,7 +204,7 @@ impl Operand {
     }
 }
 
-/// C's own rule for the type: complex numbers are arrays of two.
+/// Returns the alignment that C gives the type, in bytes. Complex numbers are arrays of two.
 fn alignment(element: ElementType) -> usize {
     let bits = match element {
         ElementType::Complex64 => 32,
@@ -214,21 +214,21 @@ fn alignment(element: ElementType) -> usize {
     bits.div_ceil(8)
 }
 
-/// A stride of a dense tensor. Where it does not fit, the core refuses the shape.
+/// Returns a stride of a dense tensor. If it does not fit, the core refuses the shape.
 fn dense_stride(shape: &[i64], at: usize) -> i64 {
     shape[at..].iter().skip(1).fold(1, |stride: i64, &size| stride.wrapping_mul(size))
 }
 
-/// The first stride that leads elsewhere. None does where there is one element along it, or none at all.
+/// Returns the first dimension whose stride differs and matters: it has more than one element, and the tensor has any.
 #[inline]
 fn first_difference(shape: &[i64], stride: impl Fn(usize) -> i64, expected: &[i64]) -> Option<usize> {
     let first = (0..shape.len()).find(|&at| shape[at] > 1 && stride(at) != expected[at]);
     first.filter(|_| !shape.contains(&0))
 }
 
-/// On machines whose addresses are narrower than C's numbers, some do not fit.
-fn narrowed<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, Failure> {
-    let narrowed =
+/// Converts numbers to the width of the machine's addresses, which may be below 64 bits.
+fn to_native<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, Failure> {
+    let native =
         |&number| T::try_from(number).map_err(|_| Kind::TooLarge { subject: argument.into() }.into());
-    numbers.iter().map(narrowed).collect()
+    numbers.iter().map(native).collect()
 }

@@ -3,16 +3,16 @@
 use allocation_counter::measure;
 use kvscatter_capi::*;
 
-use crate::c::{CALL, Operator, Prepared, TENSOR_SCATTER, Tensor, wide};
+use crate::c::{CALL, Operator, OwnedTensor, PreparedHandle, TENSOR_SCATTER, wide};
 
 #[test]
 fn runs_allocate_nothing() {
     let (cache, update) = (
-        Tensor::dense(kvs_element_type_code::KVS_FLOAT16, &[2, 3, 8, 4]),
-        Tensor::dense(kvs_element_type_code::KVS_FLOAT16, &[2, 3, 2, 4]),
+        OwnedTensor::dense(kvs_element_type_code::KVS_FLOAT16, &[2, 3, 8, 4]),
+        OwnedTensor::dense(kvs_element_type_code::KVS_FLOAT16, &[2, 3, 2, 4]),
     );
     let operator = Operator::TensorScatter(TENSOR_SCATTER);
-    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
     let (mut k, mut v, mut present, mut new) = ([0_u16; 192], [0_u16; 192], [0_u16; 192], [7_u16; 48]);
     let starts = [6, 0];
     let (mut good, mut bad) = (CALL, CALL);

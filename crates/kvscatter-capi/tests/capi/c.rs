@@ -18,7 +18,7 @@ pub(crate) struct Refused {
 
 /// A tensor that owns its numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Tensor {
+pub(crate) struct OwnedTensor {
     pub(crate) code: kvs_element_type,
     pub(crate) shape: Vec<i64>,
     pub(crate) strides: Option<Vec<i64>>,
@@ -34,7 +34,7 @@ pub(crate) enum Operator {
 
 /// A handle that is destroyed in the end.
 #[derive(Debug)]
-pub(crate) struct Prepared(*mut kvs_prepared);
+pub(crate) struct PreparedHandle(*mut kvs_prepared);
 
 pub(crate) const TENSOR_SCATTER: kvs_tensor_scatter_options = kvs_tensor_scatter_options {
     struct_size: size_of::<kvs_tensor_scatter_options>(),
@@ -78,7 +78,7 @@ pub(crate) fn narrow(values: &[i32]) -> kvs_indices {
     kvs_indices { values: values.as_ptr().cast(), count: values.len(), bits: 32 }
 }
 
-impl Tensor {
+impl OwnedTensor {
     pub(crate) fn dense(code: kvs_element_type_code, shape: &[i64]) -> Self {
         Self { code: code as kvs_element_type, shape: shape.to_vec(), strides: None }
     }
@@ -105,7 +105,7 @@ impl Tensor {
     }
 }
 
-impl Prepared {
+impl PreparedHandle {
     pub(crate) fn new(operator: &Operator, cache: &kvs_tensor, update: &kvs_tensor) -> Result<Self, Refused> {
         let mut out = ptr::null_mut();
         let status = match operator {
@@ -165,7 +165,7 @@ impl Prepared {
     }
 }
 
-impl Drop for Prepared {
+impl Drop for PreparedHandle {
     fn drop(&mut self) {
         // SAFETY: a prepare function made it, and `drop` is its last use.
         unsafe { kvs_prepared_destroy(self.0) };

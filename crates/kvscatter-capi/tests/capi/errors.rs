@@ -10,7 +10,7 @@ use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
 use crate::c::{
-    KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, Prepared, Refused, Tensor, narrow, result, wide,
+    KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused, narrow, result, wide,
 };
 use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
 
@@ -32,7 +32,7 @@ fn boundary() -> Vec<Refused> {
         onnx().called(|call| call.write_indices.values = unaligned(call.write_indices.values)).plan(),
         onnx().run(|[cache, ..]| cache.data = cache.data.wrapping_byte_add(2)),
         tensor_scatter(|options| options.struct_size -= 1).prepare(),
-        Scene { cache: Tensor { code: 25, ..onnx().cache }, ..onnx() }.prepare(),
+        Scene { cache: OwnedTensor { code: 25, ..onnx().cache }, ..onnx() }.prepare(),
         onnx().shaped(&[1; 17], &[1; 17]).prepare(),
         onnx().shaped(&[2, 8, 4], &[2, -2, 4]).prepare(),
         tensor_scatter(|options| options.mode = 2).prepare(),
@@ -53,7 +53,7 @@ fn boundary() -> Vec<Refused> {
 
 /// What the core finds when shapes are prepared.
 fn shapes() -> Vec<Refused> {
-    let strided = |strides: &[i64]| Tensor::strided(KVS_FLOAT32, &[2, 8, 4], strides);
+    let strided = |strides: &[i64]| OwnedTensor::strided(KVS_FLOAT32, &[2, 8, 4], strides);
     let axis = |axis| tensor_scatter(|options| options.axis = axis);
     let reserved = kvs_kv_cache_operation_options { rsv: [0, 0, 9, 0, 0, 0, 0, 0], ..KV_CACHE_OPERATION };
     let padded = Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
@@ -76,8 +76,8 @@ fn shapes() -> Vec<Refused> {
         onnx().shaped(&[2, far, 4], &[2, 2, 4]).prepare(),
         Scene { cache: strided(&[32, 4, 0]), ..onnx() }.prepare(),
         Scene {
-            cache: Tensor::strided(KVS_FLOAT32, &twisted.0, &twisted.1),
-            update: Tensor::dense(KVS_FLOAT32, &twisted.0),
+            cache: OwnedTensor::strided(KVS_FLOAT32, &twisted.0, &twisted.1),
+            update: OwnedTensor::dense(KVS_FLOAT32, &twisted.0),
             ..tensor_scatter(|options| options.axis = 1)
         }
         .prepare(),
@@ -151,7 +151,7 @@ unsafe extern "C" fn stop(_: *mut c_void, _: *const kvs_block) -> i32 {
 
 fn stopped() -> Refused {
     let Scene { operator, cache, update, call } = onnx();
-    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
     // SAFETY: the handle and `call` outlive this, and `stop` returns.
     result(unsafe { kvs_for_each_block(prepared.handle(), &call, Some(stop), ptr::null_mut()) }).unwrap_err()
 }

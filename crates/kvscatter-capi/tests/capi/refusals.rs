@@ -6,7 +6,7 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{CALL, KV_CACHE_UPDATE, Operator, Prepared, Tensor, narrow, result};
+use crate::c::{CALL, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, narrow, result};
 use crate::scene::{Scene, ascend, onnx, packed};
 
 /// What makes a pair wrong.
@@ -16,7 +16,7 @@ type Change = fn(&mut kvs_pair);
 #[test]
 fn one_wrong_pair_stops_all() {
     let Scene { operator, cache, update, call } = onnx();
-    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
     let (mut caches, mut new) = ([[1_f32; 64]; 3], [7_f32; 16]);
     let update = update.at(&raw mut new);
     let first = caches.as_mut_ptr();
@@ -40,9 +40,10 @@ fn one_wrong_pair_stops_all() {
 /// Indices are read while bytes move.
 #[test]
 fn nothing_that_is_read_may_be_written() {
-    let cache = Tensor::dense(KVS_INT64, &[2, 8, 4]);
-    let scene = Scene { cache, update: Tensor::dense(KVS_INT64, &[2, 2, 4]), ..onnx() };
-    let prepared = Prepared::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
+    let cache = OwnedTensor::dense(KVS_INT64, &[2, 8, 4]);
+    let scene = Scene { cache, update: OwnedTensor::dense(KVS_INT64, &[2, 2, 4]), ..onnx() };
+    let prepared =
+        PreparedHandle::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
     let (mut k, mut v, mut new) = ([0_i64; 64], [0_i64; 64], [7_i64; 16]);
     let update = scene.update.at(&raw mut new);
     let [k_at, v_at] = [&raw mut k, &raw mut v].map(|data| scene.cache.at(data));
@@ -64,7 +65,7 @@ fn nothing_that_is_read_may_be_written() {
 #[test]
 fn what_a_call_points_to_lies_in_the_address_space() {
     let Scene { operator, cache, update, call } = onnx();
-    let prepared = Prepared::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
     let (mut slots, mut new) = ([1_f32; 64], [7_f32; 16]);
     let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
     let last = usize::MAX - 7;
@@ -87,7 +88,8 @@ fn what_a_call_points_to_lies_in_the_address_space() {
 #[test]
 fn pairs_may_not_be_written() {
     let scene = onnx();
-    let prepared = Prepared::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
+    let prepared =
+        PreparedHandle::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
     let mut new = [7_f32; 16];
     let pair = kvs_pair { cache: scene.cache.anywhere(), update: scene.update.at(&raw mut new) };
     // The cache ends in the first word of its own description.

@@ -6,15 +6,15 @@ use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
 use crate::c::{
-    CALL, KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, Prepared, Refused, TENSOR_SCATTER, Tensor, narrow,
-    wide,
+    CALL, KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused,
+    TENSOR_SCATTER, narrow, wide,
 };
 
 /// A call that nothing is wrong with, until something is changed.
 pub(crate) struct Scene {
     pub(crate) operator: Operator,
-    pub(crate) cache: Tensor,
-    pub(crate) update: Tensor,
+    pub(crate) cache: OwnedTensor,
+    pub(crate) update: OwnedTensor,
     pub(crate) call: kvs_call,
 }
 
@@ -22,15 +22,15 @@ pub(crate) struct Scene {
 pub(crate) fn onnx() -> Scene {
     Scene {
         operator: Operator::TensorScatter(TENSOR_SCATTER),
-        cache: Tensor::dense(KVS_FLOAT32, &[2, 8, 4]),
-        update: Tensor::dense(KVS_FLOAT32, &[2, 2, 4]),
+        cache: OwnedTensor::dense(KVS_FLOAT32, &[2, 8, 4]),
+        update: OwnedTensor::dense(KVS_FLOAT32, &[2, 2, 4]),
         call: kvs_call { write_indices: wide(&[6, 0]), ..CALL },
     }
 }
 
 /// With an update that is laid out like no dense one.
 pub(crate) fn reversed() -> Scene {
-    Scene { update: Tensor::strided(KVS_FLOAT32, &[2, 2, 4], &[8, -4, 1]), ..onnx() }
+    Scene { update: OwnedTensor::strided(KVS_FLOAT32, &[2, 2, 4], &[8, -4, 1]), ..onnx() }
 }
 
 pub(crate) fn tensor_scatter(change: impl FnOnce(&mut kvs_tensor_scatter_options)) -> Scene {
@@ -44,8 +44,8 @@ pub(crate) fn packed() -> Scene {
     let update_form = kvs_update_form::KVS_UPDATE_FORM_PACKED_NHD as i32;
     Scene {
         operator: Operator::KvCacheUpdate(kvs_kv_cache_update_options { update_form, ..KV_CACHE_UPDATE }),
-        cache: Tensor::dense(KVS_FLOAT32, &[2, 3, 8, 4]),
-        update: Tensor::dense(KVS_FLOAT32, &[3, 3, 4]),
+        cache: OwnedTensor::dense(KVS_FLOAT32, &[2, 3, 8, 4]),
+        update: OwnedTensor::dense(KVS_FLOAT32, &[3, 3, 4]),
         call: kvs_call { write_indices: narrow(&[6, 0]), update_lengths: narrow(&[0, 1, 3]), ..CALL },
     }
 }
@@ -54,8 +54,8 @@ pub(crate) fn packed() -> Scene {
 pub(crate) fn ascend() -> Scene {
     Scene {
         operator: Operator::KvCacheOperation(KV_CACHE_OPERATION),
-        cache: Tensor::dense(KVS_FLOAT16, &[2, 2, 8, 4]),
-        update: Tensor::dense(KVS_FLOAT16, &[3, 4]),
+        cache: OwnedTensor::dense(KVS_FLOAT16, &[2, 2, 8, 4]),
+        update: OwnedTensor::dense(KVS_FLOAT16, &[3, 4]),
         call: kvs_call {
             layer_id: narrow(&[1]),
             token_offset: narrow(&[8, 2]),
@@ -73,18 +73,18 @@ impl Scene {
     }
 
     pub(crate) fn shaped(self, cache: &[i64], update: &[i64]) -> Self {
-        let of = |tensor: Tensor, shape: &[i64]| Tensor { shape: shape.to_vec(), ..tensor };
+        let of = |tensor: OwnedTensor, shape: &[i64]| OwnedTensor { shape: shape.to_vec(), ..tensor };
         Self { cache: of(self.cache, cache), update: of(self.update, update), ..self }
     }
 
     pub(crate) fn typed(self, code: kvs_element_type_code) -> Self {
-        let of = |tensor| Tensor { code: code as kvs_element_type, ..tensor };
+        let of = |tensor| OwnedTensor { code: code as kvs_element_type, ..tensor };
         Self { cache: of(self.cache), update: of(self.update), ..self }
     }
 
     /// What is refused when it is prepared.
     pub(crate) fn prepare(&self) -> Refused {
-        Prepared::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
+        PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
     }
 
     /// What is refused when it runs in place, whatever was done to the tensors; every other way must do the same.
@@ -114,16 +114,16 @@ impl Scene {
     fn refused(
         &self,
         change: impl Fn(&mut [kvs_tensor; 3]),
-        run: impl Fn(&Prepared, [kvs_tensor; 3]) -> Refused,
+        run: impl Fn(&PreparedHandle, [kvs_tensor; 3]) -> Refused,
     ) -> Refused {
         let prepared =
-            Prepared::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap();
+            PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap();
         // Enough for every cache here, twice, and every update.
         let memory: Vec<u64> = (0..1024).collect();
         let buffers = RefCell::new(memory.clone());
         let first = buffers.borrow_mut().as_mut_ptr();
-        let at = |tensor: &Tensor, word: usize| tensor.at(first.wrapping_add(word));
-        let present = Tensor { strides: None, ..self.cache.clone() };
+        let at = |tensor: &OwnedTensor, word: usize| tensor.at(first.wrapping_add(word));
+        let present = OwnedTensor { strides: None, ..self.cache.clone() };
         let mut tensors = [at(&self.cache, 256), at(&self.update, 512), at(&present, 768)];
         change(&mut tensors);
         let refused = run(&prepared, tensors);

@@ -5,21 +5,22 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::KVS_INT16;
 use kvscatter_capi::*;
 
-use crate::c::{CALL, Operator, Prepared, TENSOR_SCATTER, Tensor, wide};
+use crate::c::{CALL, Operator, OwnedTensor, PreparedHandle, TENSOR_SCATTER, wide};
 
 const CACHE: [i64; 3] = [1, 4, 2];
 const UPDATE: [i64; 3] = [1, 1, 2];
 
-fn prepared(cache: &Tensor, update: &Tensor) -> Prepared {
-    Prepared::new(&Operator::TensorScatter(TENSOR_SCATTER), &cache.anywhere(), &update.anywhere()).unwrap()
+fn prepared(cache: &OwnedTensor, update: &OwnedTensor) -> PreparedHandle {
+    PreparedHandle::new(&Operator::TensorScatter(TENSOR_SCATTER), &cache.anywhere(), &update.anywhere())
+        .unwrap()
 }
 
 /// Strides along one element lead nowhere, and those of a dense tensor say nothing: any may be given for any other.
 #[test]
 fn that_lead_nowhere_do_not_matter() {
-    let of = |shape: &[i64], strides: &[i64]| Tensor::strided(KVS_INT16, shape, strides);
-    let caches = [Tensor::dense(KVS_INT16, &CACHE), of(&CACHE, &[8, 2, 1]), of(&CACHE, &[-77, 2, 1])];
-    let updates = [Tensor::dense(KVS_INT16, &UPDATE), of(&UPDATE, &[2, 2, 1]), of(&UPDATE, &[0, 9, 1])];
+    let of = |shape: &[i64], strides: &[i64]| OwnedTensor::strided(KVS_INT16, shape, strides);
+    let caches = [OwnedTensor::dense(KVS_INT16, &CACHE), of(&CACHE, &[8, 2, 1]), of(&CACHE, &[-77, 2, 1])];
+    let updates = [OwnedTensor::dense(KVS_INT16, &UPDATE), of(&UPDATE, &[2, 2, 1]), of(&UPDATE, &[0, 9, 1])];
     let starts = [2];
     let call = kvs_call { write_indices: wide(&starts), ..CALL };
     for (cache, update) in caches.iter().flat_map(|cache| updates.iter().map(move |update| (cache, update))) {
@@ -35,11 +36,11 @@ fn that_lead_nowhere_do_not_matter() {
 /// Nor do those of a tensor without elements.
 #[test]
 fn of_nothing_do_not_matter() {
-    let of = |strides: &[i64]| Tensor::strided(KVS_INT16, &[2, 4, 0], strides);
-    let all = [Tensor::dense(KVS_INT16, &[2, 4, 0]), of(&[0, 0, 1]), of(&[1, 1, 1]), of(&[-4, 1, 9])];
+    let of = |strides: &[i64]| OwnedTensor::strided(KVS_INT16, &[2, 4, 0], strides);
+    let all = [OwnedTensor::dense(KVS_INT16, &[2, 4, 0]), of(&[0, 0, 1]), of(&[1, 1, 1]), of(&[-4, 1, 9])];
     let starts = [0, 3];
     let call = kvs_call { write_indices: wide(&starts), ..CALL };
-    let update = Tensor::dense(KVS_INT16, &[2, 1, 0]);
+    let update = OwnedTensor::dense(KVS_INT16, &[2, 1, 0]);
     for cache in &all {
         let prepared = prepared(cache, &update);
         for cache in &all {
@@ -53,17 +54,17 @@ fn of_nothing_do_not_matter() {
 /// Tensors that are dense, however they say it, may not meet in part; those of a larger one may lie between each other.
 #[test]
 fn tell_caches_that_meet_from_those_that_interleave() {
-    let update = Tensor::dense(KVS_INT16, &UPDATE);
+    let update = OwnedTensor::dense(KVS_INT16, &UPDATE);
     let (mut memory, mut row) = ([0_i16; 20], [5_i16, 6]);
     let first = memory.as_mut_ptr();
-    let run = |cache: &Tensor, second: usize, row: *mut [i16; 2]| {
+    let run = |cache: &OwnedTensor, second: usize, row: *mut [i16; 2]| {
         let pair = |at: usize| kvs_pair { cache: cache.at(first.wrapping_add(at)), update: update.at(row) };
         prepared(cache, &update)
             .in_place_many(&kvs_call { write_indices: wide(&[1]), ..CALL }, &[pair(0), pair(second)])
     };
-    let interleaved = Tensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);
+    let interleaved = OwnedTensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);
     assert_eq!(run(&interleaved, 2, &raw mut row), Ok(0));
-    let spelled_out = Tensor::strided(KVS_INT16, &CACHE, &[8, 2, 1]);
+    let spelled_out = OwnedTensor::strided(KVS_INT16, &CACHE, &[8, 2, 1]);
     assert_eq!(run(&spelled_out, 7, &raw mut row).unwrap_err().code, "KVS_ERROR_OVERLAP");
     assert_eq!(run(&spelled_out, 8, &raw mut row), Ok(0));
     assert_eq!(memory[..14], [0, 0, 5, 6, 5, 6, 5, 6, 0, 0, 5, 6, 0, 0]);
@@ -72,8 +73,8 @@ fn tell_caches_that_meet_from_those_that_interleave() {
 /// A tensor that is not dense must say so.
 #[test]
 fn that_are_left_out_are_dense_ones() {
-    let strided = Tensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);
-    let update = Tensor::dense(KVS_INT16, &UPDATE);
+    let strided = OwnedTensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);
+    let update = OwnedTensor::dense(KVS_INT16, &UPDATE);
     let without = kvs_tensor { strides: ptr::null(), ..strided.anywhere() };
     let refused = prepared(&strided, &update).in_place(&CALL, &without, &update.anywhere()).unwrap_err();
     assert_eq!((refused.code, refused.value, refused.limit), ("KVS_ERROR_TENSOR_MISMATCH", Some(2), Some(4)));
