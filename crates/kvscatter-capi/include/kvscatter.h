@@ -8,7 +8,7 @@
  * program in examples/c/first.c, a decoder's loop beside it, and docs/c.md about both.
  *
  * Errors. Every function that can fail returns a kvs_status. After any but KVS_OK and KVS_ERROR_PANIC no byte
- * of any cache has changed, over many caches too, and no output parameter was written; kvs_last_error says why.
+ * of any cache has changed, over many caches too, and no output parameter was written; kvs_last_error has the reason.
  * (KVS_ERROR_PANIC is a fault of the library: a write may be partly done.)
  *
  * Memory. The library keeps no pointer that it is given beyond the call, allocates only in the prepare
@@ -17,9 +17,9 @@
  * Threads. Everything may be called from any thread. A kvs_prepared is immutable: any number of threads may use
  * one at once. Memory that a call writes must not be read or written by anyone else meanwhile.
  *
- * Structs that begin with struct_size must say sizeof there, which the ..._INIT macros do: fields added by
+ * Structs that begin with struct_size must have their sizeof there, which the ..._INIT macros set. Fields added by
  * later versions come at the end. A larger one than the library knows is taken, and so is that of any earlier
- * version; a smaller one is refused. kvs_tensor does not grow, since arrays of kvs_pair hold it.
+ * version; a smaller one is refused. kvs_tensor does not grow, since kvs_pair contains it.
  *
  * Callbacks run inside these functions and must return: no C++ exception and no longjmp may leave one.
  *
@@ -51,22 +51,22 @@
     {sizeof(kvs_call), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE,         \
      KVS_INDICES_NONE, KVS_INDICES_NONE, NULL}
 
-/** What the prepare function takes NULL for. */
+/** The defaults, which NULL means too. */
 #define KVS_TENSOR_SCATTER_OPTIONS_INIT                                                                \
     {sizeof(kvs_tensor_scatter_options), -2, KVS_MODE_LINEAR, KVS_OUT_OF_RANGE_ERROR, KVS_NEGATIVE_INDEX_MODULO}
 
-/** What the prepare function takes NULL for. */
+/** The defaults, which NULL means too. */
 #define KVS_KV_CACHE_UPDATE_OPTIONS_INIT                                                               \
     {sizeof(kvs_kv_cache_update_options), KVS_CACHE_MODE_LINEAR, KVS_UPDATE_FORM_PADDED, KVS_OUT_OF_RANGE_ERROR}
 
-/** What the prepare function takes NULL for. */
+/** The defaults, which NULL means too. */
 #define KVS_KV_CACHE_OPERATION_OPTIONS_INIT                                                            \
     {sizeof(kvs_kv_cache_operation_options), {0, 0, 0, 0, 0, 0, 0, 0}, KVS_OUT_OF_RANGE_ERROR}
 
-/** Where a run is to say what it did. */
+/** A result of a run, to be filled in. */
 #define KVS_WRITTEN_INIT {sizeof(kvs_written), 0}
 
-/** Where kvs_last_error is to put the error. */
+/** An error, to be filled in by kvs_last_error. */
 #define KVS_ERROR_INIT {sizeof(kvs_error), KVS_OK, 0, NULL, 0, 0, 0, {0}}
 
 
@@ -82,8 +82,8 @@
 #define KVS_MAX_RANK 16
 
 /**
- * The values of a `kvs_status`. Beside each error stands what `kvs_error` says with it: `index`, `value` and
- * `limit`; `argument` names what is wrong. The limit is the nearest value that would have been taken.
+ * The values of a `kvs_status`. The text of each error has the meaning of `index`, `value` and `limit` in its
+ * `kvs_error`; `argument` names what is wrong. The limit is the nearest value that would have been taken.
  */
 typedef enum kvs_status_code {
   /**
@@ -91,14 +91,13 @@ typedef enum kvs_status_code {
    */
   KVS_OK = 0,
   /**
-   * A pointer is NULL that must not be. In an array of pairs, index: the pair; so with every error about a
-   * tensor of a pair.
+   * A pointer is NULL that must not be. In an array of pairs, index: the pair, as in every error about a tensor
+   * of a pair.
    */
   KVS_ERROR_NULL_POINTER = 1,
   /**
-   * An address is no multiple of the alignment of what lies there. Limit: the alignment, in bytes. Data are
-   * held to the alignment of their element's type; types of 4 and 8 bits need none, complex ones that of
-   * their parts.
+   * An address is not a multiple of the alignment of its type. Limit: the alignment, in bytes. Data need the
+   * alignment of their element's type; types of 4 and 8 bits need none, complex ones that of their parts.
    */
   KVS_ERROR_MISALIGNED = 2,
   /**
@@ -183,7 +182,7 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
   /**
-   * Prepare: `axis` is the batch dimension. Value: the axis; limit: the dimension behind it.
+   * Prepare: `axis` is the batch dimension. Value: the axis; limit: the dimension after it.
    */
   KVS_ERROR_AXIS_IS_BATCH = 106,
   /**
@@ -208,7 +207,7 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_TOO_LARGE = 111,
   /**
-   * Prepare: two positions of the cache share memory, or interleave in a way that cannot be told from it.
+   * Prepare: two positions of the cache share memory, or interleave in a way that cannot be told from sharing.
    */
   KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
   /**
@@ -282,19 +281,19 @@ typedef enum kvs_status_code {
 } kvs_status_code;
 
 /**
- * Which fields of a `kvs_error` say something.
+ * Flags for the fields of a `kvs_error` that are set.
  */
 typedef enum kvs_error_field {
   /**
-   * `index` does.
+   * `index` is set.
    */
   KVS_ERROR_HAS_INDEX = 1,
   /**
-   * `value` does.
+   * `value` is set.
    */
   KVS_ERROR_HAS_VALUE = 2,
   /**
-   * `limit` does.
+   * `limit` is set.
    */
   KVS_ERROR_HAS_LIMIT = 4,
 } kvs_error_field;
@@ -486,8 +485,8 @@ typedef int32_t kvs_status;
 typedef int32_t kvs_element_type;
 
 /**
- * A tensor: where it lies, what it holds, its dimensions and strides. The library reads it during the call only.
- * It is as large in every version, since `kvs_pair` holds two.
+ * A tensor: its address, element type, dimensions and strides. The library reads it during the call only. It has
+ * the same size in every version, since `kvs_pair` contains two.
  */
 typedef struct kvs_tensor {
   /**
@@ -513,7 +512,7 @@ typedef struct kvs_tensor {
   const int64_t *shape;
   /**
    * `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative,
-   * those of a cache must keep its elements apart.
+   * those of a cache must not let its elements overlap.
    */
   const int64_t *strides;
 } kvs_tensor;
@@ -726,7 +725,7 @@ typedef struct kvs_block {
    */
   size_t len;
   /**
-   * The loops around it.
+   * The loops that repeat it.
    */
   struct kvs_loop loops[3];
 } kvs_block;
@@ -744,14 +743,14 @@ typedef struct kvs_error {
    */
   kvs_status code;
   /**
-   * Which of `index`, `value` and `limit` say something: a sum of `kvs_error_field`. The others are 0.
+   * Which of `index`, `value` and `limit` are set, as a sum of `kvs_error_field`. The others are 0.
    */
   uint32_t fields;
   /**
    * What is wrong. A tensor has the name that the specification of the prepared operator gives it: `past_cache`,
    * `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present` (Ascend).
-   * Indices have theirs, such as `writeIndices`, if it is their values or their number; whatever is wrong with a
-   * pointer, struct or option has this header's. Static; NULL if it is nothing with a name.
+   * Indices have theirs, such as `writeIndices`, if their values or their number are wrong. Errors about a
+   * pointer, struct or option have this header's names. Static; NULL if nothing with a name is wrong.
    */
   const char *argument;
   /**
@@ -801,7 +800,7 @@ const char *kvs_status_name(kvs_status status);
  * not, since a `DLTensor` has none: look at them first. One that is read-only must not become a cache, and 4-bit
  * elements must not be padded to bytes.
  *
- * Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
+ * Errors: `KVS_ERROR_DEVICE` unless it is in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
  * that ONNX does not have, and for more than one lane, so also for 4-bit floats as pairs (float4_e2m1fn_x2); `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
  * the two pointers.
  *
@@ -899,9 +898,9 @@ kvs_status kvs_in_place(const struct kvs_prepared *prepared,
  * of them or, after an error, none. With each other, caches may share memory only where their strides interleave
  * without meeting.
  *
- * Overlaps are looked for before anything moves. Where updates lie between caches in memory, each cache is held
- * against each update, and the time for it grows with the square of the pairs: keep updates in memory of their own if
- * there are hundreds.
+ * Overlaps are checked before anything moves. If updates are between caches in memory, each cache is compared with
+ * each update, and the time for that grows with the square of the number of pairs. If there are hundreds, keep the
+ * updates away from the caches.
  *
  * `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
  *
@@ -954,11 +953,11 @@ kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
                               void *user);
 
 /**
- * Says why the last function that failed on this thread failed. As with errno, success changes nothing: ask after
- * a status that is not `KVS_OK`. Asking does not forget.
+ * Returns the error of the last function that failed on this thread. As with errno, success does not change it, so
+ * call this after a status that is not `KVS_OK`. Calling it does not change the error either.
  *
  * Returns `KVS_OK`; `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out` cannot
- * take the error, which stays what it was.
+ * take the error, which does not change then.
  *
  * # Safety
  * `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nobody else uses meanwhile.

@@ -34,7 +34,7 @@ pub struct kvs_block {
     pub src: isize,
     /// Elements of one run.
     pub len: usize,
-    /// The loops around it.
+    /// The loops that repeat it.
     pub loops: [kvs_loop; 3],
 }
 

@@ -36,7 +36,7 @@ struct DlTensor {
 /// not, since a `DLTensor` has none: look at them first. One that is read-only must not become a cache, and 4-bit
 /// elements must not be padded to bytes.
 ///
-/// Errors: `KVS_ERROR_DEVICE` unless it lies in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
+/// Errors: `KVS_ERROR_DEVICE` unless it is in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
 /// that ONNX does not have, and for more than one lane, so also for 4-bit floats as pairs (float4_e2m1fn_x2); `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
 /// the two pointers.
 ///

@@ -9,15 +9,15 @@ use crate::boundary::{Versioned, struct_size};
 use crate::failure::Failure;
 use crate::status::{kvs_status, kvs_status_code};
 
-/// Which fields of a `kvs_error` say something.
+/// Flags for the fields of a `kvs_error` that are set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_error_field {
-    /// `index` does.
+    /// `index` is set.
     KVS_ERROR_HAS_INDEX = 1,
-    /// `value` does.
+    /// `value` is set.
     KVS_ERROR_HAS_VALUE = 2,
-    /// `limit` does.
+    /// `limit` is set.
     KVS_ERROR_HAS_LIMIT = 4,
 }
 
@@ -29,12 +29,12 @@ pub struct kvs_error {
     pub struct_size: usize,
     /// What the function returned; `KVS_OK` if none has failed on this thread.
     pub code: kvs_status,
-    /// Which of `index`, `value` and `limit` say something: a sum of `kvs_error_field`. The others are 0.
+    /// Which of `index`, `value` and `limit` are set, as a sum of `kvs_error_field`. The others are 0.
     pub fields: u32,
     /// What is wrong. A tensor has the name that the specification of the prepared operator gives it: `past_cache`,
     /// `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present` (Ascend).
-    /// Indices have theirs, such as `writeIndices`, if it is their values or their number; whatever is wrong with a
-    /// pointer, struct or option has this header's. Static; NULL if it is nothing with a name.
+    /// Indices have theirs, such as `writeIndices`, if their values or their number are wrong. Errors about a
+    /// pointer, struct or option have this header's names. Static; NULL if nothing with a name is wrong.
     pub argument: *const c_char,
     /// Which sample, dimension, byte or pair: see `kvs_status_code`.
     pub index: i64,
@@ -60,11 +60,11 @@ pub(crate) fn record(failure: Failure) -> kvs_status {
     failure.fields().code as kvs_status
 }
 
-/// Says why the last function that failed on this thread failed. As with errno, success changes nothing: ask after
-/// a status that is not `KVS_OK`. Asking does not forget.
+/// Returns the error of the last function that failed on this thread. As with errno, success does not change it, so
+/// call this after a status that is not `KVS_OK`. Calling it does not change the error either.
 ///
 /// Returns `KVS_OK`; `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out` cannot
-/// take the error, which stays what it was.
+/// take the error, which does not change then.
 ///
 /// # Safety
 /// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nobody else uses meanwhile.

@@ -1,7 +1,7 @@
 //! The C interface of kvscatter: `include/kvscatter.h`, which is made of this crate's documentation.
 //!
 //! It converts and delegates. What is checked here is what only C can get wrong (pointers, struct sizes, numbers
-//! that name nothing, a list of pairs that would be written); every rule of a specification lies in the core, whose
+//! that name nothing, a list of pairs that would be written); every rule of a specification is in the core, whose
 //! errors pass through with a number each.
 //!
 //! # Modules

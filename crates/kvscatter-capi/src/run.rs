@@ -81,9 +81,9 @@ pub unsafe extern "C" fn kvs_in_place(
 /// of them or, after an error, none. With each other, caches may share memory only where their strides interleave
 /// without meeting.
 ///
-/// Overlaps are looked for before anything moves. Where updates lie between caches in memory, each cache is held
-/// against each update, and the time for it grows with the square of the pairs: keep updates in memory of their own if
-/// there are hundreds.
+/// Overlaps are checked before anything moves. If updates are between caches in memory, each cache is compared with
+/// each update, and the time for that grows with the square of the number of pairs. If there are hundreds, keep the
+/// updates away from the caches.
 ///
 /// `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
 ///

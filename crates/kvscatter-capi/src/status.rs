@@ -6,20 +6,19 @@ use std::ffi::{CStr, c_char};
 /// meaning from version to version, and later versions may return new ones.
 pub type kvs_status = i32;
 
-/// The values of a `kvs_status`. Beside each error stands what `kvs_error` says with it: `index`, `value` and
-/// `limit`; `argument` names what is wrong. The limit is the nearest value that would have been taken.
+/// The values of a `kvs_status`. The text of each error has the meaning of `index`, `value` and `limit` in its
+/// `kvs_error`; `argument` names what is wrong. The limit is the nearest value that would have been taken.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_status_code {
     /// Done.
     KVS_OK = 0,
 
-    /// A pointer is NULL that must not be. In an array of pairs, index: the pair; so with every error about a
-    /// tensor of a pair.
+    /// A pointer is NULL that must not be. In an array of pairs, index: the pair, as in every error about a tensor
+    /// of a pair.
     KVS_ERROR_NULL_POINTER = 1,
-    /// An address is no multiple of the alignment of what lies there. Limit: the alignment, in bytes. Data are
-    /// held to the alignment of their element's type; types of 4 and 8 bits need none, complex ones that of
-    /// their parts.
+    /// An address is not a multiple of the alignment of its type. Limit: the alignment, in bytes. Data need the
+    /// alignment of their element's type; types of 4 and 8 bits need none, complex ones that of their parts.
     KVS_ERROR_MISALIGNED = 2,
     /// `struct_size` is smaller than the struct was in the first version (in an array: another than it is). Value:
     /// `struct_size`; limit: that size.
@@ -65,7 +64,7 @@ pub enum kvs_status_code {
     KVS_ERROR_RANK_MISMATCH = 104,
     /// Prepare: `axis` is no dimension of the cache. Value: the axis; limit: the nearest that is.
     KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
-    /// Prepare: `axis` is the batch dimension. Value: the axis; limit: the dimension behind it.
+    /// Prepare: `axis` is the batch dimension. Value: the axis; limit: the dimension after it.
     KVS_ERROR_AXIS_IS_BATCH = 106,
     /// Prepare: a dimension differs from the cache's. Index: the dimension; value; limit: the cache's.
     KVS_ERROR_DIMENSION_MISMATCH = 107,
@@ -78,7 +77,7 @@ pub enum kvs_status_code {
     /// A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes. Limit:
     /// PTRDIFF_MAX.
     KVS_ERROR_TOO_LARGE = 111,
-    /// Prepare: two positions of the cache share memory, or interleave in a way that cannot be told from it.
+    /// Prepare: two positions of the cache share memory, or interleave in a way that cannot be told from sharing.
     KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
     /// Prepare: the strides of the two tensors need too many nested loops. Value: how many; limit: 3.
     KVS_ERROR_LAYOUT = 113,

@@ -11,8 +11,8 @@ use crate::failure::{Aspect, Failure, Kind, Subject};
 /// The most dimensions that a tensor may have.
 pub const KVS_MAX_RANK: u32 = 16;
 
-/// A tensor: where it lies, what it holds, its dimensions and strides. The library reads it during the call only.
-/// It is as large in every version, since `kvs_pair` holds two.
+/// A tensor: its address, element type, dimensions and strides. The library reads it during the call only. It has
+/// the same size in every version, since `kvs_pair` contains two.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_tensor {
@@ -28,7 +28,7 @@ pub struct kvs_tensor {
     /// `rank` dimensions, in elements, outermost first.
     pub shape: *const i64,
     /// `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative,
-    /// those of a cache must keep its elements apart.
+    /// those of a cache must not let its elements overlap.
     pub strides: *const i64,
 }
 

@@ -161,12 +161,12 @@ mod tests {
     #[test]
     fn a_named_place_without_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        for (path, says) in [
+        for (path, message) in [
             (folder.path().to_owned(), "no libonnxruntime in it"),
             (folder.path().join("absent"), "no such file"),
         ] {
             let Err(Error::Unusable { why, .. }) = library_at(&path) else { panic!("{}", path.display()) };
-            assert!(why.starts_with(says), "{why}");
+            assert!(why.starts_with(message), "{why}");
         }
     }
 }

@@ -54,13 +54,13 @@ fn shared_memory_gives_the_same_caches_and_logits_as_memory_apart() {
 
     let mut bound = inputs();
     bound.extend(CACHES.iter().zip(&past).map(|((name, _), cache)| (*name, cache)));
-    let apart = session.run(Step {
+    let separate = session.run(Step {
         inputs: bound,
         outputs: CACHES.iter().zip(&mut present).map(|((_, name), cache)| (*name, cache)).collect(),
         returned: vec!["logits"],
         ..Step::default()
     });
-    assert_eq!(apart.unwrap().returned[0].bytes(), in_place.returned[0].bytes());
+    assert_eq!(separate.unwrap().returned[0].bytes(), in_place.returned[0].bytes());
     for (shared, present) in shared.iter().zip(&present) {
         let row = 32 * 4;
         let written = |slots: std::ops::Range<usize>| slots.start * row..slots.end * row;

@@ -1,4 +1,5 @@
-//! Running batches in a real ONNX Runtime: whatever samples come, go and are cut, each gets the scores that it gets alone.
+//! Running batches in a real ONNX Runtime: sequences are added, truncated and removed, and each gets the same scores as
+//! alone.
 //! Ignored by default: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 

@@ -1,7 +1,7 @@
 //! The structs of ONNX Runtime's plugin interface that no published binding declares.
 //!
 //! They are those of `onnxruntime_ep_c_api.h` up to API version 24, which is where kernel-based execution providers
-//! begin. The runtime appends to its structs and never reorders them, and it reads nothing behind the fields of the
+//! begin. The runtime appends to its structs and never reorders them, and it reads nothing after the fields of the
 //! version that a struct of ours states. So these declarations serve every later runtime too, and must not grow
 //! without [`API_VERSION`] growing with them. Where a row has no note, the field came with the struct.
 //!
@@ -46,7 +46,7 @@ opaque! {
     OrtKernelDef
     /// A type of values, such as a tensor of floats.
     OrtDataType
-    /// Where an execution provider says which nodes it takes.
+    /// The list of the nodes that an execution provider takes.
     OrtEpGraphSupportInfo
     /// Copies between devices.
     OrtDataTransferImpl

@@ -5,7 +5,7 @@ use std::ptr;
 
 use kvscatter_capi::*;
 
-/// What `kvs_last_error` says.
+/// The error that `kvs_last_error` returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) code: &'static str,

@@ -58,7 +58,7 @@ fn shapes() -> Vec<Refused> {
     let reserved = kvs_kv_cache_operation_options { rsv: [0, 0, 9, 0, 0, 0, 0, 0], ..KV_CACHE_OPERATION };
     let padded = Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
     let far = 1 << 62;
-    // Five dimensions behind the sequence that do not merge with each other.
+    // Five dimensions after the sequence that do not merge with each other.
     let twisted = (vec![1, 2, 2, 2, 2, 2, 2], [64, 1, 32, 2, 16, 4, 8]);
     vec![
         packed().typed(KVS_INT8).prepare(),
@@ -105,7 +105,7 @@ fn indices() -> Vec<Refused> {
     ]
 }
 
-/// What is found in the memory of a call.
+/// Errors in the memory of a call.
 fn buffers() -> Vec<Refused> {
     let strings = Scene { cache: onnx().cache, ..onnx() }.typed(KVS_STRING);
     vec![

@@ -129,7 +129,7 @@ fn arguments_of_other_operators_are_refused() {
     }
 }
 
-/// Each operator's tensors have the names of its own specification, whatever is wrong with them.
+/// Each operator's tensors have the names of its own specification in every error.
 #[test]
 fn tensors_have_the_names_of_their_specification() {
     type Wrong = fn(&mut kvs_tensor);

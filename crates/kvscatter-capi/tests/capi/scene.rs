@@ -87,7 +87,7 @@ impl Scene {
         PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
     }
 
-    /// What is refused when it runs in place, whatever was done to the tensors; every other way must do the same.
+    /// Returns the error of a run in place with changed tensors, which every other function must return too.
     pub(crate) fn run(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
         self.refused(change, |prepared, [cache, update, present]| {
             let refused = prepared.in_place(&self.call, &cache, &update).unwrap_err();

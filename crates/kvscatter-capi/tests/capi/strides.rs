@@ -15,7 +15,7 @@ fn prepared(cache: &OwnedTensor, update: &OwnedTensor) -> PreparedHandle {
         .unwrap()
 }
 
-/// Strides along one element lead nowhere, and those of a dense tensor say nothing: any may be given for any other.
+/// Strides of dimensions of size 1 have no effect, and a dense tensor needs none, so each of these may replace another.
 #[test]
 fn that_lead_nowhere_do_not_matter() {
     let of = |shape: &[i64], strides: &[i64]| OwnedTensor::strided(KVS_INT16, shape, strides);
@@ -51,7 +51,7 @@ fn of_nothing_do_not_matter() {
     }
 }
 
-/// Tensors that are dense, however they say it, may not meet in part; those of a larger one may lie between each other.
+/// Dense tensors may not overlap in part, with strides or without; those of a larger tensor may interleave.
 #[test]
 fn tell_caches_that_meet_from_those_that_interleave() {
     let update = OwnedTensor::dense(KVS_INT16, &UPDATE);
@@ -70,7 +70,7 @@ fn tell_caches_that_meet_from_those_that_interleave() {
     assert_eq!(memory[..14], [0, 0, 5, 6, 5, 6, 5, 6, 0, 0, 5, 6, 0, 0]);
 }
 
-/// A tensor that is not dense must say so.
+/// A tensor that is not dense must have strides.
 #[test]
 fn that_are_left_out_are_dense_ones() {
     let strided = OwnedTensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);

@@ -53,8 +53,8 @@ fn lie_as_the_header_says() {
     assert!(output.status.success(), "{source}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What programs of the first version say as `struct_size`. One that grows keeps its number as `Versioned::LEAST`;
-/// a tensor must not, since it lies in pairs.
+/// The `struct_size` that programs of the first version set. A struct that grows keeps its number as
+/// `Versioned::MIN_SIZE`; a tensor must not grow, since pairs contain two.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn stay_as_they_were() {
