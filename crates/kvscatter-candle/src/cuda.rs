@@ -243,11 +243,14 @@ impl Writer {
         let read = self.found.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_all(read, &stream, &mut |held| {
             let status = Status::at(held.address(&status))?;
-            // SAFETY: candle holds the status, whose context is current; all launches that were given it have run.
+            // SAFETY: candle keeps the storage of the status during this call, its context is current (`with_all`), and
+            // `synchronize` has waited for all launches that were given it.
             let words = unsafe { self.cuda.read(status) }?;
             let Some(first) = words.first() else { return Ok(()) };
             let indices = indices(&lists, held)?;
-            // SAFETY: as above, and for the lists too, which are as long as candle says.
+            // SAFETY: candle keeps the storages of the status and of the lists during this call, their context is current
+            // (`with_all`), `Held::list` has compared the lists' lengths with their memory, and `synchronize` has waited
+            // for all launches that were given the status.
             unsafe { self.found.tell(words, status, &indices) }?;
             Err(kvscatter_cuda::Error::BadIndices { bad_samples: words.bad_samples, first }.into())
         })?;
@@ -262,7 +265,8 @@ impl Writer {
     pub fn clear(&mut self) -> Result<(), Error> {
         let (stream, status) = (self.home.here()?, Place::of(&self.status));
         with_all([Lock::Written(&self.status)], &stream, &mut |held| {
-            // SAFETY: as for a launch.
+            // SAFETY: the status lies in memory of the current context (`with_all`), to which the stream belongs. It was
+            // allocated on this stream, and `Drop` of `Home` waits for the device where it might be freed on another.
             Ok(unsafe { self.cuda.clear(Status::at(held.address(&status))?, raw(&stream)) }?)
         })?;
         self.found.settle();

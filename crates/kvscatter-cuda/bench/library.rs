@@ -58,10 +58,10 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
     let cuda = if driver.is_null() {
         Cuda::new().map_err(Failure::from)
     } else {
-        // SAFETY: this function's `# Safety`.
+        // SAFETY: `driver` is not null, so it points to a text that ends with a zero (this function's contract).
         let path = unsafe { CStr::from_ptr(driver) };
         path.to_str().map_err(Failure::from).and_then(|path| {
-            // SAFETY: this function's `# Safety`.
+            // SAFETY: the text is the path of a CUDA driver (this function's contract).
             Ok(unsafe { Cuda::load_from(Path::new(path)) }?)
         })
     };
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
     choices: Option<&Choices>,
 ) -> *mut Prepared {
     let each = if shape.functional == 0 { 2 } else { 3 };
-    // SAFETY: this function's `# Safety`.
+    // SAFETY: `addresses` points to `each` numbers for each tensor (this function's contract).
     let addresses = unsafe { slice::from_raw_parts(addresses, tensors.saturating_mul(each)) };
     let prepared = prepare(shape, addresses, choices);
     kept(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
@@ -100,7 +100,8 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut Prepared) {
     if !prepared.is_null() {
-        // SAFETY: this function's `# Safety`.
+        // SAFETY: `kvscatter_bench_prepare` made it with `Box::into_raw`, and it is not used again (this function's
+        // contract).
         drop(unsafe { Box::from_raw(prepared) });
     }
 }
@@ -117,7 +118,8 @@ pub unsafe extern "C" fn kvscatter_bench_launch(
     starts: u64,
     status: u64,
 ) -> i32 {
-    // SAFETY: this function's `# Safety`.
+    // SAFETY: the stream belongs to the context, which is current, and `starts` and the status are device memory until
+    // the launch has run (this function's contract, which is that of `launch`).
     let launched = unsafe { launch(prepared, stream, starts, status) };
     i32::from(kept(launched).is_none())
 }
@@ -134,13 +136,14 @@ pub unsafe extern "C" fn kvscatter_bench_time(
     stream: u64,
     status: u64,
 ) -> i64 {
-    // SAFETY: this function's `# Safety`.
+    // SAFETY: `prepared` points to `count` references (this function's contract).
     let prepared = unsafe { slice::from_raw_parts(prepared, count) };
-    // SAFETY: this function's `# Safety`.
+    // SAFETY: `starts` points to `count` numbers (this function's contract).
     let starts = unsafe { slice::from_raw_parts(starts, count) };
     let begin = Instant::now();
     let launched = prepared.iter().zip(starts).try_for_each(|(prepared, starts)| {
-        // SAFETY: this function's `# Safety`.
+        // SAFETY: `kvscatter_bench_launch`, whose contract is that of `launch`, may be called with each of these (this
+        // function's contract).
         unsafe { launch(prepared, stream, *starts, status) }
     });
     let nanoseconds = begin.elapsed().as_nanos();
@@ -179,12 +182,15 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Resul
 }
 
 /// # Safety
-/// That of [`kvscatter_bench_launch`].
+/// The stream is one of the context that was current when the write was prepared, which is current now, or 0. `starts` are
+/// `prepared.batch` 64-bit numbers on the device; they, the status and the buffers of the write live until the launch has
+/// run.
 unsafe fn launch(prepared: &Prepared, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
     let indices = Indices::new(DeviceList::i64(starts, prepared.batch));
     let status = if status == 0 { None } else { Some(Status::at(status)?) };
-    // SAFETY: this function's `# Safety`.
+    // SAFETY: the stream belongs to the current context, and the list, the status and the buffers of the write are memory
+    // of it until the launch has run (this function's contract).
     Ok(unsafe { prepared.write.launch(stream, &indices, status) }?)
 }
 

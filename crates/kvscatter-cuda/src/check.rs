@@ -76,7 +76,7 @@ impl Write {
     /// The status and the lists lie in memory of the current context, as large as they were said to be, and nothing writes
     /// to them: launches with this status have run.
     pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
-        // SAFETY: this function's `# Safety`.
+        // SAFETY: the status lies in memory of the current context, and nothing writes to it (this function's contract).
         let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
             return Ok(());
@@ -85,10 +85,12 @@ impl Write {
         let read = |list: Option<DeviceList>, index: usize| {
             let (list, address) = (list?, list?.place(index)?);
             Some(if list.is_i64() {
-                // SAFETY: this function's `# Safety`; the number lies in the list.
+                // SAFETY: the list is memory of the current context, as large as it was said to be (this function's
+                // contract). `place` returns addresses inside the list alone, and its numbers are 64 bits wide.
                 unsafe { self.cuda.driver().read::<i64>(address) }
             } else {
-                // SAFETY: as above.
+                // SAFETY: the list is memory of the current context, as large as it was said to be (this function's
+                // contract). `place` returns addresses inside the list alone, and its numbers are 32 bits wide.
                 unsafe { self.cuda.driver().read::<i32>(address) }.map(i64::from)
             })
         };

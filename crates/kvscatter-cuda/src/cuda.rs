@@ -154,7 +154,8 @@ impl Cuda {
     /// # Safety
     /// The status lies in memory of the current context until this has run, and the stream belongs to that context.
     pub unsafe fn clear(&self, status: Status, stream: Stream) -> Result<(), Error> {
-        // SAFETY: this function's `# Safety`.
+        // SAFETY: the status lies in memory of the current context until this has run, and the stream belongs to that
+        // context (this function's contract). A `Status` has 16 bytes.
         unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
     }
 
@@ -167,7 +168,8 @@ impl Cuda {
     /// # Safety
     /// The status lies in memory of the current context, and nothing writes to it: launches whose status it is have run.
     pub unsafe fn read(&self, status: Status) -> Result<StatusWords, Error> {
-        // SAFETY: this function's `# Safety`; any bits are numbers.
+        // SAFETY: the status lies in memory of the current context, and nothing writes to it (this function's contract).
+        // Every pattern of bits is a `StatusWords`, which has nothing but integers.
         unsafe { self.driver().read(status.0) }
     }
 
@@ -200,10 +202,10 @@ impl Module {
         if (major, minor) < images::LEAST_CAPABILITY {
             return Err(Error::ComputeCapability { major, minor });
         }
-        // SAFETY: nvcc has made it.
+        // SAFETY: `kernels/images` has what nvcc made, and a fat binary states its length.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
         let ptx = || {
-            // SAFETY: nvcc has made it, and `ptx` ends it with a zero.
+            // SAFETY: `kernels/images` has what nvcc made, and `ptx` ends it with a zero.
             unsafe { driver.load_module(&images::ptx()) }
         };
         let module = machine_code_or_ptx(machine_code, ptx)?;

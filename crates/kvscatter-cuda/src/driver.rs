@@ -18,9 +18,9 @@ use crate::abi::Address;
 #[repr(transparent)]
 pub(crate) struct Handle(*mut c_void);
 
-// SAFETY: a handle is a name. The driver's functions may be called with it from every thread.
+// SAFETY: a handle is never followed here, and the driver's functions may be called with it from every thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: a shared handle can only be copied or compared, and copies may be used on every thread.
 unsafe impl Sync for Handle {}
 
 impl Handle {
@@ -64,7 +64,7 @@ macro_rules! functions {
                             .map_err(|_| stringify!($name))?,
                     )*
                     $(
-                        // SAFETY: as above.
+                        // SAFETY: the driver's function of this name has this signature, in every driver that has it.
                         $newer: unsafe { library.get(concat!(stringify!($newer), "\0").as_bytes()) }
                             .ok()
                             .map(|function| *function),
@@ -121,8 +121,8 @@ impl Driver {
     /// [`Error::NoDriver`] if there is none, or one that lacks a function.
     pub(crate) fn load(library: &Path) -> Result<Self, Error> {
         let refused = |why| Error::NoDriver { library: library.to_owned(), why };
-        // SAFETY: a driver may be loaded at any time, and stays loaded while its functions are held. Whoever names
-        // another file vouches for it: see `Cuda::load_from`.
+        // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's driver, or
+        // one that the caller of `Cuda::load_from` promises to be a driver.
         let loaded = unsafe { Library::new(library) }.map_err(|error| {
             // What the system says is behind what was asked of it.
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -218,7 +218,8 @@ impl Driver {
     /// The image is one that compilers for CUDA make; PTX ends with a zero.
     pub(crate) unsafe fn load_module(&self, image: &[u8]) -> Result<Handle, Error> {
         let mut module = Handle::NULL;
-        // SAFETY: writes one handle, and reads the image, whose length is in it: the caller's.
+        // SAFETY: the driver writes one handle. It reads the image to the end that its header states, or to the zero
+        // that ends PTX: the image is one that compilers for CUDA make (this function's contract).
         let code = unsafe { (self.functions.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) };
         self.checked("cuModuleLoadData", code)?;
         Ok(module)
@@ -254,7 +255,9 @@ impl Driver {
         let Grid { blocks: [x, y], threads: [along, across] } = grid;
         let mut arguments = arguments.map(<*const c_void>::cast_mut);
         let (arguments, no_options) = (arguments.as_mut_ptr(), ptr::null_mut());
-        // SAFETY: this function's `# Safety`; the driver reads the arguments and writes to none.
+        // SAFETY: function and stream belong to the current context, each argument has as many bytes as the kernel's
+        // parameter, and their values keep the kernel inside memory that it may touch (this function's contract). The
+        // driver reads the arguments and writes to none.
         let code = unsafe {
             (self.functions.cuLaunchKernel)(
                 function, x, y, 1, along, across, 1, 0, stream, arguments, no_options,
@@ -270,7 +273,8 @@ impl Driver {
     pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, Error> {
         let mut value = T::default();
         let to = (&raw mut value).cast();
-        // SAFETY: this function's `# Safety`; it writes the bytes of one `T`.
+        // SAFETY: `address` lies in memory of the current context with the bytes of one `T`, and every pattern of bits is
+        // a `T` (this function's contract). The driver writes those bytes to `value`, which has room for them.
         let code = unsafe { (self.functions.cuMemcpyDtoH_v2)(to, address, size_of::<T>()) };
         self.checked("cuMemcpyDtoH_v2", code)?;
         Ok(value)
@@ -281,7 +285,8 @@ impl Driver {
     /// # Safety
     /// The bytes lie in memory of the current context, to which the stream belongs, until this has run.
     pub(crate) unsafe fn clear(&self, address: Address, bytes: usize, stream: Handle) -> Result<(), Error> {
-        // SAFETY: this function's `# Safety`.
+        // SAFETY: the bytes lie in memory of the current context until this has run, and the stream belongs to that
+        // context (this function's contract).
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
         self.checked("cuMemsetD8Async", code)
     }
@@ -295,7 +300,7 @@ impl Driver {
     fn error(&self, call: &'static str, code: c_int) -> Error {
         let text = |function: unsafe extern "system" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = ptr::null();
-            // SAFETY: writes one pointer: null, or to a text of the driver's.
+            // SAFETY: the driver writes one pointer: null, or the address of a text that it owns.
             unsafe { function(code, &raw mut text) };
             if text.is_null() {
                 return "unknown".to_owned();

@@ -20,7 +20,7 @@
 //! unsafe { write.launch(Stream::new(stream), &indices, Some(status)) }?;
 //!
 //! // Wherever the caller waits for the device anyhow.
-//! // SAFETY: as above.
+//! // SAFETY: the status and the lists are memory of the current context, and the launch has run.
 //! unsafe { write.check(status, &indices) }?;
 //! # Ok(())
 //! # }

@@ -130,7 +130,9 @@ impl Write {
                 shape.samples.count = samples;
                 for Table { jobs, count } in tables {
                     let kernel = self.kernel(&call, *count);
-                    // SAFETY: this function's `# Safety`; the kernel is one of those whose table is at most as long.
+                    // SAFETY: the context is the one of `prepare` and current, the stream belongs to it, and buffers,
+                    // lists and status are memory of it until the launch has run (this function's contract). `kernel`
+                    // returns one that takes a table of this type, of which it reads `count` jobs, `Shape` and `Call`.
                     unsafe { self.launch_one(kernel, *count, stream, jobs, &shape, &call) }?;
                     call.status = 0; // Each sample counts once.
                 }
@@ -139,7 +141,9 @@ impl Write {
                 let mut shape = **shape;
                 shape.update.samples.count = samples;
                 for Table { jobs, count } in tables {
-                    // SAFETY: this function's `# Safety`; these are the arguments of the kernels for presents.
+                    // SAFETY: the context is the one of `prepare` and current, the stream belongs to it, and buffers,
+                    // lists and status are memory of it until the launch has run (this function's contract). Kernels for
+                    // presents take a table of this type, `PresentShape` and `Call`.
                     unsafe { self.launch_one(self.present_kernel(), *count, stream, jobs, &shape, &call) }?;
                     call.status = 0;
                 }
@@ -149,7 +153,8 @@ impl Write {
     }
 
     /// # Safety
-    /// As for [`launch`](Self::launch), and the kernel takes these three.
+    /// The conditions of [`launch`](Self::launch) hold, and the parameters of the kernel are a `T`, of which it reads the
+    /// first `jobs` entries, an `S` and a `Call`.
     unsafe fn launch_one<T, S>(
         &self,
         kernel: Handle,
@@ -163,9 +168,11 @@ impl Write {
         let grid = Grid { blocks: [blocks, jobs], ..self.grid };
         let arguments: [*const c_void; 3] =
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
-        // SAFETY: the arguments live until this returns. `prepare` has held every address that follows from the shapes
-        // against its buffer (P1 of the geometry, `check_raw`); `Shape` and `Call` say the same to the kernel, which
-        // checks each value of the lists before it uses it. What is left is the caller's.
+        // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this function's
+        // contract). `prepare` has compared every address that follows from the shapes with its buffer (P1 of the
+        // geometry, `check_raw`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
+        // status are memory of the current context until the kernel has run, and the stream belongs to that context
+        // (the contract of `launch`).
         unsafe { self.cuda.driver().launch(kernel, grid, stream.handle(), arguments) }
     }
 

@@ -81,7 +81,7 @@ fn described<'py>(
     check_device(device, argument, place)?;
     let element = Element::of_dlpack(described.dtype(), tensor.flags(), argument)?;
     let form = Form::new(element, shape(&described), strides(&described).map_err(unreadable)?);
-    // SAFETY: the exporter's promise: the offset leads to the first element.
+    // SAFETY: DLPack requires of an exporter that the offset leads to the first element.
     let data = unsafe { described.offset_bytes_ptr() }.map_err(unreadable)?;
     let owner = Owner::Dlpack { object: object.clone(), tensor };
     Ok((Array::new(argument, form, data.cast_mut(), owner), device.device_id))

@@ -114,9 +114,10 @@ fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
     if tensor.dtype() != DLDataType::of::<i64>() || stride != 1 && count > 1 {
         return None;
     }
-    // SAFETY: PyTorch's own: the offset leads to the first element.
+    // SAFETY: PyTorch filled in the description, whose offset leads to the first element.
     let first = unsafe { tensor.offset_data_ptr::<i64>() }.ok()?;
-    // SAFETY: so many lie there one behind the other, aligned, which has been checked; they are read at once.
+    // SAFETY: the type is int64 and the stride 1 (both checked above), so `count` of them lie there without gaps, and
+    // `offset_data_ptr` has checked the alignment. They are copied before Python code runs that could change them.
     let values = unsafe { slice::from_raw_parts(first, count) };
     Some((Values::from_slice(values), RawBuffer { ptr: first.cast_mut().cast(), len: size_of_val(values) }))
 }
@@ -150,7 +151,8 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
     values.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
     for index in 0..count {
         let at = first.wrapping_offset(index.cast_signed().wrapping_mul(stride).wrapping_mul(size));
-        // SAFETY: an element of the array: shape and strides are its library's, which keeps it alive.
+        // SAFETY: `index` is less than `count`, so by the shape and strides that its library states an element of the type
+        // that `read` takes lies there, and the array is borrowed for this call.
         let value = unsafe { read(at) };
         let too_large = |_| too_large(argument, Some(index), value.to_string());
         values.push(i64::try_from(value).map_err(too_large)?);
@@ -161,7 +163,7 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
 /// # Safety
 /// `at` points to a `T`, aligned or not.
 unsafe fn read<T: Into<i128>>(at: *const u8) -> i128 {
-    // SAFETY: the caller's.
+    // SAFETY: `at` points to a `T`, aligned or not (this function's contract).
     unsafe { at.cast::<T>().read_unaligned() }.into()
 }
 

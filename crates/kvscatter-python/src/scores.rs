@@ -92,8 +92,8 @@ impl PyScores {
 /// An array where the values lie.
 fn view<'py>(owner: &Bound<'py, PyScores>, values: &[f32]) -> Bound<'py, PyArray1<f32>> {
     let values = ArrayView1::from(values);
-    // SAFETY: the values are the owner's, which the array keeps alive. It is frozen and nothing in it ever changes, so
-    // that they stay where they are.
+    // SAFETY: the values belong to `owner`, which the array keeps alive. `PyScores` is frozen and nothing in it ever
+    // changes, so the values stay where they are.
     let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
     // The array is new: nobody else can have borrowed it.
     array.readwrite().make_nonwriteable();

@@ -106,7 +106,7 @@ impl Side {
         let strides = tensor.strides()?.iter().zip(self.form.strides()).zip(&self.form.shape);
         let mut strides = strides.map(|((&got, &want), &size)| size == 1 || isize::try_from(got) == Ok(want));
         let same = Some(tensor.dtype()) == self.dlpack && same_shape && strides.all(|same| same);
-        // SAFETY: PyTorch's own: the offset leads to the first element.
+        // SAFETY: PyTorch filled in the description, whose offset leads to the first element.
         same.then(|| unsafe { tensor.offset_bytes_ptr() }.ok().map(<*const u8>::cast_mut)).flatten()
     }
 }

@@ -34,9 +34,11 @@ pub(crate) fn in_place(
     }
     let mut replaced = Replaced(Vec::new());
     for (cache, update) in pairs {
-        // SAFETY: no Python code runs before the write is done, and the arrays share no memory.
+        // SAFETY: no Python code runs before the write is done, and nothing else reads the cache meanwhile: `check_apart`
+        // has compared it with every update and every other cache.
         let cache = unsafe { slots_mut(bytes(cache)) };
-        // SAFETY: as above.
+        // SAFETY: no Python code runs before the write is done, and nothing writes to an update: `check_apart` has
+        // compared it with every cache.
         let update = unsafe { slots(bytes(update)) };
         let before = replaced.0.len();
         plan.for_each(|block| {
@@ -67,12 +69,14 @@ pub(crate) fn into_present(
     check_strings(py, update)?;
     check_apart(out, past)?;
     check_apart(out, update)?;
-    // SAFETY: no Python code runs before the write is done, and the arrays share no memory.
+    // SAFETY: no Python code runs before the write is done, and nothing else reads `out` meanwhile: `check_apart` has
+    // compared it with the past and the update.
     let present = unsafe { slots_mut(bytes(out)) };
     let replaced = Replaced(present.iter().map(|slot| Slot(slot.0)).collect());
-    // SAFETY: as above.
+    // SAFETY: no Python code runs before the write is done, and nothing writes to the past, which `out` does not overlap.
     let past = unsafe { slots(bytes(past)) };
-    // SAFETY: as above.
+    // SAFETY: no Python code runs before the write is done, and nothing writes to the update, which `out` does not
+    // overlap.
     let update = unsafe { slots(bytes(update)) };
     // Every element of the present is written, once.
     let written =
@@ -83,7 +87,7 @@ pub(crate) fn into_present(
 
 /// What is written must be strings; what a cache holds until then is its owner's matter.
 fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
-    // SAFETY: no Python code runs while these are read.
+    // SAFETY: the array owns its memory, and no Python code that could write to it runs while these are read.
     let slots = unsafe { slots(bytes(array)) };
     for place in array.form.places() {
         let Some(&Slot(object)) = slots.get(place) else { continue };
@@ -112,16 +116,20 @@ fn bytes(array: &Array<'_>) -> RawBuffer {
 /// The memory is that of an array of objects, which outlives the slice and is not written to as long as it lives.
 unsafe fn slots<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [Slot] {
     let count = len.wrapping_div(size_of::<Slot>());
-    // SAFETY: the caller's; NumPy keeps the elements there, aligned as pointers, which `strided` has checked. Between
-    // those of a view lies memory of the array that it is a view of.
+    // SAFETY: the memory is that of an array of objects, which outlives the slice and is not written to meanwhile (this
+    // function's contract). `strided` has checked that its elements are aligned as pointers. Between those of a view lies
+    // memory of the array that it is a view of.
     if count == 0 { &[] } else { unsafe { slice::from_raw_parts(ptr.cast(), count) } }
 }
 
 /// # Safety
-/// As [`slots`], and nothing else reads the array either.
+/// The memory is that of an array of objects, which outlives the slice, and nothing else reads or writes it as long as the
+/// slice lives.
 unsafe fn slots_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [Slot] {
     let count = len.wrapping_div(size_of::<Slot>());
-    // SAFETY: as in `slots`.
+    // SAFETY: the memory is that of an array of objects, which outlives the slice, and nothing else reads or writes it
+    // meanwhile (this function's contract). `strided` has checked that its elements are aligned as pointers. Between those
+    // of a view lies memory of the array that it is a view of.
     if count == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), count) } }
 }
 

@@ -30,7 +30,8 @@ pub(crate) fn time_rust_call(
     let begin = Instant::now();
     for _ in 0..repeats {
         let plan = black_box(&write).plan(py, &indices)?;
-        // SAFETY: what the arrays' owners lend, valid and held for this call.
+        // SAFETY: both buffers are memory of the arrays, which are borrowed until this function returns, as long as their
+        // owners say.
         unsafe { plan.write_raw(black_box(cache), black_box(update)) }
             .map_err(|refused| error::core(py, refused))?;
     }

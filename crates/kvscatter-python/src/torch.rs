@@ -131,13 +131,14 @@ pub(crate) fn look<R>(
 ) -> Option<R> {
     let known = tensor_class(object)?;
     let mut tensor = DLTensor::default();
-    // SAFETY: PyTorch's own function on an object of its class, while the interpreter is attached.
+    // SAFETY: PyTorch gave this function for objects of its class, which this is, and the interpreter is attached. It
+    // fills in the description that `tensor` has room for.
     let status = unsafe { (known.describe)(object.as_ptr().cast(), &raw mut tensor) };
     if status != 0 {
         drop(PyErr::take(object.py()));
         return None;
     }
-    // SAFETY: as PyTorch filled it in; nothing changes it while no Python code runs.
+    // SAFETY: PyTorch has filled the description in, and what it points to stays as it is while no Python code runs.
     let tensor = unsafe { TensorRef::from_raw(&tensor) }.ok()?;
     if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }
 }
@@ -163,12 +164,13 @@ fn describe(class: &Bound<'_, PyType>) -> Option<Describe> {
     let capsule = class.getattr(intern!(class.py(), "__dlpack_c_exchange_api__")).ok()?;
     let capsule = capsule.cast_into::<PyCapsule>().ok()?;
     let table = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.cast::<DLPackExchangeAPI>();
-    // SAFETY: what a capsule of this name points to, which lives as long as the process. The header is the same in every
-    // version.
+    // SAFETY: a capsule of this name points to a table that lives as long as the process, and whose header is the same in
+    // every version.
     let header = unsafe { &(*table.as_ptr()).header };
     if header.version.major != DLPACK_MAJOR_VERSION {
         return None;
     }
-    // SAFETY: as above; the table was complete in the first version that had it.
+    // SAFETY: a capsule of this name points to a table that lives as long as the process. It is of the major version known
+    // here, whose first minor version already had this field.
     unsafe { (*table.as_ptr()).dltensor_from_py_object_no_sync }
 }

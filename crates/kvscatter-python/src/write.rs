@@ -40,8 +40,9 @@ pub(crate) fn in_place_raw(
     let pair = Foreign((cache, update));
     run(py, plan, error::core_in_place, move || {
         let Foreign((cache, update)) = pair.whole();
-        // SAFETY: what the arrays' owners lend, valid and held for this call. That nobody else writes there is the
-        // caller's part, as in NumPy itself: bytes may then be torn, but none outside is touched.
+        // SAFETY: both buffers are memory of arrays that the calling function borrows until the write is done, as long as
+        // their owners say. Python programs order their own writes to one array, as they must for NumPy's: otherwise bytes
+        // may be torn, but none outside is touched.
         unsafe { plan.write_raw(cache, update) }
     })
 }
@@ -67,7 +68,9 @@ pub(crate) fn in_place_many(
     let buffers = Foreign(buffers);
     let skipped = run(py, plan, error::core_in_place, move || {
         let Foreign(buffers) = buffers.whole();
-        // SAFETY: as above; a vector yields the same pairs each time.
+        // SAFETY: all buffers are memory of arrays that are borrowed until the write is done, as long as their owners
+        // say; a vector yields the same pairs each time. Python programs order their own writes to one array, as they must
+        // for NumPy's.
         unsafe { plan.write_many_raw(buffers.iter().copied()) }
     })?;
     pairs.iter().try_for_each(|(cache, _)| cache.note_written())?;
@@ -97,7 +100,8 @@ pub(crate) fn into_present(
     ]);
     let skipped = run(py, plan, error::core, move || {
         let Foreign([past, update, out]) = buffers.whole();
-        // SAFETY: as above.
+        // SAFETY: all three buffers are memory of arrays that are borrowed until the write is done, as long as their owners
+        // say. Python programs order their own writes to one array, as they must for NumPy's.
         unsafe { plan.into_present_raw(past, update, out) }
     })?;
     out.note_written()?;
@@ -143,5 +147,5 @@ impl<T> Foreign<T> {
     }
 }
 
-// SAFETY: they are addresses; the arrays behind them are borrowed by the caller for the whole call.
+// SAFETY: these are addresses, and the arrays at them are borrowed until `run` returns, which waits for the closure.
 unsafe impl<T> Send for Foreign<T> {}

@@ -69,7 +69,8 @@ impl Found {
     /// The error of what a status has, as far as it can be told: it is `Ok` if it cannot.
     ///
     /// # Safety
-    /// That of [`Write::check`], where the indices are those of [`lists`](Self::lists).
+    /// The status and `indices`, which are the lists of [`lists`](Self::lists), lie in memory of the current context, as
+    /// large as they say, and nothing writes to them: launches with this status have run.
     pub(super) unsafe fn tell(
         &self,
         words: StatusWords,
@@ -80,7 +81,8 @@ impl Found {
         // In the order in which they were launched: the first whose caches it does not fit has found it.
         for write in &last.writes {
             let told = if last.needs_lengths() {
-                // SAFETY: this function's # Safety.
+                // SAFETY: the status and the lists lie in memory of the current context, and launches with this status
+                // have run (this function's contract).
                 unsafe { write.check(status, indices) }
             } else {
                 write.check_words(words)

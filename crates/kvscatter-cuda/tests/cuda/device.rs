@@ -82,7 +82,7 @@ pub(crate) struct Device {
 
 // SAFETY: the functions may be called from any thread, and the context may be current in all of them.
 unsafe impl Sync for Device {}
-// SAFETY: as above; nothing of it belongs to a thread.
+// SAFETY: neither the functions nor the handle of the context belong to a thread.
 unsafe impl Send for Device {}
 
 /// Where the driver lies that the tests use.

@@ -62,7 +62,7 @@ fn every_failure_names_the_call() {
     // SAFETY: the status is memory of the context.
     with("cuMemsetD8Async", &|| unsafe { cuda.clear(rig.status(), rig.of_caller()) });
     with("cuMemcpyDtoH_v2", &|| rig.check(&write));
-    // SAFETY: as above.
+    // SAFETY: the status is memory of the context.
     with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
 
     let unknown = {

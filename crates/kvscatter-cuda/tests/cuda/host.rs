@@ -246,20 +246,21 @@ impl Steps<'_> {
         // SAFETY: the status is memory of the context, which outlives the launches.
         unsafe { cuda().clear(status, of_caller) }.unwrap();
         for _ in 0..launches {
-            // SAFETY: as are all buffers and lists, and they are as large as they were said to be.
+            // SAFETY: buffers, lists and the status are memory of the context, as large as they were said to be, which
+            // outlives the launches.
             unsafe { write.launch(of_caller, &indices, Some(status)) }.unwrap();
         }
         stream.synchronize();
 
         assert_eq!(words(&memory), scene.status(launches), "{:?}", scene.case);
-        // SAFETY: as above.
+        // SAFETY: the status and the lists are memory of the context, and the launches have run.
         let checked = unsafe { write.check(status, &indices) };
         match (self.expected(), checked) {
             (Ok(()), Ok(())) => {}
             (Err(expected), Err(Error::Write(found))) => assert_eq!(found, expected, "{:?}", scene.case),
             (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
         }
-        // SAFETY: as above.
+        // SAFETY: the status is memory of the context, and the launches have run.
         assert_eq!(unsafe { cuda().read(status) }.unwrap(), words_of(scene.status(launches)));
     }
 

@@ -93,7 +93,8 @@ impl Rig {
     }
 
     pub(crate) fn check(&self, write: &Write) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: the status and the lists are memory of this rig, as large as they are said to be, and the stream has
+        // been waited for.
         unsafe { write.check(self.status(), &self.indices()) }
     }
 

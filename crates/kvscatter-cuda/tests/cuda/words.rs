@@ -40,12 +40,13 @@ impl Launched {
         // SAFETY: all of it is memory of the context, as large as it is said to be, and waited for.
         unsafe { self.write.launch(OfCaller::new(stream.0), indices, Some(self.at())) }.unwrap();
         stream.synchronize();
-        // SAFETY: as above.
+        // SAFETY: the status is memory of the context, and the launch has run.
         unsafe { cuda().read(self.at()) }.unwrap()
     }
 
     fn check(&self, indices: &Indices) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: the status and the lists are memory of the context, as large as they are said to be; every launch was
+        // waited for.
         unsafe { self.write.check(self.at(), indices) }
     }
 }

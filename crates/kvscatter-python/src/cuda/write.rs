@@ -62,9 +62,10 @@ impl CudaWrite {
         let Launch { write, indices, status, counted, .. } = &*self.0;
         let stream = self.0.stream(py, stream)?;
         self.0.check_current(py)?;
-        // SAFETY: the arrays lie on the device that is current, and this write holds them; what they are was checked when
-        // it was prepared. With another context of the device the driver refuses the kernel. That a stream is one, and
-        // that nobody else uses the caches meanwhile, is the caller's part, as in the arrays' own libraries.
+        // SAFETY: the arrays lie on the device that is current (`check_current`), this write keeps them alive, and their
+        // sizes were checked when it was prepared. With another context of the device the driver refuses the kernel. As in
+        // the arrays' own libraries, `stream` must be a stream of that device, and the Python program orders other uses of
+        // the caches.
         let launched = py.detach(|| unsafe { write.launch(stream, indices, Some(*status)) });
         launched.map_err(|refused| self.0.raise(py, refused))?;
         torch::note_all_written(counted.bind(py))
@@ -112,7 +113,8 @@ impl CudaStatus {
             return write.check_words(words::given(words)?).map_err(|refused| self.0.raise(py, refused));
         }
         self.0.check_current(py)?;
-        // SAFETY: status and lists are held, on the device that is current.
+        // SAFETY: this write keeps the status and the lists alive, and they lie on the device that is current
+        // (`check_current`). The Python program calls this when the launches have run, as the docstring asks.
         py.detach(|| unsafe { write.check(*status, indices) }).map_err(|refused| self.0.raise(py, refused))
     }
 
@@ -122,7 +124,8 @@ impl CudaStatus {
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Launch { cuda, status, .. } = &*self.0;
         self.0.check_current(py)?;
-        // SAFETY: as above.
+        // SAFETY: this write keeps the status alive, and it lies on the device that is current (`check_current`). The
+        // Python program calls this when the launches have run, as the docstring asks.
         let words = py.detach(|| unsafe { cuda.read(*status) });
         words::named(py, words.map_err(|refused| self.0.raise(py, refused))?)
     }
@@ -140,7 +143,8 @@ impl CudaStatus {
         let Launch { cuda, status, .. } = &*self.0;
         let stream = self.0.stream(py, stream)?;
         self.0.check_current(py)?;
-        // SAFETY: the status is held, on the device that is current; the stream is the caller's part.
+        // SAFETY: this write keeps the status alive, and it lies on the device that is current (`check_current`). As in
+        // the array's own library, `stream` must be a stream of that device.
         py.detach(|| unsafe { cuda.clear(*status, stream) }).map_err(|refused| self.0.raise(py, refused))
     }
 
