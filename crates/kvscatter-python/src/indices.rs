@@ -7,15 +7,15 @@ use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
 use kvscatter::{ElementType, Lengths, RawBuffer, Starts};
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PySequence, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PySequence, PyString};
 use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::failure::{Failure, class_name};
-use crate::options::decimal;
+use crate::integer::{decimal, integer};
 use crate::{strided, torch};
 
 /// More samples than this cost an allocation.
@@ -182,20 +182,9 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
 
 /// A single integer, with its place if it is one of a list.
 fn number(item: &Bound<'_, PyAny>, argument: &'static str, index: Option<usize>) -> PyResult<i64> {
-    let py = item.py();
     let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
-    if item.is_instance_of::<PyBool>() {
-        return Err(not_an_integer().into());
-    }
-    item.extract::<i64>().map_err(|error| {
-        if error.is_instance_of::<PyOverflowError>(py) {
-            too_large(argument, index, decimal(item)).into()
-        } else if error.is_instance_of::<PyTypeError>(py) {
-            not_an_integer().into()
-        } else {
-            error
-        }
-    })
+    let integer = integer(item)?.ok_or_else(not_an_integer)?;
+    integer.extract().map_err(|_| too_large(argument, index, decimal(item)).into())
 }
 
 fn too_large(argument: &'static str, index: Option<usize>, value: String) -> Failure {

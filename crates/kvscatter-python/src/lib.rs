@@ -14,6 +14,7 @@ mod failure;
 mod fresh;
 mod generate;
 mod indices;
+mod integer;
 mod kv_cache_operation;
 mod kv_cache_update;
 mod model;

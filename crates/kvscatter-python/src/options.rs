@@ -4,12 +4,12 @@ use kvscatter::picture::Picture;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use kvscatter_session::Options;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
+use pyo3::types::PyString;
 
 use crate::error::{Class, Field, raise};
 use crate::failure::{Failure, class_name};
+use crate::integer::{self, decimal};
 
 /// `axis`: any integer, of which those beyond 64 bits are no dimension either.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -115,30 +115,16 @@ const fn most(size: usize) -> i128 {
     }
 }
 
-/// Returns `None` for an integer beyond 128 bits. Refuses booleans, although Python takes them for integers.
+/// Returns `None` for an integer beyond 128 bits.
 fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
-    let py = value.py();
-    let unfit = || not_an_integer(value, argument);
-    if value.is_instance_of::<PyBool>() {
-        return Err(unfit());
-    }
-    match value.extract() {
-        Ok(integer) => Ok(Some(integer)),
-        Err(error) if error.is_instance_of::<PyOverflowError>(py) => Ok(None),
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(unfit()),
-        Err(error) => Err(error),
-    }
+    let integer = integer::integer(value)?.ok_or_else(|| not_an_integer(value, argument))?;
+    Ok(integer.extract().ok())
 }
 
 fn not_an_integer(value: &Bound<'_, PyAny>, argument: &str) -> PyErr {
     let class = class_name(&value.get_type());
     let message = format!("{argument} is of type {class}: must be an integer");
     raise(value.py(), Class::ElementType, "keyword_type", Some(argument), message, &[])
-}
-
-/// An integer as messages show it. Python refuses to print numbers of thousands of digits.
-pub(crate) fn decimal(value: &Bound<'_, PyAny>) -> String {
-    value.str().map_or_else(|_| "a number of thousands of digits".to_owned(), |text| text.to_string())
 }
 
 /// The integer that `argument` is, for the modules in Python.

@@ -5,13 +5,13 @@ use dlpark::tensor::TensorRef;
 use kvscatter::{ElementType, RawBuffer};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::array::{Access, Array, Form, Shape};
 use crate::element::Element;
 use crate::failure::Failure;
-use crate::options::decimal;
+use crate::integer::{decimal, integer};
 use crate::{dlpack, strided, torch};
 
 /// One of the two tensors as the write was prepared for it.
@@ -114,7 +114,7 @@ impl Side {
 fn shape(sizes: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Shape> {
     let size = |(dimension, size): (usize, PyResult<Bound<'_, PyAny>>)| {
         let size = size?;
-        let fits = (!size.is_instance_of::<PyBool>()).then(|| size.extract::<isize>().ok()).flatten();
+        let fits = integer(&size)?.and_then(|size| size.extract::<isize>().ok());
         let refused = || {
             let value = size.repr().map_or_else(|_| decimal(&size), |text| text.to_string());
             Failure::Dimension { argument, dimension, value }

@@ -167,6 +167,24 @@ def test_threads_are_as_many_as_a_machine_can_start() -> None:
         assert (error.min, error.max) == (1, 1024)
 
 
+@pytest.mark.parametrize("raised", [RuntimeError, OverflowError])
+def test_what_index_raises_reaches_the_caller(raised: type[Exception]) -> None:
+    class Raises:
+        def __index__(self) -> int:
+            raise raised("of __index__")
+
+    value: Any = Raises()
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: kvscatter.prepare(CACHE, UPDATE, axis=value),
+        lambda: kvscatter.tensor_scatter_(CACHE.copy(), UPDATE, [value]),
+        lambda: kvscatter.prepare((1, value, 2), (1, 1, 2), dtype="float32"),
+        lambda: kvscatter.plan((1, 4, 2), [1, value, 2], dtype="float32"),
+    )
+    for call in calls:
+        with pytest.raises(raised, match="of __index__"):
+            call()
+
+
 @pytest.mark.parametrize(
     "size", [-1, 2**63, 10**30, 1.5, "1", True, None, pytest.param(10**5000, id="thousands of digits")]
 )

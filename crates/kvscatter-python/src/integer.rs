@@ -1,0 +1,31 @@
+//! Which Python values are integers, and how messages show them.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyInt};
+
+/// Returns the integer that a value is, or `None` if it is not an integer. Refuses booleans, although Python takes them for
+/// integers.
+///
+/// # Errors
+/// What `__index__` raises, except for a `TypeError`: by that, NumPy says that an array or a boolean is not an integer.
+pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyInt>>> {
+    static INDEX: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if value.is_instance_of::<PyBool>() {
+        return Ok(None);
+    }
+    if let Ok(integer) = value.cast::<PyInt>() {
+        return Ok(Some(integer.clone()));
+    }
+    match INDEX.import(value.py(), "operator", "index")?.call1((value,)) {
+        Ok(integer) => Ok(Some(integer.cast_into()?)),
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the digits of an integer. Python refuses to print numbers of thousands of digits.
+pub(crate) fn decimal(value: &Bound<'_, PyAny>) -> String {
+    value.str().map_or_else(|_| "a number of thousands of digits".to_owned(), |text| text.to_string())
+}
