@@ -4,7 +4,7 @@
 //! `cargo run -p kvscatter-candle --example ragged`
 
 use candle_core::{D, DType, Device, Result, Tensor};
-use kvscatter_candle::{At, TensorScatter, Write, Writer, write_many};
+use kvscatter_candle::{At, CacheWrite, TensorScatter, Writer, write_many};
 
 const CAPACITY: usize = 8;
 const HEADS: usize = 2;
@@ -30,8 +30,8 @@ impl Layer {
     fn append(&mut self, k: &Tensor, v: &Tensor, new: &[i64]) -> Result<()> {
         let at = At::new(&self.lengths).lengths(new);
         write_many(&mut [
-            Write { writer: &mut self.k, update: k, at: at.clone() },
-            Write { writer: &mut self.v, update: v, at },
+            CacheWrite { writer: &mut self.k, update: k, at: at.clone() },
+            CacheWrite { writer: &mut self.v, update: v, at },
         ])?;
         self.lengths.iter_mut().zip(new).for_each(|(length, new)| *length += new);
         Ok(())

@@ -45,7 +45,7 @@ mod writer;
 pub use error::Error;
 pub use indices::positions;
 pub use scatter::TensorScatter;
-pub use writer::{At, Write, Writer, write_many};
+pub use writer::{At, CacheWrite, Writer, write_many};
 
 /// The page's examples are tested with the crate's.
 #[cfg(doctest)]

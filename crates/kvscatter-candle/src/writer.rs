@@ -91,7 +91,7 @@ impl<'a, S: Into<Starts<'a>>> From<S> for At<'a> {
 
 /// One write of several: see [`write_many`].
 #[derive(Debug)]
-pub struct Write<'w> {
+pub struct CacheWrite<'w> {
     /// The cache.
     pub writer: &'w mut Writer,
     /// What goes into it.
@@ -188,7 +188,7 @@ impl Ready {
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use kvscatter_candle::{At, TensorScatter, Write, Writer, write_many};
+/// use kvscatter_candle::{At, CacheWrite, TensorScatter, Writer, write_many};
 ///
 /// let zeros = || Tensor::zeros((1, 2, 8, 4), DType::F16, &Device::Cpu);
 /// let (keys, values) = (zeros()?, zeros()?);
@@ -197,8 +197,8 @@ impl Ready {
 /// let (new_k, new_v) = (keys.narrow(2, 0, 3)?.ones_like()?, values.narrow(2, 0, 3)?.ones_like()?);
 /// let at = At::new(&[5_i64]);
 /// write_many(&mut [
-///     Write { writer: &mut k, update: &new_k, at: at.clone() },
-///     Write { writer: &mut v, update: &new_v, at },
+///     CacheWrite { writer: &mut k, update: &new_k, at: at.clone() },
+///     CacheWrite { writer: &mut v, update: &new_v, at },
 /// ])?;
 /// # Ok::<(), kvscatter_candle::Error>(())
 /// ```
@@ -208,7 +208,7 @@ impl Ready {
 /// # Errors
 /// As [`Writer::write`]; [`kvscatter::Error::Overlap`] also if an update shares the storage of another pair's cache, or
 /// two caches share memory. Nothing has been written then.
-pub fn write_many(writes: &mut [Write<'_>]) -> Result<usize, Error> {
+pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, Error> {
     for index in 1..writes.len() {
         check_apart(writes, index)?;
     }
@@ -225,12 +225,12 @@ pub fn write_many(writes: &mut [Write<'_>]) -> Result<usize, Error> {
 
 /// What the writes before this one, and this one itself, must not share. (An update may lie in a cache that is written
 /// after it has been read.)
-fn check_apart(writes: &[Write<'_>], index: usize) -> Result<(), Error> {
+fn check_apart(writes: &[CacheWrite<'_>], index: usize) -> Result<(), Error> {
     let (before, rest) = writes.split_at(index);
     let Some(this) = rest.first() else { return Ok(()) };
     check_device(Argument::Update, this.update)?;
     let update = storage_of(this.update);
-    for (other, Write { writer, .. }) in before.iter().chain([this]).enumerate() {
+    for (other, CacheWrite { writer, .. }) in before.iter().chain([this]).enumerate() {
         if writer.storage == update {
             return Err(overlap(Argument::Update, other, index));
         }

@@ -5,7 +5,7 @@ mod common;
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
-use kvscatter_candle::{At, Error, TensorScatter, Write, Writer, positions, write_many};
+use kvscatter_candle::{At, CacheWrite, Error, TensorScatter, Writer, positions, write_many};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::onnx;
 
@@ -216,8 +216,8 @@ fn many_caches_are_written_all_or_none() {
     let (new, long) = (numbered(&[1, 1, 1], 90), numbered(&[1, 5, 1], 90));
     let starts = [2_i64];
     let mut both = |update: &Tensor, at: At<'_>| {
-        let first = Write { writer: &mut write_k, update: &new, at: At::new(&starts) };
-        write_many(&mut [first, Write { writer: &mut write_v, update, at }])
+        let first = CacheWrite { writer: &mut write_k, update: &new, at: At::new(&starts) };
+        write_many(&mut [first, CacheWrite { writer: &mut write_v, update, at }])
     };
     let refused = [
         both(&long, At::new(&starts)),
@@ -243,8 +243,8 @@ fn caches_may_share_a_storage_if_they_keep_apart() {
     });
     let mut again = k.clone();
     let new = numbered(&[1, 1, 1], 90);
-    fn at_1<'w>(writer: &'w mut Writer, update: &'w Tensor) -> Write<'w> {
-        Write { writer, update, at: At::new(&[1_i64]) }
+    fn at_1<'w>(writer: &'w mut Writer, update: &'w Tensor) -> CacheWrite<'w> {
+        CacheWrite { writer, update, at: At::new(&[1_i64]) }
     }
     write_many(&mut [at_1(&mut k, &new), at_1(&mut v, &new)]).unwrap();
     assert_eq!(values(&whole), [0, 90, 2, 3, 4, 90, 6, 7]);

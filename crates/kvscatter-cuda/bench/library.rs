@@ -13,7 +13,9 @@ use std::time::Instant;
 
 use kvscatter::ElementType;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter_cuda::{Choices, Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream, Triple, Write};
+use kvscatter_cuda::{
+    Choices, Cuda, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, Stream, Triple,
+};
 
 /// Dense float16 caches `[batch, heads, capacity, width]` and updates `[batch, heads, rows, width]`.
 #[repr(C)]
@@ -30,8 +32,8 @@ pub struct Shape {
 }
 
 /// A prepared write and the length of its list.
-pub struct Prepared {
-    write: Write,
+pub struct BenchWrite {
+    write: DeviceWrite,
     batch: usize,
 }
 
@@ -65,7 +67,7 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
             Ok(unsafe { Cuda::load_from(Path::new(path)) }?)
         })
     };
-    i32::from(kept(cuda.map(|cuda| CUDA.get_or_init(|| cuda))).is_none())
+    i32::from(ok_or_record(cuda.map(|cuda| CUDA.get_or_init(|| cuda))).is_none())
 }
 
 /// How a write is spread over the device, if nobody says otherwise.
@@ -85,12 +87,12 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
     addresses: *const u64,
     tensors: usize,
     choices: Option<&Choices>,
-) -> *mut Prepared {
+) -> *mut BenchWrite {
     let each = if shape.functional == 0 { 2 } else { 3 };
     // SAFETY: `addresses` points to `each` numbers for each tensor (this function's contract).
     let addresses = unsafe { slice::from_raw_parts(addresses, tensors.saturating_mul(each)) };
     let prepared = prepare(shape, addresses, choices);
-    kept(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
+    ok_or_record(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
 }
 
 /// Frees it; null is nothing.
@@ -98,7 +100,7 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
 /// # Safety
 /// [`kvscatter_bench_prepare`] has made it, and it is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut Prepared) {
+pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut BenchWrite) {
     if !prepared.is_null() {
         // SAFETY: `kvscatter_bench_prepare` made it with `Box::into_raw`, and it is not used again (this function's
         // contract).
@@ -113,7 +115,7 @@ pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut Prepared) {
 /// as many 64-bit numbers on the device as the shape has samples; they and the status live until the launch has run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_launch(
-    prepared: &Prepared,
+    prepared: &BenchWrite,
     stream: u64,
     starts: u64,
     status: u64,
@@ -121,7 +123,7 @@ pub unsafe extern "C" fn kvscatter_bench_launch(
     // SAFETY: the stream belongs to the context, which is current, and `starts` and the status are device memory until
     // the launch has run (this function's contract, which is that of `launch`).
     let launched = unsafe { launch(prepared, stream, starts, status) };
-    i32::from(kept(launched).is_none())
+    i32::from(ok_or_record(launched).is_none())
 }
 
 /// Launches one after the other, and gives back the nanoseconds that the host takes for all; -1 if one fails.
@@ -130,7 +132,7 @@ pub unsafe extern "C" fn kvscatter_bench_launch(
 /// Both lists have `count` numbers, each of which [`kvscatter_bench_launch`] may be called with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_time(
-    prepared: *const &Prepared,
+    prepared: *const &BenchWrite,
     starts: *const u64,
     count: usize,
     stream: u64,
@@ -147,10 +149,10 @@ pub unsafe extern "C" fn kvscatter_bench_time(
         unsafe { launch(prepared, stream, *starts, status) }
     });
     let nanoseconds = begin.elapsed().as_nanos();
-    if kept(launched).is_none() { -1 } else { i64::try_from(nanoseconds).unwrap_or(i64::MAX) }
+    if ok_or_record(launched).is_none() { -1 } else { i64::try_from(nanoseconds).unwrap_or(i64::MAX) }
 }
 
-fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Result<Prepared, Failure> {
+fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Result<BenchWrite, Failure> {
     let [batch, heads, rows] =
         [usize::try_from(shape.batch)?, usize::try_from(shape.heads)?, usize::try_from(shape.rows)?];
     let [capacity, width] = [usize::try_from(shape.capacity)?, usize::try_from(shape.width)?];
@@ -178,14 +180,14 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Resul
         cuda.prepare_present(geometry, &triples.collect::<Vec<_>>())?
     };
     let write = write.with_choices(choices.unwrap_or(&Choices::DEFAULT));
-    Ok(Prepared { write: write.skip_all(shape.skip_all != 0), batch })
+    Ok(BenchWrite { write: write.skip_all(shape.skip_all != 0), batch })
 }
 
 /// # Safety
 /// The stream is one of the context that was current when the write was prepared, which is current now, or 0. `starts` are
 /// `prepared.batch` 64-bit numbers on the device; they, the status and the buffers of the write live until the launch has
 /// run.
-unsafe fn launch(prepared: &Prepared, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
+unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
     let indices = Indices::new(DeviceList::i64(starts, prepared.batch));
     let status = if status == 0 { None } else { Some(Status::at(status)?) };
@@ -195,7 +197,7 @@ unsafe fn launch(prepared: &Prepared, stream: u64, starts: u64, status: u64) -> 
 }
 
 /// What there is, if nothing failed; otherwise the words for [`kvscatter_bench_error`].
-fn kept<T>(result: Result<T, Failure>) -> Option<T> {
+fn ok_or_record<T>(result: Result<T, Failure>) -> Option<T> {
     result
         .inspect_err(|failure| {
             let words = CString::new(failure.to_string()).unwrap_or_default();

@@ -196,7 +196,7 @@ pub(crate) const SPAN: u32 = LENGTH | 1 << 30;
 /// The layer is bad, for all samples.
 pub(crate) const LAYER: u32 = u32::MAX;
 /// Samples of a launch: their numbers leave the bits above free, and `LAYER` is none of them.
-pub(crate) const MOST_SAMPLES: usize = (1 << 30) - 2;
+pub(crate) const MAX_SAMPLES: usize = (1 << 30) - 2;
 
 /// What launches have found since their caller has reset it.
 #[repr(C)]

@@ -8,7 +8,7 @@ use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
 use crate::cuda::Status;
 use crate::memory::{DeviceList, Indices};
 use crate::write::Form;
-use crate::{Error, List, Write};
+use crate::{DeviceWrite, Error, List};
 
 /// The first bad index that a status has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +59,7 @@ impl StatusWords {
     }
 }
 
-impl Write {
+impl DeviceWrite {
     /// Reads a status at the caller's own synchronisation point, when launches with these lists have run. It is left as
     /// it is: [`Cuda::clear`](crate::Cuda::clear) it for what follows.
     ///

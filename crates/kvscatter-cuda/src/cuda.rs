@@ -11,7 +11,7 @@ use crate::driver::{Context, Driver, Handle};
 use crate::error::List;
 use crate::memory::{Pair, Triple};
 use crate::units::WIDTHS;
-use crate::{Error, Write, images};
+use crate::{DeviceWrite, Error, images};
 
 /// The CUDA driver, and the kernels in every context that has used them.
 ///
@@ -120,10 +120,10 @@ impl Cuda {
     ///
     /// # Errors
     /// What [`Geometry::check_raw`] finds, buffers being as large as the tensors or larger; [`Error::Loops`],
-    /// [`Error::TooLarge`], [`Error::Apart`], [`Error::WholeWords`]; [`Error::NoContext`],
+    /// [`Error::TooLarge`], [`Error::SamplesNotAdjacent`], [`Error::WholeWords`]; [`Error::NoContext`],
     /// [`Error::ComputeCapability`], [`Error::Kernels`], [`Error::Driver`].
-    pub fn prepare(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<Write, Error> {
-        Write::in_place(self, geometry, pairs)
+    pub fn prepare(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<DeviceWrite, Error> {
+        DeviceWrite::in_place(self, geometry, pairs)
     }
 
     /// Prepares a write of tokens to one slot each, as engines with paged caches make it: a negative slot leaves its
@@ -132,8 +132,8 @@ impl Cuda {
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare); [`Error::SlotMapping`].
-    pub fn prepare_slots(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<Write, Error> {
-        Write::slots(self, geometry, pairs)
+    pub fn prepare_slots(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<DeviceWrite, Error> {
+        DeviceWrite::slots(self, geometry, pairs)
     }
 
     /// Prepares the functional form: a dense present from a past and an update, in one pass over memory. More than 64
@@ -142,8 +142,8 @@ impl Cuda {
     /// # Errors
     /// As [`prepare`](Self::prepare), but for [`Error::WholeWords`], and what [`Geometry::check_raw_present`] finds;
     /// [`Error::Presents`].
-    pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<Write, Error> {
-        Write::present(self, geometry, triples)
+    pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<DeviceWrite, Error> {
+        DeviceWrite::present(self, geometry, triples)
     }
 
     /// Clears a status, in the stream's order.
@@ -199,7 +199,7 @@ impl std::fmt::Debug for Cuda {
 impl Module {
     fn load(driver: &Driver) -> Result<Self, Error> {
         let (major, minor) = driver.compute_capability()?;
-        if (major, minor) < images::LEAST_CAPABILITY {
+        if (major, minor) < images::MIN_CAPABILITY {
             return Err(Error::ComputeCapability { major, minor });
         }
         // SAFETY: `kernels/images` has what nvcc made, and a fat binary states its length.

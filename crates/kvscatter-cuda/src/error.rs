@@ -4,12 +4,12 @@ use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use crate::FirstBad;
-use crate::images::LEAST_CAPABILITY;
+use crate::images::MIN_CAPABILITY;
 
 /// Why a write could not be prepared or launched, or what launches have found.
 ///
 /// Every error of `prepare` and `launch` comes before anything is handed to the device, except [`Driver`](Self::Driver)
-/// of a launch in several parts: see [`Write::launch`](crate::Write::launch).
+/// of a launch in several parts: see [`DeviceWrite::launch`](crate::DeviceWrite::launch).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -42,8 +42,8 @@ pub enum Error {
     /// A device that is too old for the kernels.
     #[error(
         "compute capability {}.{} or later is needed, this device has {major}.{minor}",
-        LEAST_CAPABILITY.0,
-        LEAST_CAPABILITY.1
+        MIN_CAPABILITY.0,
+        MIN_CAPABILITY.1
     )]
     ComputeCapability {
         /// Of the device: the number before the point.
@@ -87,7 +87,7 @@ pub enum Error {
     #[error("{}", room(*tensor, *index, *address, *bytes, *needed))]
     Buffer {
         /// Which one of its pair or triple.
-        tensor: Tensor,
+        tensor: TensorRole,
         /// The pair's or the triple's place in the call.
         index: usize,
         /// Where the buffer begins.
@@ -121,10 +121,10 @@ pub enum Error {
     },
     /// The update of `KVCacheOperation` with four dimensions, whose kernel reads tokens one behind the other.
     #[error("the samples of newKv do not lie one behind the other: its tokens are read as one list")]
-    Apart,
+    SamplesNotAdjacent,
     /// A slot mapping has no samples: every token goes to a slot of one cache.
     #[error("{0}")]
-    SlotMapping(NoMapping),
+    SlotMapping(SlotMappingError),
     /// A list that this operator does not have on a device, or lacks.
     #[error("{}", presence(.list, *.given))]
     List {
@@ -213,7 +213,7 @@ fn captured(call: &str, code: i32) -> &'static str {
     }
 }
 
-fn room(tensor: Tensor, index: usize, address: u64, bytes: usize, needed: usize) -> String {
+fn room(tensor: TensorRole, index: usize, address: u64, bytes: usize, needed: usize) -> String {
     if address == 0 {
         return format!("{tensor} {index} is null, must have {needed} bytes");
     }
@@ -240,7 +240,7 @@ fn overlap(list: impl Display, pair: usize) -> String {
 /// A tensor of a [`Pair`](crate::Pair) or a [`Triple`](crate::Triple), by its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Tensor {
+pub enum TensorRole {
     /// Written in place.
     Cache,
     /// New rows.
@@ -251,7 +251,7 @@ pub enum Tensor {
     Present,
 }
 
-impl Display for Tensor {
+impl Display for TensorRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cache => "cache",
@@ -265,7 +265,7 @@ impl Display for Tensor {
 /// Why shapes are not those of a slot mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum NoMapping {
+pub enum SlotMappingError {
     /// The operator has lists besides its starts.
     Lists,
     /// The cache is a ring.
@@ -274,7 +274,7 @@ pub enum NoMapping {
     Samples(usize),
 }
 
-impl Display for NoMapping {
+impl Display for SlotMappingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lists => f.write_str("a slot mapping has starts alone, and this operator another list"),
@@ -374,38 +374,38 @@ mod tests {
     }
 
     #[test]
-    fn bad_indices_are_told_in_words() {
-        let told = |bad_samples, list, sample| {
+    fn bad_indices_are_described() {
+        let message_of = |bad_samples, list, sample| {
             let first = FirstBad { list, sample, value: -3 };
             let message = Error::BadIndices { bad_samples, first }.to_string();
             message.split("; ").next().unwrap().to_owned()
         };
-        for (told, expected) in [
+        for (message, expected) in [
             (
-                told(3, List::Starts, Some(0)),
+                message_of(3, List::Starts, Some(0)),
                 "bad indices in 3 samples since the status was cleared, first the position of sample 0: -3",
             ),
             (
-                told(1, List::Lengths, Some(7)),
+                message_of(1, List::Lengths, Some(7)),
                 "bad indices in 1 sample since the status was cleared, first the length of sample 7: -3",
             ),
             (
-                told(2, List::Spans, Some(1)),
+                message_of(2, List::Spans, Some(1)),
                 "bad indices in 2 samples since the status was cleared, first the rows of sample 1: -3",
             ),
             (
-                told(2, List::Layer, None),
+                message_of(2, List::Layer, None),
                 "bad indices in 2 samples since the status was cleared, first the layer: -3",
             ),
         ] {
-            assert_eq!(told, expected);
+            assert_eq!(message, expected);
         }
     }
 
     /// Only where the call was refused for it.
     #[test]
-    fn a_capture_under_way_is_told_with_what_to_do() {
-        let told = |call, code| {
+    fn a_capture_under_way_has_advice() {
+        let message_of = |call, code| {
             Error::Driver { call, code, name: "NAME".to_owned(), text: "text".to_owned() }.to_string()
         };
         for (call, code, advice) in [
@@ -413,10 +413,10 @@ mod tests {
             ("cuFuncLoad", 906, "prepare one write in this context before"),
             ("cuMemcpyDtoH_v2", 900, "look at the status behind that"),
         ] {
-            assert!(told(call, code).contains(advice), "{}", told(call, code));
+            assert!(message_of(call, code).contains(advice), "{}", message_of(call, code));
         }
         for (call, code) in [("cuModuleLoadData", 2), ("cuModuleLoadData", 909), ("cuLaunchKernel", 906)] {
-            assert_eq!(told(call, code), format!("{call}: NAME ({code}): text"));
+            assert_eq!(message_of(call, code), format!("{call}: NAME ({code}): text"));
         }
     }
 }

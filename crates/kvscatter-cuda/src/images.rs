@@ -14,10 +14,10 @@ struct Aligned<T: ?Sized>(T);
 static PTX: &[u8] = include_bytes!("../kernels/images/kvscatter.ptx.gz");
 
 /// The compute capability that the PTX is for; later ones run it too.
-pub(crate) const LEAST_CAPABILITY: (i32, i32) = (7, 5);
+pub(crate) const MIN_CAPABILITY: (i32, i32) = (7, 5);
 
 /// More than the text has.
-const MOST_PTX: u64 = 8 << 20;
+const MAX_PTX: u64 = 8 << 20;
 
 /// Machine code for several devices in one file: the driver takes what fits.
 pub(crate) fn machine_code() -> &'static [u8] {
@@ -29,7 +29,7 @@ pub(crate) fn machine_code() -> &'static [u8] {
 pub(crate) fn ptx() -> Vec<u8> {
     let mut text = Vec::new();
     // Were it damaged, which a test excludes, the text would end too early, and the driver refuse it.
-    let _ = GzDecoder::new(PTX).take(MOST_PTX).read_to_end(&mut text);
+    let _ = GzDecoder::new(PTX).take(MAX_PTX).read_to_end(&mut text);
     text.push(0);
     text
 }
@@ -40,7 +40,7 @@ mod tests {
 
     use flate2::read::GzDecoder;
 
-    use super::{LEAST_CAPABILITY, MOST_PTX, PTX, machine_code, ptx};
+    use super::{MAX_PTX, MIN_CAPABILITY, PTX, machine_code, ptx};
 
     #[test]
     fn the_driver_is_given_what_it_reads() {
@@ -49,8 +49,8 @@ mod tests {
         let mut text = String::new();
         GzDecoder::new(PTX).read_to_string(&mut text).unwrap(); // To the end, where its sum is.
         assert!(text.contains(".version") && text.contains(".target") && !text.contains('\0'));
-        assert!((text.len() as u64) < MOST_PTX);
-        let (major, minor) = LEAST_CAPABILITY;
+        assert!((text.len() as u64) < MAX_PTX);
+        let (major, minor) = MIN_CAPABILITY;
         assert!(text.contains(&format!("\n.target sm_{major}{minor}\n")));
         assert_eq!(ptx(), [text.as_bytes(), &[0]].concat());
     }

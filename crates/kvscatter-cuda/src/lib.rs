@@ -31,9 +31,9 @@
 //! The host cannot see positions that are on the device, so no error can stop a launch. Instead:
 //!
 //! * nothing outside the caches is ever written, and no kernel traps: the context stays usable;
-//! * a sample with a bad index is left as it is; with [`Write::skip_all`] the whole launch is;
+//! * a sample with a bad index is left as it is; with [`DeviceWrite::skip_all`] the whole launch is;
 //! * [`StatusWords`], 16 bytes of the caller's, count each such sample once per launch, and hold the first one;
-//! * [`Write::check`] returns for it the error that the CPU returns.
+//! * [`DeviceWrite::check`] returns for it the error that the CPU returns.
 //!
 //! Which slot a start means, and which indices are bad, are the rules of the operator that was prepared.
 //!
@@ -60,16 +60,16 @@ mod write;
 pub use abi::StatusWords;
 pub use check::FirstBad;
 pub use cuda::{Cuda, Status, Stream};
-pub use error::{Counted, Error, List, NoMapping, Tensor};
+pub use error::{Counted, Error, List, SlotMappingError, TensorRole};
 #[doc(hidden)]
 pub use grid::Choices;
 pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
-pub use write::Write;
+pub use write::DeviceWrite;
 
 const _: () = {
     const fn shared_by_threads<T: Send + Sync>() {}
     shared_by_threads::<Cuda>();
-    shared_by_threads::<Write>();
+    shared_by_threads::<DeviceWrite>();
 };
 
 /// The page's examples are tested with the crate's.

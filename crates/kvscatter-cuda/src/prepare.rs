@@ -5,14 +5,14 @@ use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
 use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
-use crate::error::Tensor;
+use crate::error::TensorRole;
 use crate::grid::{Choices, Work, spread};
 use crate::memory::{DeviceBuffer, Pair, Places, Triple};
 use crate::units::{Scale, Unit};
 use crate::write::{Form, Table};
-use crate::{Error, Write, shape};
+use crate::{DeviceWrite, Error, shape};
 
-impl Write {
+impl DeviceWrite {
     pub(crate) fn in_place(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
         check_pairs(geometry, pairs)?;
         let loops = shape::update_loops(geometry, geometry.write_loops())?;
@@ -152,7 +152,7 @@ fn flags(geometry: &Geometry, form: &Form) -> u32 {
 
 /// Whether these buffers of one tensor each hold it.
 fn check_room(
-    tensor: Tensor,
+    tensor: TensorRole,
     needed: Option<usize>,
     buffers: impl Iterator<Item = DeviceBuffer>,
 ) -> Result<(), Error> {
@@ -166,8 +166,8 @@ fn check_room(
 }
 
 fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
-    check_room(Tensor::Cache, geometry.cache_bytes(), pairs.iter().map(|pair| pair.cache))?;
-    check_room(Tensor::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
+    check_room(TensorRole::Cache, geometry.cache_bytes(), pairs.iter().map(|pair| pair.cache))?;
+    check_room(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
     let raw =
         |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
     Ok(geometry.check_raw(pairs.iter().map(raw))?)
@@ -175,9 +175,9 @@ fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
 fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
-    check_room(Tensor::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
-    check_room(Tensor::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
-    check_room(Tensor::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
+    check_room(TensorRole::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
+    check_room(TensorRole::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
+    check_room(TensorRole::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
     let present = |triple: &Triple| triple.present.first(geometry.present_bytes());
     let sources = |triple: &Triple| sources(geometry, triple);
     for triple in triples {

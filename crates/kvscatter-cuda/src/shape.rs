@@ -3,16 +3,16 @@
 use kvscatter::{Geometry, Lists, Loop, Loops};
 
 use crate::abi::{
-    self, AROUND, Divisor, LINE, MOST_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64,
+    self, AROUND, Divisor, LINE, MAX_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64,
 };
-use crate::error::{Counted, Error, NoMapping};
+use crate::error::{Counted, Error, SlotMappingError};
 use crate::units::Scale;
 
 /// The loops from the update into the cache, tokens one behind the other wherever a list says how many rows a sample
 /// has.
 ///
 /// # Errors
-/// [`Error::Apart`].
+/// [`Error::SamplesNotAdjacent`].
 pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loops, Error> {
     if geometry.lists() != Lists::Ends || geometry.is_packed() {
         return Ok(loops);
@@ -23,7 +23,7 @@ pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loop
         || batch <= 1
         || Some(sample) == isize::try_from(rows).ok().map(|rows| rows.wrapping_mul(row));
     if !one_list {
-        return Err(Error::Apart);
+        return Err(Error::SamplesNotAdjacent);
     }
     // G1: rows of the update.
     loops.rows =
@@ -39,10 +39,12 @@ pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loop
 pub(crate) fn slot_loops(geometry: &Geometry) -> Result<Loops, Error> {
     let mut loops = geometry.write_loops();
     match loops.samples.count {
-        _ if geometry.lists() != Lists::Starts => return Err(Error::SlotMapping(NoMapping::Lists)),
-        _ if geometry.mode() != kvscatter::Mode::Linear => return Err(Error::SlotMapping(NoMapping::Ring)),
+        _ if geometry.lists() != Lists::Starts => return Err(Error::SlotMapping(SlotMappingError::Lists)),
+        _ if geometry.mode() != kvscatter::Mode::Linear => {
+            return Err(Error::SlotMapping(SlotMappingError::Ring));
+        }
         1 => {}
-        samples => return Err(Error::SlotMapping(NoMapping::Samples(samples))),
+        samples => return Err(Error::SlotMapping(SlotMappingError::Samples(samples))),
     }
     loops.samples = Loop { dst: 0, ..loops.rows };
     loops.rows = Loop { count: 1, src: 0, ..loops.rows };
@@ -64,8 +66,8 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
     if loops.run == 0 {
         around = [abi::Loop { count: 0, ..abi::Loop::ONCE }; AROUND];
     }
-    if loops.samples.count > MOST_SAMPLES {
-        return Err(Error::TooLarge { what: Counted::Samples, got: loops.samples.count, most: MOST_SAMPLES });
+    if loops.samples.count > MAX_SAMPLES {
+        return Err(Error::TooLarge { what: Counted::Samples, got: loops.samples.count, most: MAX_SAMPLES });
     }
     let shape = Shape {
         samples: in_units(scale, loops.samples)?,
@@ -235,7 +237,7 @@ mod tests {
     use kvscatter::{ElementType, Geometry, Layout, Loop, Loops};
 
     use super::{Joined, in_place, join, present, slot_loops, update_loops};
-    use crate::error::{Counted, Error, NoMapping};
+    use crate::error::{Counted, Error, SlotMappingError};
     use crate::units::Scale;
 
     /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
@@ -313,7 +315,7 @@ mod tests {
         };
         assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 6 }))));
         assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 8 }))));
-        assert!(matches!(flat(&[20, 6, 3, 1]), Err(Error::Apart)));
+        assert!(matches!(flat(&[20, 6, 3, 1]), Err(Error::SamplesNotAdjacent)));
         let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
         let loops = update_loops(&single, single.write_loops()).unwrap();
         assert_eq!((loops.rows.count, loops.rows.src), (2, 20), "from sample to sample");
@@ -329,7 +331,7 @@ mod tests {
         let loops = slot_loops(&prepare(1, 3)).unwrap();
         assert_eq!(loops.samples, Loop { count: 3, dst: 0, src: 6 });
         assert_eq!(loops.rows, Loop { count: 1, dst: 6, src: 0 });
-        assert!(matches!(slot_loops(&prepare(2, 3)), Err(Error::SlotMapping(NoMapping::Samples(2)))));
+        assert!(matches!(slot_loops(&prepare(2, 3)), Err(Error::SlotMapping(SlotMappingError::Samples(2)))));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::units::{Unit, WIDTHS};
 /// A write whose shapes and addresses are checked: prepare it once, launch it every step.
 ///
 /// It holds addresses, and no memory. It may be launched from any thread on which its context is current.
-pub struct Write {
+pub struct DeviceWrite {
     pub(crate) cuda: Cuda,
     pub(crate) module: Arc<Module>,
     pub(crate) geometry: Geometry,
@@ -70,7 +70,7 @@ impl Form {
     }
 }
 
-impl Write {
+impl DeviceWrite {
     /// Whether a launch with any bad index writes nothing at all, instead of leaving out the samples that have one. Every
     /// thread then looks at all samples before it writes.
     #[must_use]
@@ -268,10 +268,10 @@ impl Write {
     }
 }
 
-impl std::fmt::Debug for Write {
+impl std::fmt::Debug for DeviceWrite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (unit, grid) = (&self.unit, &self.grid);
-        f.debug_struct("Write").field("unit", unit).field("grid", grid).finish_non_exhaustive()
+        f.debug_struct("DeviceWrite").field("unit", unit).field("grid", grid).finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{Error as CudaError, Indices, Status, StatusWords, Write};
+use kvscatter_cuda::{DeviceWrite, Error as CudaError, Indices, Status, StatusWords};
 
 use super::launch::Place;
 use crate::Error;
@@ -14,12 +14,16 @@ use crate::Error;
 pub(super) struct Launched {
     /// Of the updates.
     shapes: Vec<Shape>,
-    pub(super) writes: Vec<Arc<Write>>,
+    pub(super) writes: Vec<Arc<DeviceWrite>>,
     lists: Vec<(Argument, Tensor)>,
 }
 
 impl Launched {
-    pub(super) fn new(updates: &[Place], writes: Vec<Arc<Write>>, lists: Vec<(Argument, Tensor)>) -> Self {
+    pub(super) fn new(
+        updates: &[Place],
+        writes: Vec<Arc<DeviceWrite>>,
+        lists: Vec<(Argument, Tensor)>,
+    ) -> Self {
         Self { shapes: updates.iter().map(Place::shape).cloned().collect(), writes, lists }
     }
 

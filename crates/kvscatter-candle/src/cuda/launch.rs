@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Layout, Shape, Tensor};
 use kvscatter::Prepared;
-use kvscatter_cuda::{Cuda, DeviceBuffer, Pair, Write};
+use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceWrite, Pair};
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
@@ -67,7 +67,7 @@ pub(super) struct Launch {
     members: Vec<usize>,
     prepared: Prepared,
     /// For tensors at these addresses.
-    ready: Option<(Vec<Pair>, Arc<Write>)>,
+    ready: Option<(Vec<Pair>, Arc<DeviceWrite>)>,
 }
 
 /// As few launches as caches and updates allow.
@@ -102,7 +102,7 @@ impl Launch {
         cuda: &Cuda,
         skip_all: bool,
         place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
-    ) -> Result<Arc<Write>, Error> {
+    ) -> Result<Arc<DeviceWrite>, Error> {
         let pairs = self.members.iter().map(|&member| place(member));
         let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
         if let Some((known, write)) = &self.ready

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::store::{Needs, Store};
-use crate::{At, Error, TensorScatter, Write, write_many};
+use crate::{At, CacheWrite, Error, TensorScatter, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::Cache`.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl Cache {
         &'w mut self,
         src: &'w Tensor,
         after: &'w Appended,
-    ) -> std::result::Result<Write<'w>, Error> {
+    ) -> std::result::Result<CacheWrite<'w>, Error> {
         let scatter = TensorScatter::new().one_start().axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
         let needs = Needs { scatter, dim: self.dim, capacity: after.capacity, kept: self.current_seq_len };
         let store = Store::ready(&mut self.store, &needs, src)?;

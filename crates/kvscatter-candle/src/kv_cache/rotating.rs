@@ -7,7 +7,7 @@ use kvscatter::Mode;
 
 use super::growing::{shorter, tokens};
 use super::store::{Needs, Store};
-use crate::{At, Error, TensorScatter, Write, write_many};
+use crate::{At, CacheWrite, Error, TensorScatter, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::RotatingCache`.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl RotatingCache {
         &'w mut self,
         src: &'w Tensor,
         after: &'w Appended,
-    ) -> std::result::Result<Write<'w>, Error> {
+    ) -> std::result::Result<CacheWrite<'w>, Error> {
         let ring = TensorScatter::new().mode(Mode::Circular).one_start();
         let scatter = ring.axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
         let needs = Needs { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.held() };

@@ -7,7 +7,7 @@ use kvscatter::Argument;
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
-use crate::{At, Error, TensorScatter, Write, Writer};
+use crate::{At, CacheWrite, Error, TensorScatter, Writer};
 
 /// The slots of a cache.
 #[derive(Clone, Debug)]
@@ -72,8 +72,8 @@ impl Store {
         store.map_or(&NOTHING, |store| &store.lent)
     }
 
-    pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: At<'w>) -> Write<'w> {
-        Write { writer: &mut self.writer, update, at }
+    pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: At<'w>) -> CacheWrite<'w> {
+        CacheWrite { writer: &mut self.writer, update, at }
     }
 
     /// A store that no clone shares and that has the slots; if another one is needed, what is kept is copied there.

@@ -4,7 +4,7 @@ use candle_core::cuda::CudaStorageSlice;
 use candle_core::{DType, Device, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
 use kvscatter_candle::cuda::{At, Writer};
-use kvscatter_candle::{Error, TensorScatter, Write, write_many};
+use kvscatter_candle::{CacheWrite, Error, TensorScatter, write_many};
 use kvscatter_oracle::cases::Random;
 
 use crate::calls::calls;
@@ -57,7 +57,7 @@ impl Case {
             None => at,
         };
         let writes = writers.iter_mut().zip(updates);
-        let writes = writes.map(|(writer, update)| Write { writer, update, at: at.clone() });
+        let writes = writes.map(|(writer, update)| CacheWrite { writer, update, at: at.clone() });
         write_many(&mut writes.collect::<Vec<_>>()).unwrap()
     }
 

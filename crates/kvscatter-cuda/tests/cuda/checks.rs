@@ -4,7 +4,7 @@ use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{ElementType, Error as CoreError, Geometry};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, Pair, Status, StatusWords, Write};
+use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, Pair, Status, StatusWords};
 use kvscatter_oracle::cases::Random;
 
 use crate::abi::{LAYER, LENGTH, SPAN};
@@ -15,7 +15,7 @@ use crate::rig::{Rig, geometry};
 const BATCH: usize = 3;
 
 /// A write of three samples in each of the four forms of lists.
-fn writes() -> Vec<(Write, bool)> {
+fn writes() -> Vec<(DeviceWrite, bool)> {
     let half = ElementType::Float16;
     let onnx = TensorScatter::new().axis(1).prepare(half, &[BATCH, 5, 2], &[BATCH, 2, 2]).unwrap();
     let padded = KvCacheUpdate::new().prepare(half, &[BATCH, 1, 5, 2], &[BATCH, 1, 2, 2]).unwrap();

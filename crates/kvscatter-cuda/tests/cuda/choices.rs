@@ -1,6 +1,6 @@
 //! How a launch is spread over a device changes no byte of what is written.
 
-use kvscatter_cuda::{Choices, Write};
+use kvscatter_cuda::{Choices, DeviceWrite};
 
 use crate::abi::StatusWords;
 use crate::device::Memory;
@@ -53,7 +53,7 @@ fn a_choice_is_that_of_the_launch() {
         return;
     }
     let rig = Rig::new(2);
-    let threads_of = |write: &Write| {
+    let threads_of = |write: &DeviceWrite| {
         rig.run(write, [0, 0]);
         threads()
     };

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Layout};
 use kvscatter_cuda::{
-    Cuda, DeviceBuffer, DeviceList, Error, Indices, Pair, Status, StatusWords, Stream as OfCaller, Triple,
-    Write,
+    Cuda, DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, Pair, Status, StatusWords,
+    Stream as OfCaller, Triple,
 };
 use kvscatter_oracle::OutOfRange;
 use kvscatter_oracle::cases::{Call, Case, Random, View, cases};
@@ -196,7 +196,7 @@ impl Steps<'_> {
                 }
                 true
             }
-            Err(Error::Apart) => {
+            Err(Error::SamplesNotAdjacent) => {
                 let &[samples, rows, _, _] = scene.views[1].shape() else { panic!("{:?}", scene.case) };
                 let strides = strides(&scene.views[1]);
                 assert!(
@@ -235,7 +235,7 @@ impl Steps<'_> {
         assert_eq!(past.read(), scene.past, "{:?}", scene.case);
     }
 
-    fn run(&self, write: Write, random: &mut Random) {
+    fn run(&self, write: DeviceWrite, random: &mut Random) {
         let (scene, indices) = (self.scene, indices(self.lists));
         let write = write.skip_all(self.is_refusing_all);
         let memory = Memory::of(&[0xAA; size_of::<StatusWords>()]);

@@ -5,7 +5,7 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Mode};
 use kvscatter_cuda::{
-    DeviceBuffer, DeviceList, Error, Indices, List, NoMapping, Pair, Status, Tensor, Triple,
+    DeviceBuffer, DeviceList, Error, Indices, List, Pair, SlotMappingError, Status, TensorRole, Triple,
 };
 
 use crate::device::Memory;
@@ -61,9 +61,9 @@ fn buffers_that_are_missing_or_short_are_refused() {
         cuda().prepare_present(&geometry(), &[triple]).map(drop)
     };
     for (prepared, tensor) in [
-        (triple(0, 0x2000, 0x3000), Tensor::Present),
-        (triple(0x1000, 0, 0x3000), Tensor::Past),
-        (triple(0x1000, 0x2000, 0), Tensor::Update),
+        (triple(0, 0x2000, 0x3000), TensorRole::Present),
+        (triple(0x1000, 0, 0x3000), TensorRole::Past),
+        (triple(0x1000, 0x2000, 0), TensorRole::Update),
     ] {
         let is_it = matches!(prepared, Err(Error::Buffer { tensor: at, index: 0, .. }) if at == tensor);
         assert!(is_it, "{prepared:?}");
@@ -229,10 +229,10 @@ fn slot_mappings_take_starts_alone() {
     let packed = KvCacheUpdate::new().prepare_packed(half, &past, &[2, 1, 2]).unwrap();
     let layered = KvCacheOperation::new().prepare(half, &[2, 2], &past).unwrap();
     for (geometry, why) in [
-        (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), NoMapping::Ring),
-        (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), NoMapping::Samples(2)),
-        (packed.geometry(), NoMapping::Lists),
-        (layered.geometry(), NoMapping::Lists),
+        (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), SlotMappingError::Ring),
+        (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), SlotMappingError::Samples(2)),
+        (packed.geometry(), SlotMappingError::Lists),
+        (layered.geometry(), SlotMappingError::Lists),
     ] {
         let refused = prepare(geometry);
         assert!(matches!(refused, Err(Error::SlotMapping(found)) if found == why), "{why}: {refused:?}");

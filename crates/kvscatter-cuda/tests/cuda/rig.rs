@@ -3,7 +3,7 @@
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Geometry};
 use kvscatter_cuda::{
-    DeviceBuffer, DeviceList, Error, Indices, Pair, Status, Stream as OfCaller, Triple, Write,
+    DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, Pair, Status, Stream as OfCaller, Triple,
 };
 
 use crate::abi::StatusWords;
@@ -47,12 +47,12 @@ impl Rig {
         pairs.map(|(cache, update)| Pair { cache: buffer(cache), update: buffer(update) }).collect()
     }
 
-    pub(crate) fn write(&self) -> Write {
+    pub(crate) fn write(&self) -> DeviceWrite {
         cuda().prepare(&geometry(), &self.pairs()).unwrap()
     }
 
     /// The functional form, with the caches as the past of every present.
-    pub(crate) fn present(&self, presents: &[Memory]) -> Write {
+    pub(crate) fn present(&self, presents: &[Memory]) -> DeviceWrite {
         let triples = presents.iter().zip(self.pairs());
         let triples = triples.map(|(present, Pair { cache, update })| Triple {
             present: buffer(present),
@@ -74,25 +74,25 @@ impl Rig {
         Status::at(self.status.address).unwrap()
     }
 
-    pub(crate) fn launch(&self, write: &Write) -> Result<(), Error> {
+    pub(crate) fn launch(&self, write: &DeviceWrite) -> Result<(), Error> {
         self.launch_with(write, &self.indices())
     }
 
-    pub(crate) fn launch_with(&self, write: &Write, indices: &Indices) -> Result<(), Error> {
+    pub(crate) fn launch_with(&self, write: &DeviceWrite, indices: &Indices) -> Result<(), Error> {
         // SAFETY: everything is memory of this rig, which lives until its stream has been waited for, as large as it is
         // said to be; tests that lie about addresses say only what the host code refuses.
         unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
     }
 
     /// Launches with these starts, and waits.
-    pub(crate) fn run(&self, write: &Write, starts: [i64; SAMPLES]) -> StatusWords {
+    pub(crate) fn run(&self, write: &DeviceWrite, starts: [i64; SAMPLES]) -> StatusWords {
         self.starts.fill(&starts.map(i64::to_ne_bytes).concat());
         self.launch(write).unwrap();
         self.stream.synchronize();
         status_of(&self.status)
     }
 
-    pub(crate) fn check(&self, write: &Write) -> Result<(), Error> {
+    pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), Error> {
         // SAFETY: the status and the lists are memory of this rig, as large as they are said to be, and the stream has
         // been waited for.
         unsafe { write.check(self.status(), &self.indices()) }

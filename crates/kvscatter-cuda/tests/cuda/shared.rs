@@ -7,7 +7,7 @@ use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{ElementType, Geometry};
 use kvscatter_cuda::{
-    DeviceBuffer, DeviceList, Error, Indices, List, Pair, Status, Stream as OfCaller, Triple, Write,
+    DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, List, Pair, Status, Stream as OfCaller, Triple,
 };
 
 use crate::device::{Memory, Stream};
@@ -72,7 +72,7 @@ impl Arena {
     }
 
     /// Tries a status at every address: refused where it has a byte of any of these, and only there.
-    fn check(&self, write: &Write, indices: &Indices) {
+    fn check(&self, write: &DeviceWrite, indices: &Indices) {
         let (before, stream) = (self.memory.read(), Stream::new());
         // SAFETY: all of it is memory of the context, as large as it was said to be; what lies about its status is refused.
         let launch = |status| unsafe { write.launch(OfCaller::new(stream.0), indices, Some(status)) };

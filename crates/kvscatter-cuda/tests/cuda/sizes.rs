@@ -3,7 +3,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode, OutOfRange, Prepared, WritePlan};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, Indices, Pair, Triple, Write};
+use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Triple};
 use kvscatter_oracle::cases::Random;
 
 use crate::device::Memory;
@@ -76,7 +76,7 @@ impl Call {
     }
 
     /// Launches it and waits; the core has skipped as many samples as the device counts.
-    fn run(&self, write: &Write, skipped: usize) {
+    fn run(&self, write: &DeviceWrite, skipped: usize) {
         let (rig, list) = (Rig::new(0), Memory::of_i64(&self.starts));
         let held = self.lengths.as_ref().map(|lengths| Memory::of_i64(lengths));
         let mut indices = Indices::new(DeviceList::i64(list.address, self.starts.len()));
@@ -89,7 +89,7 @@ impl Call {
     }
 
     /// The functional form, from so many bytes behind a word on: what it gives is the core's, and nothing around it changes.
-    fn present(&self, begin: usize) -> Write {
+    fn present(&self, begin: usize) -> DeviceWrite {
         let geometry = self.write.geometry();
         let past = &self.past[..geometry.cache_bytes().unwrap()];
         let mut expected = vec![GUARD; begin + geometry.present_bytes().unwrap() + GUARDS];

@@ -2,7 +2,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Error as CoreError, Geometry};
-use kvscatter_cuda::{DeviceList, Error, Indices, Pair, Write};
+use kvscatter_cuda::{DeviceList, DeviceWrite, Error, Indices, Pair};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::nibbles;
 
@@ -159,13 +159,13 @@ fn whole_words(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn prepared(geometry: &Geometry, cache: &Memory, update: &Memory) -> Write {
+fn prepared(geometry: &Geometry, cache: &Memory, update: &Memory) -> DeviceWrite {
     let pair = Pair { cache: buffer(cache), update: buffer(update) };
     cuda().prepare_slots(geometry, &[pair]).unwrap()
 }
 
 /// Launches it with a status of its own, and waits: what that says, and what it means.
-fn launched(write: &Write, slots: DeviceList) -> (StatusWords, Result<(), Error>) {
+fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), Error>) {
     let (rig, indices) = (Rig::new(0), Indices::new(slots));
     rig.launch_with(write, &indices).unwrap();
     rig.stream.synchronize();

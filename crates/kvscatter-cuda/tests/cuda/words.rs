@@ -4,7 +4,9 @@ use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Prepared};
-use kvscatter_cuda::{DeviceList, Error, Indices, Pair, Status, StatusWords, Stream as OfCaller, Write};
+use kvscatter_cuda::{
+    DeviceList, DeviceWrite, Error, Indices, Pair, Status, StatusWords, Stream as OfCaller,
+};
 
 use crate::abi::SPAN;
 use crate::device::{Memory, Stream};
@@ -15,7 +17,7 @@ const HALF: ElementType = ElementType::Float16;
 
 /// A write of one cache, and lists that can be changed after a launch.
 struct Launched {
-    write: Write,
+    write: DeviceWrite,
     status: Memory,
     _tensors: [Memory; 2],
 }

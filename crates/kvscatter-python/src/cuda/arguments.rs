@@ -177,7 +177,7 @@ fn make(
     operator: &Operator,
     geometry: &Geometry,
     rows: &[Row<'_>],
-) -> Result<kvscatter_cuda::Write, kvscatter_cuda::Error> {
+) -> Result<kvscatter_cuda::DeviceWrite, kvscatter_cuda::Error> {
     let cache = |row: &Row<'_>| row.cache.buffer(geometry.cache_bytes());
     let update = |row: &Row<'_>| row.update.buffer(geometry.update_bytes());
     match operator.make {

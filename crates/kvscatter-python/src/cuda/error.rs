@@ -1,6 +1,6 @@
 //! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
 
-use kvscatter_cuda::{Counted, Error, FirstBad, NoMapping, Tensor};
+use kvscatter_cuda::{Counted, Error, FirstBad, SlotMappingError, TensorRole};
 use pyo3::prelude::*;
 
 use super::operator::Operator;
@@ -64,10 +64,12 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             Some(operator.written),
             numbers([("buffer", *triple), ("with_buffer", *with)]),
         ),
-        Error::Apart => (Class::Array, "apart", Some(operator.update), vec![]),
+        Error::SamplesNotAdjacent => (Class::Array, "apart", Some(operator.update), vec![]),
         Error::SlotMapping(why) => {
             let fields = match why {
-                NoMapping::Samples(samples) => vec![("got", (*samples).into()), ("want", 1_usize.into())],
+                SlotMappingError::Samples(samples) => {
+                    vec![("got", (*samples).into()), ("want", 1_usize.into())]
+                }
                 _ => vec![],
             };
             (Class::Shape, "slot_mapping", Some(operator.update), fields)
@@ -96,10 +98,10 @@ fn numbers<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static 
     fields.map(|(name, number)| (name, number.into())).into()
 }
 
-fn named(operator: &Operator, tensor: Tensor) -> &'static str {
+fn named(operator: &Operator, tensor: TensorRole) -> &'static str {
     match tensor {
-        Tensor::Update => operator.update,
-        Tensor::Present => operator.written,
+        TensorRole::Update => operator.update,
+        TensorRole::Present => operator.written,
         _ => operator.cache,
     }
 }

@@ -1,7 +1,7 @@
 //! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
 
 use kvscatter::{Argument, Geometry};
-use kvscatter_cuda::{Cuda, Error, List, Pair, Triple, Write};
+use kvscatter_cuda::{Cuda, DeviceWrite, Error, List, Pair, Triple};
 
 use crate::error::{self, Refuse};
 
@@ -20,8 +20,8 @@ pub(crate) struct Operator {
 /// How a write is prepared, and whether of pairs or of triples.
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
-    InPlace(fn(&Cuda, &Geometry, &[Pair]) -> Result<Write, Error>),
-    Present(fn(&Cuda, &Geometry, &[Triple]) -> Result<Write, Error>),
+    InPlace(fn(&Cuda, &Geometry, &[Pair]) -> Result<DeviceWrite, Error>),
+    Present(fn(&Cuda, &Geometry, &[Triple]) -> Result<DeviceWrite, Error>),
 }
 
 impl Make {

@@ -29,7 +29,7 @@ pub(crate) struct CudaStatus(Arc<Launch>);
 pub(crate) struct Launch {
     pub(crate) cuda: Cuda,
     pub(crate) operator: &'static Operator,
-    pub(crate) write: kvscatter_cuda::Write,
+    pub(crate) write: kvscatter_cuda::DeviceWrite,
     pub(crate) indices: Indices,
     pub(crate) status: Status,
     /// Where it lies.
