@@ -103,12 +103,12 @@ impl<'py> Array<'py> {
     /// memory back although it is held: with `resize(refcheck=False)` in NumPy, with `set_` in PyTorch.
     pub(crate) fn check_unmoved(&self) -> PyResult<()> {
         let argument = self.argument;
-        let found = match &self.owner {
+        let current = match &self.owner {
             Owner::Numpy(array) => Some(strided::array(array, argument, Access::Read)?),
-            Owner::Dlpack { object, .. } => dlpack::again(object, argument)?,
+            Owner::Dlpack { object, .. } => dlpack::reimport(object, argument)?,
             Owner::Caller => None,
         };
-        if found.is_none_or(|found| self.is(&found)) {
+        if current.is_none_or(|current| self.is(&current)) {
             Ok(())
         } else {
             Err(Failure::Moved { argument }.into())
@@ -116,7 +116,7 @@ impl<'py> Array<'py> {
     }
 
     /// What holds its memory beyond this call, if its library has lent it.
-    pub(crate) fn lent(self) -> Option<ImportedDlpack> {
+    pub(crate) fn into_dlpack(self) -> Option<ImportedDlpack> {
         match self.owner {
             Owner::Dlpack { tensor, .. } => Some(tensor),
             Owner::Numpy(_) | Owner::Caller => None,

@@ -35,7 +35,7 @@ struct Wanted {
 
 /// A case as Python takes it apart.
 #[derive(IntoPyObject)]
-struct Told<'py> {
+struct PythonCase<'py> {
     name: String,
     operator: &'static str,
     elements: [&'static str; 2],
@@ -81,8 +81,8 @@ impl OracleCases {
         this
     }
 
-    fn __next__<'py>(&self, py: Python<'py>) -> Option<Told<'py>> {
-        let found = py.detach(|| {
+    fn __next__<'py>(&self, py: Python<'py>) -> Option<PythonCase<'py>> {
+        let next = py.detach(|| {
             // What a thread that panicked left is an iterator like any other.
             let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             let case = all.by_ref().take(PATIENCE).find(|case| self.wanted.takes(case))?;
@@ -90,8 +90,8 @@ impl OracleCases {
             let answer = Answer::of(&case.call, case.elements, &case.cache_shape, &case.update_shape);
             Some((case, answer))
         });
-        match found? {
-            (case, Ok(answer)) => Some(Told::of(py, case, answer)),
+        match next? {
+            (case, Ok(answer)) => Some(PythonCase::of(py, case, answer)),
             // The oracle's own cases are small.
             (_, Err(TooLarge)) => None,
         }
@@ -132,9 +132,9 @@ fn skips(out_of_range: OutOfRange) -> bool {
     out_of_range == OutOfRange::SkipSample
 }
 
-impl<'py> Told<'py> {
+impl<'py> PythonCase<'py> {
     fn of(py: Python<'py>, case: Case, answer: Answer) -> Self {
-        let nothing = Told {
+        let empty = PythonCase {
             name: case.name,
             operator: "",
             elements: case.elements.map(|element| element.name),
@@ -155,7 +155,7 @@ impl<'py> Told<'py> {
             answer,
         };
         match case.call {
-            Call::TensorScatter { operator, write_indices, lengths } => Told {
+            Call::TensorScatter { operator, write_indices, lengths } => PythonCase {
                 operator: "tensor_scatter",
                 axis: operator.axis,
                 mode: operator.mode,
@@ -163,24 +163,24 @@ impl<'py> Told<'py> {
                 lengths,
                 skip: skips(operator.out_of_range),
                 reject: operator.negative_index == NegativeIndex::Reject,
-                ..nothing
+                ..empty
             },
-            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => Told {
+            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => PythonCase {
                 operator: "kv_cache_update",
                 write_indices: Some(write_indices),
                 update_lengths,
                 lengths,
                 skip: skips(operator.out_of_range),
-                ..nothing
+                ..empty
             },
-            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => Told {
+            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => PythonCase {
                 operator: "kv_cache_operation",
                 layer_id: Some(layer_id),
                 token_offset: Some(token_offset),
                 seq_len: Some(seq_len),
                 lengths,
                 skip: skips(operator.out_of_range),
-                ..nothing
+                ..empty
             },
         }
     }

@@ -6,8 +6,8 @@ mod error;
 mod interface;
 mod lists;
 mod operator;
+mod status_words;
 mod stream;
-mod words;
 mod write;
 
 use kvscatter::spec::ascend::KvCacheOperation;

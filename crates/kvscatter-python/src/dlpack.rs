@@ -21,7 +21,7 @@ use crate::torch;
 
 /// Where memory must lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryKind {
     Host,
     Cuda,
 }
@@ -31,9 +31,9 @@ pub(crate) fn array<'py>(
     argument: &'static str,
     access: Access,
 ) -> PyResult<Array<'py>> {
-    check_library(object, argument, access, Place::Host)?;
-    let tensor = import(object, argument, Place::Host)?;
-    described(object, tensor, argument, access, Place::Host).map(|(array, _)| array)
+    check_library(object, argument, access, MemoryKind::Host)?;
+    let tensor = import(object, argument, MemoryKind::Host)?;
+    described(object, tensor, argument, access, MemoryKind::Host).map(|(array, _)| array)
 }
 
 /// An array on a CUDA device, and the number of the device. No stream waits for another: see [`capsule`].
@@ -42,16 +42,19 @@ pub(crate) fn on_cuda<'py>(
     argument: &'static str,
     access: Access,
 ) -> PyResult<(Array<'py>, i32)> {
-    check_library(object, argument, access, Place::Cuda)?;
-    let tensor = import(object, argument, Place::Cuda)?;
-    described(object, tensor, argument, access, Place::Cuda)
+    check_library(object, argument, access, MemoryKind::Cuda)?;
+    let tensor = import(object, argument, MemoryKind::Cuda)?;
+    described(object, tensor, argument, access, MemoryKind::Cuda)
 }
 
 /// The same array once more, where its library tells without running Python code.
-pub(crate) fn again<'py>(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Option<Array<'py>>> {
+pub(crate) fn reimport<'py>(
+    object: &Bound<'py, PyAny>,
+    argument: &'static str,
+) -> PyResult<Option<Array<'py>>> {
     let tensor = exchanged(object, argument)?;
     let Some(tensor) = tensor else { return Ok(None) };
-    described(object, tensor, argument, Access::Read, Place::Host).map(|(array, _)| Some(array))
+    described(object, tensor, argument, Access::Read, MemoryKind::Host).map(|(array, _)| Some(array))
 }
 
 fn described<'py>(
@@ -59,7 +62,7 @@ fn described<'py>(
     tensor: ImportedDlpack,
     argument: &'static str,
     access: Access,
-    place: Place,
+    kind: MemoryKind,
 ) -> PyResult<(Array<'py>, i32)> {
     if access == Access::Write && tensor.flags().contains(DlpackFlags::READ_ONLY) {
         return Err(Failure::ReadOnly { argument }.into());
@@ -78,7 +81,7 @@ fn described<'py>(
     };
     let described = tensor.validate().map_err(unreadable)?;
     let device = described.device();
-    check_device(device, argument, place)?;
+    check_device(device, argument, kind)?;
     let element = Element::of_dlpack(described.dtype(), tensor.flags(), argument)?;
     let form = Form::new(element, shape(&described), strides(&described).map_err(unreadable)?);
     // SAFETY: DLPack requires of an exporter that the offset leads to the first element.
@@ -106,19 +109,19 @@ fn exchanged(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Opti
     Ok(Some(ImportedDlpack::Versioned(tensor.into_parts().0)))
 }
 
-fn import(object: &Bound<'_, PyAny>, argument: &'static str, place: Place) -> PyResult<ImportedDlpack> {
+fn import(object: &Bound<'_, PyAny>, argument: &'static str, kind: MemoryKind) -> PyResult<ImportedDlpack> {
     if let Some(tensor) = exchanged(object, argument)? {
         return Ok(tensor);
     }
     let object = object.as_borrowed();
     match dlpack_device(object) {
-        Ok(device) => check_device(device, argument, place)?,
+        Ok(device) => check_device(device, argument, kind)?,
         Err(error) if error.is_instance_of::<PyAttributeError>(object.py()) => {
             return Err(Failure::NotAnArray { argument, class: class_name(&object.get_type()) }.into());
         }
         Err(error) => return Err(refused(&object, argument, error)),
     }
-    let capsule = capsule(&object, place).map_err(|error| refused(&object, argument, error))?;
+    let capsule = capsule(&object, kind).map_err(|error| refused(&object, argument, error))?;
     from_dlpack(capsule.as_borrowed(), None, None).map_err(|error| refused(&object, argument, error))
 }
 
@@ -126,11 +129,11 @@ fn import(object: &Bound<'_, PyAny>, argument: &'static str, place: Place) -> Py
 ///
 /// On a device no stream is to wait (-1): nothing is read before a launch, which goes to the stream that the caller has
 /// ordered. JAX takes -1 for a stream's address, and waits itself where it is given none.
-fn capsule<'py>(object: &Bound<'py, PyAny>, place: Place) -> PyResult<Bound<'py, PyAny>> {
+fn capsule<'py>(object: &Bound<'py, PyAny>, kind: MemoryKind) -> PyResult<Bound<'py, PyAny>> {
     const NO_STREAM_WAITS: i32 = -1;
     let py = object.py();
     let plain = PyDict::new(py);
-    if place == Place::Cuda && !matches!(&*library(object)?, "jax" | "jaxlib") {
+    if kind == MemoryKind::Cuda && !matches!(&*library(object)?, "jax" | "jaxlib") {
         plain.set_item("stream", NO_STREAM_WAITS)?;
     }
     let keywords = plain.copy()?;
@@ -162,25 +165,25 @@ fn refused(object: &Bound<'_, PyAny>, argument: &'static str, error: PyErr) -> P
     Failure::Export { argument, why: why.lines().next().unwrap_or_default().to_owned() }.into()
 }
 
-fn check_device(device: DLDevice, argument: &'static str, place: Place) -> Result<(), Failure> {
+fn check_device(device: DLDevice, argument: &'static str, kind: MemoryKind) -> Result<(), Failure> {
     let DLDevice { device_type, device_id } = device;
-    let (name, is_place) = match device_type {
-        DLDeviceType::CPU | DLDeviceType::CUDAHOST => ("the CPU".to_owned(), Place::Host),
-        DLDeviceType::CUDA => (format!("cuda:{device_id}"), Place::Cuda),
-        DLDeviceType::CUDAMANAGED => (format!("cuda:{device_id} (managed memory)"), Place::Cuda),
+    let (name, got) = match device_type {
+        DLDeviceType::CPU | DLDeviceType::CUDAHOST => ("the CPU".to_owned(), MemoryKind::Host),
+        DLDeviceType::CUDA => (format!("cuda:{device_id}"), MemoryKind::Cuda),
+        DLDeviceType::CUDAMANAGED => (format!("cuda:{device_id} (managed memory)"), MemoryKind::Cuda),
         DLDeviceType::ROCM | DLDeviceType::ROCMHOST => {
             let device = format!("rocm:{device_id} (AMD's, which is not supported)");
-            return Err(Failure::Device { argument, device, is: None, wanted: place });
+            return Err(Failure::Device { argument, device, is: None, wanted: kind });
         }
         _ => {
             let device = format!("a device of DLPack's type {} (number {device_id})", device_type.0);
-            return Err(Failure::Device { argument, device, is: None, wanted: place });
+            return Err(Failure::Device { argument, device, is: None, wanted: kind });
         }
     };
-    if is_place == place {
+    if got == kind {
         return Ok(());
     }
-    Err(Failure::Device { argument, device: name, is: Some(is_place), wanted: place })
+    Err(Failure::Device { argument, device: name, is: Some(got), wanted: kind })
 }
 
 /// What DLPack has no word for: that an array is immutable although its memory is not, and what PyTorch keeps beside
@@ -189,7 +192,7 @@ fn check_library(
     object: &Bound<'_, PyAny>,
     argument: &'static str,
     access: Access,
-    place: Place,
+    kind: MemoryKind,
 ) -> PyResult<()> {
     let library = library(object)?;
     let immutable = match &*library {
@@ -209,7 +212,7 @@ fn check_library(
     };
     match access {
         Access::Read => Ok(()),
-        Access::Write => Err(Failure::Immutable { argument, library: immutable, place }.into()),
+        Access::Write => Err(Failure::Immutable { argument, library: immutable, kind }.into()),
     }
 }
 

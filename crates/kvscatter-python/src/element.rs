@@ -81,8 +81,8 @@ impl Element {
             return Ok(None);
         }
         let name = class.name()?;
-        let found = ElementType::ALL.into_iter().find(|ty| name == ty.numpy_name());
-        Ok(found.map(|ty| Self {
+        let known = ElementType::ALL.into_iter().find(|ty| name == ty.numpy_name());
+        Ok(known.map(|ty| Self {
             ty,
             storage: if ty.bits() == Some(4) { Storage::Padded } else { Storage::Native },
         }))
@@ -95,7 +95,7 @@ impl Element {
     ) -> Result<Self, Failure> {
         let DLDataType { code, bits, lanes } = dtype;
         let code = code.0;
-        let named = |ty: &ElementType| {
+        let matches = |ty: &ElementType| {
             let is_it = |its: DlpackType| its.code == code && its.bits == bits;
             ty.dlpack().is_some_and(is_it)
         };
@@ -105,7 +105,7 @@ impl Element {
             (_, 1) => Some(Storage::Native),
             _ => None,
         };
-        let ty = ElementType::ALL.into_iter().find(named);
+        let ty = ElementType::ALL.into_iter().find(matches);
         match (ty, storage) {
             (Some(ty), Some(storage)) => Ok(Self { ty, storage }),
             _ => {

@@ -5,7 +5,7 @@ use std::fmt;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::dlpack::Place;
+use crate::dlpack::MemoryKind;
 use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
@@ -27,9 +27,9 @@ pub(crate) enum Failure {
     /// The array may not be written.
     ReadOnly { argument: &'static str },
     /// Arrays of this library are never written.
-    Immutable { argument: &'static str, library: &'static str, place: Place },
+    Immutable { argument: &'static str, library: &'static str, kind: MemoryKind },
     /// The memory of another device; `is` is `None` where nothing here can reach it.
-    Device { argument: &'static str, device: String, is: Option<Place>, wanted: Place },
+    Device { argument: &'static str, device: String, is: Option<MemoryKind>, wanted: MemoryKind },
     /// A CUDA device that is not the current one.
     NotCurrent { argument: &'static str, device: i32, current: i32 },
     /// What is no array on a CUDA device, nor any other.
@@ -265,7 +265,7 @@ impl fmt::Display for Failure {
             Self::ReadOnly { argument } => {
                 write!(f, "{argument} is read-only: it cannot be written in place")
             }
-            Self::Immutable { argument, library, place: Place::Cuda } => write!(
+            Self::Immutable { argument, library, kind: MemoryKind::Cuda } => write!(
                 f,
                 "{argument} is a {library} array, which is immutable: caches are memory of PyTorch, CuPy or your own"
             ),
@@ -276,7 +276,7 @@ impl fmt::Display for Failure {
                 f,
                 "{argument} is a {library} array, which is immutable: use tensor_scatter, which returns a new one"
             ),
-            Self::Device { argument, device, wanted: Place::Cuda, .. } => {
+            Self::Device { argument, device, wanted: MemoryKind::Cuda, .. } => {
                 write!(f, "{argument} lies on {device}: must lie on a CUDA device")
             }
             Self::Device { argument, device, is: Some(_), .. } => {

@@ -69,7 +69,7 @@ pub(crate) fn generate<'py>(
     let engine = runtime::load(py, onnxruntime)?;
     let options = SessionOptions { batch: None, capacity, threads, memory };
     let mut raised = None;
-    let mut tell = |at: Progress| match Python::attach(|py| tell_caller(py, progress.as_ref(), at)) {
+    let mut report = |at: Progress| match Python::attach(|py| report_progress(py, progress.as_ref(), at)) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             raised = Some(error);
@@ -78,16 +78,16 @@ pub(crate) fn generate<'py>(
     };
     let generated = py.detach(|| {
         let generator = Generator::open(&engine, &path, prompts.len(), options)?;
-        generator.generate(&prompts, &greedy, &mut tell)
+        generator.generate(&prompts, &greedy, &mut report)
     });
     match raised {
         Some(error) => Err(error),
-        None => told(py, generated.map_err(|error| raise(py, &error))?),
+        None => python_generated(py, generated.map_err(|error| raise(py, &error))?),
     }
 }
 
-/// Lets the handlers of signals run, such as that of Ctrl-C, and tells the caller.
-fn tell_caller(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> PyResult<()> {
+/// Lets the handlers of signals run, such as that of Ctrl-C, and calls the callback for progress.
+fn report_progress(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> PyResult<()> {
     py.check_signals()?;
     match progress {
         Some(progress) => progress.call1(py, (at.tokens, at.samples)).map(drop),
@@ -95,7 +95,7 @@ fn tell_caller(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> Py
     }
 }
 
-fn told(py: Python<'_>, generated: Generated) -> PyResult<Bound<'_, PyAny>> {
+fn python_generated(py: Python<'_>, generated: Generated) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "kvscatter._session", "Generated")?.call1((
         generated.samples,

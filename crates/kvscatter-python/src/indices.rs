@@ -22,7 +22,7 @@ use crate::{strided, torch};
 type Values = SmallVec<[i64; 64]>;
 
 /// Where values lie that were in no array.
-const NOWHERE: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
+const NO_BUFFER: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
 
 /// `write_indices`, `lengths` and their like: absent, or a value per sample.
 pub(crate) struct Indices {
@@ -42,17 +42,17 @@ impl Indices {
     /// `PositionError` for integers beyond 64 bits.
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
         let of = |values, source| Ok(Self { argument, is_one: false, values, source });
-        let Some(object) = object else { return of(None, NOWHERE) };
+        let Some(object) = object else { return of(None, NO_BUFFER) };
         let numpy = object.cast::<PyUntypedArray>();
-        let glance = match &numpy {
+        let quick = match &numpy {
             Ok(array) => strided::i64s(array).map(|(values, source)| (Values::from_slice(values), source)),
             Err(_) => torch::look(object, i64s),
         };
-        if let Some((values, source)) = glance {
+        if let Some((values, source)) = quick {
             return of(Some(values), source);
         }
         if numpy.is_err() && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
-            return of(Some(of_sequence(object, argument)?), NOWHERE);
+            return of(Some(of_sequence(object, argument)?), NO_BUFFER);
         }
         let array = Array::read(object, argument)?;
         let values = of_array(&array)?;
@@ -64,7 +64,7 @@ impl Indices {
     /// A single integer, refused where it is none as one of a sequence is.
     pub(crate) fn one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
         let value = number(object, argument, None)?;
-        Ok(Self { argument, is_one: true, values: Some(Values::from_slice(&[value])), source: NOWHERE })
+        Ok(Self { argument, is_one: true, values: Some(Values::from_slice(&[value])), source: NO_BUFFER })
     }
 
     /// The values, if there are any.
@@ -98,7 +98,7 @@ impl Indices {
     }
 
     /// Where they were read from, and what is written, share no byte.
-    pub(crate) fn check_apart(&self, written: RawBuffer, name: &'static str) -> Result<(), Failure> {
+    pub(crate) fn check_disjoint(&self, written: RawBuffer, name: &'static str) -> Result<(), Failure> {
         if self.source.overlaps(written) {
             return Err(Failure::Overlap { argument: name, with: self.argument });
         }

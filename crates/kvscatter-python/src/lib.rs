@@ -57,7 +57,7 @@ mod _native {
     #[pymodule_export]
     use crate::positions::module;
     #[pymodule_export]
-    use crate::prepared::{Prepared, prepare};
+    use crate::prepared::{PyPrepared, prepare};
     #[pymodule_export]
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]

@@ -20,7 +20,7 @@ use crate::error::core;
 
 self_cell!(
     /// A model with what was learnt from it.
-    struct Prepared {
+    struct EvaluableModel {
         owner: Model,
         #[covariant]
         dependent: Evaluator,
@@ -29,7 +29,7 @@ self_cell!(
 
 /// A model whose every node can be evaluated.
 #[pyclass(frozen, module = "kvscatter._native")]
-pub(crate) struct OnnxModel(Prepared);
+pub(crate) struct OnnxModel(EvaluableModel);
 
 /// The values of a tensor.
 #[derive(FromPyObject)]
@@ -90,13 +90,13 @@ impl OnnxModel {
             self.0.borrow_dependent().run(feeds, Placement::Auto)
         });
         let Evaluation { outputs, .. } = evaluation.map_err(|error| raise(py, error))?;
-        Ok(outputs.into_iter().map(|(_, tensor)| told(py, tensor)).collect())
+        Ok(outputs.into_iter().map(|(_, tensor)| python_tensor(py, tensor)).collect())
     }
 }
 
 impl OnnxModel {
     fn prepare(model: Model) -> Result<Self, Error> {
-        Prepared::try_new(model, |model| Evaluator::new(model)).map(Self)
+        EvaluableModel::try_new(model, |model| Evaluator::new(model)).map(Self)
     }
 }
 
@@ -109,7 +109,7 @@ fn tensor(element: &str, shape: Vec<usize>, values: Given<'_>) -> Result<Tensor,
     Ok(Tensor::new(element, shape, data)?)
 }
 
-fn told(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, Taken<'_>) {
+fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, Taken<'_>) {
     let (element, shape, data) = tensor.into_parts();
     let values = match data {
         Data::Bytes(bytes) => Taken::Bytes(PyArray1::from_vec(py, bytes)),

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
-use crate::prepared::{CallIndices, Write};
+use crate::prepared::{CallIndices, PreparedScatter};
 use crate::{error, options};
 
 /// A write whose every position is known to be right: what `kvscatter.plan` and `Prepared.plan` return.
@@ -19,7 +19,7 @@ use crate::{error, options};
 /// text. It is its own copy, and cannot be pickled: another process makes its own.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
-    write: Arc<Write>,
+    write: Arc<PreparedScatter>,
     write_indices: Option<Box<[i64]>>,
     lengths: Option<Box<[i64]>>,
 }
@@ -68,7 +68,7 @@ pub(crate) fn plan(
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    let write = Write::new(py, operator, past_cache, update, dtype)?;
+    let write = PreparedScatter::new(py, operator, past_cache, update, dtype)?;
     Plan::new(py, write, write_indices, lengths)
 }
 
@@ -169,7 +169,7 @@ impl Plan {
     /// `ElementTypeError`, `ShapeError` and `PositionError` for what is wrong with the positions.
     pub(crate) fn new(
         py: Python<'_>,
-        write: Arc<Write>,
+        write: Arc<PreparedScatter>,
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {

@@ -25,11 +25,11 @@ use crate::{error, options, torch, write};
 /// Raises:
 ///     ShapeError, ElementTypeError: An array of another shape or stride, of another dtype.
 ///     PositionError, ArrayError: As `tensor_scatter_`.
-#[pyclass(frozen, module = "kvscatter")]
-pub(crate) struct Prepared(Arc<Write>);
+#[pyclass(frozen, name = "Prepared", module = "kvscatter")]
+pub(crate) struct PyPrepared(Arc<PreparedScatter>);
 
 /// What everything that is made of a prepared write shares.
-pub(crate) struct Write {
+pub(crate) struct PreparedScatter {
     pub(crate) prepared: kvscatter::Prepared,
     cache: Side,
     update: Side,
@@ -73,13 +73,13 @@ pub(crate) fn prepare(
     #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
     dtype: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Prepared> {
+) -> PyResult<PyPrepared> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    Write::new(py, operator, past_cache, update, dtype).map(Prepared)
+    PreparedScatter::new(py, operator, past_cache, update, dtype).map(PyPrepared)
 }
 
 #[pymethods]
-impl Prepared {
+impl PyPrepared {
     /// Writes `update` into `cache`, in place; gives the samples skipped.
     #[pyo3(signature = (cache, update, write_indices=None, lengths=None))]
     fn __call__(
@@ -154,13 +154,13 @@ impl Prepared {
     }
 
     fn __repr__(&self) -> String {
-        let Write { cache, update, .. } = &*self.0;
+        let PreparedScatter { cache, update, .. } = &*self.0;
         format!("<kvscatter.Prepared: {} into {}>", update.form, cache.form)
     }
 }
 
-impl Prepared {
-    pub(crate) fn shared(&self) -> &Arc<Write> {
+impl PyPrepared {
+    pub(crate) fn shared(&self) -> &Arc<PreparedScatter> {
         &self.0
     }
 }
@@ -224,7 +224,7 @@ impl CallIndices {
     }
 }
 
-impl Write {
+impl PreparedScatter {
     /// For arrays as they will be given, or for their shapes.
     pub(crate) fn new(
         py: Python<'_>,
@@ -278,7 +278,7 @@ impl Write {
             && let Some(memory) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
             && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
         {
-            write::check_apart(lists, memory, "cache")?;
+            write::check_disjoint(lists, memory, "cache")?;
             let skipped = write::in_place_raw(py, plan, memory, update)?;
             if !cache.is_instance_of::<PyUntypedArray>() {
                 torch::note_written(cache)?;

@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::error::{Class, Field, raise};
-use crate::refusal::Broken;
+use crate::refusal::BrokenRule;
 
 /// Elements of cache and update together, and rows of an empty update, that the oracle is asked about. It visits them
 /// one at a time and takes 24 bytes for each.
-const MOST_ELEMENTS: usize = 1 << 27;
+const MAX_ELEMENTS: usize = 1 << 27;
 
 /// What the oracle says of a call.
 pub(crate) struct Answer {
@@ -36,7 +36,7 @@ impl<'py> IntoPyObject<'py> for Answer {
             Ok(Outcome { present, skipped }) => {
                 (PyArray1::from_vec(py, present), skipped, py.None()).into_pyobject(py)
             }
-            Err(refusal) => (py.None(), 0, Broken::of(&refusal)).into_pyobject(py),
+            Err(refusal) => (py.None(), 0, BrokenRule::of(&refusal)).into_pyobject(py),
         }
     }
 }
@@ -45,7 +45,7 @@ impl Answer {
     /// Asks the oracle. `elements` are the types of the cache's elements and of the update's.
     ///
     /// # Errors
-    /// [`TooLarge`] if the oracle would visit more than [`MOST_ELEMENTS`].
+    /// [`TooLarge`] if the oracle would visit more than [`MAX_ELEMENTS`].
     pub(crate) fn of(
         call: &Call,
         elements: [&Element; 2],
@@ -54,7 +54,7 @@ impl Answer {
     ) -> Result<Self, TooLarge> {
         let (cache_len, update_len) = (elements_of(cache_shape)?, elements_of(update_shape)?);
         let rows = if update_len == 0 { claimed_rows(call, cache_shape, update_shape) } else { 0 };
-        if [cache_len, update_len, rows].into_iter().fold(0, usize::saturating_add) > MOST_ELEMENTS {
+        if [cache_len, update_len, rows].into_iter().fold(0, usize::saturating_add) > MAX_ELEMENTS {
             return Err(TooLarge);
         }
         let past = vec![-1; cache_len];
@@ -121,8 +121,8 @@ fn ask(py: Python<'_>, call: &Call, (names, cache, update): &Tensors) -> PyResul
     let elements = [element(&names[0])?, element(&names[1])?];
     let answer = py.detach(|| Answer::of(call, elements, cache, update));
     answer.map_err(|TooLarge| {
-        let message = format!("the reference visits elements one by one and takes at most {MOST_ELEMENTS}");
-        raise(py, Class::Shape, "too_large", None, message, &[("max", MOST_ELEMENTS.into())])
+        let message = format!("the reference visits elements one by one and takes at most {MAX_ELEMENTS}");
+        raise(py, Class::Shape, "too_large", None, message, &[("max", MAX_ELEMENTS.into())])
     })
 }
 

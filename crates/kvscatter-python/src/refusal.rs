@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 /// Which rule a call broke.
-pub(crate) struct Broken<'a> {
+pub(crate) struct BrokenRule<'a> {
     rule: &'static str,
     fields: Vec<(&'static str, Value<'a>)>,
 }
@@ -18,7 +18,7 @@ enum Value<'a> {
     Name(&'a str),
 }
 
-impl<'a> Broken<'a> {
+impl<'a> BrokenRule<'a> {
     pub(crate) fn of(refusal: &'a Refusal) -> Self {
         match refusal {
             Refusal::TypesDiffer { cache, update } => {
@@ -103,7 +103,7 @@ impl<'a> Broken<'a> {
 }
 
 /// `out of range: sample = 0, start = 7, rows = 2, capacity = 8`
-impl fmt::Display for Broken<'_> {
+impl fmt::Display for BrokenRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.rule.replace('_', " "))?;
         for (index, (name, value)) in self.fields.iter().enumerate() {
@@ -118,7 +118,7 @@ impl fmt::Display for Broken<'_> {
 }
 
 /// `(rule, message, fields)`
-impl<'py> IntoPyObject<'py> for Broken<'_> {
+impl<'py> IntoPyObject<'py> for BrokenRule<'_> {
     type Target = PyTuple;
     type Output = Bound<'py, PyTuple>;
     type Error = PyErr;

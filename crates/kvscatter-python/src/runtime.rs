@@ -7,15 +7,15 @@ use pyo3::prelude::*;
 
 use crate::session_error::no_runtime;
 
-/// Loads the library that is named, else that of this Python's package, else what the environment names.
+/// Loads the library at this path, else that of this Python's package, else what the environment names.
 ///
 /// The package comes first, since a process has one library, and Python code that imports the package needs that one.
-pub(crate) fn load(py: Python<'_>, named: Option<PathBuf>) -> PyResult<OnnxRuntime> {
-    let named = match named {
+pub(crate) fn load(py: Python<'_>, library: Option<PathBuf>) -> PyResult<OnnxRuntime> {
+    let library = match library {
         None => package(py)?,
-        named => named,
+        library => library,
     };
-    py.detach(|| OnnxRuntime::load(named.as_deref())).map_err(|error| no_runtime(py, &error))
+    py.detach(|| OnnxRuntime::load(library.as_deref())).map_err(|error| no_runtime(py, &error))
 }
 
 /// The folder of the installed package.

@@ -4,7 +4,7 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::prepared::{self, CallIndices, Write};
+use crate::prepared::{self, CallIndices, PreparedScatter};
 use crate::{error, fresh, options, write};
 
 /// ONNX TensorScatter-24 in place: writes `update` into `cache`.
@@ -150,7 +150,7 @@ pub(crate) fn in_place_many(
     let indices = CallIndices::of(write_indices, lengths)?;
     let pairs = prepared::pairs(pairs)?;
     let Some(first) = pairs.first() else { return Ok(0) };
-    let write = Write::like(py, operator, first)?;
+    let write = PreparedScatter::like(py, operator, first)?;
     let plan = write.plan(py, &indices)?;
     write.in_place_many(py, &plan, &indices, &pairs)
 }

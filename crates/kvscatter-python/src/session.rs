@@ -167,9 +167,9 @@ impl PyKvSession {
     ///         sample.
     ///     SessionError: ONNX Runtime failed; lengths are as they were, rows behind them may have been written.
     fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyScores> {
-        let given = tokens_of(tokens)?;
-        let given = borrowed(&given);
-        self.with(py, |session| session.step(&given).map(PyScores))
+        let token_lists = tokens_of(tokens)?;
+        let token_lists = borrowed(&token_lists);
+        self.with(py, |session| session.step(&token_lists).map(PyScores))
     }
 
     /// As `step`, in runs of at most `chunk` tokens of each sample, and with the scores after the last tokens alone: what
@@ -184,9 +184,9 @@ impl PyKvSession {
         tokens: &Bound<'_, PyMapping>,
         #[pyo3(from_py_with = options::chunk)] chunk: usize,
     ) -> PyResult<PyScores> {
-        let given = tokens_of(tokens)?;
-        let given = borrowed(&given);
-        self.with(py, |session| session.prefill(&given, chunk).map(PyScores))
+        let token_lists = tokens_of(tokens)?;
+        let token_lists = borrowed(&token_lists);
+        self.with(py, |session| session.prefill(&token_lists, chunk).map(PyScores))
     }
 
     /// What the caches take: a `MemoryReport`.

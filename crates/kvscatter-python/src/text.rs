@@ -26,18 +26,18 @@ pub(crate) fn in_place(
     for (place, (cache, update)) in pairs.iter().enumerate() {
         check_strings(py, update)?;
         for (other, (other_cache, other_update)) in pairs.iter().enumerate() {
-            check_apart(cache, other_update)?;
+            check_disjoint(cache, other_update)?;
             if other < place {
-                check_apart(cache, other_cache)?;
+                check_disjoint(cache, other_cache)?;
             }
         }
     }
     let mut replaced = Replaced(Vec::new());
     for (cache, update) in pairs {
-        // SAFETY: no Python code runs before the write is done, and nothing else reads the cache meanwhile: `check_apart`
+        // SAFETY: no Python code runs before the write is done, and nothing else reads the cache meanwhile: `check_disjoint`
         // has compared it with every update and every other cache.
         let cache = unsafe { slots_mut(bytes(cache)) };
-        // SAFETY: no Python code runs before the write is done, and nothing writes to an update: `check_apart` has
+        // SAFETY: no Python code runs before the write is done, and nothing writes to an update: `check_disjoint` has
         // compared it with every cache.
         let update = unsafe { slots(bytes(update)) };
         let before = replaced.0.len();
@@ -67,9 +67,9 @@ pub(crate) fn into_present(
     out: &Array<'_>,
 ) -> PyResult<usize> {
     check_strings(py, update)?;
-    check_apart(out, past)?;
-    check_apart(out, update)?;
-    // SAFETY: no Python code runs before the write is done, and nothing else reads `out` meanwhile: `check_apart` has
+    check_disjoint(out, past)?;
+    check_disjoint(out, update)?;
+    // SAFETY: no Python code runs before the write is done, and nothing else reads `out` meanwhile: `check_disjoint` has
     // compared it with the past and the update.
     let present = unsafe { slots_mut(bytes(out)) };
     let replaced = Replaced(present.iter().map(|slot| Slot(slot.0)).collect());
@@ -101,7 +101,7 @@ fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
     Ok(())
 }
 
-fn check_apart(written: &Array<'_>, other: &Array<'_>) -> Result<(), Failure> {
+fn check_disjoint(written: &Array<'_>, other: &Array<'_>) -> Result<(), Failure> {
     if bytes(written).overlaps(bytes(other)) {
         return Err(Failure::Overlap { argument: written.argument, with: other.argument });
     }

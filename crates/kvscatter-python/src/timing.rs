@@ -7,13 +7,13 @@ use std::time::Instant;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::prepared::{CallIndices, Prepared};
+use crate::prepared::{CallIndices, PyPrepared};
 
 /// Nanoseconds of `repeats` calls in Rust: every one checks the positions, plans and writes.
 #[pyfunction]
 pub(crate) fn time_rust_call(
     py: Python<'_>,
-    write: &Prepared,
+    write: &PyPrepared,
     cache: &Bound<'_, PyAny>,
     update: &Bound<'_, PyAny>,
     write_indices: &Bound<'_, PyAny>,

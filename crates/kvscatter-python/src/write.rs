@@ -21,7 +21,7 @@ pub(crate) fn in_place(
     indices: &[&Indices],
 ) -> PyResult<usize> {
     check_unmoved([cache, update])?;
-    check_apart(indices, buffer(plan, cache), cache.argument)?;
+    check_disjoint(indices, buffer(plan, cache), cache.argument)?;
     if cache.element().is_string() {
         return text::in_place(py, plan, &[(cache, update)]);
     }
@@ -39,7 +39,7 @@ pub(crate) fn in_place_raw(
 ) -> PyResult<usize> {
     let pair = Foreign((cache, update));
     run(py, plan, error::core_in_place, move || {
-        let Foreign((cache, update)) = pair.whole();
+        let Foreign((cache, update)) = pair.into_inner();
         // SAFETY: both buffers are memory of arrays that the calling function borrows until the write is done, as long as
         // their owners say. Python programs order their own writes to one array, as they must for NumPy's: otherwise bytes
         // may be torn, but none outside is touched.
@@ -56,7 +56,7 @@ pub(crate) fn in_place_many(
 ) -> PyResult<usize> {
     check_unmoved(pairs.iter().flat_map(|(cache, update)| [cache, update]))?;
     for (cache, _) in pairs {
-        check_apart(indices, buffer(plan, cache), cache.argument)?;
+        check_disjoint(indices, buffer(plan, cache), cache.argument)?;
     }
     if pairs.first().is_some_and(|(cache, _)| cache.element().is_string()) {
         let pairs: Vec<_> = pairs.iter().map(|(cache, update)| (cache, update)).collect();
@@ -67,7 +67,7 @@ pub(crate) fn in_place_many(
         pairs.iter().map(|(cache, update)| (buffer(plan, cache), update.buffer(bytes))).collect();
     let buffers = Foreign(buffers);
     let skipped = run(py, plan, error::core_in_place, move || {
-        let Foreign(buffers) = buffers.whole();
+        let Foreign(buffers) = buffers.into_inner();
         // SAFETY: all buffers are memory of arrays that are borrowed until the write is done, as long as their owners
         // say; a vector yields the same pairs each time. Python programs order their own writes to one array, as they must
         // for NumPy's.
@@ -88,7 +88,7 @@ pub(crate) fn into_present(
 ) -> PyResult<usize> {
     check_unmoved([past, update, out])?;
     past.form.check_out(out)?;
-    check_apart(indices, out.buffer(plan.geometry().present_bytes()), out.argument)?;
+    check_disjoint(indices, out.buffer(plan.geometry().present_bytes()), out.argument)?;
     if past.element().is_string() {
         return text::into_present(py, plan, past, update, out);
     }
@@ -99,7 +99,7 @@ pub(crate) fn into_present(
         out.buffer(geometry.present_bytes()),
     ]);
     let skipped = run(py, plan, error::core, move || {
-        let Foreign([past, update, out]) = buffers.whole();
+        let Foreign([past, update, out]) = buffers.into_inner();
         // SAFETY: all three buffers are memory of arrays that are borrowed until the write is done, as long as their owners
         // say. Python programs order their own writes to one array, as they must for NumPy's.
         unsafe { plan.into_present_raw(past, update, out) }
@@ -114,12 +114,12 @@ fn check_unmoved<'a, 'py: 'a>(arrays: impl IntoIterator<Item = &'a Array<'py>>) 
 }
 
 /// Indices that would be written over are refused, although what counts is the copy that was made of them.
-pub(crate) fn check_apart(
+pub(crate) fn check_disjoint(
     indices: &[&Indices],
     written: RawBuffer,
     argument: &'static str,
 ) -> Result<(), Failure> {
-    indices.iter().try_for_each(|list| list.check_apart(written, argument))
+    indices.iter().try_for_each(|list| list.check_disjoint(written, argument))
 }
 
 fn buffer(plan: &WritePlan<'_>, cache: &Array<'_>) -> RawBuffer {
@@ -142,7 +142,7 @@ struct Foreign<T>(T);
 
 impl<T> Foreign<T> {
     /// Closures capture the whole, not the field.
-    fn whole(self) -> Self {
+    fn into_inner(self) -> Self {
         self
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn prepare<'py>(
     let write = make(py, cuda, operator, &geometry, &rows).map_err(raise)?.skip_all(skip_all);
     let cache = &first.written().object;
     let current =
-        Current::of(cache, device, stream::named(rows.iter().flat_map(Row::iter).chain(lists.iter())))?;
+        Current::of(cache, device, stream::streams_of(rows.iter().flat_map(Row::iter).chain(lists.iter())))?;
     let status = match status {
         Some(status) => status,
         None => new_status(cache, device, &current)?,
@@ -78,11 +78,21 @@ pub(super) fn prepare<'py>(
     let counted = counted.filter(|object| library(object).is_ok_and(|name| name == "torch"));
     let counted = PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind();
     let array = status.object.clone().unbind();
-    let held = rows.into_iter().flat_map(Row::into_arrays).chain(lists.into_arrays()).chain([status]);
-    let held = held.map(DeviceArray::hold).collect();
+    let kept_alive = rows.into_iter().flat_map(Row::into_arrays).chain(lists.into_arrays()).chain([status]);
+    let kept_alive = kept_alive.map(DeviceArray::keep_alive).collect();
     let cuda = cuda.clone();
-    let launch =
-        Launch { cuda, operator, write, indices, status: memory, array, device, current, counted, held };
+    let launch = Launch {
+        cuda,
+        operator,
+        write,
+        indices,
+        status: memory,
+        array,
+        device,
+        current,
+        counted,
+        kept_alive,
+    };
     Ok(launch.into())
 }
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::interface;
 use super::operator::ASCEND;
 use crate::array::{Access, Array};
-use crate::dlpack::{self, Place};
+use crate::dlpack::{self, MemoryKind};
 use crate::failure::{Failure, class_name};
 
 /// An array on a CUDA device.
@@ -25,11 +25,11 @@ pub(crate) struct DeviceArray<'py> {
 }
 
 /// What keeps an array where it is.
-pub(crate) struct Held {
-    #[expect(dead_code, reason = "held, not read")]
+pub(crate) struct KeptAlive {
+    #[expect(dead_code, reason = "kept alive, not read")]
     object: Py<PyAny>,
-    #[expect(dead_code, reason = "held, not read: dropping it gives the memory back")]
-    lent: Option<ImportedDlpack>,
+    #[expect(dead_code, reason = "kept alive, not read: dropping it gives the memory back")]
+    dlpack: Option<ImportedDlpack>,
 }
 
 impl<'py> DeviceArray<'py> {
@@ -46,8 +46,8 @@ impl<'py> DeviceArray<'py> {
     fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
         let py = object.py();
         if object.is_instance_of::<PyUntypedArray>() {
-            let (device, is) = ("the CPU".to_owned(), Some(Place::Host));
-            return Err(Failure::Device { argument, device, is, wanted: Place::Cuda }.into());
+            let (device, is) = ("the CPU".to_owned(), Some(MemoryKind::Host));
+            return Err(Failure::Device { argument, device, is, wanted: MemoryKind::Cuda }.into());
         }
         let of = |array, device, stream| Self { array, object: object.clone(), device, stream };
         if object.hasattr(intern!(py, "__dlpack__"))? {
@@ -124,8 +124,8 @@ impl<'py> DeviceArray<'py> {
         }
     }
 
-    pub(crate) fn hold(self) -> Held {
-        Held { object: self.object.unbind(), lent: self.array.lent() }
+    pub(crate) fn keep_alive(self) -> KeptAlive {
+        KeptAlive { object: self.object.unbind(), dlpack: self.array.into_dlpack() }
     }
 }
 

@@ -44,12 +44,12 @@ fn describe(operator: &Operator, error: &Error) -> Described {
                 ("got", (*got).into()),
                 ("max", (*most).into()),
             ];
-            (Class::Shape, "too_large", counted(operator, *what), fields)
+            (Class::Shape, "too_large", count_argument(operator, *what), fields)
         }
         Error::Buffer { tensor, index, bytes, needed, .. } => (
             Class::Array,
             "buffer_length",
-            Some(named(operator, *tensor)),
+            Some(tensor_argument(operator, *tensor)),
             numbers([("buffer", *index), ("len", *bytes), ("needed", *needed)]),
         ),
         Error::WholeWords { pair, bytes, needed, .. } => (
@@ -98,7 +98,7 @@ fn numbers<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static 
     fields.map(|(name, number)| (name, number.into())).into()
 }
 
-fn named(operator: &Operator, tensor: TensorRole) -> &'static str {
+fn tensor_argument(operator: &Operator, tensor: TensorRole) -> &'static str {
     match tensor {
         TensorRole::Update => operator.update,
         TensorRole::Present => operator.written,
@@ -107,7 +107,7 @@ fn named(operator: &Operator, tensor: TensorRole) -> &'static str {
 }
 
 /// Which argument has too many. Runs and their lengths are of several.
-fn counted(operator: &Operator, what: Counted) -> Option<&'static str> {
+fn count_argument(operator: &Operator, what: Counted) -> Option<&'static str> {
     match what {
         Counted::Samples => Some(operator.update),
         Counted::Capacity | Counted::Layers => Some(operator.cache),

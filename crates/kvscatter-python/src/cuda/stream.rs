@@ -70,14 +70,14 @@ impl Current {
 }
 
 /// The streams that arrays are ready on, where their libraries tell.
-pub(crate) fn named<'a, 'py: 'a>(
+pub(crate) fn streams_of<'a, 'py: 'a>(
     arrays: impl IntoIterator<Item = &'a DeviceArray<'py>>,
 ) -> impl Iterator<Item = usize> {
     arrays.into_iter().filter_map(|array| array.stream)
 }
 
 /// A stream's address, or an object that has one: by `__cuda_stream__`, as PyTorch's and as CuPy's.
-pub(crate) fn given(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
+pub(crate) fn from_python(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let py = stream.py();
     let unfit = || Failure::Keyword {
         argument: "stream",

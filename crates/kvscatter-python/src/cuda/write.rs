@@ -6,11 +6,11 @@ use kvscatter_cuda::{Cuda, Indices, Status, Stream};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::array::Held;
+use super::array::KeptAlive;
 use super::error;
 use super::operator::Operator;
+use super::status_words;
 use super::stream::{self, Current};
-use super::words;
 use crate::failure::Failure;
 use crate::torch;
 
@@ -38,8 +38,8 @@ pub(crate) struct Launch {
     pub(crate) current: Current,
     /// PyTorch's tensors among what is written, which count their writes.
     pub(crate) counted: Py<PyTuple>,
-    #[expect(dead_code, reason = "held, not read: it keeps the memory where it is")]
-    pub(crate) held: Vec<Held>,
+    #[expect(dead_code, reason = "kept alive, not read: it keeps the memory where it is")]
+    pub(crate) kept_alive: Vec<KeptAlive>,
 }
 
 #[pymethods]
@@ -110,7 +110,9 @@ impl CudaStatus {
     fn check(&self, py: Python<'_>, words: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { write, indices, status, .. } = &*self.0;
         if let Some(words) = words {
-            return write.check_words(words::given(words)?).map_err(|refused| self.0.raise(py, refused));
+            return write
+                .check_words(status_words::from_python(words)?)
+                .map_err(|refused| self.0.raise(py, refused));
         }
         self.0.check_current(py)?;
         // SAFETY: this write keeps the status and the lists alive, and they lie on the device that is current
@@ -127,7 +129,7 @@ impl CudaStatus {
         // SAFETY: this write keeps the status alive, and it lies on the device that is current (`check_current`). The
         // Python program calls this when the launches have run, as the docstring asks.
         let words = py.detach(|| unsafe { cuda.read(*status) });
-        words::named(py, words.map_err(|refused| self.0.raise(py, refused))?)
+        status_words::to_python(py, words.map_err(|refused| self.0.raise(py, refused))?)
     }
 
     /// The array of 16 bytes that it lies in: what was given as `status`, or what PyTorch or CuPy has made, two int64.
@@ -163,7 +165,7 @@ impl From<Launch> for CudaWrite {
 
 impl Launch {
     fn stream(&self, py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
-        given.map_or_else(|| self.current.stream(py), stream::given)
+        given.map_or_else(|| self.current.stream(py), stream::from_python)
     }
 
     fn check_current(&self, py: Python<'_>) -> PyResult<()> {

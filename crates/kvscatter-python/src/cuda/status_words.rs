@@ -10,14 +10,14 @@ use crate::array::Array;
 use crate::failure::{Failure, STATUS_BYTES, class_name};
 
 /// As `kvscatter.cuda.StatusWords`.
-pub(crate) fn named(py: Python<'_>, words: StatusWords) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn to_python(py: Python<'_>, words: StatusWords) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let StatusWords { bad_samples, first_sample, first_value } = words;
     CLASS.import(py, "kvscatter._status", "StatusWords")?.call1((bad_samples, first_sample, first_value))
 }
 
 /// Three numbers, or an array of 16 bytes on the CPU.
-pub(crate) fn given(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
+pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
     let argument = "words";
     if words.is_instance_of::<PyTuple>() {
         let unfit = |_| Failure::Keyword {
