@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::element::Element;
 use crate::failure::Failure;
-use crate::{dlpack, strided, torch};
 
 /// Elements along each dimension.
 pub(crate) type Shape = SmallVec<[usize; 6]>;
@@ -30,7 +29,7 @@ pub(crate) struct Array<'py> {
     pub(crate) form: Form,
     /// The address of element `[0, 0, …]`.
     data: *mut u8,
-    owner: Owner<'py>,
+    pub(crate) owner: Owner<'py>,
 }
 
 /// Who keeps the memory alive, unless code that runs takes it away all the same:
@@ -56,23 +55,6 @@ pub(crate) struct Form {
 }
 
 impl<'py> Array<'py> {
-    /// An array that is read: any library's.
-    pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
-        Self::of(object, argument, Access::Read)
-    }
-
-    /// An array that is written: refused where it is read-only or immutable.
-    pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
-        Self::of(object, argument, Access::Write)
-    }
-
-    fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
-        match object.cast::<PyUntypedArray>() {
-            Ok(array) => strided::array(array, argument, access),
-            Err(_) => dlpack::array(object, argument, access),
-        }
-    }
-
     pub(crate) fn new(argument: &'static str, form: Form, data: *mut u8, owner: Owner<'py>) -> Self {
         Self { argument, form, data, owner }
     }
@@ -99,37 +81,11 @@ impl<'py> Array<'py> {
         self.data == other.data && self.form == other.form
     }
 
-    /// Whether it still lies where it was found. Code that ran since, asked for another argument, may have given its
-    /// memory back although it is held: with `resize(refcheck=False)` in NumPy, with `set_` in PyTorch.
-    pub(crate) fn check_unmoved(&self) -> PyResult<()> {
-        let argument = self.argument;
-        let current = match &self.owner {
-            Owner::Numpy(array) => Some(strided::array(array, argument, Access::Read)?),
-            Owner::Dlpack { object, .. } => dlpack::reimport(object, argument)?,
-            Owner::Caller => None,
-        };
-        if current.is_none_or(|current| self.is(&current)) {
-            Ok(())
-        } else {
-            Err(Failure::Moved { argument }.into())
-        }
-    }
-
     /// What holds its memory beyond this call, if its library has lent it.
     pub(crate) fn into_dlpack(self) -> Option<ImportedDlpack> {
         match self.owner {
             Owner::Dlpack { tensor, .. } => Some(tensor),
             Owner::Numpy(_) | Owner::Caller => None,
-        }
-    }
-
-    /// Tells the array's library that it was written, where it keeps count.
-    pub(crate) fn note_written(&self) -> PyResult<()> {
-        match &self.owner {
-            Owner::Dlpack { object, .. } if dlpack::library(object)? == "torch" => {
-                torch::note_written(object)
-            }
-            _ => Ok(()),
         }
     }
 

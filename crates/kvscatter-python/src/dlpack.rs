@@ -16,15 +16,8 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::array::{Access, Array, Form, Owner};
 use crate::element::Element;
-use crate::failure::{Failure, class_name};
+use crate::failure::{Failure, MemoryKind, class_name};
 use crate::torch;
-
-/// Where memory must lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemoryKind {
-    Host,
-    Cuda,
-}
 
 pub(crate) fn array<'py>(
     object: &Bound<'py, PyAny>,

@@ -1,24 +1,19 @@
-//! NumPy's and DLPack's names for an element, as the core's types.
+//! What an array holds: the core's type, and how it is stored.
 
 use std::fmt;
 
-use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDataTypeCode};
 use kvscatter::{DlpackType, ElementType};
-use numpy::{PyArrayDescr, PyArrayDescrMethods};
-use pyo3::prelude::*;
-
-use crate::failure::Failure;
 
 /// What an array holds, and how: two arrays with the same `Element` can be copied into each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Element {
     pub(crate) ty: ElementType,
-    storage: Storage,
+    pub(crate) storage: Storage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Storage {
+pub(crate) enum Storage {
     /// As the core stores it: 4-bit values packed two to a byte.
     Native,
     /// A 4-bit value in a byte of its own, as in ml_dtypes.
@@ -28,7 +23,7 @@ enum Storage {
 }
 
 impl Element {
-    const fn native(ty: ElementType) -> Self {
+    pub(crate) const fn native(ty: ElementType) -> Self {
         Self { ty, storage: Storage::Native }
     }
 
@@ -47,72 +42,6 @@ impl Element {
 
     pub(crate) fn is_string(self) -> bool {
         self.ty == ElementType::String
-    }
-
-    /// What NumPy calls a `dtype`.
-    pub(crate) fn of_descr(descr: &Bound<'_, PyArrayDescr>, argument: &'static str) -> PyResult<Self> {
-        let unknown = || Failure::Dtype { argument, dtype: descr.to_string() };
-        if descr.is_native_byteorder() == Some(false) {
-            return Err(Failure::ByteOrder { argument, dtype: descr.to_string() }.into());
-        }
-        let bits = descr.itemsize().wrapping_mul(8);
-        let sized = |sizes: &[ElementType]| sizes.iter().copied().find(|ty| ty.bits() == Some(bits));
-        let ty = match descr.kind() {
-            b'b' => Some(ElementType::Bool),
-            b'i' => sized(&[ElementType::Int8, ElementType::Int16, ElementType::Int32, ElementType::Int64]),
-            b'u' => {
-                sized(&[ElementType::UInt8, ElementType::UInt16, ElementType::UInt32, ElementType::UInt64])
-            }
-            b'f' => sized(&[ElementType::Float16, ElementType::Float32, ElementType::Float64]),
-            b'c' => sized(&[ElementType::Complex64, ElementType::Complex128]),
-            b'O' => Some(ElementType::String),
-            _ => None,
-        };
-        match ty {
-            Some(ty) if descr.num() < FIRST_USER_TYPE => Ok(Self::native(ty)),
-            _ => Self::of_ml_dtype(descr)?.ok_or_else(|| unknown().into()),
-        }
-    }
-
-    /// Those of ml_dtypes, by name: they are registered at run time and have no number of their own.
-    fn of_ml_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Self>> {
-        let class = descr.typeobj();
-        if class.module()? != "ml_dtypes" {
-            return Ok(None);
-        }
-        let name = class.name()?;
-        let known = ElementType::ALL.into_iter().find(|ty| name == ty.numpy_name());
-        Ok(known.map(|ty| Self {
-            ty,
-            storage: if ty.bits() == Some(4) { Storage::Padded } else { Storage::Native },
-        }))
-    }
-
-    pub(crate) fn of_dlpack(
-        dtype: DLDataType,
-        flags: DlpackFlags,
-        argument: &'static str,
-    ) -> Result<Self, Failure> {
-        let DLDataType { code, bits, lanes } = dtype;
-        let code = code.0;
-        let matches = |ty: &ElementType| {
-            let is_it = |its: DlpackType| its.code == code && its.bits == bits;
-            ty.dlpack().is_some_and(is_it)
-        };
-        let storage = match (bits, lanes) {
-            (4, 1) if flags.contains(DlpackFlags::IS_SUBBYTE_TYPE_PADDED) => Some(Storage::Padded),
-            (4, 2) if !flags.contains(DlpackFlags::IS_SUBBYTE_TYPE_PADDED) => Some(Storage::Pair),
-            (_, 1) => Some(Storage::Native),
-            _ => None,
-        };
-        let ty = ElementType::ALL.into_iter().find(matches);
-        match (ty, storage) {
-            (Some(ty), Some(storage)) => Ok(Self { ty, storage }),
-            _ => {
-                let dtype = format!("(DLPack code {code}, {bits} bits, lanes {lanes})");
-                Err(Failure::Dtype { argument, dtype })
-            }
-        }
     }
 
     /// The type that DLPack calls this, for arrays that are made here.
@@ -137,6 +66,3 @@ impl fmt::Display for Element {
         }
     }
 }
-
-/// NumPy numbers its own types below this.
-const FIRST_USER_TYPE: i32 = 256;

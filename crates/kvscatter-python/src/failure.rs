@@ -5,7 +5,6 @@ use std::fmt;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::dlpack::MemoryKind;
 use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
@@ -82,6 +81,13 @@ pub(crate) enum Failure {
     DtypeKeyword { needed: bool },
     /// A negative dimension, or one beyond any buffer.
     Dimension { argument: &'static str, dimension: usize, value: String },
+}
+
+/// Where memory must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryKind {
+    Host,
+    Cuda,
 }
 
 /// Of a status on a device.

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
-use crate::prepared::{CallIndices, PreparedScatter};
+use crate::prepared_scatter::{CallIndices, PreparedScatter};
 use crate::{error, options};
 
 /// A write whose every position is known to be right: what `kvscatter.plan` and `Prepared.plan` return.

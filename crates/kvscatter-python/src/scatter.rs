@@ -4,7 +4,7 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::prepared::{self, CallIndices, PreparedScatter};
+use crate::prepared_scatter::{self, CallIndices, PreparedScatter};
 use crate::{error, fresh, options, write};
 
 /// ONNX TensorScatter-24 in place: writes `update` into `cache`.
@@ -57,7 +57,7 @@ pub(crate) fn tensor_scatter_(
     let indices = CallIndices::of(write_indices, lengths)?;
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared::check(py, operator, &cache.form, &update.form, error::core_in_place)?;
+    let prepared = prepared_scatter::check(py, operator, &cache.form, &update.form, error::core_in_place)?;
     let plan = indices.plan(py, &prepared)?;
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
@@ -100,7 +100,7 @@ pub(crate) fn tensor_scatter<'py>(
     let indices = CallIndices::of(write_indices, lengths)?;
     let past = Array::read(past_cache, "past_cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared::check(py, operator, &past.form, &update.form, error::core)?;
+    let prepared = prepared_scatter::check(py, operator, &past.form, &update.form, error::core)?;
     let plan = indices.plan(py, &prepared)?;
     match out {
         Some(out) => {
@@ -148,7 +148,7 @@ pub(crate) fn in_place_many(
 ) -> PyResult<usize> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
     let indices = CallIndices::of(write_indices, lengths)?;
-    let pairs = prepared::pairs(pairs)?;
+    let pairs = prepared_scatter::pairs(pairs)?;
     let Some(first) = pairs.first() else { return Ok(0) };
     let write = PreparedScatter::like(py, operator, first)?;
     let plan = write.plan(py, &indices)?;

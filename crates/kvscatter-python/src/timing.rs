@@ -7,7 +7,8 @@ use std::time::Instant;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::prepared::{CallIndices, PyPrepared};
+use crate::prepared::PyPrepared;
+use crate::prepared_scatter::CallIndices;
 
 /// Nanoseconds of `repeats` calls in Rust: every one checks the positions, plans and writes.
 #[pyfunction]

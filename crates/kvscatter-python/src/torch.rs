@@ -124,7 +124,7 @@ type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) ->
 /// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs that gives it other memory. (During
 /// a large write other threads may, by `set_`, `resize_` or `data`; they take the memory away from under PyTorch's own
 /// operators too, and no DLPack handle would hold it.) `None` if it is none, if it
-/// lies on another device, or if anything about it is unusual: the way over [`dlpack`](crate::dlpack) then says what.
+/// lies on another device, or if anything about it is unusual: the way over `dlpack` then says what.
 pub(crate) fn look<R>(
     object: &Bound<'_, PyAny>,
     look: impl FnOnce(&TensorRef<'_>) -> Option<R>,

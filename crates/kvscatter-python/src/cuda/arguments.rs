@@ -16,7 +16,7 @@ use super::write::{CudaWrite, Launch};
 use super::{driver, error};
 use crate::dlpack::library;
 use crate::failure::{Failure, STATUS_BYTES, class_name};
-use crate::prepared;
+use crate::prepared_scatter;
 
 /// What every call has beside its tensors.
 pub(super) struct Given<'a, 'py> {
@@ -110,7 +110,7 @@ impl<'py> Row<'py> {
                 let cache = DeviceArray::written(cache, operator.cache)?;
                 Ok(Self { cache, update: DeviceArray::read(update, operator.update)?, present: None })
             };
-            return prepared::pairs(tensors)?.iter().map(row).collect();
+            return prepared_scatter::pairs(tensors)?.iter().map(row).collect();
         }
         let row = |(past, update, present): &(_, _, _)| {
             let (cache, update) =

@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use super::interface;
 use super::operator::ASCEND;
 use crate::array::{Access, Array};
-use crate::dlpack::{self, MemoryKind};
-use crate::failure::{Failure, class_name};
+use crate::dlpack;
+use crate::failure::{Failure, MemoryKind, class_name};
 
 /// An array on a CUDA device.
 pub(crate) struct DeviceArray<'py> {

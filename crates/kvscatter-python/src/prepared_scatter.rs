@@ -1,0 +1,175 @@
+//! Checked shapes of a `TensorScatter`, and the positions of its calls.
+
+use std::sync::Arc;
+
+use kvscatter::WritePlan;
+use kvscatter::spec::onnx::TensorScatter;
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+
+use crate::array::{Access, Array, Form};
+use crate::error::Refuse;
+use crate::failure::{Failure, class_name};
+use crate::indices::Indices;
+use crate::side::Side;
+use crate::{error, torch, write};
+
+/// What everything that is made of a prepared write shares.
+pub(crate) struct PreparedScatter {
+    pub(crate) prepared: kvscatter::Prepared,
+    pub(crate) cache: Side,
+    pub(crate) update: Side,
+}
+
+/// Checks everything about the shapes of a cache and an update.
+pub(crate) fn check(
+    py: Python<'_>,
+    operator: TensorScatter,
+    cache: &Form,
+    update: &Form,
+    refuse: Refuse,
+) -> PyResult<kvscatter::Prepared> {
+    update.check_same_element("update", cache)?;
+    operator
+        .prepare(cache.element.stored(), cache.layout(), update.layout())
+        .map_err(|refused| refuse(py, refused))
+}
+
+/// A cache and its update.
+type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+pub(crate) fn pairs<'py>(pairs: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
+    let pairs = pairs.try_iter()?.enumerate().map(|(index, pair)| {
+        let pair = pair?;
+        let not_a_pair = |_| Failure::NotAPair { index, class: class_name(&pair.get_type()) };
+        Ok(pair.extract().map_err(not_a_pair)?)
+    });
+    pairs.collect()
+}
+
+/// The positions of one call.
+pub(crate) struct CallIndices {
+    starts: Indices,
+    lengths: Indices,
+}
+
+impl CallIndices {
+    pub(crate) fn of(
+        write_indices: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            starts: Indices::of(write_indices, "write_indices")?,
+            lengths: Indices::of(lengths, "lengths")?,
+        })
+    }
+
+    /// Checks every position.
+    pub(crate) fn plan<'a>(
+        &'a self,
+        py: Python<'_>,
+        write: &'a kvscatter::Prepared,
+    ) -> PyResult<WritePlan<'a>> {
+        write
+            .plan_lengths(self.starts.starts(), self.lengths.lengths())
+            .map_err(|refused| error::core(py, refused))
+    }
+
+    pub(crate) fn all(&self) -> [&Indices; 2] {
+        [&self.starts, &self.lengths]
+    }
+}
+
+impl PreparedScatter {
+    /// For arrays as they will be given, or for their shapes.
+    pub(crate) fn new(
+        py: Python<'_>,
+        operator: TensorScatter,
+        past_cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Arc<Self>> {
+        let sides = (Side::of(past_cache, "past_cache", dtype)?, Side::of(update, "update", dtype)?);
+        Self::of_sides(py, operator, sides, error::core).map(Arc::new)
+    }
+
+    /// For more arrays like this cache and this update.
+    pub(crate) fn like(
+        py: Python<'_>,
+        operator: TensorScatter,
+        (cache, update): &Pair<'_>,
+    ) -> PyResult<Self> {
+        let cache = Side::of_array(Array::written(cache, "cache")?);
+        let update = Side::of_array(Array::read(update, "update")?);
+        Self::of_sides(py, operator, (cache, update), error::core_in_place)
+    }
+
+    fn of_sides(
+        py: Python<'_>,
+        operator: TensorScatter,
+        (cache, update): (Side, Side),
+        refuse: Refuse,
+    ) -> PyResult<Self> {
+        let prepared = check(py, operator, &cache.form, &update.form, refuse)?;
+        Ok(Self { prepared, cache, update })
+    }
+
+    /// Checks a call's positions.
+    pub(crate) fn plan<'a>(&'a self, py: Python<'_>, indices: &'a CallIndices) -> PyResult<WritePlan<'a>> {
+        indices.plan(py, &self.prepared)
+    }
+
+    pub(crate) fn in_place(
+        &self,
+        py: Python<'_>,
+        plan: &WritePlan<'_>,
+        lists: &[&Indices],
+        cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let geometry = self.prepared.geometry();
+        // Asking may run Python code, looking does not.
+        if self.cache.is_plain(cache)
+            && self.update.is_plain(update)
+            && let Some(memory) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
+            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
+        {
+            write::check_disjoint(lists, memory, "cache")?;
+            let skipped = write::in_place_raw(py, plan, memory, update)?;
+            if !cache.is_instance_of::<PyUntypedArray>() {
+                torch::note_written(cache)?;
+            }
+            return Ok(skipped);
+        }
+        let (cache, update) = self.arrays(0, cache, update)?;
+        write::in_place(py, plan, &cache, &update, lists)
+    }
+
+    /// A cache and its update, if they are what the write was prepared for.
+    pub(crate) fn arrays<'py>(
+        &self,
+        pair: usize,
+        cache: &Bound<'py, PyAny>,
+        update: &Bound<'py, PyAny>,
+    ) -> PyResult<(Array<'py>, Array<'py>)> {
+        let cache = Array::written(cache, "cache")?;
+        self.cache.form.check_prepared(&cache, pair)?;
+        let update = Array::read(update, "update")?;
+        self.update.form.check_prepared(&update, pair)?;
+        Ok((cache, update))
+    }
+
+    pub(crate) fn in_place_many(
+        &self,
+        py: Python<'_>,
+        plan: &WritePlan<'_>,
+        indices: &CallIndices,
+        pairs: &[Pair<'_>],
+    ) -> PyResult<usize> {
+        let pairs = pairs.iter().enumerate();
+        let pairs = pairs
+            .map(|(pair, (cache, update))| self.arrays(pair, cache, update))
+            .collect::<PyResult<Vec<_>>>()?;
+        write::in_place_many(py, plan, &pairs, &indices.all())
+    }
+}
