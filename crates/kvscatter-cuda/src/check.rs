@@ -1,42 +1,13 @@
 //! What launches have found, as the error that the CPU returns for it.
 
-use std::fmt::{self, Display};
-
 use kvscatter::{Error as CoreError, Lists, Refused};
 
 use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
 use crate::cuda::Status;
+use crate::list::{FirstBad, List};
 use crate::memory::{DeviceList, Indices};
 use crate::write::Form;
-use crate::{DeviceWrite, Error, List};
-
-/// The first bad index that a status has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FirstBad {
-    /// Where it lies: of a slot mapping, among the starts.
-    pub list: List,
-    /// Whose it is, counted from 0, or the token of a slot mapping. The layer is nobody's; rows of one behind the last
-    /// sample are the sum of all.
-    pub sample: Option<usize>,
-    /// The bad value. Of running totals it is the sample's rows, total `i + 1` less total `i`; the first total where that
-    /// is not 0; or the last one, where it is not the number of tokens.
-    pub value: i64,
-}
-
-impl Display for FirstBad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.list {
-            List::Lengths => "the length",
-            List::Spans => "the rows",
-            List::Layer => "the layer",
-            List::Starts | List::Status => "the position",
-        })?;
-        if let Some(sample) = self.sample {
-            write!(f, " of sample {sample}")?;
-        }
-        write!(f, ": {}", self.value)
-    }
-}
+use crate::{DeviceWrite, Error};
 
 impl StatusWords {
     /// The first bad index that launches have found since the status was cleared, or `None` if there is none. Nothing is
@@ -181,9 +152,9 @@ impl DeviceWrite {
 
 #[cfg(test)]
 mod tests {
-    use super::{FirstBad, StatusWords};
+    use super::StatusWords;
     use crate::abi::{LAYER, LENGTH, SPAN};
-    use crate::error::List;
+    use crate::list::{FirstBad, List};
 
     #[test]
     fn words_say_what_is_bad_and_whose_it_is() {

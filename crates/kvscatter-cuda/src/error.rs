@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
-use crate::FirstBad;
 use crate::images::MIN_CAPABILITY;
+use crate::list::{FirstBad, List};
 
 /// Why a write could not be prepared or launched, or what launches have found.
 ///
@@ -321,37 +321,10 @@ impl Display for Counted {
     }
 }
 
-/// What a launch reads on the device beside its updates, and where it reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum List {
-    /// Positions, or slots.
-    Starts,
-    /// Rows that are written.
-    Lengths,
-    /// Rows that samples bring: `updateLengths` or `seqLen`.
-    Spans,
-    /// The layer's number.
-    Layer,
-    /// The status.
-    Status,
-}
-
-impl Display for List {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Starts => "the list of starts",
-            Self::Lengths => "the list of lengths",
-            Self::Spans => "the list of rows for each sample",
-            Self::Layer => "the layer",
-            Self::Status => "the status",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Error, FirstBad, List};
+    use super::Error;
+    use crate::list::{FirstBad, List};
 
     /// A surface's name stands where the crate's stands, and nothing else differs.
     #[test]

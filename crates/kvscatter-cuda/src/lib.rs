@@ -51,6 +51,7 @@ mod driver;
 mod error;
 mod grid;
 mod images;
+mod list;
 mod memory;
 mod prepare;
 mod shape;
@@ -58,11 +59,11 @@ mod units;
 mod write;
 
 pub use abi::StatusWords;
-pub use check::FirstBad;
 pub use cuda::{Cuda, Status, Stream};
-pub use error::{Counted, Error, List, SlotMappingError, TensorRole};
+pub use error::{Counted, Error, SlotMappingError, TensorRole};
 #[doc(hidden)]
 pub use grid::Choices;
+pub use list::{FirstBad, List};
 pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
 pub use write::DeviceWrite;
 

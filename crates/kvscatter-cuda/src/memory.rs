@@ -6,7 +6,7 @@ use kvscatter::RawBuffer;
 
 use crate::Error;
 use crate::abi::Address;
-use crate::error::List;
+use crate::list::List;
 
 /// The memory of one tensor on a device: at least the bytes that its geometry asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl Indices {
 mod tests {
     use super::{DeviceBuffer, DeviceList, Places};
     use crate::Error;
-    use crate::error::List;
+    use crate::list::List;
 
     #[test]
     fn a_list_that_leaves_the_address_space_is_refused() {

@@ -12,6 +12,42 @@ use crate::units::{Scale, Unit};
 use crate::write::{Form, Table};
 use crate::{DeviceWrite, Error, shape};
 
+impl Cuda {
+    /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. It is
+    /// for the context that is current on this thread.
+    ///
+    /// Nothing is asked of the memory but where it lies. More than 128 pairs take several launches; no pairs take none, and
+    /// then nobody looks at the indices.
+    ///
+    /// # Errors
+    /// What [`Geometry::check_raw`] finds, buffers being as large as the tensors or larger; [`Error::Loops`],
+    /// [`Error::TooLarge`], [`Error::SamplesNotAdjacent`], [`Error::WholeWords`]; [`Error::NoContext`],
+    /// [`Error::ComputeCapability`], [`Error::Kernels`], [`Error::Driver`].
+    pub fn prepare(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<DeviceWrite, Error> {
+        DeviceWrite::in_place(self, geometry, pairs)
+    }
+
+    /// Prepares a write of tokens to one slot each, as engines with paged caches make it: a negative slot leaves its
+    /// token out and is not bad. The geometry has batch 1, in linear mode; its capacity is the number of slots, its
+    /// update a list of tokens. Two tokens with one slot leave either's bytes there, and possibly some of each.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare); [`Error::SlotMapping`].
+    pub fn prepare_slots(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<DeviceWrite, Error> {
+        DeviceWrite::slots(self, geometry, pairs)
+    }
+
+    /// Prepares the functional form: a dense present from a past and an update, in one pass over memory. More than 64
+    /// triples take several launches.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare), but for [`Error::WholeWords`], and what [`Geometry::check_raw_present`] finds;
+    /// [`Error::Presents`].
+    pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<DeviceWrite, Error> {
+        DeviceWrite::present(self, geometry, triples)
+    }
+}
+
 impl DeviceWrite {
     pub(crate) fn in_place(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
         check_pairs(geometry, pairs)?;

@@ -10,8 +10,8 @@ use crate::Error;
 use crate::abi::{self, Call, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
 use crate::cuda::{Cuda, Module, Status, Stream};
 use crate::driver::{Grid, Handle};
-use crate::error::List;
 use crate::grid::Work;
+use crate::list::List;
 use crate::memory::{DeviceBuffer, DeviceList, Indices, Places};
 use crate::units::{Unit, WIDTHS};
 
