@@ -38,10 +38,10 @@
 //! candle's own operations.
 #![expect(unsafe_code, reason = "launches read and write memory by its address")]
 
-mod found;
-mod held;
-mod home;
 mod launch;
+mod launch_log;
+mod locks;
+mod writer_stream;
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -55,12 +55,12 @@ use kvscatter::Argument;
 use kvscatter_cuda::{Cuda, Indices, Status, Stream};
 
 use crate::element::element_of;
-use crate::writer::{door_of, overlap, storage_of};
+use crate::writer::{first_element_of, overlap, storage_of};
 use crate::{Error, TensorScatter};
-use found::{Found, Launched};
-use held::{Held, Lock, with_all};
-use home::Home;
 use launch::{Launch, Place, Side, launches};
+use launch_log::{LaunchLog, Launched};
+use locks::{Lock, LockedStorages, with_locked};
+use writer_stream::WriterStream;
 
 /// Caches on one device, and what is needed to write them again and again.
 ///
@@ -69,22 +69,22 @@ use launch::{Launch, Place, Side, launches};
 #[derive(Debug)]
 pub struct Writer {
     /// The first to be dropped: it waits, if it has to, before memory is given back.
-    home: Home,
+    stream: WriterStream,
     scatter: TensorScatter,
     location: DeviceLocation,
     cuda: Cuda,
     caches: Vec<Tensor>,
     places: Vec<Place>,
     /// One element of each storage that is written: see [`crate::Writer`].
-    doors: Vec<Tensor>,
+    lock_elements: Vec<Tensor>,
     /// Sixteen bytes, for all launches.
     status: Tensor,
     skip_all: bool,
     /// For updates that lie like these.
     launches: Vec<Launch>,
     sides: Vec<Side>,
-    /// Whose findings the status has.
-    found: Found,
+    /// The writes whose bad positions the status counts.
+    log: LaunchLog,
 }
 
 /// Where updates go, as lists that lie on the device. A list of positions converts into it.
@@ -142,34 +142,36 @@ impl Writer {
             }
         }
         let places: Vec<_> = caches.iter().map(|cache| Place::of(cache)).collect();
-        check_apart(caches, &places)?;
+        check_disjoint(caches, &places)?;
         let cuda = driver()?;
         let ordinal = device.cuda_stream().context().ordinal();
         // candle lets go of the context with its last tensor, and the kernels are in it.
         cuda.set_device(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
         let status = Tensor::zeros(2, DType::I64, first.device())?;
-        let mut doors = vec![status.clone()];
+        let mut lock_elements = vec![status.clone()];
         let mut storages = BTreeSet::new();
         for (cache, place) in caches.iter().zip(&places) {
             if storages.insert(place.storage) {
-                doors.push(door_of(cache)?);
+                lock_elements.push(first_element_of(cache)?);
             }
         }
-        let held = doors.iter().map(Lock::Read);
-        with_all(held, &device.cuda_stream(), &mut |held| check_order(Argument::PastCache, &places, held))?;
+        let locks = lock_elements.iter().map(Lock::Read);
+        with_locked(locks, &device.cuda_stream(), &mut |locked| {
+            check_order(Argument::PastCache, &places, locked)
+        })?;
         Ok(Self {
-            home: Home::of(device),
+            stream: WriterStream::of(device),
             scatter,
             location,
             cuda,
             caches: caches.iter().copied().cloned().collect(),
             places,
-            doors,
+            lock_elements,
             status,
             skip_all: false,
             launches: Vec::new(),
             sides: Vec::new(),
-            found: Found::default(),
+            log: LaunchLog::default(),
         })
     }
 
@@ -196,30 +198,30 @@ impl Writer {
         let at = at.into();
         let sources = self.accept(updates, at)?;
         let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
-        let stream = self.home.here()?;
+        let stream = self.stream.current()?;
         let status = Place::of(&self.status);
-        let Self { places, doors, launches, cuda, skip_all, found, .. } = self;
+        let Self { places, lock_elements, launches, cuda, skip_all, log, .. } = self;
         let read = updates.iter().copied().chain(at.lists().map(|(_, list)| list));
-        let locks = doors.iter().map(Lock::Written).chain(read.map(Lock::Read));
-        with_all(locks, &stream, &mut |held| {
-            check_order(Argument::PastCache, places, held)?;
-            check_order(Argument::Update, &sources, held)?;
-            let (indices, status) = (indices(&lists, held)?, Status::at(held.address(&status))?);
-            let buffers = |cache: usize| (held.buffer(&places[cache]), held.buffer(&sources[cache]));
+        let locks = lock_elements.iter().map(Lock::Written).chain(read.map(Lock::Read));
+        with_locked(locks, &stream, &mut |locked| {
+            check_order(Argument::PastCache, places, locked)?;
+            check_order(Argument::Update, &sources, locked)?;
+            let (indices, status) = (indices(&lists, locked)?, Status::at(locked.address(&status))?);
+            let buffers = |cache: usize| (locked.buffer(&places[cache]), locked.buffer(&sources[cache]));
             let writes = launches.iter_mut().map(|launch| launch.prepared(cuda, *skip_all, buffers));
             let writes = writes.collect::<Result<Vec<_>, _>>()?;
             for write in &writes {
                 write.check_indices(&indices, Some(status))?;
             }
             let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
-            for write in &found.add(Launched::new(&sources, writes, lists)).writes {
+            for write in &log.add(Launched::new(&sources, writes, lists)).writes {
                 // SAFETY: candle holds the storages of all tensors in this call, and was asked for their sizes, which
                 // the write and the lists were made with; the stream is one of the context in which they lie, which is
                 // current. Each of them was made on this stream, in whose order it is used and given back; or on
-                // another one (`check_order`), and cudarc keeps events for both, whose guards are held here: this
-                // launch is behind what touches them already, and what comes later, as giving them back, behind it.
+                // another one (`check_order`), and cudarc keeps events for both, whose guards live until the
+                // launch is made: it runs after what uses them already, and later uses, such as freeing them, after it.
                 // Who disables these events, and who shares a device with a stream for each thread among threads,
-                // orders that themselves, as for candle's own kernels; a writer that moves has waited (`home`).
+                // orders that themselves, as for candle's own kernels; a writer that moves has waited (`WriterStream`).
                 unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())
@@ -236,25 +238,25 @@ impl Writer {
     /// same shapes, or there are several that bring several rows with `lengths`. The lengths of a single one are read
     /// from its list, which must not have changed since.
     pub fn check(&mut self) -> Result<(), Error> {
-        let stream = self.home.here()?;
+        let stream = self.stream.current()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;
-        let lists: Vec<_> = self.found.lists().map(|(argument, list)| (*argument, Place::of(list))).collect();
+        let lists: Vec<_> = self.log.lists().map(|(argument, list)| (*argument, Place::of(list))).collect();
         let status = Place::of(&self.status);
-        let read = self.found.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
-        with_all(read, &stream, &mut |held| {
-            let status = Status::at(held.address(&status))?;
-            // SAFETY: candle keeps the storage of the status during this call, its context is current (`with_all`), and
-            // `synchronize` has waited for all launches that were given it.
+        let read = self.log.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
+        with_locked(read, &stream, &mut |locked| {
+            let status = Status::at(locked.address(&status))?;
+            // SAFETY: candle keeps the storage of the status during this call, its context is current (`with_locked`),
+            // and `synchronize` has waited for all launches that were given it.
             let words = unsafe { self.cuda.read(status) }?;
             let Some(first) = words.first() else { return Ok(()) };
-            let indices = indices(&lists, held)?;
+            let indices = indices(&lists, locked)?;
             // SAFETY: candle keeps the storages of the status and of the lists during this call, their context is current
-            // (`with_all`), `Held::list` has compared the lists' lengths with their memory, and `synchronize` has waited
-            // for all launches that were given the status.
-            unsafe { self.found.tell(words, status, &indices) }?;
+            // (`with_locked`), `LockedStorages::list` has compared the lists' lengths with their memory, and `synchronize`
+            // has waited for all launches that were given the status.
+            unsafe { self.log.error(words, status, &indices) }?;
             Err(kvscatter_cuda::Error::BadIndices { bad_samples: words.bad_samples, first }.into())
         })?;
-        self.found.settle();
+        self.log.mark_clear();
         Ok(())
     }
 
@@ -263,13 +265,14 @@ impl Writer {
     /// # Errors
     /// [`Error::Cuda`], [`Error::Candle`].
     pub fn clear(&mut self) -> Result<(), Error> {
-        let (stream, status) = (self.home.here()?, Place::of(&self.status));
-        with_all([Lock::Written(&self.status)], &stream, &mut |held| {
-            // SAFETY: the status lies in memory of the current context (`with_all`), to which the stream belongs. It was
-            // allocated on this stream, and `Drop` of `Home` waits for the device where it might be freed on another.
-            Ok(unsafe { self.cuda.clear(Status::at(held.address(&status))?, raw(&stream)) }?)
+        let (stream, status) = (self.stream.current()?, Place::of(&self.status));
+        with_locked([Lock::Written(&self.status)], &stream, &mut |locked| {
+            // SAFETY: the status lies in memory of the current context (`with_locked`), to which the stream belongs. It was
+            // allocated on this stream, and `Drop` of `WriterStream` waits for the device where it might be freed on
+            // another.
+            Ok(unsafe { self.cuda.clear(Status::at(locked.address(&status))?, raw(&stream)) }?)
         })?;
-        self.found.settle();
+        self.log.mark_clear();
         Ok(())
     }
 
@@ -320,7 +323,7 @@ fn check_device(argument: Argument, tensor: &Tensor, cache: DeviceLocation) -> R
 }
 
 /// No two caches share memory.
-fn check_apart(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
+fn check_disjoint(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
     for (index, (cache, place)) in caches.iter().zip(places).enumerate() {
         for (other, (earlier, earlier_place)) in caches.iter().zip(places).take(index).enumerate() {
             let meet = || Layout::relation(earlier.layout(), cache.layout()) != LayoutRelation::Disjoint;
@@ -333,14 +336,14 @@ fn check_apart(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
 }
 
 /// This launch is ordered with whatever else is done with these tensors.
-fn check_order(argument: Argument, places: &[Place], held: &Held) -> Result<(), Error> {
-    places.iter().try_for_each(|place| held.check_order(argument, place))
+fn check_order(argument: Argument, places: &[Place], locked: &LockedStorages) -> Result<(), Error> {
+    places.iter().try_for_each(|place| locked.check_order(argument, place))
 }
 
-fn indices(lists: &[(Argument, Place)], held: &Held) -> Result<Indices, Error> {
+fn indices(lists: &[(Argument, Place)], locked: &LockedStorages) -> Result<Indices, Error> {
     lists.iter().try_fold(Indices::zero(), |indices, (argument, place)| {
-        held.check_order(*argument, place)?;
-        let list = held.list(*argument, place)?;
+        locked.check_order(*argument, place)?;
+        let list = locked.list(*argument, place)?;
         Ok(if *argument == Argument::Lengths { indices.lengths(list) } else { Indices::new(list) })
     })
 }

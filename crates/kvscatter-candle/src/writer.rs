@@ -38,7 +38,7 @@ pub struct Writer {
     cache: Tensor,
     /// One element of the cache, which stands for all of it when candle locks the storage: candle looks for repeated
     /// elements in the layout of what is written, on every call. The core has looked for them once.
-    door: Tensor,
+    lock_element: Tensor,
     /// Where the storage lies, which is the same as long as a tensor of it lives.
     storage: usize,
     ready: Option<Ready>,
@@ -108,8 +108,8 @@ impl Writer {
     pub fn new(scatter: TensorScatter, cache: &Tensor) -> Result<Self, Error> {
         check_device(Argument::PastCache, cache)?;
         element_of(Argument::PastCache, cache.dtype())?;
-        let door = door_of(cache)?;
-        Ok(Self { scatter, cache: cache.clone(), door, storage: storage_of(cache), ready: None })
+        let lock_element = first_element_of(cache)?;
+        Ok(Self { scatter, cache: cache.clone(), lock_element, storage: storage_of(cache), ready: None })
     }
 
     /// The cache.
@@ -132,10 +132,10 @@ impl Writer {
     pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<At<'a>>) -> Result<Written, Error> {
         let at = at.into();
         check_device(Argument::Update, update)?;
-        let Self { cache, scatter, door, storage, ready } = self;
+        let Self { cache, scatter, lock_element, storage, ready } = self;
         let prepared = Ready::prepared(ready, scatter, cache, update, &at)?;
         let operation = Operation { prepared, at: &at, outcome: Cell::new(None) };
-        let done = door.inplace_op2(update, &operation);
+        let done = lock_element.inplace_op2(update, &operation);
         match (operation.outcome.into_inner(), done) {
             (Some(outcome), _) => outcome,
             // candle did not get as far as the operation.
@@ -210,7 +210,7 @@ impl Ready {
 /// two caches share memory. Nothing has been written then.
 pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, Error> {
     for index in 1..writes.len() {
-        check_apart(writes, index)?;
+        check_disjoint(writes, index)?;
     }
     // The first is checked by its own write, before that writes.
     for write in writes.iter_mut().skip(1) {
@@ -225,7 +225,7 @@ pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, Error> {
 
 /// What the writes before this one, and this one itself, must not share. (An update may lie in a cache that is written
 /// after it has been read.)
-fn check_apart(writes: &[CacheWrite<'_>], index: usize) -> Result<(), Error> {
+fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), Error> {
     let (before, rest) = writes.split_at(index);
     let Some(this) = rest.first() else { return Ok(()) };
     check_device(Argument::Update, this.update)?;
@@ -276,12 +276,12 @@ fn check_device(argument: Argument, tensor: &Tensor) -> Result<(), Error> {
 }
 
 /// One element of a tensor, if it has any.
-pub(crate) fn door_of(tensor: &Tensor) -> candle_core::Result<Tensor> {
-    let mut door = tensor.clone();
+pub(crate) fn first_element_of(tensor: &Tensor) -> candle_core::Result<Tensor> {
+    let mut element = tensor.clone();
     for dim in 0..if tensor.elem_count() > 0 { tensor.rank() } else { 0 } {
-        door = door.narrow(dim, 0, 1)?;
+        element = element.narrow(dim, 0, 1)?;
     }
-    Ok(door)
+    Ok(element)
 }
 
 /// The address of a tensor's storage: views of one tensor have the same.

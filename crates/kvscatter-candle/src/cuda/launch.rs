@@ -47,11 +47,11 @@ impl Place {
 /// A stride along a dimension of 1 moves nothing, and is another one in a transposed projection than in what rotary
 /// embedding makes of it: both are taken to be dense there.
 fn strides(layout: &Layout) -> Vec<usize> {
-    let mut behind = 1_usize;
+    let mut dense_stride = 1_usize;
     let sizes = layout.dims().iter().zip(layout.stride()).rev();
     let strides = sizes.map(|(&size, &stride)| {
-        let dense = behind;
-        behind = behind.saturating_mul(size);
+        let dense = dense_stride;
+        dense_stride = dense_stride.saturating_mul(size);
         if size == 1 { dense } else { stride }
     });
     let mut strides: Vec<_> = strides.collect();

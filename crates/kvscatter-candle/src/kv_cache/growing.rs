@@ -44,7 +44,7 @@ impl Cache {
     /// All slots, those that hold no token yet as well; `None` before the first append.
     #[must_use]
     pub fn all_data(&self) -> &Option<Tensor> {
-        Store::lent(self.store.as_ref())
+        Store::as_option(self.store.as_ref())
     }
 
     /// The tokens in the cache; `None` before the first append.

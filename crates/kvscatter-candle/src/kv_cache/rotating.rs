@@ -56,7 +56,7 @@ impl RotatingCache {
     /// All slots; `None` before the first append.
     #[must_use]
     pub fn all_data(&self) -> &Option<Tensor> {
-        Store::lent(self.store.as_ref())
+        Store::as_option(self.store.as_ref())
     }
 
     /// The slots that hold tokens, in the order of the slots; `None` before the first append.
@@ -64,11 +64,11 @@ impl RotatingCache {
     /// # Errors
     /// candle's.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
-        let held = |store: &Store| match self.held() {
+        let used = |store: &Store| match self.used_slots() {
             all if all == self.max_seq_len => Ok(store.tensor().clone()),
-            held => store.tensor().narrow(self.dim, 0, held),
+            slots => store.tensor().narrow(self.dim, 0, slots),
         };
-        self.store.as_ref().map(held).transpose()
+        self.store.as_ref().map(used).transpose()
     }
 
     /// Forgets everything, the memory too.
@@ -133,7 +133,7 @@ impl RotatingCache {
     ) -> std::result::Result<CacheWrite<'w>, Error> {
         let ring = TensorScatter::new().mode(Mode::Circular).one_start();
         let scatter = ring.axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
-        let needs = Needs { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.held() };
+        let needs = Needs { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.used_slots() };
         let store = Store::ready(&mut self.store, &needs, src)?;
         let at = At::new(&after.start);
         Ok(store.write(src, after.rows.clone().map_or(at.clone(), |rows| at.rows(rows))))
@@ -149,7 +149,7 @@ impl RotatingCache {
     }
 
     /// Slots that hold tokens.
-    fn held(&self) -> usize {
+    fn used_slots(&self) -> usize {
         self.current_seq_len.min(self.max_seq_len)
     }
 
@@ -166,8 +166,8 @@ impl RotatingCache {
             Some(age) => age,
             None => next.saturating_add(self.max_seq_len).saturating_sub(slot.saturating_add(1)),
         };
-        let held = length.min(self.max_seq_len);
-        (0..held).map(|slot| length.saturating_sub(age(slot).saturating_add(1))).collect()
+        let slots = length.min(self.max_seq_len);
+        (0..slots).map(|slot| length.saturating_sub(age(slot).saturating_add(1))).collect()
     }
 
     /// The mask for `seq_len` tokens and what `append` of them will return: `u8`, `[seq_len, returned]`, 1 where a

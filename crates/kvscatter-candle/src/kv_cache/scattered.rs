@@ -229,10 +229,10 @@ impl ScatteredCacheBuilder {
         for (sample, &active) in batch_mask.iter().enumerate() {
             let (length, first) = (self.positions[sample], self.indices[sample]);
             let after: Vec<_> =
-                (0..self.context).map(|slot| self.held_after(slot, first, length, seq_len)).collect();
+                (0..self.context).map(|slot| self.position_after(slot, first, length, seq_len)).collect();
             for query in length..length + seq_len {
-                let sees = |held: &Option<usize>| !active || held.is_some_and(|position| position <= query);
-                mask.extend(after.iter().map(|held| if sees(held) { 0.0 } else { f32::NEG_INFINITY }));
+                let sees = |token: &Option<usize>| !active || token.is_some_and(|position| position <= query);
+                mask.extend(after.iter().map(|token| if sees(token) { 0.0 } else { f32::NEG_INFINITY }));
             }
         }
         let shape = (self.batch_size(), 1, seq_len, self.context);
@@ -240,7 +240,7 @@ impl ScatteredCacheBuilder {
     }
 
     /// The position of the token that a slot holds after a step, if it holds one.
-    fn held_after(&self, slot: usize, first: usize, length: usize, seq_len: usize) -> Option<usize> {
+    fn position_after(&self, slot: usize, first: usize, length: usize, seq_len: usize) -> Option<usize> {
         // Slots from the one that is written first, round the ring: the new tokens, then the oldest.
         let place = (slot + self.context - first) % self.context;
         if place < seq_len { Some(length + place) } else { (length + place).checked_sub(self.context) }

@@ -12,8 +12,8 @@ use crate::{At, CacheWrite, Error, TensorScatter, Writer};
 /// The slots of a cache.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
-    /// Never `None`: caches lend it in this form.
-    lent: Option<Tensor>,
+    /// Never `None`: caches return a reference to it in this form.
+    tensor: Option<Tensor>,
     writer: Writer,
     /// Held by every clone: whoever holds it alone may write.
     sole: Arc<()>,
@@ -31,8 +31,8 @@ pub(super) struct Needs {
     pub(super) kept: usize,
 }
 
-/// What a cache without slots lends.
-pub(super) static NOTHING: Option<Tensor> = None;
+/// What a cache without slots returns.
+pub(super) static NO_TENSOR: Option<Tensor> = None;
 
 impl Store {
     /// Slots of zeros.
@@ -48,7 +48,7 @@ impl Store {
     /// Takes over a tensor that nobody else writes.
     pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, Error> {
         let writer = Writer::new(scatter, &tensor)?;
-        Ok(Self { lent: Some(tensor), writer, sole: Arc::new(()) })
+        Ok(Self { tensor: Some(tensor), writer, sole: Arc::new(()) })
     }
 
     pub(super) fn tensor(&self) -> &Tensor {
@@ -68,8 +68,8 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn lent(store: Option<&Self>) -> &Option<Tensor> {
-        store.map_or(&NOTHING, |store| &store.lent)
+    pub(super) fn as_option(store: Option<&Self>) -> &Option<Tensor> {
+        store.map_or(&NO_TENSOR, |store| &store.tensor)
     }
 
     pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: At<'w>) -> CacheWrite<'w> {
@@ -93,16 +93,16 @@ impl Store {
         if let Some(last) = store
             && !fits(last)
         {
-            *last = Self::other(Some(last), needs, update)?;
+            *last = Self::reallocated(Some(last), needs, update)?;
         }
         match store {
             Some(store) => Ok(store),
-            none => Ok(none.insert(Self::other(None, needs, update)?)),
+            none => Ok(none.insert(Self::reallocated(None, needs, update)?)),
         }
     }
 
     /// Other slots with the same contents.
-    fn other(last: Option<&Self>, needs: &Needs, update: &Tensor) -> Result<Self, Error> {
+    fn reallocated(last: Option<&Self>, needs: &Needs, update: &Tensor) -> Result<Self, Error> {
         let model = last.filter(|_| needs.kept > 0).map_or(update, Self::tensor);
         let mut shape = model.dims().to_vec();
         match shape.get_mut(needs.dim) {

@@ -1,4 +1,4 @@
-//! Candle's storages, held while their addresses are used.
+//! Locks on candle's storages, kept while their addresses are used.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) enum Lock<'a> {
 
 /// Where the storages of a call lie.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct LockedStorages {
     storages: BTreeMap<usize, Area>,
 }
 
@@ -34,7 +34,7 @@ struct Area {
     is_ordered: bool,
 }
 
-impl Held {
+impl LockedStorages {
     /// From a tensor's first element on.
     pub(super) fn buffer(&self, place: &Place) -> DeviceBuffer {
         let area = self.storages.get(&place.storage);
@@ -68,16 +68,17 @@ impl Held {
 }
 
 /// Locks storages in the order of their addresses, as candle does, so that no two threads wait for each other; makes the
-/// stream wait for what others do with them; and calls `then` while all of them are held.
-pub(super) fn with_all<'a>(
+/// stream wait for what others do with them; and calls `then` while all of them are locked.
+pub(super) fn with_locked<'a>(
     locks: impl IntoIterator<Item = Lock<'a>>,
     stream: &CudaStream,
-    then: &mut dyn FnMut(&Held) -> Result<(), Error>,
+    then: &mut dyn FnMut(&LockedStorages) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let distinct = distinct(locks);
     let mut outcome = Ok(());
-    let mut then = |held: &Held| outcome = then(held);
-    let level = Level { rest: &distinct, stream, held: &RefCell::default(), then: &RefCell::new(&mut then) };
+    let mut then = |locked: &LockedStorages| outcome = then(locked);
+    let level =
+        Level { rest: &distinct, stream, locked: &RefCell::default(), then: &RefCell::new(&mut then) };
     level.descend()?;
     outcome
 }
@@ -99,8 +100,8 @@ fn distinct<'a>(locks: impl IntoIterator<Item = Lock<'a>>) -> Vec<(usize, Lock<'
 struct Level<'a> {
     rest: &'a [(usize, Lock<'a>)],
     stream: &'a CudaStream,
-    held: &'a RefCell<Held>,
-    then: &'a RefCell<&'a mut dyn FnMut(&Held)>,
+    locked: &'a RefCell<LockedStorages>,
+    then: &'a RefCell<&'a mut dyn FnMut(&LockedStorages)>,
 }
 
 impl Level<'_> {
@@ -109,7 +110,7 @@ impl Level<'_> {
         match self.rest.first() {
             None => {
                 self.stream.context().bind_to_thread().map_err(candle_core::Error::wrap)?;
-                (self.then.borrow_mut())(&self.held.borrow());
+                (self.then.borrow_mut())(&self.locked.borrow());
                 Ok(())
             }
             Some((_, Lock::Written(tensor))) => tensor.inplace_op1(self),
@@ -126,7 +127,7 @@ impl Level<'_> {
 
     fn next(&self, area: Area) -> candle_core::Result<()> {
         let Some(((storage, _), rest)) = self.rest.split_first() else { return Ok(()) };
-        self.held.borrow_mut().storages.insert(*storage, area);
+        self.locked.borrow_mut().storages.insert(*storage, area);
         Level { rest, ..*self }.descend()
     }
 }

@@ -13,19 +13,19 @@ const PER_THREAD: usize = 2;
 
 /// A stream, and the last thread on which it was used.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct WriterStream {
     stream: Arc<CudaStream>,
     thread: ThreadId,
 }
 
-impl Home {
+impl WriterStream {
     pub(super) fn of(device: &CudaDevice) -> Self {
         Self { stream: device.cuda_stream(), thread: thread::current().id() }
     }
 
     /// The stream, for this thread: behind everything that was put on it so far. If that was on another thread's, the
     /// device is waited for.
-    pub(super) fn here(&mut self) -> Result<Arc<CudaStream>, Error> {
+    pub(super) fn current(&mut self) -> Result<Arc<CudaStream>, Error> {
         if self.has_moved() {
             self.stream.context().synchronize().map_err(candle_core::Error::wrap)?;
             self.thread = thread::current().id();
@@ -39,7 +39,7 @@ impl Home {
 }
 
 /// What the writer holds is given back on this thread's stream, and may be in use on the other's.
-impl Drop for Home {
+impl Drop for WriterStream {
     fn drop(&mut self) {
         if self.has_moved() {
             let context = self.stream.context();

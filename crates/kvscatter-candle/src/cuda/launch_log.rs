@@ -1,4 +1,4 @@
-//! What writes have handed to the device, which tells what a status has found.
+//! The launches of a writer, from which the error is made that a status reports.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Launched {
     }
 
     /// Whether a bad position is the same error in this write as in another one of the same caches.
-    fn tells_like(&self, other: &Self) -> bool {
+    fn has_same_errors_as(&self, other: &Self) -> bool {
         self.shapes == other.shapes && !self.needs_lengths() && !other.needs_lengths()
     }
 
@@ -39,30 +39,30 @@ impl Launched {
     }
 }
 
-/// The writes whose findings are in a status.
+/// The writes whose bad positions a status counts.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct LaunchLog {
     last: Option<Launched>,
     /// Whether a bad position is the same error in all of them.
     alike: bool,
-    /// Whether the status had nothing after the last one. What a graph replays is no write of its own.
-    settled: bool,
+    /// Whether the status was cleared, or had nothing, after the last one. What a graph replays is no write.
+    is_clear: bool,
 }
 
-impl Found {
+impl LaunchLog {
     /// Adds a write that is about to be launched.
     pub(super) fn add(&mut self, launched: Launched) -> &Launched {
         self.alike = match &self.last {
-            Some(before) if !self.settled => self.alike && before.tells_like(&launched),
+            Some(before) if !self.is_clear => self.alike && before.has_same_errors_as(&launched),
             _ => true,
         };
-        self.settled = false;
+        self.is_clear = false;
         self.last.insert(launched)
     }
 
     /// Nothing that was launched so far counts.
-    pub(super) fn settle(&mut self) {
-        self.settled = true;
+    pub(super) fn mark_clear(&mut self) {
+        self.is_clear = true;
     }
 
     /// The lists of the last write.
@@ -70,12 +70,12 @@ impl Found {
         self.last.iter().flat_map(|launched| &launched.lists)
     }
 
-    /// The error of what a status has, as far as it can be told: it is `Ok` if it cannot.
+    /// Returns the error that a status reports, or `Ok` if the writes do not determine one.
     ///
     /// # Safety
     /// The status and `indices`, which are the lists of [`lists`](Self::lists), lie in memory of the current context, as
     /// large as they say, and nothing writes to them: launches with this status have run.
-    pub(super) unsafe fn tell(
+    pub(super) unsafe fn error(
         &self,
         words: StatusWords,
         status: Status,
@@ -84,16 +84,16 @@ impl Found {
         let Some(last) = self.last.as_ref().filter(|_| self.alike) else { return Ok(()) };
         // In the order in which they were launched: the first whose caches it does not fit has found it.
         for write in &last.writes {
-            let told = if last.needs_lengths() {
+            let outcome = if last.needs_lengths() {
                 // SAFETY: the status and the lists lie in memory of the current context, and launches with this status
                 // have run (this function's contract).
                 unsafe { write.check(status, indices) }
             } else {
                 write.check_words(words)
             };
-            match told {
+            match outcome {
                 Err(CudaError::BadIndices { .. }) => {} // It fits into these.
-                told => told?,
+                outcome => outcome?,
             }
         }
         Ok(())
