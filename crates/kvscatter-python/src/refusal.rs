@@ -29,10 +29,11 @@ impl<'a> BrokenRule<'a> {
             Refusal::CacheRank { rank } => Self::new("cache_rank").size("rank", *rank),
             Refusal::UpdateRank { rank } => Self::new("update_rank").size("rank", *rank),
             Refusal::Axis { axis, rank } => Self::new("axis").number("axis", *axis).size("rank", *rank),
-            Refusal::Dimension { dimension, cache, update } => Self::new("dimension")
-                .size("dimension", *dimension)
-                .size("cache", *cache)
-                .size("update", *update),
+            Refusal::Dimension { dimension, cache, update } => Self::new("dimension").sizes([
+                ("dimension", *dimension),
+                ("cache", *cache),
+                ("update", *update),
+            ]),
             Refusal::UpdateBatch { cache, update } => {
                 Self::new("update_batch").size("cache", *cache).size("update", *update)
             }
@@ -63,9 +64,7 @@ impl<'a> BrokenRule<'a> {
                 Self::new("update_lengths_decrease").size("sample", *sample)
             }
             Refusal::UpdateLengthsTooLong { sample, rows, capacity } => Self::new("update_lengths_too_long")
-                .size("sample", *sample)
-                .size("rows", *rows)
-                .size("capacity", *capacity),
+                .sizes([("sample", *sample), ("rows", *rows), ("capacity", *capacity)]),
             Refusal::UpdateLengthsTotal { total, tokens } => {
                 Self::new("update_lengths_total").size("total", *total).size("tokens", *tokens)
             }
@@ -94,6 +93,10 @@ impl<'a> BrokenRule<'a> {
         // Every size fits: none is wider than 64 bits.
         self.fields.push((field, Value::Number(i128::try_from(size).unwrap_or(i128::MAX))));
         self
+    }
+
+    fn sizes<const N: usize>(self, sizes: [(&'static str, usize); N]) -> Self {
+        sizes.into_iter().fold(self, |rule, (field, size)| rule.size(field, size))
     }
 
     fn name(mut self, field: &'static str, value: &'a str) -> Self {

@@ -74,9 +74,7 @@ pub(super) fn prepare<'py>(
     let memory = Status::at(status_address(&status)?).map_err(raise)?;
     write.check_indices(&indices, Some(memory)).map_err(raise)?;
 
-    let counted = rows.iter().map(|row| &row.written().object);
-    let counted = counted.filter(|object| library(object).is_ok_and(|name| name == "torch"));
-    let counted = PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind();
+    let counted = tensors_of_torch(py, &rows)?;
     let array = status.object.clone().unbind();
     let kept_alive = rows.into_iter().flat_map(Row::into_arrays).chain(lists.into_arrays()).chain([status]);
     let kept_alive = kept_alive.map(DeviceArray::keep_alive).collect();
@@ -94,6 +92,13 @@ pub(super) fn prepare<'py>(
         kept_alive,
     };
     Ok(launch.into())
+}
+
+/// Returns PyTorch's tensors among what is written, which count their writes.
+fn tensors_of_torch(py: Python<'_>, rows: &[Row<'_>]) -> PyResult<Py<PyTuple>> {
+    let written = rows.iter().map(|row| &row.written().object);
+    let counted = written.filter(|object| library(object).is_ok_and(|name| name == "torch"));
+    Ok(PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind())
 }
 
 /// A cache and its update; a past, its update and its present.

@@ -1,6 +1,6 @@
 //! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
 
-use kvscatter_cuda::{Counted, Error, FirstBad, SlotMappingError, TensorRole};
+use kvscatter_cuda::{Counted, Error, FirstBad, List, SlotMappingError, TensorRole};
 use pyo3::prelude::*;
 
 use super::operator::Operator;
@@ -21,22 +21,35 @@ pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: Error) -> PyErr 
 }
 
 fn describe(operator: &Operator, error: &Error) -> Described {
-    match error {
-        Error::NoDriver { .. } => (Class::Cuda, "no_driver", None, vec![]),
-        Error::Driver { code, .. } => (Class::Cuda, "driver", None, vec![("code", i64::from(*code).into())]),
+    of_driver(error)
+        .or_else(|| of_tensors(operator, error))
+        .or_else(|| of_lists(operator, error))
+        .unwrap_or((Class::Cuda, "unknown", None, vec![]))
+}
+
+/// An error of the driver, its device or its context.
+fn of_driver(error: &Error) -> Option<Described> {
+    let (kind, fields) = match error {
+        Error::NoDriver { .. } => ("no_driver", vec![]),
+        Error::Driver { code, .. } => ("driver", vec![("code", i64::from(*code).into())]),
         Error::ComputeCapability { major, minor } => {
             let got = major.saturating_mul(10).saturating_add(*minor);
-            (Class::Cuda, "compute_capability", None, vec![("got", i64::from(got).into())])
+            ("compute_capability", vec![("got", i64::from(got).into())])
         }
         // The PTX is what every driver reads.
-        Error::Kernels { ptx, .. } => {
-            let fields = match **ptx {
-                Error::Driver { code, .. } => vec![("code", i64::from(code).into())],
-                _ => vec![],
-            };
-            (Class::Cuda, "kernels", None, fields)
-        }
-        Error::NoContext => (Class::Cuda, "no_context", None, vec![]),
+        Error::Kernels { ptx, .. } => match **ptx {
+            Error::Driver { code, .. } => ("kernels", vec![("code", i64::from(code).into())]),
+            _ => ("kernels", vec![]),
+        },
+        Error::NoContext => ("no_context", vec![]),
+        _ => return None,
+    };
+    Some((Class::Cuda, kind, None, fields))
+}
+
+/// An error of a cache, an update or a present: its shape, its layout or its memory.
+fn of_tensors(operator: &Operator, error: &Error) -> Option<Described> {
+    Some(match error {
         Error::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
         Error::TooLarge { what, got, most } => {
             let fields = vec![
@@ -74,24 +87,32 @@ fn describe(operator: &Operator, error: &Error) -> Described {
             };
             (Class::Shape, "slot_mapping", Some(operator.update), fields)
         }
-        Error::List { list, .. } => (Class::Option, "list", Some(operator.list(*list)), vec![]),
-        Error::Address { list, .. } => (Class::Array, "misaligned", Some(operator.list(*list)), vec![]),
+        _ => return None,
+    })
+}
+
+/// An error of a list or the status: its presence, its memory or a value in it.
+fn of_lists(operator: &Operator, error: &Error) -> Option<Described> {
+    let (class, kind, list, fields) = match error {
+        Error::List { list, .. } => (Class::Option, "list", list, vec![]),
+        Error::Address { list, .. } => (Class::Array, "misaligned", list, vec![]),
         Error::ListWraps { list, bytes, .. } => {
-            (Class::Array, "buffer_wraps", Some(operator.list(*list)), numbers([("len", *bytes)]))
+            (Class::Array, "buffer_wraps", list, numbers([("len", *bytes)]))
         }
         Error::Overlap { list, pair } => {
             let fields =
                 vec![("with_", Field::Name(operator.written.into())), ("with_buffer", (*pair).into())];
-            (Class::Array, "overlap", Some(operator.list(*list)), fields)
+            (Class::Array, "overlap", list, fields)
         }
-        Error::StatusShared => (Class::Array, "overlap", Some("status"), vec![]),
+        Error::StatusShared => (Class::Array, "overlap", &List::Status, vec![]),
         Error::BadIndices { bad_samples, first: FirstBad { list, sample, value } } => {
             let mut fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*value).into())];
             fields.extend(sample.map(|sample| ("index", sample.into())));
-            (Class::Position, "bad_indices", Some(operator.list(*list)), fields)
+            (Class::Position, "bad_indices", list, fields)
         }
-        _ => (Class::Cuda, "unknown", None, vec![]),
-    }
+        _ => return None,
+    };
+    Some((class, kind, Some(operator.list(*list)), fields))
 }
 
 fn numbers<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static str, Field)> {
