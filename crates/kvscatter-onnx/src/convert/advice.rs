@@ -1,6 +1,7 @@
 //! Finds out whether a decoder can be converted, by trying it.
 
-use super::{Refusal, convert};
+use super::conversion::convert;
+use super::refusal::Refusal;
 use crate::{Error, Model};
 
 /// The result of converting a decoder whose caches grow.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use kvscatter::ElementType;
 
-use super::Refusal;
 use super::probe::Probe;
-use super::rewrite::Rewriter;
+use super::refusal::Refusal;
+use super::rewriter::Rewriter;
 use super::visibility::{self, Effect};
 use crate::decoder::{Decoder, Style};
 use crate::edit::NewNode;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::decoder::{Cache, Decoder, Role, Style};
 use crate::{Dimension, Error, Graph, Node};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Refusal;
+use super::refusal::Refusal;
 use super::sites::Sites;
 use crate::fold::{Fold, Value, Values};
 use crate::{Error, Graph, Node};

@@ -1,14 +1,12 @@
 //! What a converted model says of itself.
 
-use super::Exported;
-use super::rewrite::Rewritten;
-use crate::decoder::Role;
+use super::rewriter::AddedInputs;
+use crate::decoder::{Decoder, Role};
 use crate::edit::Editor;
 
 /// Writes the contract of the new inputs into `metadata_props`, under keys that begin with `kvscatter.`.
-pub(super) fn write(exported: &Exported<'_, '_>, rewritten: &Rewritten, editor: &mut Editor<'_>) {
-    let write_indices = &rewritten.write_indices;
-    let (max_seq, decoder) = (exported.max_seq, exported.decoder);
+pub(super) fn write(max_seq: usize, decoder: &Decoder<'_>, added: &AddedInputs, editor: &mut Editor<'_>) {
+    let write_indices = &added.write_indices;
     let mut set = |key: &str, value: &str| editor.metadata(&format!("kvscatter.{key}"), value);
     set("version", env!("CARGO_PKG_VERSION"));
     set("max_seq", &max_seq.to_string());
@@ -47,7 +45,7 @@ pub(super) fn write(exported: &Exported<'_, '_>, rewritten: &Rewritten, editor: 
             "slot j is visible to new token i of sample b if and only if j <= {write_indices}[b] + i{real}"
         ),
     );
-    if let Some(nonpad) = &rewritten.nonpad_kv_seqlen {
+    if let Some(nonpad) = &added.nonpad_kv_seqlen {
         set(
             "nonpad_kv_seqlen",
             &format!(

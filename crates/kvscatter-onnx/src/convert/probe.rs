@@ -5,13 +5,16 @@ use std::ops::Range;
 
 use kvscatter::ElementType;
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::decoder::{Decoder, Input, Role};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, Error, ValueInfo};
 
 /// Samples in a situation where the decoder leaves their number open.
 pub(super) const SAMPLES: usize = 2;
+
+/// Slots that tell their axis apart by their number.
+pub(super) const MANY: usize = 1009;
 
 /// `past` tokens of every sample are cached, `new` ones come, and `mask` says which of both are real.
 #[derive(Clone, Debug)]
@@ -229,7 +232,7 @@ impl<'m> Inputs<'m> {
             return Err(Refusal::NewTokens { new, max_seq }.into());
         }
         let limit = fold::MAX_VALUES;
-        let slots = max_seq.max(super::sites::MANY);
+        let slots = max_seq.max(MANY);
         match batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots)) {
             Some(size) if size <= limit => Ok(()),
             _ => Err(Refusal::MaskSize { batch, new, max_seq, limit }.into()),

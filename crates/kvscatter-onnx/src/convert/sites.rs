@@ -4,14 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::probe::{Inputs, Probe};
-use super::{Refusal, visibility};
+use super::probe::{Inputs, MANY, Probe};
+use super::refusal::Refusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value};
 use crate::{Dimension, Error, Graph, Node};
-
-/// Slots that tell their axis apart by their number.
-pub(super) const MANY: usize = 1009;
 
 /// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
 const LEAST_FACTOR: f64 = 1.0 / 32.0;
@@ -282,10 +279,9 @@ impl<'m> Walk<'_, '_, 'm> {
     /// Whether what hides a score in the type of the masked ones is finite in the type that they are cast to.
     fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, Error> {
         let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
-        let hidden = visibility::filler(to);
-        let is_finite = |mask: &Mask<'_>| {
-            hidden.zip(visibility::filler(mask.element)).is_some_and(|(to, from)| to <= from)
-        };
+        let hidden = filler_of(to);
+        let is_finite =
+            |mask: &Mask<'_>| hidden.zip(filler_of(mask.element)).is_some_and(|(to, from)| to <= from);
         Ok(masks.iter().all(is_finite))
     }
 
@@ -378,5 +374,17 @@ impl<'m> Walk<'_, '_, 'm> {
 
     fn rank(&mut self, value: &str) -> Result<usize, Error> {
         Ok(self.fold.shape(value)?.len())
+    }
+}
+
+/// What hides a score of this type: its most negative finite number. Where no slot at all is visible, as to padding
+/// on the left, minus infinity would make NaN of the whole row, which the next layer would write into its cache.
+pub(super) fn filler_of(element: ElementType) -> Option<f64> {
+    match element {
+        ElementType::Float32 => Some(f64::from(f32::MIN)),
+        ElementType::Float16 => Some(-65504.0),
+        ElementType::BFloat16 => Some(-3.389_531_389_251_535_5e38),
+        ElementType::Float64 => Some(f64::MIN),
+        _ => None,
     }
 }

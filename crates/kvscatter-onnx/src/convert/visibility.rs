@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kvscatter::ElementType;
-
-use super::Refusal;
 use super::probe::{Inputs, Probe, SAMPLES};
+use super::refusal::Refusal;
 use super::sites::{Kind, Site, Sites};
 use crate::Error;
 use crate::fold::{Fold, Value, Values};
@@ -216,17 +214,5 @@ fn hidden(value: &Value) -> Result<(), Error> {
             _ => Err(Refusal::MaskUnknown.into()),
         },
         _ => Err(Refusal::MaskUnknown.into()),
-    }
-}
-
-/// What hides a score of this type: its most negative finite number. Where no slot at all is visible, as to padding
-/// on the left, minus infinity would make NaN of the whole row, which the next layer would write into its cache.
-pub(super) fn filler(element: ElementType) -> Option<f64> {
-    match element {
-        ElementType::Float32 => Some(f64::from(f32::MIN)),
-        ElementType::Float16 => Some(-65504.0),
-        ElementType::BFloat16 => Some(-3.389_531_389_251_535_5e38),
-        ElementType::Float64 => Some(f64::MIN),
-        _ => None,
     }
 }

@@ -1,0 +1,112 @@
+//! The steps of a conversion: check, rewrite, compare.
+
+use std::collections::BTreeMap;
+
+use super::equivalence::Comparison;
+use super::exported::Exported;
+use super::length::{self, Replacement};
+use super::rewriter::AddedInputs;
+use super::{caches, refusal, rewrite};
+use crate::decoder::{At, Decoder, Role};
+use crate::fold::Fold;
+use crate::{Error, Graph, Model, opset};
+
+/// The operator set of a converted model: the first with `TensorScatter`.
+const OPSET: i64 = 24;
+
+/// A decoder with a static cache, and what was done to get there.
+#[derive(Debug)]
+pub struct Converted {
+    /// The decoder. It has no weights of its own where the exported one keeps them in other files.
+    pub model: Model,
+    /// How many caches became static.
+    pub caches: usize,
+    /// Bytes that one slot of one sample takes in all caches; `None` if a size is open.
+    pub bytes_per_slot: Option<u64>,
+    /// How many attentions read them.
+    pub attentions: usize,
+    /// The input that says where each sample is written: int64 `[batch]`.
+    pub write_indices: String,
+    /// The input that says how many slots are in use afterwards: int64 `[batch]`. Only beside `Attention`.
+    pub nonpad_kv_seqlen: Option<String>,
+    /// The input that says which slots hold real tokens, now `[batch, max_seq]`; `None` if the decoder has none.
+    pub attention_mask: Option<String>,
+}
+
+/// Gives a decoder a static cache of `max_seq` slots for each sample.
+///
+/// # Errors
+/// Those of [`Model::graph`]; [`Error::OpsetTooOld`], [`Error::OpsetTooNew`] and, within [`Error::InNode`],
+/// [`Error::OperatorUnknown`] and [`Error::OperatorChanged`] if the operator set cannot be raised; [`Error::Capacity`]
+/// and [`Error::Convert`], often within [`Error::InNode`], if this decoder cannot be converted.
+pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
+    // Before the operator set is raised, which many a decoder that is refused anyway would not survive.
+    let graph = model.graph()?;
+    caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
+    let mut raised = model.clone();
+    opset::upgrade(raised.proto_mut(), OPSET)?;
+    let raised_graph = raised.graph()?;
+    convert_raised(&raised, &raised_graph, max_seq)
+        .map_err(|error| refusal::about(&graph, &raised_graph, error))
+}
+
+/// Converts a decoder of operator set 24.
+fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, Error> {
+    let decoder = Decoder::of(graph)?;
+    let dims = BTreeMap::new();
+    let at = At { batch: 1, length: 0, capacity: max_seq, dims: &dims };
+    let mut costs = decoder.caches.iter().map(|cache| cache.cost(&at));
+    let bytes_per_slot = costs.try_fold(0_u64, |sum, cost| sum.checked_add(cost?.per_token));
+    let exported = Exported::new(model, graph, &decoder, max_seq)?;
+    exported.check_masks()?;
+    let (converted, rewritten) = rewrite_and_compare(&exported)?;
+    Ok(Converted {
+        caches: decoder.caches.len(),
+        bytes_per_slot,
+        attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
+        attention_mask: decoder.input(Role::AttentionMask).map(|mask| mask.name.to_owned()),
+        write_indices: rewritten.write_indices,
+        nonpad_kv_seqlen: rewritten.nonpad_kv_seqlen,
+        model: converted,
+    })
+}
+
+/// The converted model, compared with the exported one. What depends on the length of the past is replaced only
+/// where something does.
+fn rewrite_and_compare(exported: &Exported<'_, '_>) -> Result<(Model, AddedInputs), Error> {
+    let plain = rewrite_with(exported, &[])?;
+    let Err(difference) = compare(exported, &plain.0) else { return Ok(plain) };
+    let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
+    if replacements.is_empty() {
+        return Err(difference);
+    }
+    let replaced = rewrite_with(exported, &replacements)?;
+    compare(exported, &replaced.0)?;
+    Ok(replaced)
+}
+
+fn rewrite_with<'m>(
+    exported: &Exported<'_, 'm>,
+    replacements: &[Replacement<'m>],
+) -> Result<(Model, AddedInputs), Error> {
+    let mut model = exported.model.clone();
+    let rewritten = rewrite::rewrite(exported, replacements, model.proto_mut())?;
+    Ok((model, rewritten))
+}
+
+fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), Error> {
+    let graph = converted.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
+    let names = outputs.chain(exported.graph.input_names()).collect();
+    for probe in &exported.probes {
+        let mut converted = Fold::new(&graph, exported.external.as_ref());
+        probe.feed_static(&decoder, &exported.inputs, exported.max_seq, &mut converted)?;
+        let mut comparison =
+            Comparison { exported: exported.fold(probe)?, converted, names: &names, sites: &exported.sites };
+        comparison
+            .check(&graph)
+            .map_err(|error| probe.capacity(refusal::about(exported.graph, &graph, error)))?;
+    }
+    Ok(())
+}

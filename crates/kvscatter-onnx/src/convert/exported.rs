@@ -1,0 +1,62 @@
+//! A decoder as it was exported, with what converting has to know of it.
+
+use super::attention::Attentions;
+use super::probe::{Inputs, Probe};
+use super::sites::Sites;
+use super::visibility;
+use crate::decoder::Decoder;
+use crate::fold::Fold;
+use crate::{Error, ExternalData, Graph, Model};
+
+/// A decoder as it was exported: its inputs, its attentions, and the situations that it is evaluated in.
+pub(super) struct Exported<'a, 'm> {
+    pub(super) model: &'a Model,
+    pub(super) graph: &'a Graph<'m>,
+    pub(super) decoder: &'a Decoder<'m>,
+    pub(super) max_seq: usize,
+    pub(super) inputs: Inputs<'m>,
+    pub(super) sites: Sites<'m>,
+    pub(super) attentions: Attentions<'m>,
+    pub(super) probes: Vec<Probe>,
+    /// Where small tables may lie.
+    pub(super) external: Option<ExternalData>,
+}
+
+impl<'a, 'm> Exported<'a, 'm> {
+    /// # Errors
+    /// Those of [`Inputs::of`], [`Inputs::check_size`], [`Sites::find`] and [`Attentions::find`].
+    pub(super) fn new(
+        model: &'a Model,
+        graph: &'a Graph<'m>,
+        decoder: &'a Decoder<'m>,
+        max_seq: usize,
+    ) -> Result<Self, Error> {
+        let inputs = Inputs::of(decoder)?;
+        inputs.check_size(max_seq)?;
+        let external = model.external_data()?;
+        let mut fold = Fold::new(graph, external.as_ref());
+        let sites = Sites::find(graph, decoder, &inputs, max_seq, &mut fold)?;
+        let attentions = Attentions::find(decoder, &mut fold)?;
+        let probes = visibility::probes(&inputs, max_seq);
+        Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, external })
+    }
+
+    /// Proves, as far as computing shows it, that the masks keep the rule.
+    pub(super) fn check_masks(&self) -> Result<(), Error> {
+        for probe in &self.probes {
+            let checked = self.fold(probe).and_then(|mut fold| {
+                visibility::check_sites(&self.sites, probe, &mut fold)?;
+                self.attentions.check(probe, &mut fold)
+            });
+            checked.map_err(|cause| probe.capacity(cause))?;
+        }
+        Ok(())
+    }
+
+    /// Returns an evaluation of the decoder in this situation.
+    pub(super) fn fold(&self, probe: &Probe) -> Result<Fold<'_, 'm>, Error> {
+        let mut fold = Fold::new(self.graph, self.external.as_ref());
+        probe.feed(&self.inputs, &mut fold)?;
+        Ok(fold)
+    }
+}

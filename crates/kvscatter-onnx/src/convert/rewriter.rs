@@ -1,0 +1,152 @@
+//! What the parts of a converted graph share: its editor, the inputs it adds, and the values made from them.
+
+use kvscatter::ElementType;
+
+use super::caches::AXIS;
+use super::probe::Inputs;
+use crate::decoder::{Decoder, Role};
+use crate::edit::{Editor, NewNode};
+use crate::{Dimension, Error};
+
+/// The names of the inputs that were added.
+#[derive(Debug)]
+pub(super) struct AddedInputs {
+    pub(super) write_indices: String,
+    pub(super) nonpad_kv_seqlen: Option<String>,
+}
+
+/// An editor, and the values that all caches and attentions share, each made when it is first asked for.
+pub(super) struct Rewriter<'e, 'p, 'm> {
+    pub(super) editor: &'e mut Editor<'p>,
+    decoder: &'e Decoder<'m>,
+    inputs: &'e Inputs<'m>,
+    /// The batch, as the first cache declares it.
+    pub(super) batch: Dimension<'m>,
+    write_indices: String,
+    nonpad_kv_seqlen: Option<String>,
+    capacity: Option<String>,
+    positions: Option<String>,
+    /// `[batch, new tokens, slots]`.
+    visible: Option<String>,
+}
+
+impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
+    /// Adds the input `write_indices` to the graph.
+    pub(super) fn new(editor: &'e mut Editor<'p>, decoder: &'e Decoder<'m>, inputs: &'e Inputs<'m>) -> Self {
+        let batch = decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
+        let batch = batch.unwrap_or(Dimension::Unknown);
+        let write_indices = editor.add_input("write_indices", ElementType::Int64, &[batch]);
+        Self {
+            editor,
+            decoder,
+            inputs,
+            batch,
+            write_indices,
+            nonpad_kv_seqlen: None,
+            capacity: None,
+            positions: None,
+            visible: None,
+        }
+    }
+
+    /// Returns the names of the inputs that were added.
+    pub(super) fn added_inputs(self) -> AddedInputs {
+        AddedInputs { write_indices: self.write_indices, nonpad_kv_seqlen: self.nonpad_kv_seqlen }
+    }
+
+    /// Writes an update into a past.
+    pub(super) fn scatter(&mut self, past: &str, update: &str, present: &str) {
+        let inputs = [past, update, &self.write_indices];
+        #[expect(clippy::as_conversions, clippy::cast_possible_wrap, reason = "a constant")]
+        let axis = AXIS as i64;
+        self.editor.add(
+            NewNode::new("TensorScatter", &inputs)
+                .outputs(&[present])
+                .int("axis", axis)
+                .string("mode", "linear"),
+        );
+    }
+
+    /// How many slots a cache has, as a scalar that is read from the cache.
+    pub(super) fn capacity(&mut self) -> Result<String, Error> {
+        if let Some(capacity) = &self.capacity {
+            return Ok(capacity.clone());
+        }
+        let past = self.decoder.caches.first().map_or("", |cache| cache.past);
+        let capacity = self.size(past, AXIS)?;
+        Ok(self.capacity.insert(capacity).clone())
+    }
+
+    /// The slot that each new token is written to: `write_indices[b] + i`, int64 `[batch, new tokens]`.
+    pub(super) fn positions(&mut self) -> Result<String, Error> {
+        if let Some(positions) = &self.positions {
+            return Ok(positions.clone());
+        }
+        let update = || self.decoder.caches.iter().find_map(|cache| Some((cache.update?, AXIS)));
+        let (counted, axis) = self.inputs.counts_new_tokens().or_else(update).unwrap_or_default();
+        let new = self.size(counted, axis)?;
+        let tokens = self.range(&new)?;
+        let one = self.editor.ints(&[1])?;
+        let first = self.editor.node("Unsqueeze", &[&self.write_indices, &one]);
+        let positions = self.editor.node("Add", &[&first, &tokens]);
+        Ok(self.positions.insert(positions).clone())
+    }
+
+    /// Which slots each new token sees, for scores of this rank: bool `[batch, 1.., new tokens, slots]`.
+    pub(super) fn visible(&mut self, rank: usize) -> Result<String, Error> {
+        let visible = match &self.visible {
+            Some(visible) => visible.clone(),
+            None => {
+                let visible = self.visible_to_tokens()?;
+                self.visible.insert(visible).clone()
+            }
+        };
+        let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
+        if heads.is_empty() {
+            return Ok(visible);
+        }
+        let heads = self.editor.ints(&heads)?;
+        Ok(self.editor.node("Unsqueeze", &[&visible, &heads]))
+    }
+
+    fn visible_to_tokens(&mut self) -> Result<String, Error> {
+        let capacity = self.capacity()?;
+        let slots = self.range(&capacity)?;
+        let positions = self.positions()?;
+        let two = self.editor.ints(&[2])?;
+        let positions = self.editor.node("Unsqueeze", &[&positions, &two]);
+        let causal = self.editor.node("LessOrEqual", &[&slots, &positions]);
+        let Some(mask) = self.decoder.input(Role::AttentionMask).map(|mask| mask.name) else {
+            return Ok(causal);
+        };
+        let to = i64::from(ElementType::Bool.onnx_code());
+        let real = self.editor.add(NewNode::new("Cast", &[mask]).int("to", to));
+        let one = self.editor.ints(&[1])?;
+        let real = self.editor.node("Unsqueeze", &[&real, &one]);
+        Ok(self.editor.node("And", &[&causal, &real]))
+    }
+
+    /// The input that says how many slots are in use after this step.
+    pub(super) fn nonpad_kv_seqlen(&mut self) -> String {
+        if let Some(name) = &self.nonpad_kv_seqlen {
+            return name.clone();
+        }
+        let name = self.editor.add_input("nonpad_kv_seqlen", ElementType::Int64, &[self.batch]);
+        self.nonpad_kv_seqlen.insert(name).clone()
+    }
+
+    /// A dimension of a value, as a scalar.
+    fn size(&mut self, value: &str, axis: usize) -> Result<String, Error> {
+        let axis = i64::try_from(axis).unwrap_or_default();
+        let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
+        let shape = self.editor.add(shape);
+        let zero = self.editor.ints(&[0])?;
+        Ok(self.editor.node("Squeeze", &[&shape, &zero]))
+    }
+
+    /// `0..limit`.
+    fn range(&mut self, limit: &str) -> Result<String, Error> {
+        let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
+        Ok(self.editor.node("Range", &[&zero, limit, &one]))
+    }
+}
