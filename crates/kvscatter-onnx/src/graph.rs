@@ -73,6 +73,9 @@ pub struct NodeLabel {
     pub version: Option<i64>,
 }
 
+/// A node in a sentence: its operator set is of no interest there.
+pub(crate) struct ShortLabel<'a>(pub(crate) &'a NodeLabel);
+
 /// A graph input or output as declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueInfo<'m> {
@@ -291,6 +294,16 @@ impl fmt::Display for NodeLabel {
         match self.version {
             Some(version) => write!(f, ", version {version})"),
             None => f.write_str(")"),
+        }
+    }
+}
+
+impl fmt::Display for ShortLabel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeLabel { index, name, op_type, .. } = self.0;
+        match name.as_str() {
+            "" => write!(f, "node {index} ({})", op_type.escape_debug()),
+            name => write!(f, "node {index} {name:?} ({})", op_type.escape_debug()),
         }
     }
 }

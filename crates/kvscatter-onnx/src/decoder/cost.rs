@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::{Cache, Style};
+use super::cache::{Cache, Style};
 use crate::Dimension;
 
 /// The sizes that costs are computed at.

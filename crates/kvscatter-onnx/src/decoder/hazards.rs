@@ -6,7 +6,9 @@ mod runtimes;
 mod scales;
 mod text;
 
-use super::{Decoder, Growth, Role, Style};
+use super::Decoder;
+use super::cache::{Growth, Style};
+use super::roles::Role;
 use crate::NodeLabel;
 use kvscatter::ElementType;
 

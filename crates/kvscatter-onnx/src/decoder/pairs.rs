@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
+use super::cache::{Cache, Part, Style, Unknown};
 use super::flow::Flow;
-use super::trace::{MOST_STEPS, Path};
-use super::writer::{Axis, Write, Writer, earlier};
-use super::{Cache, Part, Style, Unknown};
+use super::trace::{MAX_STEPS, Path};
+use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
 use crate::{Dimension, Error, Node, ValueInfo};
 
@@ -78,7 +78,7 @@ impl<'m> Way<'m> {
                 way.earlier.reverse();
                 return Some(way);
             }
-            let (node, past) = earlier(flow, way.past).filter(|_| way.earlier.len() < MOST_STEPS)?;
+            let (node, past) = earlier(flow, way.past).filter(|_| way.earlier.len() < MAX_STEPS)?;
             way.earlier.push(node);
             way.paths.push(Path::back(flow, past));
         }
@@ -117,7 +117,7 @@ fn cache<'m>(
     past: &ValueInfo<'m>,
     present: &ValueInfo<'m>,
     node: &Node<'m>,
-    write: Write<'m>,
+    write: CacheWrite<'m>,
     way: &Way<'m>,
     tail: &Path<'m>,
 ) -> Result<Option<Cache<'m>>, Error> {
@@ -212,7 +212,7 @@ fn of_foreign<'m>(
         // Subgraphs use values in no order that means anything: the graph's own order does.
         pasts.sort_by_key(|(past, _)| flow.input_place(past.name));
         for ((past, path), (present, tail)) in pasts.iter().zip(presents) {
-            let write = Write {
+            let write = CacheWrite {
                 style: Style::Unknown(Unknown::operator(node)),
                 past: Some(past.name),
                 update: None,

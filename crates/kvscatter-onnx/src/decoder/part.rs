@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::cache::{Cache, Part, Style};
 use super::flow::Flow;
-use super::{Cache, Part, Style};
 use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
 

@@ -4,11 +4,44 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
+use super::cache::Cache;
 use super::flow::Flow;
-use super::trace::{MOST_STEPS, Path};
-use super::{Cache, Input, Role};
+use super::trace::{MAX_STEPS, Path};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
+
+/// A graph input and what it is for.
+#[derive(Clone, Debug)]
+pub struct Input<'m> {
+    /// As declared.
+    pub value: ValueInfo<'m>,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// What an input is for: told by the operators it reaches, and only among inputs that reach the same ones by the
+/// names that exporters give (`input_ids`, `position_ids`, `attention_mask`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A cache: its place among [`Decoder::caches`](super::Decoder::caches).
+    Past(usize),
+    /// Which tokens count, `[batch, past + new]` or `[batch, capacity]`; or the mask itself, added to the scores.
+    AttentionMask,
+    /// Where in its text each token stands.
+    PositionIds,
+    /// The tokens.
+    TokenIds,
+    /// `TensorScatter`'s `write_indices`.
+    WriteIndices,
+    /// `Attention`'s `nonpad_kv_seqlen`: the length after the write.
+    NonpadKvSeqlen,
+    /// `GroupQueryAttention`'s `seqlens_k`: the length after the write, less 1.
+    SeqlensK,
+    /// `GroupQueryAttention`'s `total_sequence_length`.
+    TotalSequenceLength,
+    /// Anything else.
+    Other,
+}
 
 /// What an input is used for, as far as the graph shows it.
 #[derive(Clone, Debug, Default)]
@@ -186,7 +219,7 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
         return None;
     }
     let mut index = node.input(1)?;
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         if flow.is_input(index) {
             return Some(index);
         }

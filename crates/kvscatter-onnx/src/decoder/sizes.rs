@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::cache::{Cache, Style};
 use super::flow::Flow;
 use super::trace::Path;
-use super::{Cache, Style};
 use crate::{Dimension, Error, Node, ValueInfo};
 
 /// Checks that no two declarations of one size differ: of past and present where they are one shape, of all batches,

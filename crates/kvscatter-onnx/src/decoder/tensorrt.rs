@@ -11,9 +11,11 @@ use kvscatter::Mode;
 use kvscatter::spec::Inferred;
 use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource};
 
+use super::Decoder;
+use super::flow::Flow;
 use super::trace::Path;
-use super::{Decoder, Flow, Short};
 use crate::eval::Op;
+use crate::graph::ShortLabel;
 use crate::{Node, NodeLabel, ValueInfo};
 
 /// A rule that a node breaks.
@@ -137,7 +139,7 @@ fn is_of_type(reason: &Reason) -> bool {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", Short(&self.node), self.reason)
+        write!(f, "{}: {}", ShortLabel(&self.node), self.reason)
     }
 }
 

@@ -4,7 +4,7 @@ use super::flow::Flow;
 use crate::Node;
 
 /// More nodes in a row than this are not followed, which bounds the time a hostile graph can take.
-pub(super) const MOST_STEPS: usize = 64;
+pub(super) const MAX_STEPS: usize = 64;
 
 /// A way back from a value to where it comes from.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl<'m> Path<'m> {
     /// reshaped or cut.
     pub(super) fn back(flow: &Flow<'m>, value: &'m str) -> Self {
         let mut path = Self { source: value, steps: Vec::new() };
-        while path.steps.len() < MOST_STEPS {
+        while path.steps.len() < MAX_STEPS {
             let Some((node, 0)) = flow.maker(path.source) else { break };
             let Some(input) = handed_on(flow, &node) else { break };
             path.source = input;

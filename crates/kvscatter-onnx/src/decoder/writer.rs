@@ -1,15 +1,15 @@
 //! The operators that write a cache: which input is the past of which output.
 
+use super::cache::{Style, Unknown};
 use super::flow::Flow;
 use super::trace::Path;
-use super::{Style, Unknown};
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Error, Node};
 
 /// What a node says about the cache that one of its outputs is.
 #[derive(Clone, Debug)]
-pub(super) struct Write<'m> {
+pub(super) struct CacheWrite<'m> {
     pub(super) style: Style,
     /// The past; `None` if the input is absent.
     pub(super) past: Option<&'m str>,
@@ -30,7 +30,7 @@ pub(super) enum Axis {
 #[derive(Clone, Debug)]
 pub(super) enum Writer<'m> {
     /// This output is a cache with rows written.
-    Known(Write<'m>),
+    Known(CacheWrite<'m>),
     /// Its outputs may be caches: nothing here knows the operator.
     Foreign,
     /// This output is no cache.
@@ -72,21 +72,23 @@ impl<'m> Writer<'m> {
         if node.is_function() {
             return Ok(Self::Foreign);
         }
-        let known = |write: Option<Write<'m>>| write.map_or(Self::No, Self::Known);
+        let known = |write: Option<CacheWrite<'m>>| write.map_or(Self::No, Self::Known);
         Ok(match (node.domain(), node.op_type()) {
-            (DEFAULT_DOMAIN, "Concat") => known(Write::concat(flow, node)),
-            (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(Write::tensor_scatter(node)?),
+            (DEFAULT_DOMAIN, "Concat") => known(CacheWrite::concat(flow, node)),
+            (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(CacheWrite::tensor_scatter(node)?),
             // Keys and values may come packed, as input 0.
             ("com.microsoft", "GroupQueryAttention") => {
-                known(Write::attention(node, Style::GroupQueryAttention, slot, 3))
+                known(CacheWrite::attention(node, Style::GroupQueryAttention, slot, 3))
             }
-            (DEFAULT_DOMAIN, "Attention") => known(Write::attention(node, Style::AttentionPast, slot, 4)),
+            (DEFAULT_DOMAIN, "Attention") => {
+                known(CacheWrite::attention(node, Style::AttentionPast, slot, 4))
+            }
             (domain, op_type) => {
                 let mut rows = OTHERS.iter().filter(|row| (row.0, row.1) == (domain, op_type)).peekable();
                 if rows.peek().is_none() {
                     return Ok(if may_write(node) { Self::Foreign } else { Self::No });
                 }
-                known(rows.find(|row| row.3 == slot).map(|&(_, _, past, _, axis)| Write {
+                known(rows.find(|row| row.3 == slot).map(|&(_, _, past, _, axis)| CacheWrite {
                     style: Style::Unknown(Unknown::operator(node)),
                     past: node.input(past),
                     update: None,
@@ -97,7 +99,7 @@ impl<'m> Writer<'m> {
     }
 }
 
-impl<'m> Write<'m> {
+impl<'m> CacheWrite<'m> {
     /// An operator whose outputs 1 and 2 are the caches of keys and values, and whose inputs 1 and 2 are their new
     /// rows. `first` is the keys' past, and the values' follows it.
     fn attention(node: &Node<'m>, style: Style, slot: usize, first: usize) -> Option<Self> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Hazard;
-use crate::decoder::{Cache, Decoder, Role, Style, roles};
+use crate::decoder::Decoder;
+use crate::decoder::cache::{Cache, Style};
+use crate::decoder::roles::{self, Role};
 use crate::{Dimension, Node};
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {

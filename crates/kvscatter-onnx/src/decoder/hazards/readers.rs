@@ -6,10 +6,10 @@ use kvscatter::Mode;
 
 use super::{Hazard, PrefixMask};
 use crate::Node;
+use crate::decoder::cache::{Cache, Style};
 use crate::decoder::flow::Flow;
 use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
-use crate::decoder::{Cache, Style};
 
 /// More values than this are not followed from one cache.
 const MOST_VALUES: usize = 64;

@@ -3,7 +3,8 @@
 use kvscatter::{ElementType, Mode};
 
 use super::{Hazard, Runtime};
-use crate::decoder::{Decoder, Style};
+use crate::decoder::Decoder;
+use crate::decoder::cache::Style;
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::{Hazard, PrefixMask, Runtime};
 use crate::NodeLabel;
-use crate::decoder::{Role, Short};
+use crate::decoder::roles::Role;
+use crate::graph::ShortLabel;
 
 impl Hazard {
     /// A name for the kind of hazard that programs can rely on.
@@ -85,29 +86,34 @@ impl fmt::Display for Hazard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PastReadElsewhere { past, reader } => {
-                let reader = Short(reader);
+                let reader = ShortLabel(reader);
                 write!(f, "{past:?} is read by {reader} as well, which in place may meet old rows or new")
             }
             Self::PresentReadElsewhere { present, reader } => {
-                write!(f, "{present:?} is read by {}, which is no attention", Short(reader))
+                write!(f, "{present:?} is read by {}, which is no attention", ShortLabel(reader))
             }
             Self::PresentGivenTwice { present, copies } => {
                 let copies = list(copies.iter().map(|copy| format!("{copy:?}")));
                 write!(f, "{present:?} is given as {copies} as well: only one can be in place")
             }
             Self::WrittenTwice { past, first, second } => {
-                let (first, second) = (Short(first), Short(second));
+                let (first, second) = (ShortLabel(first), ShortLabel(second));
                 write!(f, "{past:?} is written by {first} and, apart from it, by {second}")
             }
             Self::WrittenInTurn { past, first, second } => {
-                write!(f, "{past:?} is written by {} and then again by {}", Short(first), Short(second))
+                write!(
+                    f,
+                    "{past:?} is written by {} and then again by {}",
+                    ShortLabel(first),
+                    ShortLabel(second)
+                )
             }
             Self::CircularPrefixMask { past, attention, by } => {
                 let by = match by {
                     PrefixMask::NonpadKvSeqlen => "nonpad_kv_seqlen",
                     PrefixMask::IsCausal => "is_causal",
                 };
-                let attention = Short(attention);
+                let attention = ShortLabel(attention);
                 write!(
                     f,
                     "{past:?} is a ring, and {attention} hides slots by their place ({by}): once it has wrapped, \
@@ -115,7 +121,11 @@ impl fmt::Display for Hazard {
                 )
             }
             Self::Between { past, node } => {
-                write!(f, "{past:?} passes {} on its way to present: the whole cache is copied", Short(node))
+                write!(
+                    f,
+                    "{past:?} passes {} on its way to present: the whole cache is copied",
+                    ShortLabel(node)
+                )
             }
             Self::TypesDiffer { past, present, past_type, present_type } => {
                 write!(f, "{past:?} is {past_type} and {present:?} {present_type}: they cannot share memory")
@@ -130,7 +140,7 @@ impl fmt::Display for Hazard {
                 f,
                 "{past:?} is written by {} itself: ONNX Runtime copies the whole cache, unless past and present are \
                  bound to one buffer",
-                Short(writer)
+                ShortLabel(writer)
             ),
             Self::MixedStyles { styles } => {
                 let each = styles.iter().map(|(style, past, count)| format!("{count} by {style} ({past:?})"));
@@ -149,23 +159,23 @@ impl fmt::Display for Hazard {
                 write!(f, "{past:?} is written at {here}, {other:?} at {there}")
             }
             Self::NoWriteIndices { past, writer } => {
-                let writer = Short(writer);
+                let writer = ShortLabel(writer);
                 write!(f, "{past:?} is written without write_indices by {writer}: always at position 0")
             }
             Self::TwoConventions { input, first, first_node, second, second_node } => {
                 let (first, second) = (position(*first), position(*second));
-                let (first_node, second_node) = (Short(first_node), Short(second_node));
+                let (first_node, second_node) = (ShortLabel(first_node), ShortLabel(second_node));
                 write!(f, "{input:?} is {first} to {first_node} and {second} to {second_node}: they differ")
             }
             Self::TensorWideScale { node } => {
-                let node = Short(node);
+                let node = ShortLabel(node);
                 write!(
                     f,
                     "{node} computes one scale for a whole tensor: a sample's logits depend on its neighbours in the \
                      batch, on padding and on how its prompt is cut"
                 )
             }
-            Self::Runtime { runtime, node } => write!(f, "{runtime} ({})", Short(node)),
+            Self::Runtime { runtime, node } => write!(f, "{runtime} ({})", ShortLabel(node)),
         }
     }
 }
