@@ -82,7 +82,7 @@ impl CachePath {
 }
 
 /// More nodes in a row are not followed, which bounds the time that a hostile graph can take.
-const MOST_NODES: usize = 256;
+const MAX_NODES: usize = 256;
 
 /// Looks up what makes a value.
 struct Finder<'a, 'm> {
@@ -170,7 +170,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         let mut nodes = Vec::new();
         let mut value = cache.present;
         while value != cache.past {
-            let node = self.makers.get(value).filter(|_| nodes.len() < MOST_NODES).ok_or_else(no_way)?;
+            let node = self.makers.get(value).filter(|_| nodes.len() < MAX_NODES).ok_or_else(no_way)?;
             value = self.handed_on(node).ok_or_else(|| inseparable(node))?;
             nodes.push(*node);
         }

@@ -17,13 +17,13 @@ use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
 use adapt::Adapter;
 
 /// The oldest operator set whose models are brought to a newer one.
-const LEAST: i64 = 11;
+const MIN_VERSION: i64 = 11;
 
 /// The newest operator set that the tables here know.
 const MOST: i64 = 24;
 
 /// The newest operator set there is (onnx 1.23).
-const NEWEST: i64 = 28;
+const MAX_VERSION: i64 = 28;
 
 /// The file format's version that came with operator set 24.
 const IR_VERSION: i64 = 11;
@@ -72,8 +72,8 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
         return Ok(None);
     };
     match import.version.replace(to).unwrap_or_default() {
-        version if version < LEAST => Err(Error::OpsetTooOld { version, least: LEAST }),
-        version if version > NEWEST => Err(Error::OpsetTooNew { version, most: NEWEST }),
+        version if version < MIN_VERSION => Err(Error::OpsetTooOld { version, least: MIN_VERSION }),
+        version if version > MAX_VERSION => Err(Error::OpsetTooNew { version, most: MAX_VERSION }),
         version if version < to => Ok(Some(version)),
         version => {
             import.version = Some(version);

@@ -69,22 +69,22 @@ pub struct Unread {
 pub fn discover(root: &Path) -> Result<Discovered, Error> {
     let inside = root.canonicalize().map_err(|cause| Error::Io(cause).in_file(root))?;
     let leads_out = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with(&inside));
-    let mut found = Discovered::default();
+    let mut discovered = Discovered::default();
     let mut walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name().into_iter();
     while let Some(entry) = walk.next() {
         match entry {
             Ok(entry) if entry.depth() > 0 && entry.path_is_symlink() && leads_out(entry.path()) => {
-                found.unread.push(Unread { path: entry.path().to_owned(), cause: Error::LinkLeadsOut });
+                discovered.unread.push(Unread { path: entry.path().to_owned(), cause: Error::LinkLeadsOut });
                 if entry.file_type().is_dir() {
                     walk.skip_current_dir();
                 }
             }
             Ok(entry) if entry.file_name() == MODEL && entry.depth() > 0 => {
                 if entry.file_type().is_file() {
-                    found.cases.push(entry.path().parent().unwrap_or(root).to_owned());
+                    discovered.cases.push(entry.path().parent().unwrap_or(root).to_owned());
                 } else {
                     let cause = Error::NotRegularFile;
-                    found.unread.push(Unread { path: entry.path().to_owned(), cause });
+                    discovered.unread.push(Unread { path: entry.path().to_owned(), cause });
                 }
             }
             Ok(_) => {}
@@ -97,11 +97,11 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
                 if depth == 0 {
                     return Err(cause.in_file(path));
                 }
-                found.unread.push(Unread { path, cause });
+                discovered.unread.push(Unread { path, cause });
             }
         }
     }
-    let Discovered { cases, unread } = &mut found;
+    let Discovered { cases, unread } = &mut discovered;
     let parts = unread.iter().flat_map(|unread| unread.path.ancestors()).filter(|path| is_part(path));
     let spoilt: BTreeSet<&Path> = parts.filter_map(Path::parent).collect();
     cases.retain(|case| !spoilt.contains(case.as_path()));
@@ -113,7 +113,7 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
             false
         }
     });
-    Ok(found)
+    Ok(discovered)
 }
 
 /// The files that a test directory consists of.
@@ -221,8 +221,8 @@ impl DataSet {
 
 /// `prefix0.pb`, `prefix1.pb`, … without a gap.
 fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, Error> {
-    let found = numbered(folder, prefix, ".pb")?;
-    for (index, (number, _)) in found.iter().enumerate() {
+    let files = numbered(folder, prefix, ".pb")?;
+    for (index, (number, _)) in files.iter().enumerate() {
         if *number != index {
             return Err(Error::TestFileMissing {
                 folder: folder.to_owned(),
@@ -230,13 +230,13 @@ fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, Error> {
             });
         }
     }
-    Ok(found.into_iter().map(|(_, path)| path).collect())
+    Ok(files.into_iter().map(|(_, path)| path).collect())
 }
 
 /// The folder's entries that are called prefix, number, suffix; by number.
 fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, PathBuf)>, Error> {
     let io = |cause| Error::Io(cause).in_file(folder);
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
         let number = name
@@ -245,11 +245,11 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, Pat
             .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|digits| digits.parse().ok());
         if let Some(number) = number {
-            found.push((number, folder.join(name)));
+            files.push((number, folder.join(name)));
         }
     }
-    found.sort();
-    Ok(found)
+    files.sort();
+    Ok(files)
 }
 
 fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), Error> {

@@ -37,7 +37,7 @@ impl<'m> Attentions<'m> {
     /// # Errors
     /// [`Refusal::AttentionForm`]; those of [`Fold::shape`].
     pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, Error> {
-        let mut found: Vec<Attention<'m>> = Vec::new();
+        let mut attentions: Vec<Attention<'m>> = Vec::new();
         let mut seen = BTreeSet::new();
         for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, Style::AttentionPast)) {
             let Some(node) = cache.writer else { continue };
@@ -64,9 +64,9 @@ impl<'m> Attentions<'m> {
                 _ => return Err(form("queries, keys and values of different ranks")),
             };
             let is_causal = node.attribute("is_causal").and_then(|attribute| attribute.i) == Some(1);
-            found.push(Attention { node, is_causal, is_flat });
+            attentions.push(Attention { node, is_causal, is_flat });
         }
-        Ok(Self(found))
+        Ok(Self(attentions))
     }
 
     pub(super) fn len(&self) -> usize {

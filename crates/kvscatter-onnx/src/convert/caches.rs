@@ -76,8 +76,8 @@ fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<Refusa
         return None;
     }
     let mut read = node.proto().input.iter().filter_map(|name| pasts.get(name.as_str()));
-    let stranger = read.find(|cache| !is_writer(cache))?;
-    Some(Refusal::PastRead { past: stranger.past.to_owned() })
+    let other = read.find(|cache| !is_writer(cache))?;
+    Some(Refusal::PastRead { past: other.past.to_owned() })
 }
 
 /// Why a table that is looked up by position ends too early.

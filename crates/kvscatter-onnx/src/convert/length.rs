@@ -29,17 +29,17 @@ pub(super) fn replacements<'f, 'm: 'f>(
     fold: impl Fn(&Probe) -> Result<Fold<'f, 'm>, Error>,
 ) -> Result<Vec<Replacement<'m>>, Error> {
     let Some((first, others)) = probes.split_first() else { return Ok(Vec::new()) };
-    let mut found = all(graph, first, &mut fold(first)?);
+    let mut replacements = all(graph, first, &mut fold(first)?);
     for probe in others {
         let mut fold = fold(probe)?;
-        found.retain(|replacement| replacement.holds(probe, &mut fold));
+        replacements.retain(|replacement| replacement.holds(probe, &mut fold));
     }
-    Ok(found)
+    Ok(replacements)
 }
 
 /// Everything that each value may be, in one situation.
 fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Replacement<'m>> {
-    let mut found = Vec::new();
+    let mut replacements = Vec::new();
     for node in graph.nodes() {
         for value in node.proto().output.iter().map(String::as_str).filter(|name| !name.is_empty()) {
             // What cannot be evaluated is nothing of this kind.
@@ -51,7 +51,7 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Rep
             let positions = Replacement::Positions { value, element };
             let columns = node.input(0).map(|of| Replacement::Columns { value, of });
             // The first that holds in all situations is taken.
-            found.extend(
+            replacements.extend(
                 [Some(total), Some(positions), columns]
                     .into_iter()
                     .flatten()
@@ -59,7 +59,7 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Rep
             );
         }
     }
-    found
+    replacements
 }
 
 impl Replacement<'_> {

@@ -197,10 +197,10 @@ impl<'m> Inputs<'m> {
             }
         }
         let lengths = |input: &Input<'m>| {
-            let said = roles_lengths(decoder, input);
+            let by_role = roles_lengths(decoder, input);
             let shape = input.value.shape.as_deref();
-            let dims = shape.map_or(said.len(), <[_]>::len);
-            let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), said.get(axis)) {
+            let dims = shape.map_or(by_role.len(), <[_]>::len);
+            let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), by_role.get(axis)) {
                 (Some(&Dimension::Known(size)), _) => Ok(Length::Known(size)),
                 (_, Some(&Some(length))) => Ok(length),
                 (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {

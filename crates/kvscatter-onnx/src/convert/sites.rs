@@ -11,11 +11,11 @@ use crate::fold::{Fold, Value};
 use crate::{Dimension, Error, Graph, Node};
 
 /// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
-const LEAST_FACTOR: f64 = 1.0 / 32.0;
+const MIN_MASK_FACTOR: f64 = 1.0 / 32.0;
 
 /// The most masks, applied one after another, that are followed. Exporters use three: a causal mask, one for
 /// padding and one for a window.
-const MOST_MASKS: usize = 16;
+const MAX_MASKS: usize = 16;
 
 /// What masks the scores of one attention, in order; never empty.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ enum Next<'m> {
 struct Walk<'w, 'g, 'm> {
     fold: &'w mut Fold<'g, 'm>,
     probe: &'w Probe,
-    found: Sites<'m>,
+    sites: Sites<'m>,
 }
 
 impl<'m> Sites<'m> {
@@ -114,7 +114,7 @@ impl<'m> Sites<'m> {
             Err(Error::Capacity { .. }) => {
                 Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
             }
-            found => found,
+            sites => sites,
         }
     }
 
@@ -127,18 +127,18 @@ impl<'m> Sites<'m> {
     ) -> Result<Self, Error> {
         let caches = &decoder.caches;
         probe.feed(inputs, fold)?;
-        let mut walk = Walk { fold, probe: &probe, found: Self::default() };
+        let mut walk = Walk { fold, probe: &probe, sites: Self::default() };
         for cache in caches {
-            walk.found.states.insert(cache.written, State::Cache { axis: cache.axis });
+            walk.sites.states.insert(cache.written, State::Cache { axis: cache.axis });
         }
         for node in graph.nodes() {
             walk.visit(node).map_err(|error| probe.capacity(node.error_within(error)))?;
         }
         let presents: BTreeSet<_> = caches.iter().map(|cache| cache.present).collect();
         let mut outputs = graph.output_names();
-        match outputs.find(|&name| walk.found.states.contains_key(name) && !presents.contains(name)) {
+        match outputs.find(|&name| walk.sites.states.contains_key(name) && !presents.contains(name)) {
             Some(name) => Err(Refusal::Output { name: name.to_owned() }.into()),
-            None => Ok(walk.found),
+            None => Ok(walk.sites),
         }
     }
 
@@ -168,7 +168,7 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
 impl<'m> Walk<'_, '_, 'm> {
     fn visit(&mut self, node: &Node<'m>) -> Result<(), Error> {
         let states: Vec<_> =
-            node.proto().input.iter().map(|name| self.found.states.get(name.as_str())).collect();
+            node.proto().input.iter().map(|name| self.sites.states.get(name.as_str())).collect();
         if states.iter().all(Option::is_none) || node.is("Shape") || node.is("Size") {
             return Ok(());
         }
@@ -176,12 +176,12 @@ impl<'m> Walk<'_, '_, 'm> {
         let names = [0, 1, 2].map(|slot| node.input(slot).unwrap_or_default());
         match self.next(node, names, &states)? {
             Next::State(state) => {
-                self.found.states.extend(node.output(0).map(|output| (output, state)));
+                self.sites.states.extend(node.output(0).map(|output| (output, state)));
                 Ok(())
             }
             Next::End => Ok(()),
             Next::Unknown => {
-                let value = names.into_iter().find(|name| self.found.states.contains_key(name));
+                let value = names.into_iter().find(|name| self.sites.states.contains_key(name));
                 Err(Refusal::Reader { value: value.unwrap_or_default().to_owned() }.into())
             }
         }
@@ -238,7 +238,7 @@ impl<'m> Walk<'_, '_, 'm> {
                 if masks.is_empty() {
                     return Err(Refusal::Unmasked.into());
                 }
-                self.found.sites.push(Site { masks: masks.clone() });
+                self.sites.sites.push(Site { masks: masks.clone() });
                 let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
                 let is_over_slots = shape.last() == Some(&self.probe.total());
                 if is_over_slots { Next::State(Weights) } else { Next::Unknown }
@@ -269,11 +269,12 @@ impl<'m> Walk<'_, '_, 'm> {
     /// the elements of one slot lies behind them then.
     fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, Error> {
         let total = self.probe.total();
-        let behind = |shape: &[usize], axis: usize| shape.iter().skip(axis).skip(1).product::<usize>();
-        let before = behind(self.fold.shape(node.input(0).unwrap_or_default())?, axis);
+        let elements_after =
+            |shape: &[usize], axis: usize| shape.iter().skip(axis).skip(1).product::<usize>();
+        let before = elements_after(self.fold.shape(node.input(0).unwrap_or_default())?, axis);
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let moved = shape.iter().position(|&size| size == total);
-        Ok(moved.is_none_or(|axis| behind(shape, axis) != before))
+        Ok(moved.is_none_or(|axis| elements_after(shape, axis) != before))
     }
 
     /// Whether what hides a score in the type of the masked ones is finite in the type that they are cast to.
@@ -298,7 +299,7 @@ impl<'m> Walk<'_, '_, 'm> {
         if is_masked {
             let factor = |by: f64| if node.is("Div") { by.recip() } else { by };
             let by = self.fold.value(by)?.as_floats().unwrap_or(&[f64::NAN]);
-            if !by.iter().all(|&by| (LEAST_FACTOR..=1.0).contains(&factor(by))) {
+            if !by.iter().all(|&by| (MIN_MASK_FACTOR..=1.0).contains(&factor(by))) {
                 return Ok(Next::Unknown);
             }
         }
@@ -323,7 +324,7 @@ impl<'m> Walk<'_, '_, 'm> {
             .as_floats()
             .is_some_and(|added| added.iter().all(|&added| added == 0.0));
         if is_zero && !self.are_scores(scores)? {
-            self.found.neutral.push(Neutral { node: *node, scores, operand });
+            self.sites.neutral.push(Neutral { node: *node, scores, operand });
             return Ok(Next::State(state));
         }
         self.masked(node, masks, scores, Kind::Add { operand })
@@ -337,7 +338,7 @@ impl<'m> Walk<'_, '_, 'm> {
         scores: &'m str,
         kind: Kind<'m>,
     ) -> Result<Next<'m>, Error> {
-        if masks.len() >= MOST_MASKS {
+        if masks.len() >= MAX_MASKS {
             return Ok(Next::Unknown);
         }
         self.check_scores(scores)?;

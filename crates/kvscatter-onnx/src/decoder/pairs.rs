@@ -28,18 +28,18 @@ pub(super) fn find<'m>(
     let by_name: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
     let mut caches: Vec<Cache<'m>> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut foreign: BTreeMap<usize, Vec<(&ValueInfo<'m>, Path<'m>)>> = BTreeMap::new();
+    let mut unknown: BTreeMap<usize, Vec<(&ValueInfo<'m>, Path<'m>)>> = BTreeMap::new();
     let mut unfed = None;
     for output in outputs {
         let tail = Path::back(flow, output.name);
         let Some((node, slot)) = flow.maker(tail.source) else { continue };
         let write = match Writer::of(flow, &node, slot)? {
             Writer::Known(write) => write,
-            Writer::Foreign => {
-                foreign.entry(node.index()).or_default().push((output, tail));
+            Writer::UnknownOperator => {
+                unknown.entry(node.index()).or_default().push((output, tail));
                 continue;
             }
-            Writer::No => continue,
+            Writer::NoCache => continue,
         };
         let way = write.past.and_then(|past| Way::back(flow, past));
         let Some((way, past)) = way.and_then(|way| Some((by_name.get(way.past)?, way))).map(|(p, w)| (w, p))
@@ -50,9 +50,9 @@ pub(super) fn find<'m>(
         let Some(cache) = cache(past, output, &node, write, &way, &tail)? else { continue };
         insert(&mut caches, &mut places, cache);
     }
-    for (index, outputs) in foreign {
+    for (index, outputs) in unknown {
         let Some(node) = flow.nodes().get(index) else { continue };
-        for cache in of_foreign(flow, node, &by_name, &outputs) {
+        for cache in of_unknown_operator(flow, node, &by_name, &outputs) {
             insert(&mut caches, &mut places, cache);
         }
     }
@@ -183,7 +183,7 @@ fn cache<'m>(
 
 /// The outputs of a node that nothing here knows, paired with the inputs it reads: those of one type and rank, in
 /// order, where there are as many of the one as of the other.
-fn of_foreign<'m>(
+fn of_unknown_operator<'m>(
     flow: &Flow<'m>,
     node: &Node<'m>,
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,

@@ -8,7 +8,7 @@ use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
 
 /// More readers than this are not looked at: a cache reaches its attention in a dozen nodes.
-const MOST_VALUES: usize = 64;
+const MAX_VALUES: usize = 64;
 
 /// Follows a cache from where it was written to the product it takes part in: with the weights that a `Softmax`
 /// makes it is the values, with anything else the keys.
@@ -19,10 +19,10 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> Part {
     let mut pending = vec![cache.written];
     let mut seen = BTreeSet::new();
     while let Some(value) = pending.pop() {
-        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+        if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
         }
-        for (node, slot) in flow.readers(value).take(MOST_VALUES) {
+        for (node, slot) in flow.readers(value).take(MAX_VALUES) {
             let Some(slot) = slot else { continue };
             if let Some(part) = by_reader(flow, &node, slot) {
                 return part;

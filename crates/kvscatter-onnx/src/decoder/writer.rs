@@ -32,9 +32,9 @@ pub(super) enum Writer<'m> {
     /// This output is a cache with rows written.
     Known(CacheWrite<'m>),
     /// Its outputs may be caches: nothing here knows the operator.
-    Foreign,
+    UnknownOperator,
     /// This output is no cache.
-    No,
+    NoCache,
 }
 
 /// ONNX Runtime's own operators with a past, and those of ONNX that do not say which rows they write, as (domain, operator,
@@ -70,9 +70,9 @@ impl<'m> Writer<'m> {
     /// Reads output `slot` of a node as a cache.
     pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, Error> {
         if node.is_function() {
-            return Ok(Self::Foreign);
+            return Ok(Self::UnknownOperator);
         }
-        let known = |write: Option<CacheWrite<'m>>| write.map_or(Self::No, Self::Known);
+        let known = |write: Option<CacheWrite<'m>>| write.map_or(Self::NoCache, Self::Known);
         Ok(match (node.domain(), node.op_type()) {
             (DEFAULT_DOMAIN, "Concat") => known(CacheWrite::concat(flow, node)),
             (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(CacheWrite::tensor_scatter(node)?),
@@ -86,7 +86,7 @@ impl<'m> Writer<'m> {
             (domain, op_type) => {
                 let mut rows = OTHERS.iter().filter(|row| (row.0, row.1) == (domain, op_type)).peekable();
                 if rows.peek().is_none() {
-                    return Ok(if may_write(node) { Self::Foreign } else { Self::No });
+                    return Ok(if may_write(node) { Self::UnknownOperator } else { Self::NoCache });
                 }
                 known(rows.find(|row| row.3 == slot).map(|&(_, _, past, _, axis)| CacheWrite {
                     style: Style::Unknown(Unknown::operator(node)),
@@ -116,7 +116,7 @@ impl<'m> CacheWrite<'m> {
         let from_outside =
             |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
         // A value is looked at once, however often the node lists it.
-        let listed: Vec<_> = inputs.take(MOST_PIECES).collect();
+        let listed: Vec<_> = inputs.take(MAX_PIECES).collect();
         let at = listed.iter().position(from_outside)?;
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
         let style = match (at, listed.len()) {
@@ -148,7 +148,7 @@ impl<'m> CacheWrite<'m> {
 }
 
 /// A Concat of more tensors than this is not looked at to its end.
-const MOST_PIECES: usize = 8;
+const MAX_PIECES: usize = 8;
 
 /// The value of the cache before a node that is a writer itself: the past of its first output, where that is sure.
 pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, &'m str)> {

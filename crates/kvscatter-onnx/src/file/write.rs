@@ -43,9 +43,9 @@ pub(crate) fn write_with(mut unfinished: Unfinished, path: &Path, bytes: &[u8]) 
 /// Where a file that does not exist would be made: at the end of a chain of symbolic links, if it is one.
 fn link_target(path: &Path) -> io::Result<PathBuf> {
     // As many as Linux follows.
-    const MOST_LINKS: usize = 40;
+    const MAX_LINKS: usize = 40;
     let mut target = path.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         match std::fs::read_link(&target) {
             Ok(next) => target = folder_of(&target).join(next),
             Err(_) => return Ok(target),

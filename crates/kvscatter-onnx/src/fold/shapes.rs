@@ -78,16 +78,16 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Error> {
         .ok_or_else(|| FoldError::Axis { axis, rank }.into())
 }
 
-/// A shape seen from one axis: what lies outside of it, the axis, and what lies inside of one index of it.
+/// A shape split at one axis: the elements before it, its size, and the elements after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Around {
+pub(crate) struct AxisSplit {
     pub(crate) outer: usize,
     pub(crate) dim: usize,
     pub(crate) inner: usize,
 }
 
-impl Around {
-    /// Around an axis of the shape; `axis == rank` is an axis of size 1 behind all.
+impl AxisSplit {
+    /// Splits a shape at an axis; `axis == rank` is an axis of size 1 after all others.
     pub(crate) fn new(shape: &[usize], axis: usize) -> Self {
         let (outer, rest) = shape.split_at_checked(axis).unwrap_or((shape, &[]));
         let (dim, inner) = rest.split_first().map_or((1, &[][..]), |(&dim, inner)| (dim, inner));

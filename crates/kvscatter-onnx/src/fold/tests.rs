@@ -294,9 +294,9 @@ mod functions {
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [2, 12]);
         flat.attribute_proto = vec![int("where", 2)];
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [6, 4]);
-        let mut says = call();
-        says.attribute = vec![int("where", 3)];
-        assert_eq!(evaluate(&model(says, vec![flat]), x()).unwrap().shape, [24, 1]);
+        let mut call_with_attribute = call();
+        call_with_attribute.attribute = vec![int("where", 3)];
+        assert_eq!(evaluate(&model(call_with_attribute, vec![flat]), x()).unwrap().shape, [24, 1]);
     }
 
     #[test]

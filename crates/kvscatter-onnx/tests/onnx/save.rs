@@ -84,16 +84,16 @@ fn links_copies_and_what_is_there_already() {
     }
     assert_eq!(placed(&model.save_with_weights(&path, Weights::Link).unwrap()), [Placed::Kept; 2]);
 
-    let apart = tempfile::tempdir().unwrap();
-    let path = apart.path().join("model.onnx");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("model.onnx");
     assert_eq!(placed(&model.save_with_weights(&path, Weights::Copy).unwrap()), [Placed::Copied; 2]);
-    assert_eq!(contents(&apart), all);
+    assert_eq!(contents(&elsewhere), all);
     std::fs::write(source.path().join("a.bin"), b"others").unwrap();
-    assert_eq!(std::fs::read(apart.path().join("a.bin")).unwrap(), b"VALUES");
+    assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let error = model.save_with_weights(&path, Weights::Copy).unwrap_err();
     assert!(matches!(error.root(), Error::DataFileDiffers), "{error}");
-    assert_eq!(std::fs::read(apart.path().join("a.bin")).unwrap(), b"VALUES");
+    assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let beside = source.path().join("beside.onnx");
     let files = model.save_with_weights(&beside, Weights::Copy).unwrap();
@@ -136,8 +136,8 @@ fn nothing_new_is_left_when_a_file_is_refused() {
         "{error}"
     );
     let model = source.path().join("model.onnx").display().to_string();
-    let says = format!("{model}: tensor \"at sub/b.bin\": sub/b.bin: ");
-    assert!(error.to_string().starts_with(&says), "{error}");
+    let start = format!("{model}: tensor \"at sub/b.bin\": sub/b.bin: ");
+    assert!(error.to_string().starts_with(&start), "{error}");
 
     for location in ["/etc/passwd", "../a.bin"] {
         let error = refused(&folder(&["a.bin", location]));

@@ -12,7 +12,7 @@ use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
 
 /// More values than this are not followed from one cache.
-const MOST_VALUES: usize = 64;
+const MAX_VALUES: usize = 64;
 
 pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
     let Some(writer) = &cache.writer else { return };
@@ -35,10 +35,10 @@ fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut 
     let mut seen = BTreeSet::new();
     let mut named = BTreeSet::new();
     while let Some(value) = pending.pop() {
-        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+        if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
         }
-        for (reader, slot) in flow.readers(value).take(MOST_VALUES) {
+        for (reader, slot) in flow.readers(value).take(MAX_VALUES) {
             if known(&reader) || reads_shape(&reader) || !named.insert(reader.index()) {
                 continue;
             }
@@ -64,13 +64,13 @@ fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &m
     let mut seen = BTreeSet::new();
     let mut named = BTreeSet::new();
     while let Some(value) = pending.pop() {
-        if seen.len() >= MOST_VALUES || !seen.insert(value) {
+        if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
         }
         if value != cache.present && flow.is_output(value) {
             copies.insert(value);
         }
-        for (reader, slot) in flow.readers(value).take(MOST_VALUES) {
+        for (reader, slot) in flow.readers(value).take(MAX_VALUES) {
             let Some(slot) = slot.filter(|_| !reads_shape(&reader)) else { continue };
             if !named.insert(reader.index()) {
                 continue;

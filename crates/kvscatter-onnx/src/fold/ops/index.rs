@@ -5,24 +5,24 @@ use kvscatter::ElementType;
 use super::elementwise::same_type;
 use crate::Error;
 use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::shapes::{self, Around, elements, signed, strides};
+use crate::fold::shapes::{self, AxisSplit, elements, signed, strides};
 use crate::fold::{FoldError, Value, Values};
 
 pub(super) fn gather(call: &Call<'_>) -> Outputs {
     let [input, indices] = [call.input(0)?, call.input(1)?];
     let axis = call.axis("axis", 0, input)?;
     let (before, rest) = input.shape.split_at_checked(axis).unwrap_or_default();
-    let behind = rest.get(1..).unwrap_or_default();
-    let shape = [before, &indices.shape, behind].concat();
+    let after = rest.get(1..).unwrap_or_default();
+    let shape = [before, &indices.shape, after].concat();
     let made = call.make(input.element, shape, |_| {
         let (Some(data), Some(indices)) = (&input.data, indices.as_ints()) else { return Ok(None) };
-        let around = Around::new(&input.shape, axis);
+        let split = AxisSplit::new(&input.shape, axis);
         let mut positions = Vec::new();
-        for outer in 0..around.outer {
+        for outer in 0..split.outer {
             for &index in indices {
-                let at = outer.saturating_mul(around.dim).saturating_add(place(index, around.dim)?);
-                let start = at.saturating_mul(around.inner);
-                positions.extend(start..start.saturating_add(around.inner));
+                let at = outer.saturating_mul(split.dim).saturating_add(place(index, split.dim)?);
+                let start = at.saturating_mul(split.inner);
+                positions.extend(start..start.saturating_add(split.inner));
             }
         }
         data.pick(&positions).map(Some)
@@ -166,16 +166,16 @@ pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
         Some(Values::Bools(values)) => values.clone(),
         None => return Err(FoldError::ValuesUnknown { input: 0 }.into()),
     };
-    let found: Vec<usize> =
+    let set: Vec<usize> =
         is_set.iter().enumerate().filter_map(|(position, is_set)| is_set.then_some(position)).collect();
-    let made = call.make(ElementType::Int64, vec![input.rank(), found.len()], |_| {
+    let made = call.make(ElementType::Int64, vec![input.rank(), set.len()], |_| {
         let own = strides(&input.shape);
         let axes = own.iter().zip(&input.shape);
         let index = |position: usize, (&stride, &size): (&i64, &usize)| {
             let stride = usize::try_from(stride).unwrap_or(usize::MAX);
             signed(position.checked_div(stride).and_then(|at| at.checked_rem(size)).unwrap_or_default())
         };
-        let indices = axes.flat_map(|axis| found.iter().map(move |&position| index(position, axis)));
+        let indices = axes.flat_map(|axis| set.iter().map(move |&position| index(position, axis)));
         Ok(Some(Values::Ints(indices.collect())))
     });
     Ok(vec![made?])
@@ -186,8 +186,8 @@ pub(super) fn one_hot(call: &Call<'_>) -> Outputs {
     let [indices, values] = [call.input(0)?, call.input(2)?];
     let depth = dim(call.scalar(1)?)?;
     let axis = shapes::axis(call.int("axis", -1)?, indices.rank().saturating_add(1))?;
-    let (before, behind) = indices.shape.split_at_checked(axis).unwrap_or_default();
-    call.shaped([(values.element, [before, &[depth], behind].concat())])
+    let (before, after) = indices.shape.split_at_checked(axis).unwrap_or_default();
+    call.shaped([(values.element, [before, &[depth], after].concat())])
 }
 
 /// An index counted from the start.

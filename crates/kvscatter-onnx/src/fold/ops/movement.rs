@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::attribute;
 use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::shapes::{self, Around, signed, strides, walk};
+use crate::fold::shapes::{self, AxisSplit, signed, strides, walk};
 use crate::fold::{FoldError, Value, Values, number};
 
 use super::elementwise::same_type;
@@ -80,11 +80,11 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
         let Some(all) = Values::chain(inputs.iter().map(|input| input.data.as_ref())) else {
             return Ok(None);
         };
-        let outer = Around::new(&first.shape, axis).outer;
+        let outer = AxisSplit::new(&first.shape, axis).outer;
         let mut starts = Vec::new();
         let mut start: usize = 0;
         for input in &inputs {
-            starts.push((start, Around::new(&input.shape, axis).block()));
+            starts.push((start, AxisSplit::new(&input.shape, axis).block()));
             start = start.saturating_add(input.len());
         }
         let block = |outer: usize, (start, block): (usize, usize)| {
@@ -102,19 +102,19 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
 pub(super) fn split(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", 0, input)?;
-    let around = Around::new(&input.shape, axis);
+    let split = AxisSplit::new(&input.shape, axis);
     let sizes = match call.ints_of(1, "split")? {
         Some(sizes) => sizes.into_iter().map(dim).collect::<Result<Vec<_>, _>>()?,
-        None => equal_parts(around.dim, call.outputs)?,
+        None => equal_parts(split.dim, call.outputs)?,
     };
     let all = sizes.iter().fold(0, |all: usize, &size| all.saturating_add(size));
-    if all != around.dim || sizes.len() != call.outputs {
+    if all != split.dim || sizes.len() != call.outputs {
         return Err(call.bad_shape(0, "the sum of as many parts as outputs on the axis that is split"));
     }
     let mut parts = Vec::new();
     let mut start: usize = 0;
     for size in sizes {
-        let offset = signed(start.saturating_mul(around.inner));
+        let offset = signed(start.saturating_mul(split.inner));
         let shape = shapes::with_dim(&input.shape, axis, size);
         parts.extend(call.moved(input, shape, |shape| Ok(walk(shape, offset, &strides(&input.shape))))?);
         start = start.saturating_add(size);

@@ -8,7 +8,7 @@ use crate::attribute;
 use crate::eval::{ConstantValue, MAX_RANK};
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::Kind;
-use crate::fold::shapes::{self, Around, signed};
+use crate::fold::shapes::{self, AxisSplit, signed};
 use crate::fold::{FoldError, Value, Values, number};
 
 pub(super) fn shape(call: &Call<'_>) -> Outputs {
@@ -104,8 +104,8 @@ pub(super) fn flatten(call: &Call<'_>) -> Outputs {
     let rank = input.rank();
     // The end of the shape is a place to cut at, too.
     let axis = if axis == signed(rank) { rank } else { shapes::axis(axis, rank)? };
-    let around = Around::new(&input.shape, axis);
-    call.reshaped(input, vec![around.outer, around.block()])
+    let split = AxisSplit::new(&input.shape, axis);
+    call.reshaped(input, vec![split.outer, split.block()])
 }
 
 pub(super) fn squeeze(call: &Call<'_>) -> Outputs {
