@@ -235,13 +235,7 @@ impl<'m> Walk<'_, '_, 'm> {
                 self.masked(node, masks, b, Kind::Floor { floor: a })?
             }
             ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node)? => {
-                if masks.is_empty() {
-                    return Err(Refusal::Unmasked.into());
-                }
-                self.sites.sites.push(Site { masks: masks.clone() });
-                let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
-                let is_over_slots = shape.last() == Some(&self.probe.total());
-                if is_over_slots { Next::State(Weights) } else { Next::Unknown }
+                self.attended(node, masks)?
             }
             ("IsNaN", [Some(Weights)]) | ("Not", [Some(Flags)]) => Next::State(Flags),
             ("Where", [Some(Flags), None, Some(Weights)] | [Some(Flags), Some(Weights), None]) => {
@@ -330,7 +324,18 @@ impl<'m> Walk<'_, '_, 'm> {
         self.masked(node, masks, scores, Kind::Add { operand })
     }
 
-    /// Scores behind one more mask.
+    /// Scores that become weights: their masks are those of one attention.
+    fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, Error> {
+        if masks.is_empty() {
+            return Err(Refusal::Unmasked.into());
+        }
+        self.sites.sites.push(Site { masks: masks.to_vec() });
+        let shape = self.fold.shape(softmax.output(0).unwrap_or_default())?;
+        let is_over_slots = shape.last() == Some(&self.probe.total());
+        Ok(if is_over_slots { Next::State(State::Weights) } else { Next::Unknown })
+    }
+
+    /// Scores after one more mask.
     fn masked(
         &mut self,
         node: &Node<'m>,

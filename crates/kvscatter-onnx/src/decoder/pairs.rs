@@ -151,14 +151,6 @@ fn cache<'m>(
     {
         *dim = Dimension::Unknown;
     }
-    let is_no_op = |node: &Node<'_>| {
-        let to = node.attribute("to").and_then(|to| to.i);
-        node.op_type() == "Identity"
-            || (node.op_type() == "Cast" && to == Some(i64::from(past.element.onnx_code())))
-    };
-    // Casts there and back are no no-ops, not even the second.
-    let casts = steps.iter().filter(|node| node.op_type() == "Cast");
-    let no_op_casts = casts.clone().all(is_no_op);
     Ok(Some(Cache {
         past: past.name,
         present: present.name,
@@ -172,13 +164,23 @@ fn cache<'m>(
         present_info: present.clone(),
         axis,
         part: Part::Unknown,
-        between: steps
-            .into_iter()
-            .filter(|node| !is_no_op(node) || (node.op_type() == "Cast" && !no_op_casts))
-            .collect(),
+        between: copying(steps, past.element),
         earlier: way.earlier.clone(),
         copies: Vec::new(),
     }))
+}
+
+/// Returns the nodes that make another tensor: all but `Identity` and casts to the cache's own type.
+fn copying(steps: Vec<Node<'_>>, element: ElementType) -> Vec<Node<'_>> {
+    let is_no_op = |node: &Node<'_>| {
+        let to = node.attribute("to").and_then(|to| to.i);
+        node.op_type() == "Identity"
+            || (node.op_type() == "Cast" && to == Some(i64::from(element.onnx_code())))
+    };
+    // Casts there and back are no no-ops, not even the second.
+    let no_op_casts = steps.iter().filter(|node| node.op_type() == "Cast").all(is_no_op);
+    let copies = |node: &Node<'_>| !is_no_op(node) || (node.op_type() == "Cast" && !no_op_casts);
+    steps.into_iter().filter(copies).collect()
 }
 
 /// The outputs of a node that nothing here knows, paired with the inputs it reads: those of one type and rank, in

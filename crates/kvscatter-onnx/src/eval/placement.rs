@@ -1,6 +1,6 @@
 //! Which caches may be written in place: a walk over the graph that moves no bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Evaluator, NotInPlace, Op, Placement, Use};
@@ -50,15 +50,7 @@ pub(super) fn place(
     let mut labels = BTreeMap::new();
     let mut buffers = Vec::new();
     let mut buffer_of = BTreeMap::new();
-    let constants = evaluator.constants.keys().map(|&name| (name, Owner::Model(name.into())));
-    // A fed input hides the initializer that is its default.
-    let inputs = evaluator.inputs.iter().filter_map(|input| {
-        Some(match is_donated(input.name)? {
-            true => (input.name, Owner::Evaluation),
-            false => (input.name, Owner::Caller(input.name.into())),
-        })
-    });
-    for (name, owner) in constants.chain(inputs) {
+    for (name, owner) in given(evaluator, is_donated) {
         buffer_of.insert(name, buffers.len());
         buffers.push(Buffer { owner, last_use: last_use(name) });
     }
@@ -94,22 +86,45 @@ pub(super) fn place(
                 source
             }
             None => {
-                let owner = Owner::Evaluation;
-                buffers.push(Buffer { owner, last_use });
+                buffers.push(Buffer { owner: Owner::Evaluation, last_use });
                 buffers.len().saturating_sub(1)
             }
         };
         buffer_of.insert(op.output(), buffer);
         reasons.push(reason);
     }
-    let mut given_away = std::collections::BTreeSet::new();
-    let is_copy = |output: &ValueInfo<'_>| {
-        let index = buffer_of.get(output.name).copied();
-        let owner = index.and_then(|index| buffers.get(index)).map(|buffer| &buffer.owner);
-        !(matches!(owner, Some(Owner::Evaluation)) && given_away.insert(index))
-    };
-    let output_copies = evaluator.outputs.iter().map(is_copy).collect();
+    let buffer = |name: &str| buffer_of.get(name).and_then(|&index| Some((index, buffers.get(index)?)));
+    let output_copies = output_copies(evaluator, buffer);
     Ok(Placed { reasons, output_copies })
+}
+
+/// Returns the values that no node makes, each with the owner of its buffer.
+fn given<'m>(
+    evaluator: &Evaluator<'m>,
+    is_donated: impl Fn(&str) -> Option<bool>,
+) -> impl Iterator<Item = (&'m str, Owner)> {
+    let constants = evaluator.constants.keys().map(|&name| (name, Owner::Model(name.into())));
+    // A fed input hides the initializer that is its default.
+    let inputs = evaluator.inputs.iter().filter_map(move |input| {
+        Some(match is_donated(input.name)? {
+            true => (input.name, Owner::Evaluation),
+            false => (input.name, Owner::Caller(input.name.into())),
+        })
+    });
+    constants.chain(inputs)
+}
+
+/// Returns for every output whether it must be copied. A buffer of the evaluation is given away once.
+fn output_copies<'b>(
+    evaluator: &Evaluator<'_>,
+    buffer: impl Fn(&str) -> Option<(usize, &'b Buffer)>,
+) -> Vec<bool> {
+    let mut given_away = BTreeSet::new();
+    let is_copy = |output: &ValueInfo<'_>| match buffer(output.name) {
+        Some((index, Buffer { owner: Owner::Evaluation, .. })) => !given_away.insert(index),
+        _ => true,
+    };
+    evaluator.outputs.iter().map(is_copy).collect()
 }
 
 /// Why the node at `index` may not change a buffer that it reads.

@@ -195,18 +195,7 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
             *size = dim(signed(*size).saturating_add(begin).saturating_add(end))?;
         }
     }
-    let mode = call.string("mode", "constant")?;
-    let source: fn(i64, i64) -> Option<i64> = match mode {
-        "constant" => |at, size| (0..size).contains(&at).then_some(at),
-        "edge" => |at, size| (size > 0).then(|| at.clamp(0, size.saturating_sub(1))),
-        "wrap" => |at, size| at.checked_rem_euclid(size),
-        "reflect" => |at, size| {
-            let last = size.saturating_sub(1);
-            let at = if last == 0 { Some(0) } else { at.checked_rem_euclid(last.saturating_mul(2)) };
-            at.map(|at| if at > last { last.saturating_mul(2).saturating_sub(at) } else { at })
-        },
-        other => return Err(FoldError::AttributeValue { name: "mode", value: other.to_owned() }.into()),
-    };
+    let source = padded_from(call.string("mode", "constant")?)?;
     let fill = match call.optional(2) {
         Some(fill) => {
             same_type(call, 2, input)?;
@@ -236,6 +225,24 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         all.pick(&positions).map(Some)
     })?;
     Ok(vec![padded])
+}
+
+/// The index that an element of the result comes from, given its own index and the size of the axis.
+type PadSource = fn(i64, i64) -> Option<i64>;
+
+/// Returns, for a mode of `Pad`, the index that an index outside the axis takes its element from; `None` is the fill.
+fn padded_from(mode: &str) -> Result<PadSource, Error> {
+    Ok(match mode {
+        "constant" => |at, size| (0..size).contains(&at).then_some(at),
+        "edge" => |at, size| (size > 0).then(|| at.clamp(0, size.saturating_sub(1))),
+        "wrap" => |at, size| at.checked_rem_euclid(size),
+        "reflect" => |at, size| {
+            let last = size.saturating_sub(1);
+            let at = if last == 0 { Some(0) } else { at.checked_rem_euclid(last.saturating_mul(2)) };
+            at.map(|at| if at > last { last.saturating_mul(2).saturating_sub(at) } else { at })
+        },
+        other => return Err(FoldError::AttributeValue { name: "mode", value: other.to_owned() }.into()),
+    })
 }
 
 /// The upper or lower triangle of the last two axes, zeros elsewhere.
