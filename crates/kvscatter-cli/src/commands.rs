@@ -8,6 +8,7 @@ pub(crate) mod convert;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod lower;
+pub(crate) mod named;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod verify;
@@ -17,10 +18,9 @@ use std::io::Write;
 
 use clap::CommandFactory;
 
-use crate::Outcome;
 use crate::cli::{Cli, Command};
 use crate::error::Error;
-use crate::output::Output;
+use crate::output::{Outcome, Output};
 
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Error> {
     match command {

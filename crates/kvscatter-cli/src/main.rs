@@ -33,14 +33,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 
 use error::Error;
-use output::Output;
-
-/// How a command that was not refused went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Passed,
-    Failed,
-}
+use output::{Outcome, Output};
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {

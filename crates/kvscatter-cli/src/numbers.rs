@@ -1,4 +1,4 @@
-//! Whole numbers on the command line: what is wrong with one, in words for people.
+//! Numbers on the command line: what is wrong with one, in words for people.
 
 use std::num::{IntErrorKind, ParseIntError};
 use std::str::FromStr;
@@ -23,6 +23,16 @@ pub(crate) fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, St
 /// Of an unsigned type: the others have no such limit.
 fn at_least<T: FromStr>() -> String {
     format!("must be at least {}", if "0".parse::<T>().is_ok() { 0 } else { 1 })
+}
+
+/// A number that can bound a distance.
+pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    if number.is_finite() && number >= 0.0 {
+        Ok(number)
+    } else {
+        Err("must be finite and not negative".to_owned())
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Standard output: text for people, one JSON document with `--json`.
+//! Standard output: text for people, one JSON document with `--json`. Also how a command ends.
 
 use std::io::{self, BufWriter, Write};
 
@@ -18,6 +18,13 @@ pub(crate) struct Output {
     json: bool,
     /// The reader has seen enough (`| head`). That is no error, and the work goes on: its exit code still counts.
     unread: bool,
+}
+
+/// How a command that was not refused went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
 }
 
 impl Output {

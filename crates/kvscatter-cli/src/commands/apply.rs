@@ -8,11 +8,10 @@ use kvscatter::{Argument, ElementType, WritePlan};
 use kvscatter_onnx::Data;
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::error::Error;
 use crate::files::{self, Location, Place, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
-use crate::output::{Output, count, one_line};
+use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///

@@ -18,12 +18,11 @@ use kvscatter_bench::{
 };
 use kvscatter_onnx::file::Kind;
 
-use crate::Outcome;
 use crate::error::Error;
 use crate::files;
 use crate::numbers::whole;
 use crate::operators::{element_type, mode};
-use crate::output::{Output, one_line, progress};
+use crate::output::{Outcome, Output, one_line, progress};
 use document::Document;
 
 /// Columns of the SVG; they are narrow enough to show a distribution's shape.

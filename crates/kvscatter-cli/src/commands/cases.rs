@@ -17,11 +17,10 @@ use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::error::Error;
 use crate::files;
 use crate::numbers::whole;
-use crate::output::{Output, count, one_line, progress};
+use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
 
 /// The most cases that are written without `--many`.

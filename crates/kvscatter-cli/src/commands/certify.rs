@@ -12,12 +12,11 @@ use kvscatter_certify::{Progress, Request, certify, report};
 use kvscatter_onnx::file::Kind;
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
 
-use crate::Outcome;
 use crate::engines::{self, EngineName};
 use crate::error::Error;
 use crate::files;
-use crate::numbers::whole;
-use crate::output::Output;
+use crate::numbers::{tolerance, whole};
+use crate::output::{Outcome, Output};
 
 /// Run a static-cache decoder and certify that its KV cache is written in place
 ///
@@ -94,7 +93,7 @@ pub(crate) struct Certify {
     threads: NonZeroUsize,
 
     /// Largest absolute difference between logits that counts as equal [default: by type and magnitude]
-    #[arg(long, value_name = "A", value_parser = super::verify::tolerance)]
+    #[arg(long, value_name = "A", value_parser = tolerance)]
     tolerance: Option<f64>,
 
     /// Do not time anything

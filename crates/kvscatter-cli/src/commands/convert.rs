@@ -10,10 +10,9 @@ use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;
 
 use super::weights::{self, File, WeightFiles};
-use crate::Outcome;
 use crate::error::Error;
 use crate::numbers::whole;
-use crate::output::{Output, count, one_line, table};
+use crate::output::{Outcome, Output, count, one_line, table};
 
 /// Give a decoder a static cache that is written in place
 ///

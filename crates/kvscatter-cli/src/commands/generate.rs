@@ -11,11 +11,10 @@ use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Generator, Greedy, SessionOptions};
 
-use crate::Outcome;
 use crate::engines::{self, EngineName, Runtime};
 use crate::error::Error;
 use crate::numbers::whole;
-use crate::output::{Output, progress};
+use crate::output::{Outcome, Output, progress};
 use prompts::Prompts;
 
 /// Continue prompts with a decoder, always with the most likely token

@@ -1,8 +1,10 @@
 //! `kvscatter inspect`: a decoder's caches, what they cost, and what is wrong with them.
 
 mod document;
+mod facts;
 mod fold;
 mod show;
+mod words;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -11,13 +13,13 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{At, Cache, Decoder, Hazard, Refusal};
+use kvscatter_onnx::decoder::{Cache, Decoder};
 
-use crate::Outcome;
-use crate::commands::run::{Dim, unique};
+use crate::commands::named::{Dim, unique};
 use crate::error::Error;
 use crate::numbers::whole;
-use crate::output::Output;
+use crate::output::{Outcome, Output};
+use facts::{Inspected, Sizes};
 
 /// Tokens in the cache where neither the user nor the model says how many.
 const LENGTH: usize = 2048;
@@ -67,35 +69,13 @@ enum Target {
     TensorRt,
 }
 
-/// What is known of a model.
-struct Inspected<'a> {
-    model: String,
-    decoder: &'a Decoder<'a>,
-    sizes: Sizes,
-    hazards: Vec<Hazard>,
-    /// What comes of converting caches that grow, if there are any.
-    advice: Option<Advice>,
-    /// What the target refuses, if there is one.
-    refusals: Option<Vec<Refusal>>,
-    /// How many `TensorScatter` nodes the target was asked about.
-    scatters: usize,
-}
-
-/// The sizes that costs are computed at.
-struct Sizes {
-    batch: usize,
-    length: usize,
-    capacity: usize,
-    dims: BTreeMap<String, usize>,
-}
-
 pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> {
     unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
     let model = Model::load(&args.model)?;
     let in_file = |cause| kvscatter_onnx::Error::InFile { path: args.model.clone(), cause: Box::new(cause) };
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
-    let sizes = Sizes::of(&args, &decoder)?;
+    let sizes = sizes(&args, &decoder)?;
     let grows = decoder.caches.iter().any(|cache| cache.style.grows());
     let inspected = Inspected {
         model: args.model.display().to_string(),
@@ -130,25 +110,20 @@ fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>,
     }
 }
 
-impl Sizes {
-    fn of(args: &Inspect, decoder: &Decoder<'_>) -> Result<Self, Error> {
-        let room = decoder.caches.iter().filter_map(Cache::fixed_capacity).min();
-        let max_seq = args.max_seq.map(NonZeroUsize::get);
-        if let (Some(length), Some(limit)) = (args.length, room.or(max_seq))
-            && length > limit
-        {
-            return Err(Error::LengthBeyond { length, limit });
-        }
-        let length = args.length.or(room).unwrap_or_else(|| max_seq.map_or(LENGTH, |max| max.min(LENGTH)));
-        Ok(Self {
-            batch: args.batch.get(),
-            length,
-            capacity: max_seq.or(room).unwrap_or(length),
-            dims: dims(&args.dims, decoder)?,
-        })
+/// The sizes that are asked for, then those of the model, then usual ones.
+fn sizes(args: &Inspect, decoder: &Decoder<'_>) -> Result<Sizes, Error> {
+    let room = decoder.caches.iter().filter_map(Cache::fixed_capacity).min();
+    let max_seq = args.max_seq.map(NonZeroUsize::get);
+    if let (Some(length), Some(limit)) = (args.length, room.or(max_seq))
+        && length > limit
+    {
+        return Err(Error::LengthBeyond { length, limit });
     }
-
-    fn at(&self) -> At<'_> {
-        At { batch: self.batch, length: self.length, capacity: self.capacity, dims: &self.dims }
-    }
+    let length = args.length.or(room).unwrap_or_else(|| max_seq.map_or(LENGTH, |max| max.min(LENGTH)));
+    Ok(Sizes {
+        batch: args.batch.get(),
+        length,
+        capacity: max_seq.or(room).unwrap_or(length),
+        dims: dims(&args.dims, decoder)?,
+    })
 }

@@ -8,9 +8,8 @@ use kvscatter_onnx::{DataFile, Lowered, Model, Target, lower};
 use serde::Serialize;
 
 use super::weights::{self, File, WeightFiles};
-use crate::Outcome;
 use crate::error::Error;
-use crate::output::{Output, count, one_line};
+use crate::output::{Outcome, Output, count, one_line};
 
 /// Replace TensorScatter, for an engine that does not have it
 ///

@@ -9,11 +9,10 @@ use kvscatter::{Block, ElementType, Segment, WritePlan};
 use kvscatter_onnx::file::Kind;
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::error::Error;
 use crate::files;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
-use crate::output::{Output, count, one_line, table};
+use crate::output::{Outcome, Output, count, one_line, table};
 
 /// Lanes of the picture, and rows of the table.
 const SHOWN: usize = 32;

@@ -10,13 +10,13 @@ use clap::Args;
 use kvscatter_onnx::test_dir::{Unread, discover};
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::compare::{Mismatch, Tolerance};
 use crate::error::Error;
 use crate::files;
-use crate::output::{Output, count, one_line, progress, styled};
+use crate::numbers::tolerance;
+use crate::output::{Outcome, Output, count, one_line, progress, styled};
 
-use judge::{Finding, Judge};
+use judge::{Failure, Finding, Judge, Line, Verdict};
 
 /// Check ONNX test directories: ours, or with --actual somebody else's outputs
 ///
@@ -58,31 +58,6 @@ pub(crate) struct Verify {
     /// Absolute tolerance
     #[arg(long, value_name = "A", value_parser = tolerance)]
     atol: Option<f64>,
-}
-
-/// What became of one data set.
-struct Line {
-    case: String,
-    verdict: Verdict,
-}
-
-enum Verdict {
-    Pass,
-    Fail(Finding),
-    /// The case itself cannot be read.
-    Unreadable(Error),
-}
-
-/// What kind of failure it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Failure {
-    /// Another type, shape or value.
-    Wrong,
-    NoOutput,
-    NotRefused,
-    /// Without reason, or for another one.
-    WronglyRefused,
 }
 
 /// A line, as `--json` prints it.
@@ -244,16 +219,6 @@ impl Verify {
         let (rtol, atol) = (self.rtol, self.atol);
         (rtol.is_some() || atol.is_some())
             .then(|| Tolerance { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) })
-    }
-}
-
-/// A number that can bound a distance.
-pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    if number.is_finite() && number >= 0.0 {
-        Ok(number)
-    } else {
-        Err("must be finite and not negative".to_owned())
     }
 }
 

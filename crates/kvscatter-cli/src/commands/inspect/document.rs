@@ -5,8 +5,8 @@ use kvscatter_onnx::convert::Advice;
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, Refusal, Role};
 use serde::Serialize;
 
-use super::show::{dim, part, role, total};
-use super::{Inspected, Sizes};
+use super::facts::{Inspected, Sizes, total};
+use super::words::{dim, part, role};
 
 #[derive(Serialize)]
 pub(super) struct Document<'a> {

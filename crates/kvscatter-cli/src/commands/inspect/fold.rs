@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use kvscatter_onnx::Dimension;
 use kvscatter_onnx::decoder::Cache;
 
+use super::words;
+
 /// Caches that are written in one way, with names of one pattern.
 pub(super) struct Group<'a> {
     /// The names of past and present, `layer.{0..31}.key`.
@@ -42,7 +44,7 @@ pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
     let one_name =
         |axis: usize| caches.iter().all(|cache| cache.known_shape.get(axis) == first.known_shape.get(axis));
     let dims = first.known_shape.iter().enumerate();
-    dims.map(|(axis, dim)| if one_name(axis) { super::show::dim(dim) } else { "?".to_owned() }).collect()
+    dims.map(|(axis, dim)| if one_name(axis) { words::dim(dim) } else { "?".to_owned() }).collect()
 }
 
 /// Exporters name one size in several ways: only numbers tell caches apart.

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 
 use anstyle::AnsiColor;
 use kvscatter_bench::units;
-use kvscatter_onnx::Dimension;
 use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Part, Refusal, Role, Style, Unknown};
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Refusal, Role, Style, Unknown};
 
+use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
-use super::{Inspected, Sizes};
+use super::words::{dim, part, role, style};
 use crate::output::{Output, count, one_line, styled, table};
 
 pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
@@ -29,47 +29,6 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
         writeln!(output, "\n{line}")?;
     }
     Ok(())
-}
-
-/// A dimension as it is declared.
-pub(super) fn dim(dim: &Dimension<'_>) -> String {
-    match dim {
-        Dimension::Known(size) => size.to_string(),
-        Dimension::Symbolic(symbol) => (*symbol).to_owned(),
-        Dimension::Unknown => "?".to_owned(),
-    }
-}
-
-pub(super) fn part(part: Part) -> &'static str {
-    match part {
-        Part::Key => "keys",
-        Part::Value => "values",
-        Part::Both => "keys and values",
-        Part::Unknown => "?",
-    }
-}
-
-pub(super) fn role(role: Role) -> &'static str {
-    match role {
-        Role::Past(_) => "past",
-        Role::AttentionMask => "attention mask",
-        Role::PositionIds => "position ids",
-        Role::TokenIds => "token ids",
-        Role::WriteIndices => "write_indices",
-        Role::NonpadKvSeqlen => "nonpad_kv_seqlen",
-        Role::SeqlensK => "seqlens_k",
-        Role::TotalSequenceLength => "total_sequence_length",
-        Role::Other => "other",
-    }
-}
-
-/// The operator alone: why a style is unknown has a line of its own.
-pub(super) fn style(style: &Style) -> String {
-    match style {
-        Style::Unknown(Unknown::Operator { op_type, .. }) => format!("{op_type} (unknown)"),
-        Style::Unknown(_) => "unknown".to_owned(),
-        style => style.to_string(),
-    }
 }
 
 /// `64 caches, written by Concat`.
@@ -147,22 +106,6 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
         false => writeln!(output, "{samples}, room for {length} tokens{of_each}, 1 new a step")?,
     }
     writeln!(output, "{}\n", table(&headers, &numbers, rows))
-}
-
-/// The costs of several caches; `None` if one of them is not known.
-pub(super) fn total(costs: impl Iterator<Item = Option<Cost>>) -> Option<Cost> {
-    let none = Cost { per_token: 0, size: 0, static_size: 0, copied: Some(0), copied_static: Some(0) };
-    costs.into_iter().try_fold(none, |sum, cost| {
-        let cost = cost?;
-        let both = |left: Option<u64>, right: Option<u64>| left?.checked_add(right?);
-        Some(Cost {
-            per_token: sum.per_token.checked_add(cost.per_token)?,
-            size: sum.size.checked_add(cost.size)?,
-            static_size: sum.static_size.checked_add(cost.static_size)?,
-            copied: both(sum.copied, cost.copied),
-            copied_static: both(sum.copied_static, cost.copied_static),
-        })
-    })
 }
 
 fn bytes_text(bytes: u64) -> String {

@@ -5,26 +5,12 @@ use std::collections::BTreeMap;
 use kvscatter_onnx::test_dir::DataSet;
 use kvscatter_onnx::{Graph, Tensor};
 
+use super::args::Run;
+use super::record::{Input, Origin};
 use super::subject::Subject;
-use super::{Run, unique};
+use crate::commands::named::unique;
 use crate::error::Error;
 use crate::files;
-use crate::values::Summary;
-
-/// An input of the model.
-pub(super) struct Input {
-    pub(super) name: String,
-    pub(super) summary: Summary,
-    pub(super) origin: Origin,
-    /// Until it is run on.
-    pub(super) tensor: Option<Tensor>,
-}
-
-/// Who made an input.
-pub(super) enum Origin {
-    File(String),
-    Seed(u64),
-}
 
 /// The inputs given on the command line, and generated ones for the rest.
 pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, Error> {
@@ -68,10 +54,4 @@ fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Ten
         given.insert(name, (tensor, Origin::File(asked.location.to_string())));
     }
     Ok(given)
-}
-
-impl Input {
-    fn new(name: &str, tensor: Tensor, origin: Origin) -> Self {
-        Self { name: name.to_owned(), summary: Summary::of(&tensor), origin, tensor: Some(tensor) }
-    }
 }

@@ -8,8 +8,7 @@ use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, generate};
 use kvscatter_session::{self as session, Engine, Options, Session, Shared, Step};
 
 use super::feeds;
-use super::inputs::Input;
-use super::subject::Ran;
+use super::record::{Input, Ran};
 use crate::engines::Runtime;
 use crate::error::Error;
 

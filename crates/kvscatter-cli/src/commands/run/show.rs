@@ -7,8 +7,7 @@ use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{NodeReport, Outcome};
 use serde::Serialize;
 
-use super::inputs::Origin;
-use super::{Done, Input};
+use super::record::{Done, Input};
 use crate::compare::{Mismatch, Tolerance};
 use crate::engines::Runtime;
 use crate::output::{Output, one_line, styled, table};
@@ -131,15 +130,6 @@ fn how(node: &NodeReport) -> String {
         Outcome::Alias => "the input under another name".to_owned(),
         Outcome::Constant => "part of the model".to_owned(),
         Outcome::Computed => "computed".to_owned(),
-    }
-}
-
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File(file) => f.write_str(file),
-            Self::Seed(seed) => write!(f, "generated, seed {seed}"),
-        }
     }
 }
 

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 
 use kvscatter::picture::Picture;
-use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Placement};
+use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, generate};
 
-use super::inputs::Input;
+use super::args::Run;
 use super::loaded::Loaded;
-use super::{LANES, Run};
+use super::record::{Input, Ran};
 use crate::compare::Tolerance;
 use crate::engines::{self, EngineName, Runtime};
 use crate::error::Error;
+
+/// Lanes of a picture.
+const LANES: usize = 32;
 
 /// A model that can be run.
 pub(super) enum Subject<'m> {
@@ -19,18 +22,6 @@ pub(super) enum Subject<'m> {
     Evaluated(Evaluator<'m>),
     /// Anything that an engine takes.
     Loaded(Loaded<'m>),
-}
-
-/// What a run gave.
-pub(super) struct Ran {
-    /// In the graph's order.
-    pub(super) outputs: Vec<(String, Tensor)>,
-    /// For each output, the input whose memory it lies in.
-    pub(super) lies_in: Vec<Option<String>>,
-    /// What each node did, where it was evaluated here.
-    pub(super) nodes: Vec<NodeReport>,
-    /// The writes, by the number of their node.
-    pub(super) pictures: Vec<(usize, Picture)>,
 }
 
 /// What onnx's own tests allow runtimes that compute.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
+use serde::Serialize;
 
-use super::{Failure, Line, Verdict};
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::Error;
 use crate::files::{self, Location};
@@ -19,6 +19,31 @@ pub(super) struct Judge<'a> {
     /// Where somebody else's outputs for it are; `None` runs it here.
     pub(super) actual: Option<PathBuf>,
     pub(super) tolerance: Option<Tolerance>,
+}
+
+/// What became of one data set.
+pub(super) struct Line {
+    pub(super) case: String,
+    pub(super) verdict: Verdict,
+}
+
+pub(super) enum Verdict {
+    Pass,
+    Fail(Finding),
+    /// The case itself cannot be read.
+    Unreadable(Error),
+}
+
+/// What kind of failure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Failure {
+    /// Another type, shape or value.
+    Wrong,
+    NoOutput,
+    NotRefused,
+    /// Without reason, or for another one.
+    WronglyRefused,
 }
 
 /// Why a data set does not pass.

@@ -1,0 +1,50 @@
+//! What an inspection knows of a model, and the sizes that its costs are computed at.
+
+use std::collections::BTreeMap;
+
+use kvscatter_onnx::convert::Advice;
+use kvscatter_onnx::decoder::{At, Cost, Decoder, Hazard, Refusal};
+
+/// What is known of a model.
+pub(super) struct Inspected<'a> {
+    pub(super) model: String,
+    pub(super) decoder: &'a Decoder<'a>,
+    pub(super) sizes: Sizes,
+    pub(super) hazards: Vec<Hazard>,
+    /// What comes of converting caches that grow, if there are any.
+    pub(super) advice: Option<Advice>,
+    /// What the target refuses, if there is one.
+    pub(super) refusals: Option<Vec<Refusal>>,
+    /// How many `TensorScatter` nodes the target was asked about.
+    pub(super) scatters: usize,
+}
+
+/// The sizes that costs are computed at.
+pub(super) struct Sizes {
+    pub(super) batch: usize,
+    pub(super) length: usize,
+    pub(super) capacity: usize,
+    pub(super) dims: BTreeMap<String, usize>,
+}
+
+impl Sizes {
+    pub(super) fn at(&self) -> At<'_> {
+        At { batch: self.batch, length: self.length, capacity: self.capacity, dims: &self.dims }
+    }
+}
+
+/// The costs of several caches; `None` if one of them is not known.
+pub(super) fn total(costs: impl Iterator<Item = Option<Cost>>) -> Option<Cost> {
+    let none = Cost { per_token: 0, size: 0, static_size: 0, copied: Some(0), copied_static: Some(0) };
+    costs.into_iter().try_fold(none, |sum, cost| {
+        let cost = cost?;
+        let both = |left: Option<u64>, right: Option<u64>| left?.checked_add(right?);
+        Some(Cost {
+            per_token: sum.per_token.checked_add(cost.per_token)?,
+            size: sum.size.checked_add(cost.size)?,
+            static_size: sum.static_size.checked_add(cost.static_size)?,
+            copied: both(sum.copied, cost.copied),
+            copied_static: both(sum.copied_static, cost.copied_static),
+        })
+    })
+}

@@ -1,0 +1,45 @@
+//! What the terms of a decoder are called in text and in JSON.
+
+use kvscatter_onnx::Dimension;
+use kvscatter_onnx::decoder::{Part, Role, Style, Unknown};
+
+/// A dimension as it is declared.
+pub(super) fn dim(dim: &Dimension<'_>) -> String {
+    match dim {
+        Dimension::Known(size) => size.to_string(),
+        Dimension::Symbolic(symbol) => (*symbol).to_owned(),
+        Dimension::Unknown => "?".to_owned(),
+    }
+}
+
+pub(super) fn part(part: Part) -> &'static str {
+    match part {
+        Part::Key => "keys",
+        Part::Value => "values",
+        Part::Both => "keys and values",
+        Part::Unknown => "?",
+    }
+}
+
+pub(super) fn role(role: Role) -> &'static str {
+    match role {
+        Role::Past(_) => "past",
+        Role::AttentionMask => "attention mask",
+        Role::PositionIds => "position ids",
+        Role::TokenIds => "token ids",
+        Role::WriteIndices => "write_indices",
+        Role::NonpadKvSeqlen => "nonpad_kv_seqlen",
+        Role::SeqlensK => "seqlens_k",
+        Role::TotalSequenceLength => "total_sequence_length",
+        Role::Other => "other",
+    }
+}
+
+/// The operator alone: why a style is unknown has a line of its own.
+pub(super) fn style(style: &Style) -> String {
+    match style {
+        Style::Unknown(Unknown::Operator { op_type, .. }) => format!("{op_type} (unknown)"),
+        Style::Unknown(_) => "unknown".to_owned(),
+        style => style.to_string(),
+    }
+}

@@ -1,0 +1,96 @@
+//! The arguments of `kvscatter run`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kvscatter_onnx::eval::Placement;
+
+use crate::commands::named::{Dim, NamedFile};
+use crate::compare::Tolerance;
+use crate::engines::EngineName;
+use crate::numbers::{tolerance, whole};
+
+/// Run a model once, its caches in place, and show what lies where
+///
+/// MODEL is an .onnx file; what is not given with --input is generated from the seed, indices valid by construction, and
+/// printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
+///
+/// A model of TensorScatter nodes alone is evaluated here, and what was written where is drawn. Any other, such as a whole
+/// decoder, runs in an engine: in tract, unless --engine names one. Sizes that the model leaves open are those of its
+/// tokens and caches.
+///
+/// No input file is ever changed. "In place" means that present lies at past's address in memory and, where nodes are
+/// evaluated here, that exactly the planned bytes moved.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kvscatter run testdata/onnx-node/test_tensorscatter_circular
+  kvscatter run scatter.onnx --dim batch=4 --dim max_seq=4096 --seed 7
+  kvscatter run scatter.onnx -i past_cache=k.npy \\
+      -i write_indices=positions.npy -o present_cache=out.safetensors#k
+  kvscatter run testdata/mobius-llama-static/model.onnx \\
+      --dim batch=2 --dim sequence_len=3 -o logits=logits.npy
+  kvscatter run test_attention_4d --engine ort --rtol 1e-4")]
+pub(crate) struct Run {
+    /// An .onnx file, or a test directory
+    #[arg(value_name = "MODEL|TESTDIR")]
+    pub(super) model: PathBuf,
+
+    /// An input: a .npy, .npz, .pb or .safetensors file, or FILE#ENTRY
+    #[arg(short, long = "input", value_name = "NAME=FILE")]
+    pub(super) inputs: Vec<NamedFile>,
+
+    /// Where an output goes: the same formats
+    #[arg(short, long = "output", value_name = "NAME=FILE")]
+    pub(super) outputs: Vec<NamedFile>,
+
+    /// The size of a symbolic dimension of generated inputs, or of an unnamed one as `INPUT[AXIS]`
+    #[arg(long = "dim", value_name = "NAME=N")]
+    pub(super) dims: Vec<Dim>,
+
+    /// What generated inputs are made from
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>)]
+    pub(super) seed: u64,
+
+    /// Fail unless every cache is written in place
+    #[arg(long, conflicts_with = "functional")]
+    pub(super) in_place: bool,
+
+    /// Write every present into a buffer of its own
+    #[arg(long)]
+    functional: bool,
+
+    /// What runs the model [default: the command itself where it can, else tract]
+    #[arg(long)]
+    pub(super) engine: Option<EngineName>,
+
+    /// The library of ONNX Runtime, or a folder with the package [default: as for certify]
+    #[arg(long, value_name = "PATH", requires = "engine")]
+    pub(super) ort_lib: Option<PathBuf>,
+
+    /// Relative tolerance of expected outputs [default: none, or of engines 0.001]
+    #[arg(long, value_name = "R", value_parser = tolerance)]
+    rtol: Option<f64>,
+
+    /// Absolute tolerance [default: none, or of engines 1e-7]
+    #[arg(long, value_name = "A", value_parser = tolerance)]
+    atol: Option<f64>,
+}
+
+impl Run {
+    pub(super) fn placement(&self) -> Placement {
+        match (self.in_place, self.functional) {
+            (true, _) => Placement::InPlace,
+            (_, true) => Placement::Functional,
+            _ => Placement::Auto,
+        }
+    }
+
+    /// What is asked for, or what is usual.
+    pub(super) fn tolerance(&self, usual: Option<Tolerance>) -> Option<Tolerance> {
+        match (self.rtol, self.atol) {
+            (None, None) => usual,
+            (rtol, atol) => Some(Tolerance { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) }),
+        }
+    }
+}
