@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kvscatter_bench::{Case, Parameters};
+use kvscatter_bench::{Case, Parameters, crosses_halves};
 use serde::{Deserialize, Serialize};
 
 use crate::results::Results;
@@ -105,7 +105,7 @@ impl Suite {
             // How many threads there may be is the machine's business, not the file's.
             let single = Parameters { threads: case.threads.min(1), ..case.clone() };
             let valid = Case::new(single).map_err(|error| error.to_string())?;
-            if row.crosses_halves && !valid.crosses_halves() {
+            if row.crosses_halves && !crosses_halves(&valid) {
                 return Err(format!(
                     "case {}: a run lies in the half of a byte that it comes from",
                     case.name

@@ -51,7 +51,7 @@ impl<T: Pod> Run for Assign<T> {
         let Sides { batch, outer, capacity, inner, .. } = self.sides;
         let shape = (batch, outer, capacity, inner);
         let starts = call.starts;
-        for tensor in call.tensors() {
+        for tensor in call.buffers() {
             let update = bytemuck::cast_slice::<u8, T>(tensor.update);
             let update = match self.update {
                 UpdateLayout::Dense => ArrayView4::from_shape((batch, outer, self.rows, inner), update)?,

@@ -7,7 +7,7 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, layout};
+use crate::Error;
 pub use starts::{StartRule, Starts};
 
 /// A case as it is written down; [`Case::new`] checks it.
@@ -268,13 +268,6 @@ impl Case {
     #[must_use]
     pub fn caches_per_call(&self) -> usize {
         1 + usize::from(self.parameters.temperature.is_cold())
-    }
-
-    /// Whether every run of a call begins in one half of a byte and comes from the other: 4-bit elements that must all
-    /// be shifted.
-    #[must_use]
-    pub fn crosses_halves(&self) -> bool {
-        layout::crosses_halves(self, &self.starts_at(0))
     }
 
     /// The first slot of every sample in a step; positions advance by one slot a step.

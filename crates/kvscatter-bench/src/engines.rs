@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use ::kvscatter::Mode;
 
+use crate::call::Task;
 use crate::case::Case;
-use crate::engine::{Engine, Task};
+use crate::engine::Engine;
 use crate::layout::pieces;
 use crate::raw::Pool;
 

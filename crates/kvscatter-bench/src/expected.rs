@@ -4,8 +4,8 @@ use kvscatter::Mode;
 use kvscatter_oracle::{Tensor, nibbles, onnx::TensorScatter};
 use serde::Serialize;
 
+use crate::call::Task;
 use crate::case::{Case, Form, Sides, UpdateLayout};
-use crate::engine::Task;
 use crate::layout::{runs, starts_of};
 
 /// Who says what is right.

@@ -1,7 +1,7 @@
 //! Where the rows of a call go, as a hand-written loop has it: computed from the case alone, without the library.
 
+use crate::call::Task;
 use crate::case::{Case, Sides, UpdateLayout};
-use crate::engine::Task;
 use crate::raw::{Runs, Series};
 
 /// Consecutive slots that receive consecutive rows of one sample.
@@ -39,9 +39,15 @@ pub(crate) fn straddles(sides: &Sides) -> bool {
     !(sides.inner * sides.bits).is_multiple_of(8)
 }
 
-/// Whether every run of a call begins in one half of a byte and comes from the other, so that no byte of it can be
-/// moved whole.
-pub(crate) fn crosses_halves(case: &Case, starts: &[i64]) -> bool {
+/// Returns whether every run of a case's first call begins in one half of a byte and comes from the other: 4-bit elements
+/// that must all be shifted.
+#[must_use]
+pub fn crosses_halves(case: &Case) -> bool {
+    crosses_halves_at(case, &case.starts_at(0))
+}
+
+/// Returns whether every run of a call at these positions crosses halves.
+fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
     let half = |element: usize| element * case.sides().bits % 8;
     let is_crossed = |run: &Series| {
         (0..run.count).all(|i| half(run.dst + i * run.dst_step) != half(run.src + i * run.src_step))
@@ -135,9 +141,9 @@ fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Piece, crosses_halves, pieces, runs};
+    use super::{Piece, crosses_halves_at, pieces, runs};
+    use crate::call::Task;
     use crate::case::{Case, Form, Pages, Parameters, Starts, Temperature, UpdateLayout};
-    use crate::engine::Task;
 
     fn ring(element: ElementType, inner: usize) -> Case {
         Case::new(Parameters {
@@ -184,10 +190,10 @@ mod tests {
     fn halves_cross_in_every_run_or_not_at_all() {
         let case = ring(ElementType::Int4, 3);
         // Heads of the cache lie 24 elements apart, those of the update 9: every second one is level.
-        assert!(!crosses_halves(&case, &[1, 1]) && !crosses_halves(&case, &[0, 0]));
+        assert!(!crosses_halves_at(&case, &[1, 1]) && !crosses_halves_at(&case, &[0, 0]));
         let even = Case::new(Parameters { rows: 2, ..case.parameters().clone() }).unwrap();
-        assert!(crosses_halves(&even, &[1, 3]) && !crosses_halves(&even, &[1, 2]));
-        assert!(!crosses_halves(&ring(ElementType::UInt8, 3), &[1, 3]));
+        assert!(crosses_halves_at(&even, &[1, 3]) && !crosses_halves_at(&even, &[1, 2]));
+        assert!(!crosses_halves_at(&ring(ElementType::UInt8, 3), &[1, 3]));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! Every engine's result is compared, whole buffer, with what the independent oracle expects before it is timed.
 #![deny(unsafe_code)]
 
+mod call;
 mod case;
 mod engine;
 pub mod engines;
@@ -32,11 +33,13 @@ mod scene;
 mod statistics;
 pub mod units;
 
+pub use call::{Buffers, Call, Task};
 pub use case::{Case, Form, Pages, Parameters, Sides, StartRule, Starts, Temperature, UpdateLayout};
-pub use engine::{Call, Engine, Failed, Run, Task, Tensor, Unsupported};
+pub use engine::{Engine, Failed, Run, Unsupported};
 pub use error::Error;
 pub use expected::Reference;
 pub use histogram::Histogram;
+pub use layout::crosses_halves;
 pub use machine::Machine;
 pub use measure::{Budget, Progress, measure};
 pub use movement::{Medians, Movement, RatioRange};

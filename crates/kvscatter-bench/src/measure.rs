@@ -3,17 +3,19 @@
 mod check;
 mod cold;
 mod hot;
+mod sampler;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::engine::{Engine, Failed, Run, Task};
+use crate::engine::Engine;
 use crate::engines::{self, HAND_LOOP};
 use crate::error::Error;
 use crate::expected::Reference;
 use crate::report::{Entry, Noise, Outcome, Report, Times};
 use crate::scene::Scene;
 use crate::statistics::Samples;
+use sampler::{Lane, Sample, Sampler, Turn};
 
 /// How long a case is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,35 +40,6 @@ pub enum Progress<'a> {
         /// From 0 to 1.
         done: f64,
     },
-}
-
-/// An engine that has passed its check.
-struct Lane<'e> {
-    name: &'e str,
-    task: Task,
-    run: Box<dyn Run>,
-}
-
-/// One sample, in nanoseconds per call.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    write: f64,
-    write_and_read: Option<f64>,
-}
-
-/// Whose sample is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
-    lane: usize,
-    /// Which of a round's turns it is: one for each lane, and a second one for the A/A spread.
-    seat: usize,
-    seats: usize,
-    round: usize,
-}
-
-/// How samples of a temperature are taken.
-trait Sampler {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed>;
 }
 
 impl Budget {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::hint::black_box;
 
+use crate::call::{Buffers, Call};
 use crate::case::{Case, Form, Pages};
-use crate::engine::{Call, Tensor};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::memory::{Region, available, on_huge_pages};
@@ -109,13 +109,13 @@ impl Scene {
     pub fn call(&mut self, layer: usize) -> Call<'_> {
         let pair = self.case.caches_per_call();
         let mut present = self.present.as_deref_mut();
-        let mut tensors = self.caches[layer * pair..]
+        let mut buffers = self.caches[layer * pair..]
             .iter_mut()
             .zip(&self.updates)
-            .map(|(cache, update)| Tensor { cache, update, present: present.take().unwrap_or_default() });
+            .map(|(cache, update)| Buffers { cache, update, present: present.take().unwrap_or_default() });
         #[expect(clippy::expect_used, reason = "documented: the layer is there")]
-        let keys = tensors.next().expect("a layer of the case");
-        Call { layer, starts: &self.starts, keys, values: tensors.next() }
+        let keys = buffers.next().expect("a layer of the case");
+        Call { layer, starts: &self.starts, keys, values: buffers.next() }
     }
 
     /// Paints the first layer, the updates and the present as they were in the beginning.

@@ -1,7 +1,8 @@
 //! The second yardstick: what one would write by hand for this very shape.
 
+use crate::call::{Call, Task};
 use crate::case::{Case, Form};
-use crate::engine::{Call, Engine, Failed, Run, Task, Unsupported};
+use crate::engine::{Engine, Failed, Run, Unsupported};
 use crate::engines::{HAND_LOOP, memcpy};
 use crate::layout::{runs, straddles};
 use crate::raw::Runs;
@@ -12,7 +13,7 @@ use crate::scene::Scene;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandLoop;
 
-struct Prepared {
+struct HandLoopRun {
     case: Case,
     runs: Runs,
 }
@@ -26,11 +27,11 @@ impl Engine for HandLoop {
         if straddles(&case.sides()) {
             return Err(Unsupported("memcpy moves no half bytes".to_owned()));
         }
-        Ok(Box::new(Prepared { case: case.clone(), runs: runs(case, Task::Write, scene.starts()) }))
+        Ok(Box::new(HandLoopRun { case: case.clone(), runs: runs(case, Task::Write, scene.starts()) }))
     }
 }
 
-impl Run for Prepared {
+impl Run for HandLoopRun {
     fn aim(&mut self, starts: &[i64]) {
         self.runs = runs(&self.case, Task::Write, starts);
     }

@@ -7,8 +7,9 @@ use ::kvscatter::spec::onnx::TensorScatter;
 use ::kvscatter::{Error, Isa, Layout, Mode, WritePlan};
 use bytemuck::Pod;
 
+use crate::call::{Buffers, Call, Task};
 use crate::case::{Case, Form, Parameters};
-use crate::engine::{Call, Engine, Failed, Run, Task, Tensor, Unsupported};
+use crate::engine::{Engine, Failed, Run, Unsupported};
 use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
 use crate::layout::starts_of;
 use crate::raw::Pool;
@@ -23,7 +24,7 @@ pub struct Kvscatter {
 }
 
 /// What a host keeps between calls.
-struct Prepared<E> {
+struct KvscatterRun<E> {
     write: ::kvscatter::Prepared,
     pool: Option<Arc<Pool>>,
     form: Form,
@@ -36,9 +37,9 @@ struct Prepared<E> {
 /// How the library is given the buffers.
 trait Elements: 'static {
     /// One cache, in place: plan and write in one.
-    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Tensor<'_>) -> Result<(), Error>;
-    fn in_place(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error>;
-    fn functional(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error>;
+    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Buffers<'_>) -> Result<(), Error>;
+    fn in_place(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error>;
+    fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error>;
 }
 
 /// Slices of an integer as wide as the element.
@@ -101,10 +102,10 @@ impl Engine for Kvscatter {
 }
 
 impl Kvscatter {
-    fn prepared<E>(&self, case: &Case) -> Result<Prepared<E>, Unsupported> {
+    fn prepared<E>(&self, case: &Case) -> Result<KvscatterRun<E>, Unsupported> {
         let mode = if self.task == Task::Unwrapped { Mode::Linear } else { case.parameters().mode };
         let write = prepare(case, mode).map_err(|error| Unsupported(error.to_string()))?;
-        Ok(Prepared {
+        Ok(KvscatterRun {
             write,
             pool: self.pool.clone(),
             form: case.parameters().form,
@@ -131,7 +132,7 @@ fn prepare(case: &Case, mode: Mode) -> Result<::kvscatter::Prepared, Error> {
     TensorScatter::new().axis(axis).mode(mode).prepare(element, &shape[..], update)
 }
 
-impl<E: Elements> Run for Prepared<E> {
+impl<E: Elements> Run for KvscatterRun<E> {
     fn aim(&mut self, starts: &[i64]) {
         self.starts = starts_of(&self.case, self.task, starts);
     }
@@ -144,7 +145,7 @@ impl<E: Elements> Run for Prepared<E> {
     }
 }
 
-impl<E: Elements> Prepared<E> {
+impl<E: Elements> KvscatterRun<E> {
     /// One plan for all that is more than one cache, one thread, in place.
     #[inline(never)]
     fn planned(&self, call: &mut Call<'_>) -> Result<(), Failed> {
@@ -161,21 +162,21 @@ impl<E: Elements> Prepared<E> {
 
 impl<T: Pod> Elements for Typed<T> {
     #[inline]
-    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Tensor<'_>) -> Result<(), Error> {
+    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Buffers<'_>) -> Result<(), Error> {
         let (cache, update) =
             (bytemuck::cast_slice_mut::<u8, T>(tensor.cache), bytemuck::cast_slice(tensor.update));
         write.in_place(cache, update, starts).map(drop)
     }
 
     #[inline]
-    fn in_place(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error> {
+    fn in_place(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error> {
         let (cache, update) =
             (bytemuck::cast_slice_mut::<u8, T>(tensor.cache), bytemuck::cast_slice(tensor.update));
         plan.write(cache, update).map(drop)
     }
 
     #[inline]
-    fn functional(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error> {
+    fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error> {
         let (past, update) =
             (bytemuck::cast_slice::<u8, T>(tensor.cache), bytemuck::cast_slice(tensor.update));
         plan.into_present(past, update, bytemuck::cast_slice_mut(tensor.present)).map(drop)
@@ -184,17 +185,17 @@ impl<T: Pod> Elements for Typed<T> {
 
 impl Elements for Packed {
     #[inline]
-    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Tensor<'_>) -> Result<(), Error> {
+    fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Buffers<'_>) -> Result<(), Error> {
         Self::in_place(&write.plan(starts)?, tensor)
     }
 
     #[inline]
-    fn in_place(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error> {
+    fn in_place(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error> {
         plan.write_bytes(tensor.cache, tensor.update).map(drop)
     }
 
     #[inline]
-    fn functional(plan: &WritePlan<'_>, tensor: &mut Tensor<'_>) -> Result<(), Error> {
+    fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error> {
         plan.into_present_bytes(tensor.cache, tensor.update, tensor.present).map(drop)
     }
 }

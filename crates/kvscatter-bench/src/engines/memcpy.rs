@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ::kvscatter::Executor;
 
+use crate::call::{Call, Task};
 use crate::case::{Case, Form};
-use crate::engine::{Call, Engine, Failed, Run, Task, Unsupported};
+use crate::engine::{Engine, Failed, Run, Unsupported};
 use crate::engines::MEMCPY;
 use crate::layout::{runs, straddles};
 use crate::raw::{Pool, Runs};
@@ -18,7 +19,7 @@ pub struct Memcpy {
     pool: Option<Arc<Pool>>,
 }
 
-struct Prepared {
+struct MemcpyRun {
     case: Case,
     runs: Runs,
     pool: Option<Arc<Pool>>,
@@ -58,11 +59,11 @@ impl Engine for Memcpy {
             return Err(Unsupported("rows that straddle bytes are not shared out".to_owned()));
         }
         let runs = runs(case, Task::Memcpy, scene.starts());
-        Ok(Box::new(Prepared { case: case.clone(), runs, pool: self.pool.clone() }))
+        Ok(Box::new(MemcpyRun { case: case.clone(), runs, pool: self.pool.clone() }))
     }
 }
 
-impl Run for Prepared {
+impl Run for MemcpyRun {
     fn aim(&mut self, starts: &[i64]) {
         self.runs = runs(&self.case, Task::Memcpy, starts);
     }

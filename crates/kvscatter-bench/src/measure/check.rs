@@ -1,6 +1,6 @@
 //! Whether an engine does what it should.
 
-use super::Lane;
+use super::sampler::Lane;
 use crate::case::Form;
 use crate::expected::Reference;
 use crate::report::Outcome;

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::{Lane, Sample, Sampler, Turn};
+use super::sampler::{Lane, Sample, Sampler, Turn};
 use crate::case::{Case, Parameters, Temperature};
 use crate::engine::Failed;
 use crate::error::Error;
@@ -49,8 +49,8 @@ impl Sampler for Cold {
         let began = Instant::now();
         run.run(&mut call)?;
         let wrote = began.elapsed();
-        for tensor in call.tensors() {
-            black_box(written.read(tensor.cache));
+        for buffers in call.buffers() {
+            black_box(written.read(buffers.cache));
         }
         let read = began.elapsed();
         let [write, write_and_read] = [wrote, read].map(|time| time.as_secs_f64() * 1e9);

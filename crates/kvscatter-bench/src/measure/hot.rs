@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Lane, Sample, Sampler, Turn};
-use crate::engine::{Call, Failed, Run};
+use super::sampler::{Lane, Sample, Sampler, Turn};
+use crate::call::Call;
+use crate::engine::{Failed, Run};
 use crate::scene::Scene;
 
 /// The least a sample takes, so that reading the clock does not show.
