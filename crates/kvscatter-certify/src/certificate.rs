@@ -283,6 +283,15 @@ pub enum Against {
     UnaliasedRun,
 }
 
+impl From<Against> for SecondOpinion {
+    fn from(against: Against) -> Self {
+        match against {
+            Against::Original => Self::OriginalInSameEngine,
+            Against::UnaliasedRun => Self::None,
+        }
+    }
+}
+
 /// One logit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogitPlace {

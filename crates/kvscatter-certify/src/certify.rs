@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
-use kvscatter_onnx::{Dimension, Model, ModelFile};
+use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
 
 use crate::certificate::{
     Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime,
-    SCHEMA, SecondOpinion,
+    SCHEMA, Subject, Timings,
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::Setting;
 use crate::drive::values::{Numbers, can_paint};
 use crate::evidence::logits::Tolerance;
-use crate::evidence::observed::{self, Plan};
+use crate::evidence::observed::{self, Observed, Plan, WideScales};
 use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
 use crate::{Error, subject};
@@ -32,7 +32,7 @@ const CHUNK: usize = 4;
 /// Steps in which a cache is filled to its end, about.
 const FILLING_STEPS: usize = 32;
 
-/// Copies of the caches that a run holds at once: in place, from before the step, and apart.
+/// Copies of the caches that a run holds at once: in place, from before the step, and out of place.
 const COPIES: usize = 3;
 
 /// Bytes beside each slot of each sample: its place in a mask, and what is noted about it.
@@ -99,53 +99,18 @@ pub fn certify(
     let file = model.file()?;
     let graph = about(&request.model, model.graph())?;
     let decoder = about(&request.model, Decoder::of(&graph))?;
-    about(&request.model, check_static(&decoder))?;
-    let interface = Interface::of(&graph, &decoder).map_err(|error| not_scattered(error, &decoder));
-    let mut interface = about(&request.model, interface)?;
-    about(&request.model, check_elements(&interface))?;
-    about(&request.model, interface.settle(None))?;
+    let interface = about(&request.model, static_interface(&graph, &decoder))?;
     let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(request, &interface)?;
-    let files = subject::identify(&file, &model)?;
-    let of_original =
-        original.as_ref().map(|original| subject::identify(&original.file, &original.model)).transpose()?;
-    if let (Some(original), Some(same)) = (&original, &of_original)
-        && subject::is_same(&files, same)
-    {
-        return Err(Error::OriginalIsModel { path: original.file.path().to_owned() });
-    }
-    if let Some(Original { interface, .. }) = &original {
-        let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-        check_caches(request, interface, interface.batch.unwrap_or(1), capacity)?;
-    }
-
-    let options = Options { threads: Some(request.threads) };
-    let mut runner = Runner::new(engine.load(&file, options)?, interface);
+    let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
+    original.as_ref().map_or(Ok(()), |original| original.check_caches(request, &setting))?;
+    let mut runner = Runner::new(engine.load(&file, request.options())?, interface);
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
-    let mut elements = vec![runner.interface.logits_element];
-    elements.extend(decoder.caches.iter().map(|cache| cache.element));
+    let (sequences, against) = expected(engine, request, &setting, &mut runner, original.as_ref())?;
     let scales = WideScales::of(&decoder);
-    let is_by_token = setting.is_decode_only;
-    let (sequences, against) = match &original {
-        Some(Original { file, interface, .. }) => {
-            elements.push(interface.logits_element);
-            // It may be static as well, with room of its own.
-            let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-            let mut runner = Runner::new(engine.load(file, options)?, interface.clone());
-            let original = Reference::new(&mut runner, capacity, false, is_by_token);
-            (sequences(original, &setting, request.seed)?, Against::Original)
-        }
-        None => {
-            let alone = Reference::new(&mut runner, setting.capacity, true, is_by_token);
-            (sequences(alone, &setting, request.seed)?, Against::UnaliasedRun)
-        }
-    };
     let mut scenarios = setting.scenarios();
-    if scales.is_some() {
-        scenarios.extend(setting.alone());
-    }
-    let tolerance =
-        if scales.is_some() { Tolerance::of_quantised(elements) } else { Tolerance::of(elements) };
+    scenarios.extend(scales.iter().flat_map(|_| setting.alone()));
+    let tolerance = tolerance(&decoder, &runner.interface, original.as_ref(), scales.is_some());
     let plan = Plan {
         scenarios: &scenarios,
         scales: scales.as_ref(),
@@ -155,67 +120,156 @@ pub fn certify(
         tolerance: request.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
         seed: request.seed,
     };
-    let (total, mut done) = (plan.steps(), 0);
-    let observed = observed::observe(&mut runner, &plan, &mut |doing| {
-        done += 1;
-        progress(Progress { doing, done, total });
-    })?;
-
-    let mut evidence = Evidence {
-        structural: structural::examine(&graph, &decoder),
-        observed: observed.checks,
-        timed: Vec::new(),
-    };
-    let mut timings = None;
+    let observed = observe(&mut runner, &plan, progress)?;
+    let (mut timings, mut timed) = (None, Vec::new());
     if request.is_timed {
         progress(Progress { doing: "taking times", done: 0, total: 0 });
         let model = Timed { file: &file, model: &model, interface: &runner.interface };
-        let original =
-            original.as_ref().map(|Original { file, model, interface }| Timed { file, model, interface });
-        let subject = timed::Subject { engine, model, original, capacity: setting.capacity, options };
-        match timed::gather(&subject) {
-            Ok((taken, checks)) => (timings, evidence.timed) = (Some(taken), checks),
-            // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
-            Err(Error::Session(error @ (session::Error::Run { .. } | session::Error::Load { .. }))) => {
-                const CLAIM: &str = "The time of a step can be taken.";
-                evidence.timed.push(Check::not_measured("timed", CLAIM, error.to_string()));
-            }
-            Err(error) => return Err(error),
-        }
+        (timings, timed) = take_times(engine, request, &setting, model, original.as_ref())?;
     }
+    let structural = structural::examine(&graph, &decoder);
+    let evidence = Evidence { structural, observed: observed.checks, timed };
     Ok(Certificate {
         schema: SCHEMA,
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         made_at: request.made_at.clone(),
         command: request.command.clone(),
         verdict: evidence.verdict(),
-        model: files,
-        original: of_original,
-        runtime: Runtime {
-            name: engine.name().to_owned(),
-            version: engine.version().to_owned(),
-            device: engine.device().to_owned(),
-        },
+        model: subject,
+        original: original_subject,
+        runtime: runtime(engine),
         machine: request.machine.clone(),
         decoder: summary(&decoder, &runner.interface, &setting),
-        parameters: Parameters {
-            batch: setting.prompts.len(),
-            capacity: setting.capacity,
-            steps: setting.steps,
-            chunk: setting.chunk.max(setting.filler),
-            seed: request.seed,
-            tolerance: plan.tolerance,
-            prompts: setting.prompts,
-        },
+        parameters: parameters(request, plan.tolerance, setting),
         evidence,
-        second_opinion: match against {
-            Against::Original => SecondOpinion::OriginalInSameEngine,
-            Against::UnaliasedRun => SecondOpinion::None,
-        },
+        second_opinion: against.into(),
         logits: observed.logits,
         occupancy: observed.occupancy,
         timings,
     })
+}
+
+impl Request {
+    /// How the engine runs whole steps.
+    fn options(&self) -> Options {
+        Options { threads: Some(self.threads) }
+    }
+}
+
+/// What a decoder takes, if its caches are static and can be painted.
+fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, Error> {
+    check_static(decoder)?;
+    let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
+    let mut interface = interface?;
+    check_elements(&interface)?;
+    interface.settle(None)?;
+    Ok(interface)
+}
+
+/// The identities of the model and of its original, which must be another model.
+fn identify(
+    file: &ModelFile,
+    model: &Model,
+    original: Option<&Original>,
+) -> Result<(Subject, Option<Subject>), Error> {
+    let identity = subject::identify(file, model)?;
+    let Some(original) = original else { return Ok((identity, None)) };
+    let of_original = subject::identify(&original.file, &original.model)?;
+    if subject::is_same(&identity, &of_original) {
+        return Err(Error::OriginalIsModel { path: original.file.path().to_owned() });
+    }
+    Ok((identity, Some(of_original)))
+}
+
+/// What the logits should be: each sequence alone, on the original or else on the model itself.
+fn expected(
+    engine: &dyn Engine,
+    request: &Request,
+    setting: &Setting,
+    runner: &mut Runner,
+    original: Option<&Original>,
+) -> Result<(Vec<Sequence>, Against), Error> {
+    let is_by_token = setting.is_decode_only;
+    match original {
+        Some(Original { file, interface, .. }) => {
+            // It may be static as well, with room of its own.
+            let capacity = interface.capacity()?.unwrap_or(setting.capacity);
+            let mut runner = Runner::new(engine.load(file, request.options())?, interface.clone());
+            let original = Reference::new(&mut runner, capacity, false, is_by_token);
+            Ok((sequences(original, setting, request.seed)?, Against::Original))
+        }
+        None => {
+            let alone = Reference::new(runner, setting.capacity, true, is_by_token);
+            Ok((sequences(alone, setting, request.seed)?, Against::UnaliasedRun))
+        }
+    }
+}
+
+/// How far logits of these types may differ.
+fn tolerance(
+    decoder: &Decoder<'_>,
+    interface: &Interface,
+    original: Option<&Original>,
+    is_quantised: bool,
+) -> Tolerance {
+    let mut elements = vec![interface.logits_element];
+    elements.extend(decoder.caches.iter().map(|cache| cache.element));
+    elements.extend(original.map(|original| original.interface.logits_element));
+    if is_quantised { Tolerance::of_quantised(elements) } else { Tolerance::of(elements) }
+}
+
+/// Runs every scenario, and counts the steps for `progress`.
+fn observe(
+    runner: &mut Runner,
+    plan: &Plan<'_>,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Observed, Error> {
+    let (total, mut done) = (plan.steps(), 0);
+    observed::observe(runner, plan, &mut |doing| {
+        done += 1;
+        progress(Progress { doing, done, total });
+    })
+}
+
+/// Takes the times, as far as the runtime runs what is timed.
+fn take_times(
+    engine: &dyn Engine,
+    request: &Request,
+    setting: &Setting,
+    model: Timed<'_>,
+    original: Option<&Original>,
+) -> Result<(Option<Timings>, Vec<Check>), Error> {
+    let original = original.map(|Original { file, model, interface }| Timed { file, model, interface });
+    let (capacity, options) = (setting.capacity, request.options());
+    match timed::gather(&timed::Subject { engine, model, original, capacity, options }) {
+        Ok((timings, checks)) => Ok((Some(timings), checks)),
+        // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
+        Err(Error::Session(error @ (session::Error::Run { .. } | session::Error::Load { .. }))) => {
+            const CLAIM: &str = "The time of a step can be taken.";
+            Ok((None, vec![Check::not_measured("timed", CLAIM, error.to_string())]))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn runtime(engine: &dyn Engine) -> Runtime {
+    Runtime {
+        name: engine.name().to_owned(),
+        version: engine.version().to_owned(),
+        device: engine.device().to_owned(),
+    }
+}
+
+fn parameters(request: &Request, tolerance: f64, setting: Setting) -> Parameters {
+    Parameters {
+        batch: setting.prompts.len(),
+        capacity: setting.capacity,
+        steps: setting.steps,
+        chunk: setting.chunk.max(setting.filler),
+        seed: request.seed,
+        tolerance,
+        prompts: setting.prompts,
+    }
 }
 
 /// The model that another one was made from.
@@ -223,29 +277,6 @@ struct Original {
     file: ModelFile,
     model: Model,
     interface: Interface,
-}
-
-/// Nodes that compute one scale from a whole tensor. A sample's numbers then depend on the other samples and
-/// tokens of the step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WideScales {
-    /// The name of the first; empty if it has none.
-    pub(crate) node: String,
-    pub(crate) op_type: String,
-    /// How many there are.
-    pub(crate) count: usize,
-}
-
-impl WideScales {
-    fn of(decoder: &Decoder<'_>) -> Option<Self> {
-        let hazards = decoder.hazards();
-        let mut nodes = hazards.iter().filter_map(|hazard| match hazard {
-            Hazard::TensorWideScale { node } => Some(node),
-            _ => None,
-        });
-        let first = nodes.next()?;
-        Some(Self { node: first.name.clone(), op_type: first.op_type.clone(), count: 1 + nodes.count() })
-    }
 }
 
 impl Original {
@@ -265,6 +296,13 @@ impl Original {
             }
             _ => Ok(Self { file, interface, model }),
         }
+    }
+
+    /// Checks that its caches fit into memory too. They may be static, with room of their own.
+    fn check_caches(&self, request: &Request, setting: &Setting) -> Result<(), Error> {
+        let interface = &self.interface;
+        let capacity = interface.capacity()?.unwrap_or(setting.capacity);
+        check_caches(request, interface, interface.batch.unwrap_or(1), capacity).map(drop)
     }
 }
 

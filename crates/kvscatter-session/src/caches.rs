@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::kv_session::bytes;
+use crate::memory_report::bytes;
 use crate::{Error, Feed, Logits, Rows, Runner, Tensor};
 
 /// The caches of a batch, `[batch, …, capacity, …]`.

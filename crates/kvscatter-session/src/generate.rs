@@ -64,14 +64,14 @@ impl Generator {
     /// the model's batch; [`Error::CapacityUseless`] for a capacity of caches that grow.
     pub fn open(
         engine: &dyn Engine,
-        model: &Path,
+        model: impl AsRef<Path>,
         prompts: usize,
         options: SessionOptions,
     ) -> Result<Self, Error> {
         if prompts == 0 {
             return Err(Error::NoPrompts);
         }
-        Ok(Self { decoder: Decoder::open(engine, model, prompts, options)? })
+        Ok(Self { decoder: Decoder::open(engine, model.as_ref(), prompts, options)? })
     }
 
     /// What the caches take; `None` for caches that grow.

@@ -2,9 +2,9 @@
 
 use kvscatter_onnx::ModelFile;
 
-use crate::kv_session::bytes;
+use crate::memory_report::bytes;
 use crate::{
-    Apart, Engine, Error, Interface, Logits, MemoryReport, Options, Runner, SessionOptions, Setting,
+    Engine, Error, Interface, Logits, MemoryReport, Options, OutOfPlace, Runner, SessionOptions, Setting,
 };
 
 /// A decoder that gives every cache back one step longer (`Concat`, `Attention`'s past, `GroupQueryAttention`).
@@ -12,7 +12,7 @@ use crate::{
 /// All samples have one length, and every step copies all caches: this is what a static cache is compared with.
 pub(crate) struct Growing {
     runner: Runner,
-    samples: Apart,
+    samples: OutOfPlace,
     /// The most bytes that the caches may take.
     memory: u64,
 }
@@ -36,7 +36,7 @@ impl Growing {
         MemoryReport::check(&interface, batch, 1, options.memory)?;
         let session = engine.load(model, Options { threads: options.threads })?;
         let runner = Runner::new(session, interface);
-        let samples = Apart::new(&runner, batch, None)?;
+        let samples = OutOfPlace::new(&runner, batch, None)?;
         Ok(Self { runner, samples, memory: options.memory })
     }
 

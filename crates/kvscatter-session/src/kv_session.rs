@@ -58,8 +58,12 @@ impl KvSession {
     /// model that is no static-cache decoder; [`Error::SizeFixed`], [`Error::CapacityOpen`], [`Error::Empty`] for a
     /// batch or a capacity that the model does not have; [`Error::InputType`] for a capacity that the type of an input
     /// does not hold; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
-    pub fn open(engine: &dyn Engine, model: &Path, options: SessionOptions) -> Result<Self, Error> {
-        let (file, interface) = read(model)?;
+    pub fn open(
+        engine: &dyn Engine,
+        model: impl AsRef<Path>,
+        options: SessionOptions,
+    ) -> Result<Self, Error> {
+        let (file, interface) = read(model.as_ref())?;
         Self::of_interface(engine, &file, interface, options)
     }
 
@@ -370,8 +374,4 @@ pub(crate) fn check_tokens(
         Some((index, &token)) => Err(error(index, token)),
         None => Ok(()),
     }
-}
-
-pub(crate) fn bytes(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }

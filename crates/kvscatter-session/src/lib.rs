@@ -5,7 +5,6 @@
 //! [`Interface`] is what the model takes, [`Feed`] what one step gives it.
 #![forbid(unsafe_code)]
 
-mod apart;
 mod caches;
 mod decoder;
 mod engine;
@@ -17,6 +16,7 @@ mod interface;
 mod kv_session;
 mod memory_report;
 mod numbers;
+mod out_of_place;
 mod places;
 mod rounds;
 mod rows;
@@ -25,7 +25,6 @@ mod sample;
 mod scores;
 mod tensor;
 
-pub use apart::Apart;
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};
 pub use error::{Error, Setting};
 pub use feed::{Feed, SampleFeed};
@@ -34,6 +33,7 @@ pub use interface::{CachePort, FeedPort, Interface, Purpose};
 pub use kv_session::{KvSession, SessionOptions};
 pub use memory_report::{CacheMemory, MemoryReport};
 pub use numbers::{most_likely, to_f32};
+pub use out_of_place::OutOfPlace;
 pub use rows::Rows;
 pub use runner::{Logits, Runner};
 pub use sample::Sample;

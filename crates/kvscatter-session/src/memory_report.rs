@@ -2,7 +2,6 @@
 
 use kvscatter::ElementType;
 
-use crate::kv_session::bytes;
 use crate::{Error, Interface};
 
 /// Bytes beside the caches that a place in a batch takes: its length, and what a step is fed with for it.
@@ -82,4 +81,9 @@ impl MemoryReport {
             None => Err(Error::MemoryLimit { needed, limit }),
         }
     }
+}
+
+/// A count of bytes, in the type that limits have.
+pub(crate) fn bytes(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }

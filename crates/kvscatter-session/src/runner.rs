@@ -1,4 +1,4 @@
-//! A loaded decoder that is run step by step: in place, apart, or growing.
+//! A loaded decoder that is run step by step: in place or out of place.
 
 use std::borrow::Cow;
 
@@ -87,7 +87,7 @@ impl Runner {
     }
 
     /// One step that leaves the pasts as they are and writes the presents elsewhere.
-    pub fn apart(
+    pub fn out_of_place(
         &mut self,
         inputs: &[(String, Tensor)],
         pasts: &[Tensor],

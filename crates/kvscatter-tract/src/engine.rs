@@ -2,22 +2,21 @@
 
 mod load;
 mod memory;
+mod messages;
 mod prune;
-mod says;
 mod session;
 mod weights;
 
 use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, Error, Options, Session};
 
+use messages::{VERSION, label};
+
 /// tract, on the processor that runs this.
 ///
 /// One thread computes, unless [`Options::threads`] asks for more: those share tract's matrix products, and nothing else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
-
-/// The release that this crate is pinned to.
-const VERSION: &str = "0.23.9";
 
 impl Engine for Tract {
     fn name(&self) -> &'static str {
@@ -33,16 +32,11 @@ impl Engine for Tract {
     }
 
     fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, Error> {
-        let loaded = says::fenced(|| load::load(model, options));
+        let loaded = messages::catch_panics(|| load::load(model, options));
         let loaded =
             loaded.map_err(|says| Error::Load { path: model.path().to_owned(), engine: label(), says })?;
         Ok(Box::new(loaded))
     }
-}
-
-/// What errors call the engine.
-fn label() -> String {
-    format!("tract {VERSION}")
 }
 
 #[cfg(test)]

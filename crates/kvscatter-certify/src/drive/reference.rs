@@ -1,8 +1,8 @@
-//! What the logits should be: each sequence alone, unpadded, on the original or on the model itself run apart.
+//! What the logits should be: each sequence alone, unpadded, on the original or on the model itself run out of place.
 
 use std::borrow::Cow;
 
-use kvscatter_session::{Apart, Error, Runner, most_likely};
+use kvscatter_session::{Error, OutOfPlace, Runner, most_likely};
 
 /// A sequence of tokens and the scores that it should give.
 #[derive(Clone, Debug, Default)]
@@ -105,13 +105,13 @@ impl<'r> Reference<'r> {
     }
 
     /// One sample, or as many as the model insists on, all alike.
-    fn start(&self) -> Result<Apart, Error> {
-        Apart::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
+    fn start(&self) -> Result<OutOfPlace, Error> {
+        OutOfPlace::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
     }
 
     fn feed(
         &mut self,
-        samples: &mut Apart,
+        samples: &mut OutOfPlace,
         sequence: &mut Sequence,
         tokens: &[i64],
         keep: bool,

@@ -1,4 +1,4 @@
-//! Every byte of every cache after a step, against a copy of what was there before and against a run apart.
+//! Every byte of every cache after a step, against a copy of what was there before and against a run out of place.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) struct Memory {
     pub(crate) only_named: Tally,
     pub(crate) written: Tally,
     pub(crate) placed: Tally,
-    pub(crate) as_apart: Tally,
+    pub(crate) as_out_of_place: Tally,
     pub(crate) finite: Tally,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Moment<'a> {
     pub(crate) capacity: usize,
     pub(crate) before: &'a [Tensor],
     pub(crate) after: &'a [Tensor],
-    /// The presents of the run apart.
-    pub(crate) apart: &'a [Tensor],
+    /// The presents of the run out of place.
+    pub(crate) out_of_place: &'a [Tensor],
     /// Where the engine says that each present lies.
     pub(crate) present_at: &'a [usize],
     /// For each sample, which slots still hold their canaries; none where the caches were filled with zeros.
@@ -54,7 +54,7 @@ impl Memory {
                 "rows-lie-where-named",
                 "The first new row lies in the slot that its write index names, the others behind it.",
             ),
-            as_apart: Tally::new(
+            as_out_of_place: Tally::new(
                 "rows-equal-unaliased-run",
                 "The caches hold, bit for bit, what a run with present apart from past writes.",
             ),
@@ -68,8 +68,8 @@ impl Memory {
             moment.feed.samples.iter().map(|sample| named(sample, moment.feed.width)).collect();
         let mut clobbered: Vec<Vec<bool>> = vec![vec![false; moment.capacity]; slots.len()];
         for (index, port) in moment.ports.iter().enumerate() {
-            let [Some(before), Some(after), Some(apart)] =
-                [moment.before, moment.after, moment.apart].map(|caches| caches.get(index))
+            let [Some(before), Some(after), Some(out_of_place)] =
+                [moment.before, moment.after, moment.out_of_place].map(|caches| caches.get(index))
             else {
                 continue;
             };
@@ -85,7 +85,7 @@ impl Memory {
                     named: feed.start..feed.start + moment.feed.width,
                 };
                 let canaries = moment.canaries.get(sample).map(Vec::as_slice).unwrap_or_default();
-                let strays = self.sample(&look, [before, after, apart], canaries);
+                let strays = self.sample(&look, [before, after, out_of_place], canaries);
                 for slot in strays {
                     clobbered
                         .get_mut(sample)
@@ -119,7 +119,7 @@ impl Memory {
 
     /// Looks at one sample of one cache; returns the slots that changed and are not named.
     fn sample(&mut self, look: &Look<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
-        let [before, after, apart] = caches.map(Tensor::bytes);
+        let [before, after, out_of_place] = caches.map(Tensor::bytes);
         let rows = look.rows;
         let named = look.named.clone();
         let changed = |slots| rows.differing(look.sample, slots, before, after);
@@ -156,9 +156,9 @@ impl Memory {
             }
         }
 
-        self.as_apart.look(look.capacity);
-        for slot in rows.differing(look.sample, 0..look.capacity, after, apart) {
-            self.as_apart.fail(look.failure(slot, "differs from the run apart"));
+        self.as_out_of_place.look(look.capacity);
+        for slot in rows.differing(look.sample, 0..look.capacity, after, out_of_place) {
+            self.as_out_of_place.fail(look.failure(slot, "differs from the run apart"));
         }
 
         self.finite.look(named.len());

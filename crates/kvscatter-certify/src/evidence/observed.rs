@@ -1,12 +1,12 @@
-//! What is seen when the model runs: every scenario in place, beside a run apart, with zeros and with canaries.
+//! What is seen when the model runs: every scenario in place, beside a run out of place, with zeros and with canaries.
 
 use std::collections::BTreeMap;
 
-use kvscatter_session::{self as session, Feed, Logits, Runner};
+use kvscatter_onnx::decoder::{Decoder, Hazard};
+use kvscatter_session::{self as session, Feed, Logits, Runner, Tensor};
 
 use crate::Error;
 use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
-use crate::certify::WideScales;
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
 use crate::drive::values::{self, Numbers};
@@ -64,8 +64,8 @@ pub(crate) fn observe(
 ) -> Result<Observed, Error> {
     let mut observer = Observer::new(plan);
     for scenario in plan.scenarios {
-        let zeros = observer.play(runner, scenario, Fill::Zeros, stepped)?;
-        let canaries = observer.play(runner, scenario, Fill::Canaries, stepped)?;
+        let zeros = observer.run_scenario(runner, scenario, Fill::Zeros, stepped)?;
+        let canaries = observer.run_scenario(runner, scenario, Fill::Canaries, stepped)?;
         observer.compare_fills(scenario, &zeros, &canaries);
     }
     let nan = observer.nan(runner, stepped)?;
@@ -80,7 +80,7 @@ struct Observer<'a> {
     memory: Memory,
     runs: Tally,
     logits: Tally,
-    as_apart: Tally,
+    as_out_of_place: Tally,
     fills: Tally,
     positions: Tally,
     comparisons: Vec<LogitsComparison>,
@@ -121,7 +121,7 @@ impl<'a> Observer<'a> {
             memory: Memory::new(),
             runs: Tally::new("every-step-runs", "The runtime takes every step of every scenario."),
             logits: Tally::new("logits-equal", against),
-            as_apart: Tally::new(
+            as_out_of_place: Tally::new(
                 "logits-equal-unaliased-run",
                 "Logits are, bit for bit, those of the same step with present apart from past.",
             ),
@@ -138,7 +138,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Runs a scenario. A step that the runtime refuses ends it, as a failure of the model.
-    fn play(
+    fn run_scenario(
         &mut self,
         runner: &mut Runner,
         scenario: &Scenario,
@@ -147,14 +147,8 @@ impl<'a> Observer<'a> {
     ) -> Result<Scores, Error> {
         let plan = self.plan;
         let batch = scenario.sequences.len();
-        let mut caches = runner.caches(batch, plan.capacity)?;
         let is_painted = fill == Fill::Canaries;
-        if is_painted {
-            let mut numbers = Numbers::new(plan.seed);
-            caches
-                .iter_mut()
-                .for_each(|cache| values::paint(cache.element(), cache.bytes_mut(), &mut numbers));
-        }
+        let mut caches = start_caches(runner, batch, plan, fill)?;
         let mut canaries = vec![vec![is_painted; plan.capacity]; batch];
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
@@ -169,11 +163,12 @@ impl<'a> Observer<'a> {
                 before.bytes_mut().copy_from_slice(cache.bytes());
             }
             self.runs.look(2);
-            let ran = runner.apart(&inputs, &before, &mut presents, feed.width).and_then(|apart| {
-                let (in_place, at) = runner.in_place(&inputs, &mut caches, feed.width)?;
-                Ok((apart, in_place, at))
-            });
-            let (apart, in_place, present_at) = match ran {
+            let ran =
+                runner.out_of_place(&inputs, &before, &mut presents, feed.width).and_then(|out_of_place| {
+                    let (in_place, at) = runner.in_place(&inputs, &mut caches, feed.width)?;
+                    Ok((out_of_place, in_place, at))
+                });
+            let (out_of_place, in_place, present_at) = match ran {
                 Ok(ran) => ran,
                 Err(error @ session::Error::Run { .. }) => {
                     self.runs.fail(place.failure(error.to_string()));
@@ -188,38 +183,43 @@ impl<'a> Observer<'a> {
                 capacity: plan.capacity,
                 before: &before,
                 after: &caches,
-                apart: &presents,
+                out_of_place: &presents,
                 present_at: &present_at,
                 canaries: &mut canaries,
             });
             steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
-            self.compare(scenario, place, feed, [&in_place, &apart], &mut comparison, &mut scores);
+            self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut scores);
             stepped(&scenario.name);
         }
-        if plan.is_comparable(scenario) {
+        self.record(scenario, fill, comparison, steps);
+        Ok(scores)
+    }
+
+    /// Keeps what a run of a scenario showed. Slots are shown once, of the run with canaries.
+    fn record(&mut self, scenario: &Scenario, fill: Fill, comparison: Comparison, steps: Vec<OccupancyStep>) {
+        if self.plan.is_comparable(scenario) {
             self.wrong_at_start += comparison.wrong_at_start;
             self.positions.looked += comparison.mid_cache;
             self.wrong_mid_cache.push((scenario.name.clone(), fill, comparison.wrong_mid_cache));
             self.comparisons.push(comparison.into_document());
         }
-        if is_painted {
+        if fill == Fill::Canaries {
             self.occupancy.push(Occupancy {
                 scenario: scenario.name.clone(),
                 says: scenario.says.clone(),
-                capacity: plan.capacity,
+                capacity: self.plan.capacity,
                 steps,
             });
         }
-        Ok(scores)
     }
 
-    /// Compares the scores of every real token: in place with the run apart, and with what they should be.
+    /// Compares the scores of every real token: in place with the run out of place, and with what they should be.
     fn compare(
         &mut self,
         scenario: &Scenario,
         place: Place<'_>,
         feed: &Feed,
-        [in_place, apart]: [&Logits; 2],
+        [in_place, out_of_place]: [&Logits; 2],
         comparison: &mut Comparison,
         scores: &mut Scores,
     ) {
@@ -229,13 +229,13 @@ impl<'a> Observer<'a> {
             for column in 0..feed.width {
                 let Some(position) = fed.position(column) else { continue };
                 let Some(got) = in_place.after(sample, column) else { continue };
-                if let Some(apart) = apart.after(sample, column) {
-                    self.as_apart.look(got.len());
-                    let same = got.iter().zip(&*apart).all(|(a, b)| a.to_bits() == b.to_bits());
+                if let Some(out_of_place) = out_of_place.after(sample, column) {
+                    self.as_out_of_place.look(got.len());
+                    let same = got.iter().zip(&*out_of_place).all(|(a, b)| a.to_bits() == b.to_bits());
                     if !same {
-                        let worst = Difference::between(&got, &apart).worst;
+                        let worst = Difference::between(&got, &out_of_place).worst;
                         let says = format!("logits differ from the run apart by up to {worst:.3e}");
-                        self.as_apart.fail(Failure { sample: Some(sample), ..place.failure(says) });
+                        self.as_out_of_place.fail(Failure { sample: Some(sample), ..place.failure(says) });
                     }
                 }
                 let want =
@@ -334,7 +334,7 @@ impl<'a> Observer<'a> {
         let worst = self.comparisons.iter().map(|comparison| comparison.worst).fold(0.0, f64::max);
         let worst_fill =
             if self.fills.has_failed() { "not within the tolerance" } else { "within the tolerance" };
-        let Memory { aliased, only_named, written, placed, as_apart, finite } = self.memory;
+        let Memory { aliased, only_named, written, placed, as_out_of_place, finite } = self.memory;
         let mut checks = vec![
             self.runs.into_check(|runs| {
                 format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries")
@@ -343,12 +343,12 @@ impl<'a> Observer<'a> {
             only_named.into_check(|bytes| format!("{bytes} bytes compared with a copy from before the step")),
             written.into_check(|rows| format!("{rows} rows that held canaries")),
             placed.into_check(|writes| format!("{writes} writes into rows that held canaries")),
-            as_apart.into_check(|rows| format!("{rows} rows compared after every step")),
+            as_out_of_place.into_check(|rows| format!("{rows} rows compared after every step")),
             finite.into_check(|rows| format!("{rows} rows looked at when they were written")),
             self.logits.into_check(|logits| {
                 format!("{logits} logits, the worst off by {worst:.3e}, the tolerance is {tolerance:.3e}")
             }),
-            self.as_apart.into_check(|logits| format!("{logits} logits compared")),
+            self.as_out_of_place.into_check(|logits| format!("{logits} logits compared")),
             self.fills.into_check(|logits| {
                 let left_out =
                     if plan.scales.is_some() && plan.scenarios.iter().any(Scenario::has_left_padding) {
@@ -366,7 +366,29 @@ impl<'a> Observer<'a> {
     }
 }
 
+/// Nodes that compute one scale from a whole tensor. A sample's numbers then depend on the other samples and
+/// tokens of the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WideScales {
+    /// The name of the first; empty if it has none.
+    pub(crate) node: String,
+    pub(crate) op_type: String,
+    /// How many there are.
+    pub(crate) count: usize,
+}
+
 impl WideScales {
+    /// Finds them among a decoder's hazards; `None` if there are none.
+    pub(crate) fn of(decoder: &Decoder<'_>) -> Option<Self> {
+        let hazards = decoder.hazards();
+        let mut nodes = hazards.iter().filter_map(|hazard| match hazard {
+            Hazard::TensorWideScale { node } => Some(node),
+            _ => None,
+        });
+        let first = nodes.next()?;
+        Some(Self { node: first.name.clone(), op_type: first.op_type.clone(), count: 1 + nodes.count() })
+    }
+
     /// Returns the claim that cannot be judged because a sample's numbers depend on its neighbours.
     fn not_comparable(&self) -> Check {
         let Self { node, op_type, count } = self;
@@ -383,6 +405,16 @@ impl WideScales {
             ),
         )
     }
+}
+
+/// The caches that a scenario starts with.
+fn start_caches(runner: &Runner, batch: usize, plan: &Plan<'_>, fill: Fill) -> Result<Vec<Tensor>, Error> {
+    let mut caches = runner.caches(batch, plan.capacity)?;
+    if fill == Fill::Canaries {
+        let mut numbers = Numbers::new(plan.seed);
+        caches.iter_mut().for_each(|cache| values::paint(cache.element(), cache.bytes_mut(), &mut numbers));
+    }
+    Ok(caches)
 }
 
 /// The token of each sample of a scenario at each place in its sequence.

@@ -7,32 +7,14 @@
 mod cache_path;
 mod decode;
 mod memory;
+mod subject;
 
-use kvscatter_onnx::{Model, ModelFile};
-use kvscatter_session::{CachePort, Engine, Interface, Options};
+use kvscatter_session::{CachePort, Interface};
 
 use crate::Error;
 use crate::certificate::{BytesMoved, Check, Timings};
 
-/// What is timed.
-pub(crate) struct Subject<'a> {
-    pub(crate) engine: &'a dyn Engine,
-    pub(crate) model: Timed<'a>,
-    pub(crate) original: Option<Timed<'a>>,
-    /// Slots of each sample in the static caches.
-    pub(crate) capacity: usize,
-    /// How whole steps are run. A cache's own nodes are run by one thread.
-    pub(crate) options: Options,
-}
-
-/// A model to be timed.
-#[derive(Clone, Copy)]
-pub(crate) struct Timed<'a> {
-    pub(crate) file: &'a ModelFile,
-    pub(crate) model: &'a Model,
-    /// Settled: no dimension of a row is open.
-    pub(crate) interface: &'a Interface,
-}
+pub(crate) use subject::{Subject, Timed};
 
 /// Times, counts and weighs.
 ///

@@ -10,12 +10,14 @@ mod plain;
 mod plot;
 mod subject;
 mod timings;
+mod verdict;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use self::plain::Plain;
+use self::verdict::{class, mark};
 use super::words;
-use crate::certificate::{Certificate, Evidence, LogitsComparison, Verdict};
+use crate::certificate::{Certificate, Evidence, LogitsComparison};
 
 /// The page.
 #[must_use]
@@ -158,24 +160,6 @@ fn limits() -> Markup {
             h2 { "What this does not show" }
             ul { @for limit in words::LIMITS { li { (limit) } } }
         }
-    }
-}
-
-/// The class of a verdict in the style sheet.
-fn class(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Passed => "passed",
-        Verdict::Failed => "failed",
-        Verdict::NotApplicable | Verdict::NotMeasured | Verdict::NotComparable => "open",
-    }
-}
-
-/// A verdict as a sign, so that it does not depend on colour.
-fn mark(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Passed => "✓",
-        Verdict::Failed => "✗",
-        Verdict::NotApplicable | Verdict::NotMeasured | Verdict::NotComparable => "–",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kernel::Float;
+use super::float::Float;
 
 /// A mask over `[batch, query heads, queries, keys]`, any of whose first three axes may be missing or 1. Keys that it is
 /// too short for are not seen.

@@ -3,9 +3,10 @@
 use half::f16;
 use tract_onnx::tract_hir::internal::*;
 
-use super::Attention;
-use super::kernel::{Call, Float, Results, Rows};
+use super::float::Float;
+use super::kernel::{Call, Results, Rows};
 use super::mask::{Mask, Values};
+use super::operator::Attention;
 use super::shapes::Sizes;
 
 /// # Errors

@@ -2,7 +2,7 @@
 
 use tract_onnx::tract_hir::internal::*;
 
-use super::Attention;
+use super::operator::Attention;
 
 /// The sizes of one call, checked against each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use kvscatter_session::{Error, Ran, Session, Step, Tensor};
 use tract_onnx::tract_hir::internal::*;
 
 use super::memory::{self, Held};
-use super::{label, says};
+use super::messages::{self, label};
 use crate::scatter::ScatterState;
 
 /// A loaded model.
@@ -81,19 +81,19 @@ impl TractSession {
     fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), Error> {
         for (name, tensor) in &step.inputs {
             let input = self.input(name)?;
-            let fed = says::fenced(|| self.state.set_input(input, memory::copy(tensor)?.into()));
+            let fed = messages::catch_panics(|| self.state.set_input(input, memory::copy(tensor)?.into()));
             fed.map_err(|says| refused(format!("input {name:?}: {says}")))?;
         }
         for shared in &mut step.shared {
             let (input, output) = (self.input(shared.past)?, self.output(shared.present)?);
             let theirs = match shared.cache.memory_mut::<Held>() {
                 Some(held) => held.take(),
-                None => says::fenced(|| memory::copy(shared.cache)).map_err(refused)?,
+                None => messages::catch_panics(|| memory::copy(shared.cache)).map_err(refused)?,
             };
             let address = theirs.as_bytes().as_ptr().addr();
             let value = TValue::from(theirs);
             caches.push(Cache { input, output, address, kept: Some(value.clone()) });
-            let fed = says::fenced(|| self.state.set_input(input, value));
+            let fed = messages::catch_panics(|| self.state.set_input(input, value));
             fed.map_err(|says| refused(format!("cache {:?}: {says}", shared.past)))?;
         }
         for cache in caches {
@@ -207,9 +207,9 @@ impl Session for TractSession {
             return Err(self.restore(step, caches, error));
         }
         let start = Instant::now();
-        let ran = says::fenced(|| self.state.exec());
+        let ran = messages::catch_panics(|| self.state.exec());
         let elapsed = start.elapsed();
-        let results = match ran.and_then(|()| says::fenced(|| self.state.outputs())) {
+        let results = match ran.and_then(|()| messages::catch_panics(|| self.state.outputs())) {
             Ok(results) => results,
             Err(says) => return Err(self.restore(step, caches, refused(says))),
         };

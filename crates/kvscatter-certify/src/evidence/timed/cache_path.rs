@@ -7,7 +7,7 @@ use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::{CachePath, Inseparable, Model};
 use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
 
-use super::Timed;
+use super::subject::Timed;
 use crate::Error;
 use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 

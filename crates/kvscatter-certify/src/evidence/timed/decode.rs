@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvscatter_bench::Samples;
 use kvscatter_session::{Engine, Feed, Interface, Options, Session, Shared, Step, Tensor};
 
-use super::{Subject, Timed};
+use super::subject::{Subject, Timed};
 use crate::Error;
 use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use kvscatter_session::{Engine, Feed, Options, Session, Shared, Step};
 
-use super::{Subject, Timed};
+use super::subject::{Subject, Timed};
 use crate::Error;
 use crate::certificate::{PeakMemory, Side};
 

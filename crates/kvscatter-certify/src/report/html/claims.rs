@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::plain::Plain;
-use super::{class, mark};
+use super::verdict::{class, mark};
 use crate::certificate::{Check, Evidence};
 use crate::report::words;
 

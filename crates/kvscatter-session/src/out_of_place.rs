@@ -3,7 +3,7 @@
 use crate::{Error, Feed, Logits, Runner, Tensor};
 
 /// Samples of one length in caches that every step reads whole, and replaces by those that it wrote elsewhere.
-pub struct Apart {
+pub struct OutOfPlace {
     batch: usize,
     /// Slots of a static cache; a growing one has as many as its length.
     capacity: Option<usize>,
@@ -11,7 +11,7 @@ pub struct Apart {
     length: usize,
 }
 
-impl Apart {
+impl OutOfPlace {
     /// Empty samples, with the capacity of caches that are static, and `None` for those that grow.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Apart {
     ///
     /// # Errors
     /// [`Error::Run`], after which everything is as before; [`Error::TensorTooLarge`], and what [`Feed::tensors`] and
-    /// [`Runner::apart`] say.
+    /// [`Runner::out_of_place`] say.
     pub fn step(
         &mut self,
         runner: &mut Runner,
@@ -57,7 +57,7 @@ impl Apart {
         let feed = Feed::next(&vec![self.length; self.batch], width);
         let inputs = feed.tensors(&runner.interface, token, slots)?;
         let mut presents = runner.caches(self.batch, slots)?;
-        let logits = runner.apart(&inputs, &self.pasts, &mut presents, width)?;
+        let logits = runner.out_of_place(&inputs, &self.pasts, &mut presents, width)?;
         (self.pasts, self.length) = (presents, after);
         Ok(logits)
     }

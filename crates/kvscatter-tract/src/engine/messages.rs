@@ -1,4 +1,4 @@
-//! What tract says, in one line for people; and the fence that no panic of its passes.
+//! tract's errors and panics as one line for people.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,10 @@ use tract_onnx::prelude::{TractError, TractResult};
 
 use crate::NodeError;
 
-/// As many characters of a message as anyone reads.
+/// The release that this crate is pinned to.
+pub(super) const VERSION: &str = "0.23.9";
+
+/// The longest message, in characters.
 const LONGEST: usize = 400;
 
 /// Calls tract.
@@ -19,11 +22,11 @@ const LONGEST: usize = 400;
 ///
 /// # Errors
 /// What tract says, in one line that begins with the node that stands in the way, where it names one.
-pub(super) fn fenced<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
+pub(super) fn catch_panics<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
     quieten();
-    let outside = FENCED.replace(true);
+    let outside = IS_CATCHING.replace(true);
     let called = catch_unwind(AssertUnwindSafe(call));
-    FENCED.set(outside);
+    IS_CATCHING.set(outside);
     match called {
         Ok(result) => result.map_err(|error| of(&error)),
         Err(panic) => {
@@ -35,8 +38,8 @@ pub(super) fn fenced<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, Stri
 }
 
 thread_local! {
-    /// Whether a panic of this thread ends at the fence.
-    static FENCED: Cell<bool> = const { Cell::new(false) };
+    /// Whether a panic of this thread becomes an error.
+    static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Keeps panics that become errors from being printed as well: whatever hook there is hears of all others.
@@ -45,11 +48,16 @@ fn quieten() {
     ONCE.call_once(|| {
         let others = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if !FENCED.get() {
+            if !IS_CATCHING.get() {
                 others(panic);
             }
         }));
     });
+}
+
+/// Returns the engine's name in errors.
+pub(super) fn label() -> String {
+    format!("tract {VERSION}")
 }
 
 fn of(error: &TractError) -> String {
@@ -89,7 +97,7 @@ fn line(message: &str) -> String {
 mod tests {
     use tract_onnx::prelude::TractError;
 
-    use super::{fenced, node};
+    use super::{catch_panics, node};
 
     #[test]
     fn the_node_is_named_and_the_way_to_it_is_not() {
@@ -101,13 +109,15 @@ mod tests {
         assert_eq!(node("a file of #1"), None);
         let error =
             TractError::msg("rank 2,\n  not 3").context("Evaluating #3 \"sum\" Add").context("a plan");
-        let Err(says) = fenced(|| Err::<(), _>(error)) else { panic!("an error") };
-        assert_eq!(says, "node \"sum\" (Add): rank 2, not 3");
+        let Err(message) = catch_panics(|| Err::<(), _>(error)) else { panic!("an error") };
+        assert_eq!(message, "node \"sum\" (Add): rank 2, not 3");
     }
 
     #[test]
     fn a_panic_is_an_error() {
-        let Err(says) = fenced::<()>(|| panic!("index {} out of range", 7)) else { panic!("an error") };
-        assert_eq!(says, "it stopped in the middle: index 7 out of range");
+        let Err(message) = catch_panics::<()>(|| panic!("index {} out of range", 7)) else {
+            panic!("an error")
+        };
+        assert_eq!(message, "it stopped in the middle: index 7 out of range");
     }
 }
