@@ -51,8 +51,8 @@ pub(crate) fn measure_again(row: &Row, case: &Parameters, out: &Path) -> Result<
         if let Some(isa) = &row.isa {
             command.env(MAX_ISA, isa);
         }
-        let found = cases_of(command, "a process that measures again", &out.join("again"))?;
-        found.into_iter().find(|found| found.case == *case).ok_or_else(|| "it left the case out".to_owned())
+        let cases = cases_of(command, "a process that measures again", &out.join("again"))?;
+        cases.into_iter().find(|result| result.case == *case).ok_or_else(|| "it left the case out".to_owned())
     };
     (0..PROCESSES).map(|_| again()).collect()
 }
@@ -67,11 +67,11 @@ pub(crate) fn measure_row(row: &Row, isa: &str, quick: bool, out: &Path) -> RowR
     let measured = run(row, isa, quick, &out.join(isa));
     let mut results = RowResults::new(row);
     for parameters in &row.cases {
-        let found = measured.as_ref().map_err(Clone::clone).and_then(|cases| {
+        let result = measured.as_ref().map_err(Clone::clone).and_then(|cases| {
             let of_case = cases.iter().find(|case| case.case == *parameters);
             of_case.ok_or_else(|| "the process that was to measure it left it out".to_owned())
         });
-        let case = found
+        let case = result
             .and_then(|case| used(case, isa))
             .unwrap_or_else(|why| CaseResults::refused(parameters, why, &row.targets));
         results.push(case, row.flat.as_ref());

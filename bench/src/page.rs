@@ -5,7 +5,7 @@ use kvscatter_bench::{MedianSpread, Movement, Spread, units};
 
 use crate::plots::Figure;
 use crate::results::{CaseResults, EngineResults, Note, Results, RowResults};
-use crate::suite::Held;
+use crate::suite::TestedTarget;
 
 const END: &str = "<!-- generated: end -->";
 
@@ -118,7 +118,7 @@ fn targets(results: &Results) -> String {
             }
         }
     }
-    for Held { says, goal, by } in &results.held {
+    for TestedTarget { says, goal, by } in &results.held {
         text += &format!("| {says} | {goal} | – | – | – | – | – | – | – | – | held by {by} |\n");
     }
     text

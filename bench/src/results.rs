@@ -1,11 +1,11 @@
-//! What a run found, as it stands in the JSON file: tables, plots and the page are made from this.
+//! What a run measured, as it stands in the JSON file: tables, plots and the page are made from this.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{Entry, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Samples, Spread};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
-use crate::suite::{Flat, Held, Plot, Row, Target};
+use crate::suite::{Flat, Plot, Row, Target, TestedTarget};
 use crate::target::{Status, Verdict, limit, status};
 
 /// One run.
@@ -18,7 +18,7 @@ pub(crate) struct Results {
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<RowResults>,
     /// What tests hold, and nothing needs to time.
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<TestedTarget>,
 }
 
 /// One line of the target table.
@@ -175,7 +175,7 @@ impl CaseResults {
 
     /// The engine of that name, if it was timed.
     pub(crate) fn time(&self, engine: &str) -> Option<Spread> {
-        self.engines.iter().find(|found| found.name == engine)?.time
+        self.engines.iter().find(|result| result.name == engine)?.time
     }
 
     fn against(&self, first: &Self, flat: &Flat) -> Verdict {
@@ -191,14 +191,14 @@ impl CaseResults {
             };
             Some((ratio, status(ratio, flat.at_most, noise)))
         };
-        let found = compared();
+        let compared = compared();
         Verdict {
             engine: flat.engine.clone(),
             baseline: format!("the same in {}", first.case.name),
             limit: flat.at_most,
-            ratio: found.map(|(ratio, _)| ratio),
+            ratio: compared.map(|(ratio, _)| ratio),
             processes: None,
-            status: found.map_or(Status::NotMeasured, |(_, status)| status),
+            status: compared.map_or(Status::NotMeasured, |(_, status)| status),
         }
     }
 }
@@ -230,14 +230,14 @@ fn verdict(report: &Report, target: &Target, noise: Option<MedianSpread>) -> Ver
         let limit = limit(target.at_most, target.slack_ns, baseline);
         Some((limit, ratio, status(ratio, limit, noise?)))
     };
-    let found = compared();
+    let compared = compared();
     Verdict {
         engine: target.engine.clone(),
         baseline: target.baseline.clone(),
-        limit: found.map_or(target.at_most, |(limit, ..)| limit),
-        ratio: found.map(|(_, ratio, _)| ratio),
+        limit: compared.map_or(target.at_most, |(limit, ..)| limit),
+        ratio: compared.map(|(_, ratio, _)| ratio),
         processes: None,
-        status: found.map_or(Status::NotMeasured, |(.., status)| status),
+        status: compared.map_or(Status::NotMeasured, |(.., status)| status),
     }
 }
 
@@ -251,7 +251,7 @@ pub(crate) mod tests {
 
     use super::{CaseResults, EngineResults, Note, Results, RowResults};
     use crate::host::Host;
-    use crate::suite::{Flat, Held, Plot};
+    use crate::suite::{Flat, Plot, TestedTarget};
     use crate::target::{Status, Verdict};
 
     const NOISE: MedianSpread = MedianSpread { lowest: 0.99, highest: 1.01 };
@@ -315,7 +315,11 @@ pub(crate) mod tests {
                 plot: Some(Plot::Batch),
                 cases: vec![case("decode-b1", 1, 20.0, 20.0), case("decode-b8", 8, 160.0, 200.0)],
             }],
-            held: vec![Held { says: "locks".to_owned(), goal: "none".to_owned(), by: "a test".to_owned() }],
+            held: vec![TestedTarget {
+                says: "locks".to_owned(),
+                goal: "none".to_owned(),
+                by: "a test".to_owned(),
+            }],
         }
     }
 
@@ -360,13 +364,13 @@ pub(crate) mod tests {
         {
             row.push(CaseResults { verdicts: Vec::new(), ..case(name, 1, memcpy, ours) }, Some(&flat));
         }
-        let found: Vec<Vec<_>> = row
+        let statuses: Vec<Vec<_>> = row
             .cases
             .iter()
             .map(|case| case.verdicts.iter().map(|verdict| verdict.status).collect())
             .collect();
         let expected = [Status::Met, Status::Missed, Status::MissedWithinSpread].map(|status| vec![status]);
-        assert_eq!((&found[0], &found[1..]), (&vec![], &expected[..]));
+        assert_eq!((&statuses[0], &statuses[1..]), (&vec![], &expected[..]));
         assert_eq!(row.cases[1].verdicts[0].baseline, "the same in first");
     }
 

@@ -15,13 +15,13 @@ pub(crate) struct Suite {
     pub(crate) rows: Vec<Row>,
     /// Lines of the target table that tests hold, and nothing needs to time.
     #[serde(default)]
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<TestedTarget>,
 }
 
 /// A target that a test holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Held {
+pub(crate) struct TestedTarget {
     pub(crate) says: String,
     pub(crate) goal: String,
     /// The test, and how.

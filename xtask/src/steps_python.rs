@@ -207,19 +207,19 @@ fn wheel(out: &Path) -> Vec<Command> {
     build.args(["--config", &other_names()]).arg("--out").arg(out);
     let mut no_paths = script("no_paths");
     no_paths.arg(out.join(WHEEL)).arg(root()).arg(target_dir());
-    no_paths.args([home("CARGO_HOME", ".cargo"), home("RUSTUP_HOME", ".rustup")]);
+    no_paths.args([toolchain_folder("CARGO_HOME", ".cargo"), toolchain_folder("RUSTUP_HOME", ".rustup")]);
     vec![script("notices"), tools.make(), build, no_paths]
 }
 
 /// Cargo's setting by which a build has other names for the folders of this machine.
 fn other_names() -> String {
     let name = |path: &Path, name: &str| format!("--remap-path-prefix={}={name}", path.display());
-    let flags = [name(&home("CARGO_HOME", ".cargo"), "cargo"), name(root(), "kvscatter")];
+    let flags = [name(&toolchain_folder("CARGO_HOME", ".cargo"), "cargo"), name(root(), "kvscatter")];
     format!("build.rustflags={flags:?}")
 }
 
-/// A folder of the toolchain's.
-fn home(variable: &str, usual: &str) -> PathBuf {
+/// Returns a folder of the toolchain, by its variable or where it usually is.
+fn toolchain_folder(variable: &str, usual: &str) -> PathBuf {
     let usual = || env::home_dir().unwrap_or_default().join(usual);
     env::var_os(variable).map_or_else(usual, PathBuf::from)
 }

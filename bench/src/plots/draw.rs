@@ -96,7 +96,7 @@ fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
     let mut ends: Vec<_> = ends.collect();
     ends.sort_by_key(|(_, (_, y))| *y);
     let wanted: Vec<_> = ends.iter().map(|(_, (_, y))| *y).collect();
-    for ((line, end), y) in ends.into_iter().zip(apart(&wanted)) {
+    for ((line, end), y) in ends.into_iter().zip(spread_heights(&wanted)) {
         let color = color(line.look);
         let tie = [end, (RIGHT + 10, end.1), (RIGHT + 22, y), (RIGHT + 27, y)];
         area.draw(&PathElement::new(tie, color.stroke_width(1)))?;
@@ -109,7 +109,7 @@ fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
 
 /// Heights of names, in order, none closer to the next than [`LEADING`]: each is moved down as far as it must, and
 /// what then hangs below the plot is moved up again.
-fn apart(wanted: &[i32]) -> Vec<i32> {
+fn spread_heights(wanted: &[i32]) -> Vec<i32> {
     let mut heights = wanted.to_vec();
     let mut free = TOP;
     for height in &mut heights {
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn names_keep_apart_and_inside() {
-        assert_eq!(apart(&[100, 200, 300]), [100, 200, 300]);
-        assert_eq!(apart(&[100, 100, 101]), [100, 100 + LEADING, 100 + 2 * LEADING]);
-        assert_eq!(apart(&[BOTTOM - 1, BOTTOM]), [BOTTOM - LEADING, BOTTOM]);
-        assert_eq!(apart(&[0]), [TOP]);
+        assert_eq!(spread_heights(&[100, 200, 300]), [100, 200, 300]);
+        assert_eq!(spread_heights(&[100, 100, 101]), [100, 100 + LEADING, 100 + 2 * LEADING]);
+        assert_eq!(spread_heights(&[BOTTOM - 1, BOTTOM]), [BOTTOM - LEADING, BOTTOM]);
+        assert_eq!(spread_heights(&[0]), [TOP]);
     }
 }

@@ -155,50 +155,50 @@ impl Case {
     /// [`Error::Case`] for the first condition that does not hold.
     pub fn new(parameters: Parameters) -> Result<Self, Error> {
         let Parameters { ref shape, rows, element, .. } = parameters;
-        let say = |says: String| Err(Error::Case { name: parameters.name.clone(), says });
+        let refuse = |reason: String| Err(Error::Case { name: parameters.name.clone(), reason });
         let axis = match TensorScatter::new().axis(parameters.axis).resolve_axis(shape.len()) {
             Ok(axis) => axis,
-            Err(error) => return say(error.to_string()), // Condition 1, to the end of `sides`
+            Err(error) => return refuse(error.to_string()), // Condition 1, to the end of `sides`
         };
         let Some(bits) = element.bits() else {
-            return say(format!("type {element}: elements without a width cannot be timed"));
+            return refuse(format!("type {element}: elements without a width cannot be timed"));
         };
         if shape.contains(&0) {
-            return say(format!("shape {shape:?} has a dimension of 0, must be at least 1"));
+            return refuse(format!("shape {shape:?} has a dimension of 0, must be at least 1"));
         }
         if element.storage_len(shape).is_none() {
-            return say(format!("shape {shape:?} of {element} takes more than the address space"));
+            return refuse(format!("shape {shape:?} of {element} takes more than the address space"));
         }
         let size = |dims: &[usize]| dims.iter().product();
         let (before, behind) = (&shape[1..axis], &shape[axis + 1..]);
         let sides =
             Sides { batch: shape[0], outer: size(before), capacity: shape[axis], inner: size(behind), bits };
         if rows == 0 || rows > sides.capacity {
-            return say(format!("rows = {rows}: must be 1 to {}, the cache's capacity", sides.capacity));
+            return refuse(format!("rows = {rows}: must be 1 to {}, the cache's capacity", sides.capacity));
         }
-        if let Err(says) = parameters.starts.check(&sides, rows, parameters.mode) {
-            return say(says); // Condition 2
+        if let Err(reason) = parameters.starts.check(&sides, rows, parameters.mode) {
+            return refuse(reason); // Condition 2
         }
         if parameters.layers == 0 {
-            return say("layers = 0: must be at least 1".to_owned());
+            return refuse("layers = 0: must be at least 1".to_owned());
         }
         let is_cold = parameters.temperature.is_cold();
         if !is_cold && parameters.layers > 1 {
-            return say(format!("layers = {}: a hot case has 1", parameters.layers)); // Condition 3
+            return refuse(format!("layers = {}: a hot case has 1", parameters.layers)); // Condition 3
         }
         if is_cold && parameters.form == Form::Functional {
-            return say("form functional: only hot cases have it".to_owned());
+            return refuse("form functional: only hot cases have it".to_owned());
         }
         if parameters.update == UpdateLayout::Bshd && (shape.len() != 4 || axis != 2 || bits < 8) {
             let rank = shape.len();
-            return say(format!(
+            return refuse(format!(
                 "update bshd: rank {rank}, axis {axis}, {bits}-bit elements, must be rank 4, axis 2, whole bytes"
             )); // Condition 4
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if parameters.threads == 0 || parameters.threads > cores {
             let threads = parameters.threads;
-            return say(format!("threads = {threads}: must be 1 to {cores}, the cores of this machine")); // Condition 5
+            return refuse(format!("threads = {threads}: must be 1 to {cores}, the cores of this machine")); // Condition 5
         }
         Ok(Self { parameters, sides })
     }

@@ -7,12 +7,12 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// Parameters that make no sense.
-    #[error("{}{says}", prefix(.name))]
+    #[error("{}{reason}", prefix(.name))]
     Case {
         /// The case.
         name: String,
         /// The parameter, its value and its limit.
-        says: String,
+        reason: String,
     },
     /// The buffers do not fit.
     #[error("{}needs {} MiB of memory, {} MiB are available", prefix(.name), .needed >> 20, .available >> 20)]

@@ -184,7 +184,7 @@ impl fmt::Display for Side {
 fn swept_bytes(name: &str) -> Result<usize, Error> {
     let bytes = Machine::read().last_level_cache().ok_or_else(|| Error::Case {
         name: name.to_owned(),
-        says: "temperature flushed: the system does not tell the size of its last-level cache".to_owned(),
+        reason: "temperature flushed: the system does not tell the size of its last-level cache".to_owned(),
     })?;
     Ok(bytes.min(MOST_SWEPT))
 }

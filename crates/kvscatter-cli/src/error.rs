@@ -15,7 +15,7 @@ use crate::{files, options};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
-    File(#[from] files::Error),
+    File(#[from] files::FileError),
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
     #[error("{}", files::plain(.0))]

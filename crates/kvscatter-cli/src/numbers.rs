@@ -4,7 +4,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use std::str::FromStr;
 
 /// A value parser for numbers that begin at 0 or 1, or, of a signed type, below.
-pub(crate) fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+pub(crate) fn integer<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| {
         let digits = text.strip_prefix('-').unwrap_or_default();
         // -0 is not below any limit.
@@ -39,12 +39,12 @@ pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
 mod tests {
     use std::num::NonZeroUsize;
 
-    use super::whole;
+    use super::integer;
 
     #[test]
     fn what_is_wrong_is_said_for_people() {
-        assert_eq!(whole::<NonZeroUsize>("3").map(NonZeroUsize::get), Ok(3));
-        for (text, says) in [
+        assert_eq!(integer::<NonZeroUsize>("3").map(NonZeroUsize::get), Ok(3));
+        for (text, message) in [
             ("0", "must be at least 1"),
             ("-1", "must be at least 1"),
             ("-99999999999999999999", "must be at least 1"),
@@ -56,13 +56,13 @@ mod tests {
             ("", "must be a whole number"),
             ("1.5", "must be a whole number"),
         ] {
-            assert_eq!(whole::<NonZeroUsize>(text).unwrap_err(), says, "{text:?}");
+            assert_eq!(integer::<NonZeroUsize>(text).unwrap_err(), message, "{text:?}");
         }
-        assert_eq!(whole::<u64>("0"), Ok(0));
-        assert_eq!(whole::<u64>("-1").unwrap_err(), "must be at least 0");
-        assert_eq!(whole::<u64>("-0").unwrap_err(), "must be a whole number");
-        assert_eq!(whole::<u64>("-00").unwrap_err(), "must be a whole number");
-        assert_eq!(whole::<i64>("-1"), Ok(-1));
-        assert_eq!(whole::<i64>("-99999999999999999999").unwrap_err(), "too small");
+        assert_eq!(integer::<u64>("0"), Ok(0));
+        assert_eq!(integer::<u64>("-1").unwrap_err(), "must be at least 0");
+        assert_eq!(integer::<u64>("-0").unwrap_err(), "must be a whole number");
+        assert_eq!(integer::<u64>("-00").unwrap_err(), "must be a whole number");
+        assert_eq!(integer::<i64>("-1"), Ok(-1));
+        assert_eq!(integer::<i64>("-99999999999999999999").unwrap_err(), "too small");
     }
 }

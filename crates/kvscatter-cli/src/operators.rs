@@ -12,7 +12,7 @@ use kvscatter::spec::{ascend, onnx, tensorrt};
 use kvscatter::{Argument, ElementType, Lengths, Mode, Starts, WritePlan};
 
 use crate::error::Error;
-use crate::numbers::whole;
+use crate::numbers::integer;
 pub(crate) use indices::Indices;
 use indices::{INT32, INT32_OR_INT64, INT64, Integers};
 pub(crate) use operand::{Described, Operand};
@@ -35,7 +35,7 @@ pub(crate) struct TensorScatter {
     write_indices: Option<Indices>,
 
     /// Sequence dimension of the cache; not 0, which is the batch
-    #[arg(long, default_value_t = DEFAULT_AXIS, value_parser = whole::<i64>)]
+    #[arg(long, default_value_t = DEFAULT_AXIS, value_parser = integer::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity

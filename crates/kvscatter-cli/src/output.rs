@@ -79,12 +79,12 @@ impl Write for Output {
 
 /// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it.
 fn fitted(picture: &Picture, columns: usize) -> String {
-    const MOST: usize = 80;
-    const LEAST: usize = 16;
+    const MAX_SLOTS: usize = 80;
+    const MIN_SLOTS: usize = 16;
     let text = |width| picture.text().width(width).to_string();
     // The legend, which is last, does not shrink with the lanes.
     let fits = |text: &String| text.lines().rev().skip(1).all(|line| line.chars().count() <= columns);
-    (LEAST..=MOST).rev().map(text).find(fits).unwrap_or_else(|| text(LEAST))
+    (MIN_SLOTS..=MAX_SLOTS).rev().map(text).find(fits).unwrap_or_else(|| text(MIN_SLOTS))
 }
 
 /// A table without frames: headers, then rows; columns in `numbers` are aligned to the right.

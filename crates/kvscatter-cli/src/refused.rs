@@ -41,7 +41,7 @@ impl Refused {
     /// The file in this folder, if there is one.
     ///
     /// # Errors
-    /// [`files::Error`] if it is there and is no such file.
+    /// [`files::FileError`] if it is there and is no such file.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(REFUSED);
         if !path.exists() {
@@ -54,7 +54,7 @@ impl Refused {
     /// Writes the file into this folder.
     ///
     /// # Errors
-    /// [`files::Error`] if the file system says no.
+    /// [`files::FileError`] if the file system says no.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
         let path = folder.join(REFUSED);
         let mut text = Vec::new();

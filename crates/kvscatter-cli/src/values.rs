@@ -217,13 +217,13 @@ mod tests {
     fn the_first_difference_is_named_and_all_are_counted() {
         let want = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         let got = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.5, 6.0]);
-        let found = difference(&got, &want, None).unwrap();
-        assert_eq!(found.index, [1, 1]);
+        let first = difference(&got, &want, None).unwrap();
+        assert_eq!(first.index, [1, 1]);
         assert_eq!(
-            (found.actual.as_str(), found.expected.as_str()),
+            (first.actual.as_str(), first.expected.as_str()),
             ("4.5 (0x40900000)", "4.0 (0x40800000)")
         );
-        assert_eq!(found.differing, 2);
+        assert_eq!(first.differing, 2);
         assert_eq!(difference(&want, &want, None), None);
     }
 
@@ -248,8 +248,8 @@ mod tests {
             ([f32::NAN, 0.0, f32::INFINITY], 1e300, 1),
         ] {
             let tolerance = Tolerance { rtol: 0.01, atol };
-            let found = difference(&floats(&[3], &got), &want, Some(tolerance));
-            assert_eq!(found.map_or(0, |found| found.differing), differ, "{got:?}");
+            let first = difference(&floats(&[3], &got), &want, Some(tolerance));
+            assert_eq!(first.map_or(0, |first| first.differing), differ, "{got:?}");
         }
     }
 
@@ -262,9 +262,9 @@ mod tests {
             (ElementType::Int4, &[0x8f_u8][..], &[0x0f_u8][..], ("-8", "0")),
             (ElementType::UInt4, &[0x8f], &[0x0f], ("8", "0")),
         ] {
-            let found = difference(&tensor(element, got, &[2]), &tensor(element, want, &[2]), None).unwrap();
-            assert_eq!((found.actual.as_str(), found.expected.as_str()), text);
-            assert_eq!(found.index, [1]);
+            let first = difference(&tensor(element, got, &[2]), &tensor(element, want, &[2]), None).unwrap();
+            assert_eq!((first.actual.as_str(), first.expected.as_str()), text);
+            assert_eq!(first.index, [1]);
         }
         for (element, got, text) in [
             (ElementType::Bool, &[1_u8][..], "true"),

@@ -129,8 +129,8 @@ impl Generator {
         let started = Instant::now();
         for tokens in 1..=greedy.tokens {
             let samples = batch.active();
-            let told = progress(Progress { tokens, samples });
-            if told.is_break() || samples == 0 || tokens == greedy.tokens {
+            let flow = progress(Progress { tokens, samples });
+            if flow.is_break() || samples == 0 || tokens == greedy.tokens {
                 break;
             }
             self.decoder.end_all_but(&batch.is_active)?;

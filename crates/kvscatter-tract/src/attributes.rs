@@ -38,16 +38,18 @@ impl<'a> Attributes<'a> {
     }
 
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, NodeError> {
-        self.value(name, AttributeType::Int, "an integer").map(|found| found.map(|attribute| attribute.i))
+        self.value(name, AttributeType::Int, "an integer")
+            .map(|attribute| attribute.map(|attribute| attribute.i))
     }
 
     pub(crate) fn float(&self, name: &str) -> Result<Option<f32>, NodeError> {
-        self.value(name, AttributeType::Float, "a number").map(|found| found.map(|attribute| attribute.f))
+        self.value(name, AttributeType::Float, "a number")
+            .map(|attribute| attribute.map(|attribute| attribute.f))
     }
 
     pub(crate) fn string(&self, name: &str) -> Result<Option<String>, NodeError> {
-        let found = self.value(name, AttributeType::String, "a string")?;
-        Ok(found.map(|attribute| String::from_utf8_lossy(&attribute.s).into_owned()))
+        let attribute = self.value(name, AttributeType::String, "a string")?;
+        Ok(attribute.map(|attribute| String::from_utf8_lossy(&attribute.s).into_owned()))
     }
 
     fn value(
@@ -60,7 +62,7 @@ impl<'a> Attributes<'a> {
             Some(attribute) if attribute.r#type != i32::from(want) => {
                 Err(NodeError::of(self.node, format!("attribute {name:?} must be {words}")))
             }
-            found => Ok(found),
+            attribute => Ok(attribute),
         }
     }
 }

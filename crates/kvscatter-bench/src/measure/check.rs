@@ -17,7 +17,8 @@ pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference
         let mut call = scene.call(0);
         let ran = lane.run.run(&mut call).and_then(|()| lane.run.publish(&mut call));
         ran.map_err(|cause| Outcome::Failed(cause.to_string()))?;
-        compare(scene, lane, reference).map_err(|says| Outcome::Wrong(format!("step {step}: {says}")))?;
+        compare(scene, lane, reference)
+            .map_err(|difference| Outcome::Wrong(format!("step {step}: {difference}")))?;
     }
     scene.go_to(0);
     lane.run.aim(scene.starts());
@@ -36,16 +37,16 @@ fn compare(scene: &mut Scene, lane: &Lane<'_>, reference: Reference) -> Result<(
         }) else {
             continue;
         };
-        same(tensor.update, &update).map_err(|says| format!("update of {side}: {says}"))?;
+        same(tensor.update, &update).map_err(|difference| format!("update of {side}: {difference}"))?;
         match case.parameters().form {
             Form::InPlace => {
                 let after = reference.after(&case, lane.task, &starts, cache, &update);
-                same(tensor.cache, &after).map_err(|says| format!("cache of {side}: {says}"))?;
+                same(tensor.cache, &after).map_err(|difference| format!("cache of {side}: {difference}"))?;
             }
             Form::Functional => {
-                same(tensor.cache, &cache).map_err(|says| format!("past: {says}"))?;
+                same(tensor.cache, &cache).map_err(|difference| format!("past: {difference}"))?;
                 let after = reference.after(&case, lane.task, &starts, cache, &update);
-                same(tensor.present, &after).map_err(|says| format!("present: {says}"))?;
+                same(tensor.present, &after).map_err(|difference| format!("present: {difference}"))?;
             }
         }
     }

@@ -69,8 +69,8 @@ impl Executor for Pool {
         let _caller = self.shared.caller.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: only the lifetime changes. The closure is called between here and the end of `finish` alone (W1),
         // and this function returns, or unwinds, behind it.
-        let lent = unsafe { mem::transmute::<Work<'_>, Work<'static>>(work) };
-        *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(lent);
+        let work = unsafe { mem::transmute::<Work<'_>, Work<'static>>(work) };
+        *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
         self.shared.running.store(self.workers.len(), Ordering::Relaxed);
         self.shared.round.fetch_add(1, Ordering::Release);
         let own = panic::catch_unwind(AssertUnwindSafe(work));

@@ -62,11 +62,12 @@ impl Runs {
             let len = black_box(one.len);
             for i in 0..one.count {
                 let (to, from) = (one.dst + i * one.dst_step, one.src + i * one.src_step);
-                // SAFETY: R1, and the buffers have the lengths it speaks of.
+                // SAFETY: `to + len` is at most `dst_len` (R1), which is the length of `dst` (asserted above).
                 let to = unsafe { dst.add(to) };
-                // SAFETY: as above.
+                // SAFETY: `from + len` is at most `src_len` (R1), which is the length of `src` (asserted above).
                 let from = unsafe { src.add(from) };
-                // SAFETY: R1; the buffers are an exclusive and a shared slice, so they do not overlap.
+                // SAFETY: both runs of `len` bytes lie inside their buffers (R1), which are an exclusive and a shared slice
+                // and so do not overlap.
                 unsafe { ptr::copy_nonoverlapping(from, to, len) };
             }
         }

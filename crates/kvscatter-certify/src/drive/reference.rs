@@ -32,7 +32,7 @@ impl<'r> Reference<'r> {
         Self { runner, capacity: (!grows).then_some(capacity), is_model, is_by_token }
     }
 
-    /// Scores for a prompt, fed whole, and for the `steps` most likely tokens that follow it, fed one by one. A step
+    /// Scores for a prompt, fed at once, and for the `steps` most likely tokens that follow it, fed one by one. A step
     /// that the engine refuses ends the scores, not the sequence, where the model is its own reference.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, Error> {
         let mut sequence = Sequence::default();
@@ -67,9 +67,9 @@ impl<'r> Reference<'r> {
 
     fn feed_greedy(&mut self, sequence: &mut Sequence, prompt: &[i64], steps: usize) -> Result<(), Error> {
         let mut samples = self.start()?;
-        let whole = if self.is_by_token { 1 } else { prompt.len() };
-        for chunk in prompt.chunks(whole.max(1)) {
-            self.feed(&mut samples, sequence, chunk, true)?;
+        let chunk = if self.is_by_token { 1 } else { prompt.len() };
+        for tokens in prompt.chunks(chunk.max(1)) {
+            self.feed(&mut samples, sequence, tokens, true)?;
         }
         for _ in 0..steps {
             let next = sequence.logits.last().and_then(Option::as_deref).map_or(0, most_likely);

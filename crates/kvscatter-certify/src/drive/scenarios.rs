@@ -139,14 +139,14 @@ impl Setting {
 
     fn prefill(&self) -> Scenario {
         let batch = self.prompts.len();
-        let whole = self.longest().min(self.common());
-        let mut steps = vec![(Phase::Prefill, Feed::next(&vec![0; batch], whole))];
-        for written in whole..self.common() {
+        let prompt = self.longest().min(self.common());
+        let mut steps = vec![(Phase::Prefill, Feed::next(&vec![0; batch], prompt))];
+        for written in prompt..self.common() {
             steps.push((Phase::Decode, Feed::next(&vec![written; batch], 1)));
         }
         Scenario {
             name: "prefill".to_owned(),
-            says: format!("{whole} tokens of every sample at once, then one by one"),
+            says: format!("{prompt} tokens of every sample at once, then one by one"),
             sequences: self.as_given(),
             is_as_reference: false,
             steps,

@@ -34,9 +34,9 @@ impl Tolerance {
     /// Returns the same for a model that rounds activations to 8 bits. Another order of rounding then moves
     /// some of them by one code of 255, which is a small part of a sum.
     pub(crate) fn of_quantised(elements: impl IntoIterator<Item = ElementType>) -> Self {
-        const LEAST: f64 = 1e-2;
+        const MIN_TOLERANCE: f64 = 1e-2;
         let Self { absolute, relative } = Self::of(elements);
-        Self { absolute: absolute.max(LEAST), relative: relative.max(LEAST) }
+        Self { absolute: absolute.max(MIN_TOLERANCE), relative: relative.max(MIN_TOLERANCE) }
     }
 
     /// The largest difference that counts as equal, for these sequences.
@@ -142,9 +142,9 @@ impl Difference {
         let mut difference = Self { worst: 0.0, entry: 0, not_finite: 0, is_unlike: got.len() != want.len() };
         for (entry, (&got, &want)) in got.iter().zip(want).enumerate() {
             if got.is_finite() && want.is_finite() {
-                let apart = (f64::from(got) - f64::from(want)).abs();
-                if apart > difference.worst {
-                    (difference.worst, difference.entry) = (apart, entry);
+                let distance = (f64::from(got) - f64::from(want)).abs();
+                if distance > difference.worst {
+                    (difference.worst, difference.entry) = (distance, entry);
                 }
             } else {
                 difference.not_finite += 1;

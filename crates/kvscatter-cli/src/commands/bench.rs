@@ -20,7 +20,7 @@ use kvscatter_onnx::file::Kind;
 
 use crate::error::Error;
 use crate::files;
-use crate::numbers::whole;
+use crate::numbers::integer;
 use crate::operators::{element_type, mode};
 use crate::output::{Outcome, Output, one_line, progress};
 use document::Document;
@@ -58,11 +58,11 @@ KVSCATTER_MAX_ISA=portable, sse2 or avx2 limits the instructions.
 Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage.")]
 pub(crate) struct Bench {
     /// The cache: 8,8,4096,128 is batch, heads, capacity, head size
-    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE", value_parser = whole::<usize>)]
+    #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE", value_parser = integer::<usize>)]
     shape: Vec<usize>,
 
     /// Rows written per sample
-    #[arg(long, default_value_t = 1, value_parser = whole::<usize>)]
+    #[arg(long, default_value_t = 1, value_parser = integer::<usize>)]
     rows: usize,
 
     /// Element type, such as f16, bf16, f32, i8 or int4
@@ -70,7 +70,7 @@ pub(crate) struct Bench {
     element: ElementType,
 
     /// Sequence dimension of the cache
-    #[arg(long, default_value_t = -2, value_parser = whole::<i64>)]
+    #[arg(long, default_value_t = -2, value_parser = integer::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity
@@ -96,7 +96,7 @@ pub(crate) struct Bench {
     cold: Option<Temperature>,
 
     /// Layers of a cold run [default: 8]
-    #[arg(long, requires = "cold", value_parser = whole::<usize>)]
+    #[arg(long, requires = "cold", value_parser = integer::<usize>)]
     layers: Option<usize>,
 
     /// Memory on pages of 4 KiB or 2 MiB
@@ -104,7 +104,7 @@ pub(crate) struct Bench {
     pages: Pages,
 
     /// Threads that share one write
-    #[arg(long, default_value_t = 1, value_parser = whole::<usize>)]
+    #[arg(long, default_value_t = 1, value_parser = integer::<usize>)]
     threads: usize,
 
     /// Time for all samples together

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::files;
-use crate::numbers::whole;
+use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
 
@@ -58,11 +58,11 @@ pub(crate) struct Cases {
     output: PathBuf,
 
     /// Which cases
-    #[arg(long, default_value_t = 0, value_parser = whole::<u64>)]
+    #[arg(long, default_value_t = 0, value_parser = integer::<u64>)]
     seed: u64,
 
     /// How many; from 624 on, every idea comes with every element type
-    #[arg(long, default_value_t = 624, value_parser = whole::<usize>)]
+    #[arg(long, default_value_t = 624, value_parser = integer::<usize>)]
     count: usize,
 
     /// Write more than 100000 cases
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
 /// signal removes that folder. After what cannot be caught, such as a power failure, the folder remains, with
 /// its [`MARKER`].
 fn write_all(args: &Cases) -> Result<usize, Error> {
-    let refuse = |error: io::Error| files::Error::at_path(&args.output, error);
+    let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = Unfinished::new();
     unfinished.folders(&args.output).map_err(refuse)?;
     let folder = unfinished.folder_in(&args.output, INCOMPLETE).map_err(refuse)?;
@@ -243,9 +243,9 @@ fn check_empty(folder: &Path) -> Result<(), Error> {
     match std::fs::read_dir(folder).map(|mut entries| entries.next()) {
         Ok(None) => Ok(()),
         Ok(Some(Ok(entry))) => Err(Error::NotEmpty { dir: folder.to_owned(), entry: entry.file_name() }),
-        Ok(Some(Err(error))) => Err(files::Error::at_path(folder, error).into()),
+        Ok(Some(Err(error))) => Err(files::FileError::at_path(folder, error).into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(files::Error::at_path(folder, error).into()),
+        Err(error) => Err(files::FileError::at_path(folder, error).into()),
     }
 }
 

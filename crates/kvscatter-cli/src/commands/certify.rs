@@ -15,7 +15,7 @@ use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
 use crate::engines::{self, EngineName};
 use crate::error::Error;
 use crate::files;
-use crate::numbers::{tolerance, whole};
+use crate::numbers::{integer, tolerance};
 use crate::output::{Outcome, Output};
 
 /// Run a static-cache decoder and certify that its KV cache is written in place
@@ -65,27 +65,27 @@ pub(crate) struct Certify {
     ort_lib: Option<PathBuf>,
 
     /// Tokens in each sample's prompt [default: 7,3,5 as far as they fit]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     prompt: Option<Vec<NonZeroUsize>>,
 
     /// Samples in a batch [default: the model's, or 3]
-    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     batch: Option<NonZeroUsize>,
 
     /// Decode steps after the prompts [default: 16, or what fits]
-    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<usize>)]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = integer::<usize>)]
     steps: Option<usize>,
 
     /// Tokens in the largest chunk of a chunked prefill [default: 4]
-    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     chunk: Option<NonZeroUsize>,
 
     /// Slots of the caches, where the model leaves them open
-    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
 
     /// What tokens and canaries are drawn from
-    #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run", value_parser = whole::<u64>)]
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run", value_parser = integer::<u64>)]
     seed: u64,
 
     /// Threads of the engine; several may sum in another order
@@ -101,7 +101,7 @@ pub(crate) struct Certify {
     no_timing: bool,
 
     /// Bytes that caches and logits may take at once
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = whole::<u64>)]
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = integer::<u64>)]
     memory: u64,
 }
 

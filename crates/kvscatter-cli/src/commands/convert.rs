@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::weights::{self, File, WeightFiles};
 use crate::error::Error;
-use crate::numbers::whole;
+use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, table};
 
 /// Give a decoder a static cache that is written in place
@@ -40,7 +40,7 @@ pub(crate) struct Convert {
     output: PathBuf,
 
     /// Slots of each sample: the most tokens a sample can ever have. Attention is given all of them in every step
-    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
+    #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     max_seq: usize,
 
     /// How files of weights come into another folder

@@ -13,7 +13,7 @@ use kvscatter_session::{Generator, Greedy, SessionOptions};
 
 use crate::engines::{self, EngineName, Runtime};
 use crate::error::Error;
-use crate::numbers::whole;
+use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
 use prompts::Prompts;
 
@@ -46,7 +46,7 @@ pub(crate) struct Generate {
     prompts: Prompts,
 
     /// The most tokens to generate for each prompt
-    #[arg(long, value_name = "N", default_value = "16", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = integer::<NonZeroUsize>)]
     tokens: NonZeroUsize,
 
     /// A token after which a sample ends; it is the last one printed
@@ -62,11 +62,11 @@ pub(crate) struct Generate {
     ort_lib: Option<PathBuf>,
 
     /// The most tokens of a prompt in one run of the model
-    #[arg(long, value_name = "N", default_value = "512", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
 
     /// Slots of the caches, where the model leaves them open
-    #[arg(long, value_name = "N", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
 
     /// Threads of an operator [default: the engine's choice]
@@ -74,7 +74,7 @@ pub(crate) struct Generate {
     threads: Option<NonZeroUsize>,
 
     /// Bytes that the caches may take
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = whole::<u64>)]
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = integer::<u64>)]
     memory: u64,
 }
 

@@ -17,7 +17,7 @@ use kvscatter_onnx::decoder::{Cache, Decoder};
 
 use crate::commands::named::{Dim, unique};
 use crate::error::Error;
-use crate::numbers::whole;
+use crate::numbers::integer;
 use crate::output::{Outcome, Output};
 use facts::{Inspected, Sizes};
 
@@ -42,15 +42,15 @@ pub(crate) struct Inspect {
     model: PathBuf,
 
     /// Samples
-    #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = integer::<NonZeroUsize>)]
     batch: NonZeroUsize,
 
     /// Tokens of each in the cache [default: the model's capacity, or 2048]
-    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
+    #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     length: Option<usize>,
 
     /// Tokens a static cache would have room for [default: the model's capacity, or --length]
-    #[arg(long, value_name = "N", value_parser = whole::<NonZeroUsize>)]
+    #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     max_seq: Option<NonZeroUsize>,
 
     /// The size of a symbolic dimension that the costs need, or of an unnamed one as `PAST[AXIS]`

@@ -103,12 +103,12 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
         files::check_folder(dir)?;
     }
     for dir in &args.dirs {
-        let found = discover(dir)?;
-        if found.cases.is_empty() && found.unread.is_empty() {
+        let discovered = discover(dir)?;
+        if discovered.cases.is_empty() && discovered.unread.is_empty() {
             return Err(Error::NoCases { dir: dir.clone() });
         }
-        cases.extend(found.cases.into_iter().map(|folder| (dir, folder)));
-        lines.extend(found.unread.into_iter().map(Line::from));
+        cases.extend(discovered.cases.into_iter().map(|folder| (dir, folder)));
+        lines.extend(discovered.unread.into_iter().map(Line::from));
     }
     if !output.is_json() {
         lines.iter().try_for_each(|line| writeln!(output, "{line}"))?;
@@ -139,7 +139,7 @@ fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, Error> {
         Ok(below) if below != Path::new("") => Ok(below.to_owned()),
         _ => {
             // `.` has a name, too.
-            let folder = case.canonicalize().map_err(|error| files::Error::at_path(case, error))?;
+            let folder = case.canonicalize().map_err(|error| files::FileError::at_path(case, error))?;
             Ok(folder.file_name().unwrap_or_default().into())
         }
     }

@@ -12,13 +12,13 @@ use super::Location;
 /// A problem and the file (or entry of a file) it is in.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {problem}")]
-pub(crate) struct Error {
+pub(crate) struct FileError {
     /// The file as the user named it.
     place: Box<str>,
     problem: Problem,
 }
 
-impl Error {
+impl FileError {
     pub(crate) fn new(location: &Location, problem: Problem) -> Self {
         Self { place: location.to_string().into(), problem }
     }

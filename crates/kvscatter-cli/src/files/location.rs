@@ -95,8 +95,8 @@ impl TryFrom<&OsStr> for Location {
                 };
             }
         }
-        let whole = Self::of_path(Path::new(text));
-        whole.ok_or_else(|| {
+        let location = Self::of_path(Path::new(text));
+        location.ok_or_else(|| {
             let mut paths = os::positions(text, b'#').filter_map(|at| os::split_at(text, at));
             if paths.any(|(path, _)| Format::of(Path::new(&path)).is_some()) {
                 LocationError::NoEntries { text: shown() }

@@ -23,7 +23,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
 
 use error::Problem;
-pub(crate) use error::{Error, plain};
+pub(crate) use error::{FileError, plain};
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
@@ -37,19 +37,19 @@ pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
 /// with a file that names its type.
 ///
 /// # Errors
-/// [`Error`], naming the file, if it cannot be read or is not exactly one tensor.
-pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Error> {
+/// [`FileError`], naming the file, if it cannot be read or is not exactly one tensor.
+pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, FileError> {
     load(location, ty)
         .and_then(|tensor| agree(tensor.element(), ty).map(|()| tensor))
-        .map_err(|problem| Error::new(location, problem))
+        .map_err(|problem| FileError::new(location, problem))
 }
 
 /// Reads a whole tensor of any type; `hint` names the type of a `.npy` array whose own is only a width.
 ///
 /// # Errors
 /// As [`read`], but a file may name another type.
-pub(crate) fn read_hinted(location: &Location, hint: ElementType) -> Result<Tensor, Error> {
-    load(location, Some(hint)).map_err(|problem| Error::new(location, problem))
+pub(crate) fn read_hinted(location: &Location, hint: ElementType) -> Result<Tensor, FileError> {
+    load(location, Some(hint)).map_err(|problem| FileError::new(location, problem))
 }
 
 fn load(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem> {
@@ -68,7 +68,7 @@ fn load(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem>
 pub(crate) fn describe(
     location: &Location,
     ty: Option<ElementType>,
-) -> Result<(ElementType, Vec<usize>), Error> {
+) -> Result<(ElementType, Vec<usize>), FileError> {
     let described = || match location.format() {
         Format::Npy => {
             let (mut file, file_len) = source::open(location.path())?;
@@ -92,14 +92,14 @@ pub(crate) fn describe(
     };
     described()
         .and_then(|(element, shape)| agree(element, ty).map(|()| (element, shape)))
-        .map_err(|problem| Error::new(location, problem))
+        .map_err(|problem| FileError::new(location, problem))
 }
 
 /// A small file of another kind.
 ///
 /// # Errors
-/// [`Error`] if it cannot be read or is longer than `limit`.
-pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+/// [`FileError`] if it cannot be read or is longer than `limit`.
+pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         let (mut file, len) = source::open(path)?;
         match usize::try_from(len.min(limit)) {
@@ -107,14 +107,14 @@ pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
             _ => Err(Problem::TooLong { len, limit }),
         }
     };
-    read().map_err(|problem| Error::at_path(path, problem))
+    read().map_err(|problem| FileError::at_path(path, problem))
 }
 
 /// All of standard input.
 ///
 /// # Errors
-/// [`Error`] if it cannot be read or is longer than `limit`.
-pub(crate) fn read_stdin(limit: u64) -> Result<Vec<u8>, Error> {
+/// [`FileError`] if it cannot be read or is longer than `limit`.
+pub(crate) fn read_stdin(limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         let mut bytes = Vec::new();
         let len = io::stdin().lock().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -123,18 +123,18 @@ pub(crate) fn read_stdin(limit: u64) -> Result<Vec<u8>, Error> {
             _ => Err(Problem::StreamTooLong { limit }),
         }
     };
-    read().map_err(|problem: Problem| Error::at_name("standard input".to_owned(), problem))
+    read().map_err(|problem: Problem| FileError::at_name("standard input".to_owned(), problem))
 }
 
 /// Whether this is a folder.
 ///
 /// # Errors
-/// [`Error`] if it is not there, or is something else.
-pub(crate) fn check_folder(path: &Path) -> Result<(), Error> {
+/// [`FileError`] if it is not there, or is something else.
+pub(crate) fn check_folder(path: &Path) -> Result<(), FileError> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => Err(Error::at_path(path, Problem::NotAFolder)),
-        Err(error) => Err(Error::at_path(path, error)),
+        Ok(_) => Err(FileError::at_path(path, Problem::NotAFolder)),
+        Err(error) => Err(FileError::at_path(path, error)),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Location, Problem, source};
 const RAW_DATA: u32 = 9;
 
 pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
-    decode(&source::whole(location.path())?)
+    decode(&source::read_all(location.path())?)
 }
 
 fn decode(bytes: &[u8]) -> Result<Tensor, Problem> {
@@ -41,19 +41,19 @@ pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
 /// The decoder has accepted the same bytes, so a message that ends early is no case here.
 fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
     let mut rest = bytes;
-    let mut found = None;
+    let mut range = None;
     while !rest.is_empty() {
         let tag = Tag::decode(&mut rest).ok()?;
         if tag.field_number() == RAW_DATA && tag.wire_type() == WireType::LengthDelimited {
             let len = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
             let start = bytes.len().checked_sub(rest.len())?;
             rest = rest.get(len..)?;
-            found = Some(start..start.checked_add(len)?);
+            range = Some(start..start.checked_add(len)?);
         } else {
             skip_field(tag, &mut rest).ok()?;
         }
     }
-    found
+    range
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use kvscatter::{ElementType, WritePlan};
 use memmap2::{MmapMut, MmapOptions};
 
 use super::error::NotInPlace;
-use super::{Error, Format, Location, Problem, npy, pb, reserve, safetensors, source};
+use super::{FileError, Format, Location, Problem, npy, pb, reserve, safetensors, source};
 
 /// How the bytes in the file stand for elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct Place {
 }
 
 /// What a format's header says about its tensor.
-struct Found {
+struct Header {
     element: ElementType,
     shape: Vec<usize>,
     stored: Stored,
@@ -49,25 +49,25 @@ impl Place {
     /// Opens the file, finds the tensor and maps its bytes.
     ///
     /// # Errors
-    /// [`Error`] if the file is not exactly that tensor, is being updated by another command, or keeps its
+    /// [`FileError`] if the file is not exactly that tensor, is being updated by another command, or keeps its
     /// values in a form that cannot be updated in place.
-    pub(crate) fn open(location: &Location, ty: Option<ElementType>) -> Result<Self, Error> {
+    pub(crate) fn open(location: &Location, ty: Option<ElementType>) -> Result<Self, FileError> {
         let open = || {
             let (mut file, file_len) = open_locked(location)?;
-            let found = find(&mut file, file_len, location, ty)?;
-            super::agree(found.element, ty)?;
-            let map = map(&file, found.offset, found.len)?;
+            let header = find(&mut file, file_len, location, ty)?;
+            super::agree(header.element, ty)?;
+            let map = map(&file, header.offset, header.len)?;
             Ok(Self {
                 name: location.to_string(),
-                element: found.element,
-                shape: found.shape,
-                stored: found.stored,
+                element: header.element,
+                shape: header.shape,
+                stored: header.stored,
                 map,
-                offset: found.offset,
+                offset: header.offset,
                 file,
             })
         };
-        open().map_err(|problem| Error::new(location, problem))
+        open().map_err(|problem| FileError::new(location, problem))
     }
 
     pub(crate) fn element(&self) -> ElementType {
@@ -85,20 +85,20 @@ impl Place {
     /// Returns the bytes, after reserving room on the disk for those that a plan writes.
     ///
     /// # Errors
-    /// [`Error`] if there is no room. The file is then unchanged.
-    pub(crate) fn reserved_mut(&mut self, plan: &WritePlan<'_>) -> Result<&mut [u8], Error> {
+    /// [`FileError`] if there is no room. The file is then unchanged.
+    pub(crate) fn reserved_mut(&mut self, plan: &WritePlan<'_>) -> Result<&mut [u8], FileError> {
         let no_room = |cause| Problem::NoRoom { bytes: plan.bytes().unwrap_or(0), cause };
         reserve::reserve(&self.file, self.offset, plan)
-            .map_err(|cause| Error::at_name(self.name.clone(), no_room(cause)))?;
+            .map_err(|cause| FileError::at_name(self.name.clone(), no_room(cause)))?;
         Ok(&mut self.map)
     }
 
     /// Waits until the file holds what was stored.
     ///
     /// # Errors
-    /// [`Error`] if the file system could not write it back.
-    pub(crate) fn finish(self) -> Result<(), Error> {
-        self.map.flush().map_err(|error| Error::at_name(self.name, error))
+    /// [`FileError`] if the file system could not write it back.
+    pub(crate) fn finish(self) -> Result<(), FileError> {
+        self.map.flush().map_err(|error| FileError::at_name(self.name, error))
     }
 }
 
@@ -119,12 +119,12 @@ fn find(
     file_len: u64,
     location: &Location,
     ty: Option<ElementType>,
-) -> Result<Found, Problem> {
+) -> Result<Header, Problem> {
     match location.format() {
         Format::Npy => {
             let header = npy::read_header(&mut BufReader::new(&*file), ty)?;
             npy::check_len(&header, file_len)?;
-            Ok(Found {
+            Ok(Header {
                 stored: if header.byte_per_element() { Stored::BytePerElement } else { Stored::Packed },
                 element: header.element,
                 shape: header.shape,
@@ -134,7 +134,7 @@ fn find(
         }
         Format::Safetensors => {
             let entry = safetensors::find(file, file_len, location.entry())?;
-            Ok(Found {
+            Ok(Header {
                 element: entry.element,
                 shape: entry.shape,
                 stored: Stored::Packed,
@@ -145,7 +145,7 @@ fn find(
         Format::Pb => {
             let len = usize::try_from(file_len).map_err(|_| Problem::TooLarge { bytes: file_len })?;
             let (tensor, range) = pb::find(&source::exactly(file, len)?)?;
-            Ok(Found {
+            Ok(Header {
                 element: tensor.element(),
                 shape: tensor.shape().to_vec(),
                 stored: Stored::Packed,

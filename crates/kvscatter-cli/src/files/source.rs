@@ -25,8 +25,8 @@ pub(super) fn open_with(path: &Path, options: &mut OpenOptions) -> Result<(File,
     if meta.is_file() { Ok((file, meta.len())) } else { Err(Problem::NotAFile) }
 }
 
-/// All bytes of a file.
-pub(super) fn whole(path: &Path) -> Result<Vec<u8>, Problem> {
+/// Reads all bytes of a file.
+pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Problem> {
     let (mut file, len) = open(path)?;
     let len = usize::try_from(len).map_err(|_| Problem::TooLarge { bytes: len })?;
     exactly(&mut file, len)

@@ -7,7 +7,7 @@ use kvscatter_onnx::Tensor;
 use kvscatter_onnx::file::{self, Identity, Kind};
 
 use super::location::Format;
-use super::{Error, Location, Problem, npy, npz, safetensors};
+use super::{FileError, Location, Problem, npy, npz, safetensors};
 
 /// Writes named tensors, each to its place; those with the same path become entries of one file.
 ///
@@ -15,9 +15,12 @@ use super::{Error, Location, Problem, npy, npz, safetensors};
 /// written.
 ///
 /// # Errors
-/// [`Error`] if a format cannot hold a tensor, a path leads to one of `inputs`, two paths lead to one file, an
+/// [`FileError`] if a format cannot hold a tensor, a path leads to one of `inputs`, two paths lead to one file, an
 /// entry that nobody asked to replace would be lost, or the file system says no.
-pub(crate) fn write_tensors(outputs: &[(Location, &str, &Tensor)], inputs: &[&Path]) -> Result<(), Error> {
+pub(crate) fn write_tensors(
+    outputs: &[(Location, &str, &Tensor)],
+    inputs: &[&Path],
+) -> Result<(), FileError> {
     let mut paths: Vec<&Path> = outputs.iter().map(|(location, ..)| location.path()).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -25,7 +28,7 @@ pub(crate) fn write_tensors(outputs: &[(Location, &str, &Tensor)], inputs: &[&Pa
     for path in paths {
         let identity = check_output(path, inputs)?;
         if let Some((other, ..)) = files.iter().find(|(_, known, _)| *known == identity) {
-            return Err(Error::at_path(path, Problem::SameOutput { other: other.to_path_buf() }));
+            return Err(FileError::at_path(path, Problem::SameOutput { other: other.to_path_buf() }));
         }
         let entries: Vec<_> = outputs
             .iter()
@@ -34,7 +37,7 @@ pub(crate) fn write_tensors(outputs: &[(Location, &str, &Tensor)], inputs: &[&Pa
             .collect();
         let encoded =
             distinct(&entries).and_then(|()| keep_entries(path, &entries)).and_then(|()| encode(&entries));
-        files.push((path, identity, encoded.map_err(|problem| Error::at_path(path, problem))?));
+        files.push((path, identity, encoded.map_err(|problem| FileError::at_path(path, problem))?));
     }
     files.iter().try_for_each(|(path, _, bytes)| put(path, bytes))
 }
@@ -42,8 +45,8 @@ pub(crate) fn write_tensors(outputs: &[(Location, &str, &Tensor)], inputs: &[&Pa
 /// Writes one file that is no tensor.
 ///
 /// # Errors
-/// [`Error`] if the path leads to one of `inputs`, or the file system says no.
-pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result<(), Error> {
+/// [`FileError`] if the path leads to one of `inputs`, or the file system says no.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     put(path, bytes)
 }
@@ -52,7 +55,7 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
 ///
 /// # Errors
 /// Those of [`check_page`] and of the file system.
-pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) -> Result<(), Error> {
+pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) -> Result<(), FileError> {
     check_page(path, kind, inputs)?;
     put(path, text.as_bytes())
 }
@@ -61,30 +64,30 @@ pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) 
 /// another kind.
 ///
 /// # Errors
-/// [`Error`] otherwise, or if the file system says no.
-pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<(), Error> {
+/// [`FileError`] otherwise, or if the file system says no.
+pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     kind.check(path).map_err(|error| match error {
-        kvscatter_onnx::Error::Io(error) => Error::at_path(path, error),
-        error => Error::at_path(path, error),
+        kvscatter_onnx::Error::Io(error) => FileError::at_path(path, error),
+        error => FileError::at_path(path, error),
     })
 }
 
 /// That a file may be written: that the path leads to none of `inputs`. What it identifies is returned.
 ///
 /// # Errors
-/// [`Error`] otherwise, or if the file system says no.
-fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, Error> {
-    let identity = Identity::of(path).map_err(|error| Error::at_path(path, error))?;
+/// [`FileError`] otherwise, or if the file system says no.
+fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, FileError> {
+    let identity = Identity::of(path).map_err(|error| FileError::at_path(path, error))?;
     // An input that is gone by now cannot be overwritten.
     if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {
-        return Err(Error::at_path(path, Problem::OverInput));
+        return Err(FileError::at_path(path, Problem::OverInput));
     }
     Ok(identity)
 }
 
-fn put(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    file::write(path, bytes).map_err(|error| Error::at_path(path, error))
+fn put(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    file::write(path, bytes).map_err(|error| FileError::at_path(path, error))
 }
 
 /// Two tensors of one name: the crates that write these files take them for a mistake of the program.

@@ -37,12 +37,12 @@ impl Operand {
     /// operand's file, or else float16.
     ///
     /// # Errors
-    /// [`files::Error`] if a file cannot be read.
+    /// [`files::FileError`] if a file cannot be read.
     pub(crate) fn describe_pair(
         cache: &Self,
         update: &Self,
         ty: Option<ElementType>,
-    ) -> Result<[Described; 2], files::Error> {
+    ) -> Result<[Described; 2], files::FileError> {
         let [cache, update] = [cache.given(ty)?, update.given(ty)?];
         let of_a_file = [&cache, &update].into_iter().find_map(|given| match given {
             Given::File(described) => Some(described.element),
@@ -52,7 +52,7 @@ impl Operand {
         Ok([cache.described(element), update.described(element)])
     }
 
-    fn given(&self, ty: Option<ElementType>) -> Result<Given, files::Error> {
+    fn given(&self, ty: Option<ElementType>) -> Result<Given, files::FileError> {
         match self {
             Self::Shape(shape) => Ok(Given::Shape(shape.clone())),
             Self::File(location) => files::describe(location, ty)

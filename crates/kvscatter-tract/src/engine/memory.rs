@@ -9,10 +9,10 @@ use tract_onnx::tract_hir::internal::bail;
 
 use crate::element;
 
-/// A tract tensor that a session's tensor holds: it moves into a plan, and back.
-pub(super) struct Held(Theirs);
+/// A tract tensor as the memory of a session's tensor. It moves into a plan, and back.
+pub(super) struct TractMemory(Theirs);
 
-impl Held {
+impl TractMemory {
     /// A tensor of tract's, as a session's.
     pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, Error> {
         // Types that only tract has, and strings, are no bytes: a session refuses them.
@@ -32,7 +32,7 @@ impl Held {
     }
 }
 
-impl Memory for Held {
+impl Memory for TractMemory {
     fn bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -50,7 +50,7 @@ pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Err
     let len = element.storage_len(shape).ok_or_else(too_large)?;
     // tract panics where there is no memory: what is asked for here first is free again when tract asks.
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_large())?;
-    Held::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
+    TractMemory::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
 }
 
 /// A copy in tract's memory.

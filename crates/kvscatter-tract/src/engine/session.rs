@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use kvscatter_session::{Error, Ran, Session, Step, Tensor};
 use tract_onnx::tract_hir::internal::*;
 
-use super::memory::{self, Held};
+use super::memory::{self, TractMemory};
 use super::messages::{self, label};
 use crate::scatter::ScatterState;
 
@@ -86,8 +86,8 @@ impl TractSession {
         }
         for shared in &mut step.shared {
             let (input, output) = (self.input(shared.past)?, self.output(shared.present)?);
-            let theirs = match shared.cache.memory_mut::<Held>() {
-                Some(held) => held.take(),
+            let theirs = match shared.cache.memory_mut::<TractMemory>() {
+                Some(memory) => memory.take(),
                 None => messages::catch_panics(|| memory::copy(shared.cache)).map_err(refused)?,
             };
             let address = theirs.as_bytes().as_ptr().addr();
@@ -126,10 +126,10 @@ impl TractSession {
         }
         let states = self.state.op_states.iter_mut().flatten();
         let refused = states.filter_map(|state| state.downcast_mut::<ScatterState>()?.take_refused());
-        let found = refused.map(TValue::from).find(is_it);
+        let value = refused.map(TValue::from).find(is_it);
         // Where tract made a copy, that is all there is.
         let outlet = self.state.model().outputs.get(cache.output).copied();
-        found.or_else(|| {
+        value.or_else(|| {
             let outlet = outlet?;
             self.state.turn_state.values.get(outlet.node)?.as_ref()?.get(outlet.slot).cloned()
         })
@@ -137,14 +137,14 @@ impl TractSession {
 
     /// Brings the caches back after a run that failed.
     fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: Error) -> Error {
-        let found: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache)).collect();
+        let values: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache)).collect();
         self.clear();
         let mut error = error;
-        for (shared, found) in step.shared.into_iter().zip(found) {
+        for (shared, value) in step.shared.into_iter().zip(values) {
             let theirs =
-                found.map(IntoTensor::into_tensor).filter(|theirs| memory::fits(theirs, shared.cache));
-            match (theirs, shared.cache.memory_mut::<Held>()) {
-                (Some(theirs), Some(held)) => held.put(theirs),
+                value.map(IntoTensor::into_tensor).filter(|theirs| memory::fits(theirs, shared.cache));
+            match (theirs, shared.cache.memory_mut::<TractMemory>()) {
+                (Some(theirs), Some(memory)) => memory.put(theirs),
                 (None, Some(_)) => {
                     error = Error::CacheLost { engine: label(), cache: shared.past.to_owned() };
                 }
@@ -174,8 +174,8 @@ impl TractSession {
         for shared in step.shared {
             let theirs = take(self.output(shared.present)?)?.into_tensor();
             present_at.push(theirs.as_bytes().as_ptr().addr());
-            match shared.cache.memory_mut::<Held>() {
-                Some(held) => held.put(theirs),
+            match shared.cache.memory_mut::<TractMemory>() {
+                Some(memory) => memory.put(theirs),
                 None => shared.cache.bytes_mut().copy_from_slice(theirs.as_bytes()),
             }
         }
@@ -190,7 +190,8 @@ impl TractSession {
             }
             tensor.bytes_mut().copy_from_slice(theirs.as_bytes());
         }
-        let returned = step.returned.iter().map(|name| Held::wrap(take(self.output(name)?)?.into_tensor()));
+        let returned =
+            step.returned.iter().map(|name| TractMemory::wrap(take(self.output(name)?)?.into_tensor()));
         Ok((returned.collect::<Result<_, _>>()?, present_at))
     }
 }

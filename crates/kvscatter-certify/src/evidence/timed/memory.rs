@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn the_peak_is_at_least_what_is_held() {
-        let held = vec![1_u8; 8 << 20];
-        assert!(counted("VmHWM:").unwrap() >= 8 << 20, "{}", held.len());
+        let block = vec![1_u8; 8 << 20];
+        assert!(counted("VmHWM:").unwrap() >= 8 << 20, "{}", block.len());
         assert_eq!(counted("VmNothing:"), None);
     }
 }

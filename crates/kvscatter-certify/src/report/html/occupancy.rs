@@ -21,7 +21,7 @@ const RULER: usize = 34;
 const LANE: usize = 11;
 const PITCH: usize = 15;
 /// A run is at least this wide.
-const LEAST: f64 = 2.0;
+const MIN_WIDTH: f64 = 2.0;
 /// Slots at least this wide are told apart by borders.
 const CELL: f64 = 6.0;
 
@@ -165,18 +165,18 @@ struct Lane<'o> {
 
 /// The lanes of a sample. What was written stays until it is written again.
 fn lanes<'o>(scenario: &'o Occupancy, sample: usize) -> Vec<Lane<'o>> {
-    let mut held = vec![Mark::Untouched; scenario.capacity];
+    let mut slots_so_far = vec![Mark::Untouched; scenario.capacity];
     let steps = scenario.steps.iter().enumerate();
     let lane = |(step, what): (usize, &'o OccupancyStep)| {
         let slots = what.samples.get(sample)?;
-        let mut marks = held.clone();
+        let mut marks = slots_so_far.clone();
         paint(&mut marks, &slots.valid, |_| Mark::Token);
         paint(&mut marks, &slots.written, |mark| match mark {
             Mark::Token => Mark::NewToken,
             _ => Mark::NewPadding,
         });
         paint(&mut marks, &slots.clobbered, |_| Mark::Clobbered);
-        paint(&mut held, &slots.written, |_| Mark::Padding);
+        paint(&mut slots_so_far, &slots.written, |_| Mark::Padding);
         Some(Lane { step, what, slots, marks })
     };
     steps.filter_map(lane).collect()
@@ -203,7 +203,7 @@ impl Lane<'_> {
                 rect.untouched x=(LEFT) width=(SLOTS) height=(LANE) {}
                 @for (mark, run) in self.runs() {
                     @let (left, width) = (at(run.start, capacity), at(run.end, capacity) - at(run.start, capacity));
-                    rect.(mark.class()) x=(coordinate(left)) width=(coordinate(width.max(LEAST))) height=(LANE) {}
+                    rect.(mark.class()) x=(coordinate(left)) width=(coordinate(width.max(MIN_WIDTH))) height=(LANE) {}
                 }
                 @let cell = SLOTS as f64 / capacity.max(1) as f64;
                 @if cell >= CELL { path.grid d=(borders(capacity)) {} }

@@ -93,8 +93,8 @@ fn claim(check: &Check, output: &mut Output) -> io::Result<()> {
     writeln!(output, "      {}", one_line(&check.evidence))?;
     for failure in &check.failures {
         let place = words::place(failure);
-        let says = if place.is_empty() { failure.says.clone() } else { format!("{place}: {}", failure.says) };
-        writeln!(output, "      - {}", one_line(&says))?;
+        let text = if place.is_empty() { failure.says.clone() } else { format!("{place}: {}", failure.says) };
+        writeln!(output, "      - {}", one_line(&text))?;
     }
     let kept = u64::try_from(check.failures.len()).unwrap_or(u64::MAX);
     match check.failure_count.saturating_sub(kept) {

@@ -8,7 +8,7 @@ use kvscatter_onnx::eval::Placement;
 use crate::commands::named::{Dim, NamedFile};
 use crate::compare::Tolerance;
 use crate::engines::EngineName;
-use crate::numbers::{tolerance, whole};
+use crate::numbers::{integer, tolerance};
 
 /// Run a model once, its caches in place, and show what lies where
 ///
@@ -49,7 +49,7 @@ pub(crate) struct Run {
     pub(super) dims: Vec<Dim>,
 
     /// What generated inputs are made from
-    #[arg(long, default_value_t = 0, value_parser = whole::<u64>)]
+    #[arg(long, default_value_t = 0, value_parser = integer::<u64>)]
     pub(super) seed: u64,
 
     /// Fail unless every cache is written in place

@@ -104,13 +104,10 @@ impl Done {
     fn distinct_pictures(&self) -> Vec<(&Picture, Vec<&str>)> {
         let outputs: BTreeMap<_, _> =
             self.ran.nodes.iter().map(|node| (node.node.index, node.output.as_str())).collect();
-        let mut places = BTreeMap::new();
         let mut distinct: Vec<(&Picture, Vec<&str>)> = Vec::new();
         for (index, picture) in &self.ran.pictures {
             let name = outputs.get(index).copied().unwrap_or_default();
-            // What pictures show is what tells them apart.
-            let place = *places.entry(format!("{picture:?}")).or_insert(distinct.len());
-            match distinct.get_mut(place) {
+            match distinct.iter_mut().find(|(other, _)| *other == picture) {
                 Some((_, names)) => names.push(name),
                 None => distinct.push((picture, vec![name])),
             }

@@ -54,7 +54,7 @@ pub(super) enum Finding {
     #[error("no {}.pb or .npy", .stem.display())]
     Missing { stem: PathBuf },
     #[error("{0}")]
-    TheirFile(files::Error),
+    TheirFile(files::FileError),
     #[error("refused: {0}")]
     Refused(kvscatter_onnx::Error),
     #[error("accepted, but must be refused: {reason}")]
