@@ -1,5 +1,6 @@
 //! Every step of continuous integration, runnable by hand: `cargo xtask --help`.
 
+mod cargo;
 mod python;
 mod step;
 mod steps;

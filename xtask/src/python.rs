@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::cargo::{root, target_dir};
 use crate::step::Tool;
-use crate::steps::{root, target_dir};
 
 /// Those that every pinned wheel is made for. (A probe is split at spaces.)
 pub(crate) const PYTHON: Tool = Tool {

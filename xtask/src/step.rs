@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::cargo::root;
+
 /// A named list of commands, run in order until one fails.
 pub(crate) struct Step {
     name: &'static str,
@@ -21,6 +23,12 @@ pub(crate) struct Tool {
     /// The command that installs it, or another way to it.
     pub(crate) install: &'static str,
 }
+
+pub(crate) const NIGHTLY: Tool = Tool {
+    name: "a nightly toolchain",
+    probe: "cargo +nightly --version",
+    install: "rustup toolchain install nightly",
+};
 
 /// What a missing [`Tool`] means for a step that needs it.
 #[derive(Clone, Copy)]
@@ -111,7 +119,7 @@ pub(crate) fn program(line: &str) -> Command {
 
 fn execute(command: &mut Command) -> io::Result<()> {
     io::stdout().flush()?;
-    let status = command.current_dir(crate::steps::root()).status()?;
+    let status = command.current_dir(root()).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
 }
 

@@ -1,19 +1,12 @@
 //! The commands of each step.
 
-use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{Step, Tool};
+use crate::cargo::{cargo, prefixed, target_dir};
+use crate::step::{NIGHTLY, Step, Tool};
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_python,
-};
-
-pub(crate) const NIGHTLY: Tool = Tool {
-    name: "a nightly toolchain",
-    probe: "cargo +nightly --version",
-    install: "rustup toolchain install nightly",
 };
 
 /// A workspace of its own, so that building the project never builds a protobuf compiler.
@@ -31,12 +24,6 @@ const TINY: &str = "--cfg kvscatter_tiny";
 
 /// Tells the tests so, which then fail if it does not hold. Other flags ask for a build folder of their own.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
-
-/// The repository's root, where every command runs.
-pub(crate) fn root() -> &'static Path {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask)
-}
 
 /// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
 pub(crate) fn all() -> Vec<Step> {
@@ -135,12 +122,6 @@ pub(crate) fn docs() -> Step {
 pub(crate) fn unit() -> Step {
     let core = cargo("test -p kvscatter --features=picture");
     Step::new("unit", vec![core, cargo("test --workspace --exclude kvscatter")])
-}
-
-/// The command as [`unit()`] builds it, next to the tests of it. (`cargo build -p kvscatter-cli` gives its dependencies
-/// fewer features, and so builds all of them again.)
-pub(crate) fn command() -> Command {
-    cargo("test --workspace --exclude kvscatter --test cli --no-run")
 }
 
 /// The core's suite on every instruction set that it has kernels for: with limits so small that the suite's tensors
@@ -265,29 +246,4 @@ pub(crate) fn codegen() -> Step {
     let mut run = cargo("run --quiet --manifest-path");
     run.args([CODEGEN, "--target-dir"]).arg(target_dir().join("codegen"));
     Step::new("codegen", vec![run])
-}
-
-/// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.
-pub(crate) fn cargo(line: &str) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(line.split(' ')).env("INSTA_UPDATE", "no");
-    // A relative folder is relative to where the user stands, and the commands run in the root.
-    if env::var_os("CARGO_TARGET_DIR").is_some_and(|folder| Path::new(&folder).is_relative()) {
-        command.env("CARGO_TARGET_DIR", target_dir());
-    }
-    command
-}
-
-pub(crate) fn target_dir() -> PathBuf {
-    match (env::var_os("CARGO_TARGET_DIR"), env::current_dir()) {
-        (Some(folder), Ok(here)) => here.join(folder),
-        (Some(folder), Err(_)) => folder.into(),
-        (None, _) => root().join("target"),
-    }
-}
-
-pub(crate) fn prefixed(prefix: &str, path: &Path) -> OsString {
-    let mut argument = OsString::from(prefix);
-    argument.push(path);
-    argument
 }

@@ -4,8 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{Step, Tool};
-use crate::steps::{NIGHTLY, cargo, prefixed, root, target_dir};
+use crate::cargo::{cargo, prefixed, root, target_dir};
+use crate::step::{NIGHTLY, Step, Tool};
 
 pub(crate) const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
 pub(crate) const GXX: Tool = Tool { name: "g++", probe: "g++ --version", install: "apt-get install g++" };

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::cargo::{cargo, target_dir};
 use crate::step::{Step, Tool};
-use crate::steps::{cargo, target_dir};
 use crate::steps_c::GXX;
 use crate::steps_cuda::GPU;
 

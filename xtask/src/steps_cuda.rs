@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cargo::{cargo, target_dir};
 use crate::step::{Step, Tool, program};
-use crate::steps::{cargo, target_dir};
 use crate::steps_c::GXX;
 
 const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";

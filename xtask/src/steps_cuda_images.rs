@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
+use crate::cargo::target_dir;
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
-use crate::steps::target_dir;
 use crate::steps_c::GCC;
 
 const LOCK: &str = "crates/kvscatter-cuda/kernels/requirements.txt";

@@ -1,8 +1,8 @@
 //! Decoders, converted, lowered and certified, and compared by programs that share nothing with the command.
 
+use crate::cargo::{cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::Step;
-use crate::steps::{cargo, command, target_dir};
 
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
 /// Writes ONNX's own tests of the operator, which tract's replacement must pass.

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::process::Command;
 
+use crate::cargo::{cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
-use crate::steps::{cargo, command, target_dir};
 
 /// The first that plugins of this kind work with, the first that has a `TensorScatter` of its own, and the newest.
 const VERSIONS: [&str; 3] = ["1.24.4", "1.25.1", "1.31.1"];

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cargo::{root, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
-use crate::steps::{root, target_dir};
 
 const CRATE: &str = "crates/kvscatter-python";
 const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
