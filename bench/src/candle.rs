@@ -2,6 +2,7 @@
 
 mod caches;
 mod page;
+mod results;
 mod writers;
 
 use std::fs;
@@ -9,18 +10,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_bench::{
-    Budget, Case, Engine, MedianSpread, Pages, Parameters, Report, Scene, Spread, StartRule, Starts, measure,
-};
-use serde::{Deserialize, Serialize};
+use kvscatter_bench::{Budget, Case, Engine, Pages, Parameters, Report, Scene, StartRule, Starts, measure};
 
+use self::results::{Measured, Results, Time};
 use crate::host::Host;
+use crate::output::write;
 use crate::peers;
 
 const COMMAND: &str = "cargo xtask bench-candle --write-docs";
-
-/// How many times as long as the core's call the adapter's may take.
-const TARGET: f64 = 1.1;
 
 const HEADS: usize = 8;
 const HEAD_SIZE: usize = 128;
@@ -55,37 +52,6 @@ pub(crate) struct Arguments {
     out: PathBuf,
 }
 
-/// What was measured, on what.
-#[derive(Serialize, Deserialize)]
-struct Results {
-    host: Host,
-    quick: bool,
-    cases: Vec<Measured>,
-}
-
-/// One case, every engine that can do it.
-#[derive(Serialize, Deserialize)]
-struct Measured {
-    name: String,
-    element: String,
-    starts: String,
-    engines: Vec<Time>,
-    /// How far the core's call is from itself.
-    noise: Option<MedianSpread>,
-}
-
-/// One engine.
-#[derive(Clone, Serialize, Deserialize)]
-struct Time {
-    name: String,
-    /// Nanoseconds per call.
-    time: Spread,
-    /// Over the core's call, the same rounds compared.
-    over_core: Option<Spread>,
-    /// The adapter's writer over this engine, likewise.
-    writer_over: Option<Spread>,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let results = match &arguments.from {
         Some(file) => {
@@ -95,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         None => {
             let results = measure_all(arguments.quick)?;
             let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
-            crate::write(&arguments.out.join("candle.json"), &text)?;
+            write(&arguments.out.join("candle.json"), &text)?;
             results
         }
     };
@@ -103,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if arguments.write_docs {
         let page = Path::new("docs/candle.md");
         let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-        crate::write(page, &crate::page::replace(&text, COMMAND, &page::generate(&results))?)?;
+        write(page, &crate::page::replace(&text, COMMAND, &page::generate(&results))?)?;
     }
     page::check(&results)
 }

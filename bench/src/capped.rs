@@ -9,14 +9,9 @@ use std::process::{Command, Stdio};
 
 use kvscatter_bench::Parameters;
 
+use crate::host::{MAX_ISA, TUNABLES};
 use crate::results::{CaseResults, Results, RowResults};
 use crate::suite::Row;
-
-/// What the library reads.
-pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
-
-/// What libc reads.
-pub(crate) const TUNABLES: &str = "GLIBC_TUNABLES";
 
 /// Takes AVX-512 from libc's memcpy.
 const WITHOUT_AVX512: &str =

@@ -7,7 +7,11 @@ use std::process::Command;
 use kvscatter_bench::{Machine, units};
 use serde::{Deserialize, Serialize};
 
-use crate::capped::{MAX_ISA, TUNABLES};
+/// The variable that limits the library's instructions.
+pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
+
+/// The variable that limits libc's.
+pub(crate) const TUNABLES: &str = "GLIBC_TUNABLES";
 
 /// Facts that a reader needs to place the times. What the system does not tell is left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

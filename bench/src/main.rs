@@ -4,6 +4,7 @@ mod candle;
 mod capped;
 mod host;
 mod models;
+mod output;
 mod page;
 mod peers;
 mod plots;
@@ -21,6 +22,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_bench::{Budget, Case, Error, Parameters, Progress, Report, Scene, engines, measure};
 
 use crate::host::Host;
+use crate::output::write;
 use crate::peers::Peers;
 use crate::plots::Figure;
 use crate::results::{CaseResults, Results, RowResults};
@@ -120,7 +122,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         write(&arguments.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
     }
     if arguments.write_docs {
-        suite.check_complete(&results)?;
+        results.check_complete(&suite)?;
         write_docs(&results, &figures)?;
     }
     Ok(())
@@ -237,14 +239,6 @@ fn write_docs(results: &Results, figures: &[Figure]) -> Result<(), String> {
 fn read(file: &Path) -> Result<Results, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), String> {
-    let folder = file.parent().unwrap_or(Path::new("."));
-    let done = fs::create_dir_all(folder).and_then(|()| fs::write(file, text));
-    done.map_err(|error| format!("{}: {error}", file.display()))?;
-    println!("wrote {}", file.display());
-    Ok(())
 }
 
 fn style() -> ProgressStyle {

@@ -4,6 +4,7 @@
 mod decoder;
 mod measure;
 mod page;
+mod results;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,19 +12,16 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnxruntime::OnnxRuntime;
-use serde::{Deserialize, Serialize};
 
 use self::decoder::Decoder;
-use self::measure::Measured;
+use self::results::Results;
 use crate::host::Host;
+use crate::output::write;
 
 /// Slots of the static caches.
 const CAPACITY: usize = 4096;
 /// Tokens in the caches before the step that is timed.
 const CONTEXTS: [usize; 6] = [128, 256, 512, 1024, 2048, CAPACITY - 1];
-/// How often the cache handling must be faster, at the longest context.
-const TARGET: f64 = 5.0;
-
 const COMMAND: &str = "cargo xtask bench-models --write-docs";
 
 /// Times a decode step of a generated decoder, its caches growing against static, in ONNX Runtime
@@ -51,18 +49,6 @@ pub(crate) struct Arguments {
     out: PathBuf,
 }
 
-/// What was measured, on what.
-#[derive(Serialize, Deserialize)]
-struct Results {
-    host: Host,
-    /// Name and version of the runtime.
-    runtime: String,
-    quick: bool,
-    decoder: Decoder,
-    capacity: usize,
-    at: Vec<Measured>,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let results = match &arguments.from {
         Some(file) => {
@@ -72,22 +58,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         None => {
             let results = measure_all(arguments)?;
             let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
-            crate::write(&arguments.out.join("models.json"), &text)?;
+            write(&arguments.out.join("models.json"), &text)?;
             results
         }
     };
     println!("{}", page::table(&results));
     let figures = page::figures(&results);
     for figure in &figures {
-        crate::write(&arguments.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
+        write(&arguments.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
     }
     if arguments.write_docs {
         let page = Path::new("docs/models.md");
         let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-        crate::write(page, &crate::page::replace(&text, COMMAND, &page::generate(&results, &figures))?)?;
+        write(page, &crate::page::replace(&text, COMMAND, &page::generate(&results, &figures))?)?;
         for figure in &figures {
             let file = page.with_extension("").join(figure.file_stem()).with_extension("svg");
-            crate::write(&file, &figure.svg()?)?;
+            write(&file, &figure.svg()?)?;
         }
     }
     page::check(&results)

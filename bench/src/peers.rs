@@ -1,13 +1,11 @@
 //! What others offer for the same write, each behind the same trait.
 
 pub(crate) mod candle;
+mod limits;
 mod ndarray;
 mod onnxruntime;
 
-use kvscatter_bench::{Case, Engine, Unsupported, units};
-
-/// What an engine whose library insists on memory of its own may take for one case.
-const OWN_MEMORY_BYTES: usize = 3 << 29;
+use kvscatter_bench::Engine;
 
 /// The libraries that are there.
 #[derive(Default)]
@@ -38,25 +36,6 @@ impl Peers {
         engines.extend(self.onnxruntime.iter().flat_map(onnxruntime::Library::engines));
         engines
     }
-}
-
-fn unsupported<T>(why: impl Into<String>) -> Result<T, Unsupported> {
-    Err(Unsupported(why.into()))
-}
-
-/// An engine that cannot work on the scene's memory takes one cache, so much memory, one thread.
-fn check_own_memory(case: &Case, bytes: usize) -> Result<(), Unsupported> {
-    if case.caches_per_call() > 1 {
-        return unsupported("owns its memory, and there are many caches");
-    }
-    if bytes > OWN_MEMORY_BYTES {
-        return unsupported(format!("would take {} of its own", units::bytes(bytes)));
-    }
-    check_threads(case)
-}
-
-fn check_threads(case: &Case) -> Result<(), Unsupported> {
-    if case.parameters().threads > 1 { unsupported("runs on one thread here") } else { Ok(()) }
 }
 
 #[cfg(test)]

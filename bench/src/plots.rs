@@ -3,41 +3,15 @@
 
 mod axis;
 mod draw;
+mod figure;
 
 use kvscatter_bench::Case;
 use kvscatter_bench::engines::{HAND_LOOP, KVSCATTER, MEMCPY};
 
 use self::axis::{Axis, Unit};
+pub(crate) use self::figure::{Figure, Line, Look};
 use crate::results::{CaseResults, Results};
 use crate::suite::Plot;
-
-/// A plot, ready to be drawn.
-pub(crate) struct Figure {
-    /// What stands over it.
-    title: &'static str,
-    /// What was measured, in one line.
-    subtitle: String,
-    file_stem: String,
-    x: Axis,
-    y: Axis,
-    lines: Vec<Line>,
-}
-
-/// One engine over all cases of a plot.
-pub(crate) struct Line {
-    pub(crate) name: String,
-    pub(crate) look: Look,
-    /// From left to right.
-    pub(crate) points: Vec<(f64, f64)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// What nobody passes who copies with libc.
-    Limit,
-    Ours,
-    Peer(u32),
-}
 
 /// What a plot draws of which rows: the engine, what the plot calls it, and how it looks.
 type Drawn = (Plot, &'static str, &'static str, Look);

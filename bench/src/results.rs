@@ -5,7 +5,7 @@ use kvscatter_bench::{Entry, MedianSpread, Medians, Movement, Outcome, Parameter
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
-use crate::suite::{Flat, Plot, Row, Target, TestedTarget};
+use crate::suite::{Flat, Plot, Row, Suite, Target, TestedTarget};
 use crate::target::{Status, Verdict, limit, status};
 
 /// One run.
@@ -75,6 +75,21 @@ pub(crate) enum Note {
     Unsupported(String),
     Wrong(String),
     Failed(String),
+}
+
+impl Results {
+    /// Whether they have every case of a suite, from a run with the full budget: the page shows nothing less.
+    pub(crate) fn check_complete(&self, suite: &Suite) -> Result<(), String> {
+        if self.quick {
+            return Err("--write-docs: the results are those of a --quick run".to_owned());
+        }
+        let mut measured = self.rows.iter().flat_map(|row| &row.cases).map(|case| &case.case);
+        let expected = suite.rows.iter().flat_map(|row| &row.cases);
+        match expected.into_iter().find(|case| measured.next() != Some(*case)) {
+            Some(case) => Err(format!("--write-docs: the results lack case {} as it is now", case.name)),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Results {

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use kvscatter_bench::{Case, Parameters, crosses_halves};
 use serde::{Deserialize, Serialize};
 
-use crate::results::Results;
-
 /// Every row of the target table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,19 +156,6 @@ impl Suite {
             }
         }
         text
-    }
-
-    /// Whether results have every case, from a run with the full budget: the page shows nothing less.
-    pub(crate) fn check_complete(&self, results: &Results) -> Result<(), String> {
-        if results.quick {
-            return Err("--write-docs: the results are those of a --quick run".to_owned());
-        }
-        let mut measured = results.rows.iter().flat_map(|row| &row.cases).map(|case| &case.case);
-        let expected = self.rows.iter().flat_map(|row| &row.cases);
-        match expected.into_iter().find(|case| measured.next() != Some(*case)) {
-            Some(case) => Err(format!("--write-docs: the results lack case {} as it is now", case.name)),
-            None => Ok(()),
-        }
     }
 }
 

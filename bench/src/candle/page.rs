@@ -3,8 +3,8 @@
 use kvscatter_bench::units;
 
 use super::caches::PAIRS;
+use super::results::{Measured, Results, TARGET, Time};
 use super::writers::{CAT, CORE, FLOOR, OPERATION, WRITER};
-use super::{Measured, Results, TARGET, Time};
 
 const SLICE_SET: &str = "candle slice_set";
 const SCATTER_SET: &str = "candle scatter_set";

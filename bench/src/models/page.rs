@@ -3,7 +3,7 @@
 use kvscatter_bench::units;
 
 use super::measure::Measured;
-use super::{Results, TARGET};
+use super::results::{Results, TARGET};
 use crate::plots::{Figure, Line, Look};
 
 const ORANGE: u32 = 0xbc4c00;

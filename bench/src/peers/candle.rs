@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use kvscatter::ElementType;
 use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsupported, UpdateLayout};
 
-use super::{check_own_memory, unsupported};
+use super::limits::{check_own_memory, unsupported};
 
 pub(crate) fn engines() -> [Box<dyn Engine>; 2] {
     [Box::new(SliceSet), Box::new(ScatterSet)]

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsupported, UpdateLayout};
 use ndarray::{ArrayView4, ArrayViewMut4, s};
 
-use super::{check_threads, unsupported};
+use super::limits::{check_threads, unsupported};
 
 pub(super) struct Ndarray;
 

@@ -12,7 +12,7 @@ use ort::session::{IoBinding, Session, SessionOutputs};
 use ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
 
 use self::model::{INPUTS, OUTPUT};
-use super::{check_own_memory, unsupported};
+use super::limits::{check_own_memory, unsupported};
 
 /// ONNX Runtime, loaded.
 pub(super) struct Library {

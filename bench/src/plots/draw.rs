@@ -9,7 +9,7 @@ use plotters::prelude::{
 };
 use plotters::style::text_anchor::HPos;
 
-use super::{Figure, Line, Look};
+use super::figure::{Figure, Line, Look};
 
 const WIDTH: i32 = 760;
 const HEIGHT: i32 = 460;
@@ -149,7 +149,7 @@ fn color(look: Look) -> RGBColor {
 
 #[cfg(test)]
 mod tests {
-    use super::{BOTTOM, LEADING, TOP, apart};
+    use super::{BOTTOM, LEADING, TOP, spread_heights};
 
     #[test]
     fn names_keep_apart_and_inside() {
