@@ -81,7 +81,7 @@ fn logits(shape: &[usize]) -> Tensor {
 
 fn open(engine: Answers) -> KvSession {
     let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
-    KvSession::open(&engine, &model(STATIC), options).unwrap()
+    KvSession::open(&engine, model(STATIC), options).unwrap()
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn scores_that_are_no_numbers_choose_no_token() {
     });
     for name in [STATIC, GROWING] {
         let generate = |prompts: &[Vec<i64>]| {
-            let generator = Generator::open(&engine, &model(name), 2, SessionOptions::default()).unwrap();
+            let generator = Generator::open(&engine, model(name), 2, SessionOptions::default()).unwrap();
             let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
             generator.generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
         };

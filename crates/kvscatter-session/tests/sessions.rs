@@ -30,7 +30,7 @@ fn session(batch: usize) -> KvSession {
 fn with_fault(batch: usize, fault: Fault) -> KvSession {
     let options =
         SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() };
-    KvSession::open(&Fake(fault), &model(STATIC), options).unwrap()
+    KvSession::open(&Fake(fault), model(STATIC), options).unwrap()
 }
 
 /// Progress that nobody waits for.
@@ -164,7 +164,7 @@ fn memory_is_told_by_cache_layer_and_token() {
 
 #[test]
 fn what_a_model_does_not_have_is_refused() {
-    let open = |name, options| KvSession::open(&Fake(Fault::None), &model(name), options).map(|_| ());
+    let open = |name, options| KvSession::open(&Fake(Fault::None), model(name), options).map(|_| ());
     let options = SessionOptions::default();
     assert!(matches!(open(GROWING, options), Err(Error::NotStatic { .. })));
     let open = |options| open(STATIC, options);
@@ -183,7 +183,7 @@ fn static_and_growing_caches_generate_what_scores_say() {
     let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 2 };
     let generate = |name, chunk| {
         let generator =
-            Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
+            Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
         let mut seen = Vec::new();
         let greedy = Greedy { chunk, ..greedy.clone() };
         let generated = generator.generate(&prompts, &greedy, &mut |progress| {
@@ -213,8 +213,7 @@ fn static_and_growing_caches_generate_what_scores_say() {
 
 #[test]
 fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
-    let open =
-        |name| Generator::open(&Fake(Fault::None), &model(name), 2, SessionOptions::default()).unwrap();
+    let open = |name| Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
     let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
     let whole = open(STATIC).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
@@ -234,7 +233,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
 fn a_generation_that_is_stopped_ends_with_what_there_is() {
     let generate = |stop: usize| {
         let generator =
-            Generator::open(&Fake(Fault::None), &model(STATIC), 1, SessionOptions::default()).unwrap();
+            Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
         let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
         let mut told = |progress: Progress| match progress.tokens == stop {
             true => ControlFlow::Break(()),
@@ -253,7 +252,7 @@ fn a_generation_that_is_stopped_ends_with_what_there_is() {
 #[test]
 fn prompts_that_cannot_be_continued_are_refused() {
     let open =
-        |name, prompts| Generator::open(&Fake(Fault::None), &model(name), prompts, SessionOptions::default());
+        |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
     assert!(matches!(open(STATIC, 0).map(|_| ()), Err(Error::NoPrompts)));
     let says = |name, prompts: &[Vec<i64>], tokens| {
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
@@ -283,7 +282,7 @@ fn caches_that_grow_stay_within_the_limit() {
     let row = 4 * 32 * 4;
     let options = SessionOptions { memory: 5 * row, ..SessionOptions::default() };
     let generate = |tokens| {
-        let generator = Generator::open(&Fake(Fault::None), &model(GROWING), 1, options).unwrap();
+        let generator = Generator::open(&Fake(Fault::None), model(GROWING), 1, options).unwrap();
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
         generator.generate(&[vec![1, 2, 3]], &greedy, &mut unheard).map(|_| ())
     };

@@ -49,7 +49,7 @@ fn sessions(
 ) -> Result<Vec<(KvSession, Sample)>, Box<dyn Error>> {
     let mut sessions = Vec::new();
     for capacity in CAPACITIES {
-        let mut session = KvSession::open(&Tract, &model(capacity)?, SessionOptions::default())?;
+        let mut session = KvSession::open(&Tract, model(capacity)?, SessionOptions::default())?;
         let sample = session.add()?;
         session.prefill(&[(sample, &[7; LENGTH])], LENGTH)?;
         sessions.push((session, sample));
