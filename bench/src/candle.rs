@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_bench::{Budget, Case, Engine, Pages, Parameters, Report, Scene, StartRule, Starts, measure};
+use kvscatter_bench::{Budget, Case, Engine, Pages, Parameters, Report, Scene, StartRule, Positions, measure};
 
 use self::results::{Measured, Results, Time};
 use crate::host::Host;
@@ -109,7 +109,7 @@ fn parameters(
         rows,
         element,
         mode: kvscatter::Mode::Linear,
-        starts: Starts::Rule(rule),
+        starts: Positions::Rule(rule),
         form: kvscatter_bench::Form::InPlace,
         temperature: kvscatter_bench::Temperature::Hot,
         layers: 1,
@@ -132,7 +132,7 @@ fn engines() -> Vec<Box<dyn Engine>> {
     writers::engines().into_iter().chain(others).chain(caches::engines()).collect()
 }
 
-fn measure_case(parameters: Parameters, budget: Budget) -> Result<Report, kvscatter_bench::Error> {
+fn measure_case(parameters: Parameters, budget: Budget) -> Result<Report, kvscatter_bench::BenchError> {
     let mut scene = Scene::new(&Case::new(parameters)?)?;
     measure(&mut scene, &engines(), budget, |_| ())
 }

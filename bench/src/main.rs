@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvscatter_bench::{Budget, Case, Error, Parameters, Progress, Report, Scene, engines, measure};
+use kvscatter_bench::{Budget, Case, BenchError, Parameters, Progress, Report, Scene, engines, measure};
 
 use crate::host::Host;
 use crate::output::write;
@@ -196,7 +196,7 @@ fn measure_case(
     peers: Option<&Peers>,
     quick: bool,
     bar: &ProgressBar,
-) -> Result<Report, Error> {
+) -> Result<Report, BenchError> {
     let case = Case::new(parameters.clone())?;
     let mut scene = Scene::new(&case)?;
     let mut all = engines::built_in(&case);

@@ -68,7 +68,7 @@ static void write_layer(const writer *with, const kvs_call *call, int layer) {
         {tensor(keys[layer], cache_shape, NULL), tensor(new_keys, with->shape, with->strides)},
         {tensor(values[layer], cache_shape, NULL), tensor(new_values, with->shape, with->strides)},
     };
-    check(kvs_in_place_many(with->prepared, call, both, 2, NULL));
+    check(kvs_write_many(with->prepared, call, both, 2, NULL));
 }
 
 /* The positions that the ring of each sequence holds, as the last layer's keys say. */
@@ -130,7 +130,7 @@ int main(void) {
     step.lengths = (kvs_indices){wrong, BATCH, 64};
     kvs_tensor cache = tensor(keys[0], cache_shape, NULL);
     kvs_tensor update = tensor(new_keys, decode.shape, decode.strides);
-    kvs_status status = kvs_in_place(decode.prepared, &step, &cache, &update, NULL);
+    kvs_status status = kvs_write(decode.prepared, &step, &cache, &update, NULL);
     kvs_error error = KVS_ERROR_INIT;
     check(kvs_last_error(&error));
     printf("refused: %s\n  %s\n", kvs_status_name(status), error.message);

@@ -61,7 +61,7 @@ class Writer {
             {tensor(keys.data(), cache_), tensor(new_keys.data(), update_)},
             {tensor(values.data(), cache_), tensor(new_values.data(), update_)},
         }};
-        check(kvs_in_place_many(prepared_.get(), &call, both.data(), both.size(), nullptr));
+        check(kvs_write_many(prepared_.get(), &call, both.data(), both.size(), nullptr));
     }
 
   private:

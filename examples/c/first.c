@@ -29,13 +29,13 @@ int main(void) {
     call.write_indices.values = &position;
     call.write_indices.count = 1;
     call.write_indices.bits = 64;
-    if (kvs_in_place(write, &call, &cache, &update, NULL) != KVS_OK)
+    if (kvs_write(write, &call, &cache, &update, NULL) != KVS_OK)
         return failed();
     for (int slot = 0; slot < 4; slot++)
         printf("slot %d: %g %g %g\n", slot, data[3 * slot], data[3 * slot + 1], data[3 * slot + 2]);
 
     position = 4; /* there is no such slot: nothing is written */
-    if (kvs_in_place(write, &call, &cache, &update, NULL) != KVS_OK)
+    if (kvs_write(write, &call, &cache, &update, NULL) != KVS_OK)
         failed();
     kvs_prepared_destroy(write);
     return 0;

@@ -86,7 +86,7 @@ impl<T: Pod> Run for CoreRun<T> {
         let buffers = &mut self.buffers;
         let [(cache, cache_begin), (update, update_begin)] =
             buffers.get_or_insert_with(|| [placed(call.keys.cache), placed(call.keys.update)]);
-        self.prepared.in_place(&mut cache[*cache_begin..], &update[*update_begin..], &self.starts)?;
+        let _ = self.prepared.write(&mut cache[*cache_begin..], &update[*update_begin..], &self.starts)?;
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-pub use starts::{StartRule, Starts};
+use crate::BenchError;
+pub use starts::{Positions, StartRule};
 
 /// A case as it is written down; [`Case::new`] checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Parameters {
     pub mode: Mode,
     /// Where each sample is written.
     #[serde(default)]
-    pub starts: Starts,
+    pub starts: Positions,
     /// In place, or past and update into a new cache.
     #[serde(default)]
     pub form: Form,
@@ -152,10 +152,10 @@ impl Case {
     /// Checks what is written down.
     ///
     /// # Errors
-    /// [`Error::Case`] for the first condition that does not hold.
-    pub fn new(parameters: Parameters) -> Result<Self, Error> {
+    /// [`BenchError::Case`] for the first condition that does not hold.
+    pub fn new(parameters: Parameters) -> Result<Self, BenchError> {
         let Parameters { ref shape, rows, element, .. } = parameters;
-        let refuse = |reason: String| Err(Error::Case { name: parameters.name.clone(), reason });
+        let refuse = |reason: String| Err(BenchError::Case { name: parameters.name.clone(), reason });
         let axis = match TensorScatter::new().axis(parameters.axis).resolve_axis(shape.len()) {
             Ok(axis) => axis,
             Err(error) => return refuse(error.to_string()), // Condition 1, to the end of `sides`
@@ -284,9 +284,9 @@ impl Case {
 }
 
 impl TryFrom<Parameters> for Case {
-    type Error = Error;
+    type Error = BenchError;
 
-    fn try_from(parameters: Parameters) -> Result<Self, Error> {
+    fn try_from(parameters: Parameters) -> Result<Self, BenchError> {
         Self::new(parameters)
     }
 }

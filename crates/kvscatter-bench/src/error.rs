@@ -5,7 +5,7 @@ use std::io;
 /// Why a case cannot be measured, as one line that names the argument, the value and the limit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum BenchError {
     /// Parameters that make no sense.
     #[error("{}{reason}", prefix(.name))]
     Case {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::engines::{self, HAND_LOOP};
-use crate::error::Error;
+use crate::error::BenchError;
 use crate::expected::Reference;
 use crate::report::{Entry, Noise, Outcome, Report, Times};
 use crate::scene::Scene;
@@ -70,14 +70,14 @@ impl Budget {
 /// in memory is what it has left there.
 ///
 /// # Errors
-/// [`Error::Layers`] if a cold case has too few for that; [`Error::Engine`] if an engine fails after it has passed its
+/// [`BenchError::Layers`] if a cold case has too few for that; [`BenchError::Engine`] if an engine fails after it has passed its
 /// check.
 pub fn measure(
     scene: &mut Scene,
     contestants: &[Box<dyn Engine>],
     budget: Budget,
     mut progress: impl FnMut(Progress<'_>),
-) -> Result<Report, Error> {
+) -> Result<Report, BenchError> {
     let reference = Reference::of(scene.case());
     let mut lanes = Vec::new();
     let mut places = Vec::new();
@@ -124,7 +124,7 @@ fn sample_in_turn(
     seats: &[usize],
     budget: Budget,
     mut progress: impl FnMut(Progress<'_>),
-) -> Result<Vec<Vec<Sample>>, Error> {
+) -> Result<Vec<Vec<Sample>>, BenchError> {
     let mut samples = vec![Vec::new(); seats.len()];
     if seats.is_empty() {
         return Ok(samples);
@@ -137,7 +137,7 @@ fn sample_in_turn(
     for round in 0.. {
         for seat in order(round, seats.len()) {
             let turn = Turn { lane: seats[seat], seat, seats: seats.len(), round };
-            let sample = sampler.sample(scene, lanes, turn).map_err(|cause| Error::Engine {
+            let sample = sampler.sample(scene, lanes, turn).map_err(|cause| BenchError::Engine {
                 engine: lanes[turn.lane].name.to_owned(),
                 cause: cause.to_string(),
             })?;

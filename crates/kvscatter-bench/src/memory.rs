@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
 
-use crate::{Error, Pages};
+use crate::{BenchError, Pages};
 
 /// The larger of the two page sizes; every buffer begins on such a boundary.
 const ALIGN: usize = 2 << 20;
@@ -20,8 +20,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub(crate) fn new(len: usize, pages: Pages) -> Result<Self, Error> {
-        let system = |what| move |cause| Error::System { what, cause };
+    pub(crate) fn new(len: usize, pages: Pages) -> Result<Self, BenchError> {
+        let system = |what| move |cause| BenchError::System { what, cause };
         // Whole large pages, and room to begin on a boundary.
         let room = len.next_multiple_of(ALIGN) + ALIGN;
         let mut map = MmapMut::map_anon(room).map_err(system("memory map"))?;
@@ -68,15 +68,16 @@ fn advise(_map: &MmapMut, _pages: Pages) -> io::Result<()> {
 }
 
 /// Bytes that can be allocated without swapping.
-pub(crate) fn available() -> Result<u64, Error> {
+pub(crate) fn available() -> Result<u64, BenchError> {
     let text = read("/proc/meminfo")?;
-    text.lines()
-        .find_map(|line| kib(line, "MemAvailable:"))
-        .ok_or_else(|| Error::System { what: "/proc/meminfo", cause: io::Error::other("no MemAvailable") })
+    text.lines().find_map(|line| kib(line, "MemAvailable:")).ok_or_else(|| BenchError::System {
+        what: "/proc/meminfo",
+        cause: io::Error::other("no MemAvailable"),
+    })
 }
 
 /// Bytes of these regions that lie on 2 MiB pages.
-pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<u64, Error> {
+pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<u64, BenchError> {
     let mappings = mappings(&read("/proc/self/smaps")?);
     let of_region = |region: &Region| {
         let (first, size) = (region.as_ptr().addr() as u64, Region::size(region.len));
@@ -115,8 +116,8 @@ fn kib(line: &str, key: &str) -> Option<u64> {
     kib.checked_mul(1 << 10)
 }
 
-fn read(file: &'static str) -> Result<String, Error> {
-    fs::read_to_string(file).map_err(|cause| Error::System { what: file, cause })
+fn read(file: &'static str) -> Result<String, BenchError> {
+    fs::read_to_string(file).map_err(|cause| BenchError::System { what: file, cause })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use crate::call::{Buffers, Call};
 use crate::case::{Case, Form, Pages};
-use crate::error::Error;
+use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::memory::{Region, available, on_huge_pages};
 use crate::paint::paint;
@@ -43,8 +43,8 @@ impl Scene {
     /// Maps, touches and paints every buffer.
     ///
     /// # Errors
-    /// [`Error::Memory`] before anything is allocated; [`Error::Pages`] if 2 MiB pages did not come.
-    pub fn new(case: &Case) -> Result<Self, Error> {
+    /// [`BenchError::Memory`] before anything is allocated; [`BenchError::Pages`] if 2 MiB pages did not come.
+    pub fn new(case: &Case) -> Result<Self, BenchError> {
         let (pages, name) = (case.parameters().pages, case.parameters().name.clone());
         let caches = case.parameters().layers * case.caches_per_call();
         let presents = usize::from(case.parameters().form == Form::Functional);
@@ -60,7 +60,7 @@ impl Scene {
             .saturating_add(swept.map_or(0, Region::size));
         let available = available()?;
         if needed > available {
-            return Err(Error::Memory { name, needed, available });
+            return Err(BenchError::Memory { name, needed, available });
         }
         let sweep = swept.map(|bytes| Region::new(bytes, Pages::Huge)).transpose()?;
         let some = |count, len| (0..count).map(|_| Region::new(len, pages)).collect::<Result<Vec<_>, _>>();
@@ -75,7 +75,7 @@ impl Scene {
         if pages == Pages::Huge {
             let given = on_huge_pages(scene.caches.iter().chain(&scene.updates).chain(&scene.present))?;
             if given < painted / 10 * 9 {
-                return Err(Error::Pages { name, given, needed: painted });
+                return Err(BenchError::Pages { name, given, needed: painted });
             }
         }
         for (index, region) in scene.caches.iter_mut().enumerate() {
@@ -181,8 +181,8 @@ impl fmt::Display for Side {
 }
 
 /// Bytes that are read to sweep the last-level cache.
-fn swept_bytes(name: &str) -> Result<usize, Error> {
-    let bytes = Machine::read().last_level_cache().ok_or_else(|| Error::Case {
+fn swept_bytes(name: &str) -> Result<usize, BenchError> {
+    let bytes = Machine::read().last_level_cache().ok_or_else(|| BenchError::Case {
         name: name.to_owned(),
         reason: "temperature flushed: the system does not tell the size of its last-level cache".to_owned(),
     })?;

@@ -18,7 +18,7 @@
 //!
 //! // Wherever the program waits for the device anyhow.
 //! cache.check()?;
-//! # Ok::<(), kvscatter_candle::Error>(())
+//! # Ok::<(), kvscatter_candle::CandleError>(())
 //! ```
 //!
 //! # Bad positions
@@ -30,7 +30,7 @@
 //! # Streams and graphs
 //!
 //! A write goes to the stream of the device that the caches were made on, and takes part in the events by which cudarc
-//! orders several streams; tensors for which there are none are refused ([`Error::OtherStream`]). It can be captured in a
+//! orders several streams; tensors for which there are none are refused ([`CandleError::OtherStream`]). It can be captured in a
 //! graph like candle's own operations; the first write comes before that, since it loads the kernels.
 //!
 //! The stream of `Device::new_cuda` is another one on each thread. A [`Writer`] that is used, or dropped, on another
@@ -56,7 +56,7 @@ use kvscatter_cuda::{Cuda, Indices, Status, Stream};
 
 use crate::element::element_of;
 use crate::writer::{first_element_of, overlap, storage_of};
-use crate::{Error, TensorScatter};
+use crate::{CandleError, TensorScatter};
 use launch::{Launch, Place, Side, launches};
 use launch_log::{LaunchLog, Launched};
 use locks::{Lock, LockedStorages, with_locked};
@@ -124,13 +124,13 @@ impl Writer {
     /// last of one, gaps included, hold nothing of another.
     ///
     /// # Errors
-    /// [`Error::NoCaches`], [`Error::NoCuda`], [`Error::OtherDevice`], [`Error::OtherStream`]; [`Error::DType`], also of
+    /// [`CandleError::NoCaches`], [`CandleError::NoCuda`], [`CandleError::OtherDevice`], [`CandleError::OtherStream`]; [`CandleError::DType`], also of
     /// `F4`, whose views candle's device cannot address; [`kvscatter::Error::Overlap`] if two of them share memory, or
-    /// interleave in one storage; [`Error::Cuda`] without a driver.
-    pub fn new(scatter: TensorScatter, caches: &[&Tensor]) -> Result<Self, Error> {
-        let first = caches.first().ok_or(Error::NoCaches)?;
+    /// interleave in one storage; [`CandleError::Cuda`] without a driver.
+    pub fn new(scatter: TensorScatter, caches: &[&Tensor]) -> Result<Self, CandleError> {
+        let first = caches.first().ok_or(CandleError::NoCaches)?;
         let Device::Cuda(device) = first.device() else {
-            return Err(Error::NoCuda { device: first.device().location() });
+            return Err(CandleError::NoCuda { device: first.device().location() });
         };
         let location = device.location();
         for cache in caches {
@@ -138,7 +138,7 @@ impl Writer {
             let (argument, dtype) = (Argument::PastCache, cache.dtype());
             element_of(argument, dtype)?;
             if dtype == DType::F4 {
-                return Err(Error::DType { argument, dtype });
+                return Err(CandleError::DType { argument, dtype });
             }
         }
         let places: Vec<_> = caches.iter().map(|cache| Place::of(cache)).collect();
@@ -192,9 +192,9 @@ impl Writer {
     ///
     /// # Errors
     /// Whatever is wrong with shapes, types, layouts or devices; [`kvscatter::Error::Overlap`] if an update or a list
-    /// shares the storage of a cache; [`Error::OtherStream`]; [`Error::DeviceList`]; [`Error::Cuda`]. Nothing has been
+    /// shares the storage of a cache; [`CandleError::OtherStream`]; [`CandleError::DeviceList`]; [`CandleError::Cuda`]. Nothing has been
     /// launched then, but for errors of the driver.
-    pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<At<'a>>) -> Result<(), Error> {
+    pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<At<'a>>) -> Result<(), CandleError> {
         let at = at.into();
         let sources = self.accept(updates, at)?;
         let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
@@ -232,12 +232,12 @@ impl Writer {
     /// did not fit.
     ///
     /// # Errors
-    /// For the first one that did not, the error that the CPU returns: [`Error::Write`]. The device says which sample and
+    /// For the first one that did not, the error that the CPU returns: [`CandleError::Write`]. The device says which sample and
     /// value it was; its rows are those of the writes since the last `clear`, or since a `check` that found nothing. If
-    /// these writes differ in them, the error is [`kvscatter_cuda::Error::BadIndices`]: their updates are not all of the
+    /// these writes differ in them, the error is [`kvscatter_cuda::CudaError::BadIndices`]: their updates are not all of the
     /// same shapes, or there are several that bring several rows with `lengths`. The lengths of a single one are read
     /// from its list, which must not have changed since.
-    pub fn check(&mut self) -> Result<(), Error> {
+    pub fn check(&mut self) -> Result<(), CandleError> {
         let stream = self.stream.current()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;
         let lists: Vec<_> = self.log.lists().map(|(argument, list)| (*argument, Place::of(list))).collect();
@@ -254,7 +254,7 @@ impl Writer {
             // (`with_locked`), `LockedStorages::list` has compared the lists' lengths with their memory, and `synchronize`
             // has waited for all launches that were given the status.
             unsafe { self.log.error(words, status, &indices) }?;
-            Err(kvscatter_cuda::Error::BadIndices { bad_samples: words.bad_samples, first }.into())
+            Err(kvscatter_cuda::CudaError::BadIndices { bad_samples: words.bad_samples, first }.into())
         })?;
         self.log.mark_clear();
         Ok(())
@@ -263,8 +263,8 @@ impl Writer {
     /// Forgets what writes have found, in the stream's order.
     ///
     /// # Errors
-    /// [`Error::Cuda`], [`Error::Candle`].
-    pub fn clear(&mut self) -> Result<(), Error> {
+    /// [`CandleError::Cuda`], [`CandleError::Candle`].
+    pub fn clear(&mut self) -> Result<(), CandleError> {
         let (stream, status) = (self.stream.current()?, Place::of(&self.status));
         with_locked([Lock::Written(&self.status)], &stream, &mut |locked| {
             // SAFETY: the status lies in memory of the current context (`with_locked`), to which the stream belongs. It was
@@ -277,10 +277,10 @@ impl Writer {
     }
 
     /// Holds a call against the caches, and makes launches for updates that lie as these do. Returns where they are.
-    fn accept(&mut self, updates: &[&Tensor], at: At<'_>) -> Result<Vec<Place>, Error> {
+    fn accept(&mut self, updates: &[&Tensor], at: At<'_>) -> Result<Vec<Place>, CandleError> {
         let (got, want) = (updates.len(), self.caches.len());
         if got != want {
-            return Err(Error::Updates { got, want });
+            return Err(CandleError::Updates { got, want });
         }
         let lists = at.lists().map(|(argument, list)| (argument, 0, list));
         let updates = updates.iter().enumerate().map(|(index, update)| (Argument::Update, index, *update));
@@ -294,7 +294,7 @@ impl Writer {
         for (argument, list) in at.lists() {
             let (dtype, rank) = (list.dtype(), list.rank());
             if rank != 1 || !list.is_contiguous() || !matches!(dtype, DType::I64 | DType::I32) {
-                return Err(Error::DeviceList { argument, dtype, rank });
+                return Err(CandleError::DeviceList { argument, dtype, rank });
             }
         }
         let sources: Vec<_> = updates.map(|(_, _, update)| Place::of(update)).collect();
@@ -308,7 +308,7 @@ impl Writer {
 }
 
 /// The process's one driver, whose kernels all writers share.
-fn driver() -> Result<Cuda, Error> {
+fn driver() -> Result<Cuda, CandleError> {
     static DRIVER: OnceLock<Cuda> = OnceLock::new();
     if let Some(driver) = DRIVER.get() {
         return Ok(driver.clone());
@@ -317,13 +317,13 @@ fn driver() -> Result<Cuda, Error> {
     Ok(DRIVER.get_or_init(|| driver).clone())
 }
 
-fn check_device(argument: Argument, tensor: &Tensor, cache: DeviceLocation) -> Result<(), Error> {
+fn check_device(argument: Argument, tensor: &Tensor, cache: DeviceLocation) -> Result<(), CandleError> {
     let device = tensor.device().location();
-    if device == cache { Ok(()) } else { Err(Error::OtherDevice { argument, device, cache }) }
+    if device == cache { Ok(()) } else { Err(CandleError::OtherDevice { argument, device, cache }) }
 }
 
 /// No two caches share memory.
-fn check_disjoint(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
+fn check_disjoint(caches: &[&Tensor], places: &[Place]) -> Result<(), CandleError> {
     for (index, (cache, place)) in caches.iter().zip(places).enumerate() {
         for (other, (earlier, earlier_place)) in caches.iter().zip(places).take(index).enumerate() {
             let meet = || Layout::relation(earlier.layout(), cache.layout()) != LayoutRelation::Disjoint;
@@ -336,11 +336,11 @@ fn check_disjoint(caches: &[&Tensor], places: &[Place]) -> Result<(), Error> {
 }
 
 /// This launch is ordered with whatever else is done with these tensors.
-fn check_order(argument: Argument, places: &[Place], locked: &LockedStorages) -> Result<(), Error> {
+fn check_order(argument: Argument, places: &[Place], locked: &LockedStorages) -> Result<(), CandleError> {
     places.iter().try_for_each(|place| locked.check_order(argument, place))
 }
 
-fn indices(lists: &[(Argument, Place)], locked: &LockedStorages) -> Result<Indices, Error> {
+fn indices(lists: &[(Argument, Place)], locked: &LockedStorages) -> Result<Indices, CandleError> {
     lists.iter().try_fold(Indices::zero(), |indices, (argument, place)| {
         locked.check_order(*argument, place)?;
         let list = locked.list(*argument, place)?;

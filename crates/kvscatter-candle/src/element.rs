@@ -4,10 +4,10 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType};
 use kvscatter::{Argument, ElementType, WritePlan, Written};
 
-use crate::Error;
+use crate::CandleError;
 
 /// The core's name of an element type; the 6-bit floats have none.
-pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType, Error> {
+pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType, CandleError> {
     match dtype {
         DType::U8 => Ok(ElementType::UInt8),
         DType::U32 => Ok(ElementType::UInt32),
@@ -21,12 +21,12 @@ pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType
         DType::F8E4M3 => Ok(ElementType::Float8E4M3Fn),
         DType::F8E8M0 => Ok(ElementType::Float8E8M0),
         DType::F4 => Ok(ElementType::Float4E2M1),
-        dtype => Err(Error::DType { argument, dtype }),
+        dtype => Err(CandleError::DType { argument, dtype }),
     }
 }
 
 /// The one element type of a cache and its update.
-pub(crate) fn element_of_both(cache: DType, update: DType) -> Result<ElementType, Error> {
+pub(crate) fn element_of_both(cache: DType, update: DType) -> Result<ElementType, CandleError> {
     let cache = element_of(Argument::PastCache, cache)?;
     let update = element_of(Argument::Update, update)?;
     if cache == update {
@@ -37,7 +37,10 @@ pub(crate) fn element_of_both(cache: DType, update: DType) -> Result<ElementType
     }
 }
 
-pub(crate) fn element_of_storage(cache: &CpuStorage, update: &CpuStorage) -> Result<ElementType, Error> {
+pub(crate) fn element_of_storage(
+    cache: &CpuStorage,
+    update: &CpuStorage,
+) -> Result<ElementType, CandleError> {
     element_of_both(cache.dtype(), update.dtype())
 }
 
@@ -47,7 +50,7 @@ pub(crate) fn write(
     plan: &WritePlan<'_>,
     cache: &mut CpuStorage,
     update: &CpuStorage,
-) -> Result<Written, Error> {
+) -> Result<Written, CandleError> {
     use CpuStorage as S;
     let written = match (cache, update) {
         (S::U8(cache), S::U8(update)) | (S::F8E8M0(cache), S::F8E8M0(update)) => plan.write(cache, update),
@@ -64,7 +67,7 @@ pub(crate) fn write(
         (cache, update) => {
             // Of two types, or of one that the operator lacks: this says which.
             element_of_storage(cache, update)?;
-            return Err(Error::DType { argument: Argument::Update, dtype: update.dtype() });
+            return Err(CandleError::DType { argument: Argument::Update, dtype: update.dtype() });
         }
     };
     Ok(written?)

@@ -8,7 +8,7 @@ use kvscatter::Argument;
 /// The drop-in caches return candle's own error, whose text is this one's.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum CandleError {
     /// A rule of `TensorScatter`: shapes, strides, positions, an update that shares memory with the cache.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
@@ -97,7 +97,7 @@ pub enum Error {
     /// The driver, or what has no counterpart on the CPU.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(kvscatter_cuda::Error),
+    Cuda(kvscatter_cuda::CudaError),
     /// The sequence dimension lies outside the tensor.
     #[error("dim = {dim} is not a dimension of a tensor of rank {rank}")]
     Dim {
@@ -171,19 +171,19 @@ pub enum Error {
 }
 
 #[cfg(feature = "cuda")]
-impl From<kvscatter_cuda::Error> for Error {
-    fn from(error: kvscatter_cuda::Error) -> Self {
+impl From<kvscatter_cuda::CudaError> for CandleError {
+    fn from(error: kvscatter_cuda::CudaError) -> Self {
         match error {
-            kvscatter_cuda::Error::Write(error) => Self::Write(error),
+            kvscatter_cuda::CudaError::Write(error) => Self::Write(error),
             error => Self::Cuda(error),
         }
     }
 }
 
-impl From<Error> for candle_core::Error {
-    fn from(error: Error) -> Self {
+impl From<CandleError> for candle_core::Error {
+    fn from(error: CandleError) -> Self {
         match error {
-            Error::Candle(error) => error,
+            CandleError::Candle(error) => error,
             error => Self::wrap(error),
         }
     }

@@ -1,70 +1,75 @@
 //! Positions that come as a tensor.
 
 use candle_core::{CpuStorage, DType, Layout, Storage, Tensor};
-use kvscatter::{Argument, Starts};
+use kvscatter::{Argument, Integers, Positions};
 
-use crate::Error;
+use crate::CandleError;
 
 /// The positions in a tensor of one dimension, of `i64`, `i32` or `u32`: for a [`Writer`](crate::Writer), which takes
 /// slices.
 ///
 /// # Errors
-/// [`Error::IndexType`], [`Error::IndexRank`], [`Error::Device`].
-pub fn positions(write_indices: &Tensor) -> Result<Vec<i64>, Error> {
+/// [`CandleError::IndexType`], [`CandleError::IndexRank`], [`CandleError::Device`].
+pub fn positions(write_indices: &Tensor) -> Result<Vec<i64>, CandleError> {
     let (storage, layout) = write_indices.storage_and_layout();
     match &*storage {
-        Storage::Cpu(storage) => Ok(match Indices::of(storage, layout)? {
-            Indices::I64(values) => values.to_vec(),
-            Indices::I32(values) => values.iter().map(|&value| value.into()).collect(),
-            Indices::Gathered(values) => values,
+        Storage::Cpu(storage) => gathered(storage, layout),
+        _ => Err(CandleError::Device {
+            argument: Argument::WriteIndices,
+            device: write_indices.device().location(),
         }),
-        _ => {
-            Err(Error::Device { argument: Argument::WriteIndices, device: write_indices.device().location() })
-        }
     }
 }
 
-/// As they lie in memory, or put together.
+/// Positions where they lie in memory, or copied from a list with gaps.
 pub(crate) enum Indices<'a> {
-    I64(&'a [i64]),
-    I32(&'a [i32]),
+    Borrowed(Integers<'a>),
     Gathered(Vec<i64>),
 }
 
 impl<'a> Indices<'a> {
-    pub(crate) fn of(storage: &'a CpuStorage, layout: &Layout) -> Result<Self, Error> {
-        let rank = layout.dims().len();
-        if rank != 1 {
-            return Err(Error::IndexRank { rank });
-        }
-        match (storage, layout.contiguous_offsets()) {
-            (CpuStorage::I64(values), Some((first, end))) => {
-                Ok(Self::I64(values.get(first..end).unwrap_or_default()))
-            }
-            (CpuStorage::I32(values), Some((first, end))) => {
-                Ok(Self::I32(values.get(first..end).unwrap_or_default()))
-            }
-            (CpuStorage::I64(values), None) => Ok(Self::gather(values, layout)),
-            (CpuStorage::I32(values), None) => Ok(Self::gather(values, layout)),
-            (CpuStorage::U32(values), _) => Ok(Self::gather(values, layout)),
-            _ => Err(Error::IndexType { dtype: dtype_of(storage) }),
-        }
+    pub(crate) fn of(storage: &'a CpuStorage, layout: &Layout) -> Result<Self, CandleError> {
+        check_rank(layout)?;
+        let Some((first, end)) = layout.contiguous_offsets() else {
+            return gathered(storage, layout).map(Self::Gathered);
+        };
+        let integers = match storage {
+            CpuStorage::I64(values) => values.get(first..end).unwrap_or_default().into(),
+            CpuStorage::I32(values) => values.get(first..end).unwrap_or_default().into(),
+            CpuStorage::U32(values) => values.get(first..end).unwrap_or_default().into(),
+            _ => return Err(CandleError::IndexType { dtype: dtype_of(storage) }),
+        };
+        Ok(Self::Borrowed(integers))
     }
 
-    fn gather<T: Copy + Into<i64>>(values: &[T], layout: &Layout) -> Self {
-        let step = layout.stride().first().copied().unwrap_or(1);
-        let count = layout.dims().first().copied().unwrap_or(0);
-        let places = (0..count).map(|sample| layout.start_offset() + sample * step);
-        Self::Gathered(places.filter_map(|place| values.get(place)).map(|&value| value.into()).collect())
-    }
-
-    pub(crate) fn starts(&self) -> Starts<'_> {
+    pub(crate) fn starts(&self) -> Positions<'_> {
         match self {
-            Self::I64(values) => Starts::I64(values),
-            Self::I32(values) => Starts::I32(values),
-            Self::Gathered(values) => Starts::I64(values),
+            Self::Borrowed(integers) => Positions::Each(*integers),
+            Self::Gathered(values) => values.into(),
         }
     }
+}
+
+fn check_rank(layout: &Layout) -> Result<(), CandleError> {
+    let rank = layout.dims().len();
+    if rank == 1 { Ok(()) } else { Err(CandleError::IndexRank { rank }) }
+}
+
+fn gathered(storage: &CpuStorage, layout: &Layout) -> Result<Vec<i64>, CandleError> {
+    check_rank(layout)?;
+    match storage {
+        CpuStorage::I64(values) => Ok(gather(values, layout)),
+        CpuStorage::I32(values) => Ok(gather(values, layout)),
+        CpuStorage::U32(values) => Ok(gather(values, layout)),
+        _ => Err(CandleError::IndexType { dtype: dtype_of(storage) }),
+    }
+}
+
+fn gather<T: Copy + Into<i64>>(values: &[T], layout: &Layout) -> Vec<i64> {
+    let step = layout.stride().first().copied().unwrap_or(1);
+    let count = layout.dims().first().copied().unwrap_or(0);
+    let places = (0..count).map(|sample| layout.start_offset() + sample * step);
+    places.filter_map(|place| values.get(place)).map(|&value| value.into()).collect()
 }
 
 fn dtype_of(storage: &CpuStorage) -> DType {

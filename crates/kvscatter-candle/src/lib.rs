@@ -42,7 +42,7 @@ pub mod kv_cache;
 mod scatter;
 mod writer;
 
-pub use error::Error;
+pub use error::CandleError;
 pub use indices::positions;
 pub use scatter::TensorScatter;
 pub use writer::{At, CacheWrite, Writer, write_many};

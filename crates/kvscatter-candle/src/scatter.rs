@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CudaStorage, InplaceOp3, Layout};
 use kvscatter::spec::onnx;
 use kvscatter::{Argument, ElementType, Mode, NegativeIndex, OutOfRange, Prepared};
 
-use crate::Error;
+use crate::CandleError;
 use crate::element::{self, element_of_storage};
 use crate::indices::Indices;
 
@@ -91,7 +91,7 @@ impl TensorScatter {
     }
 
     /// Checks the shapes.
-    pub(crate) fn prepare(&self, sides: &Sides<'_>) -> Result<Prepared, Error> {
+    pub(crate) fn prepare(&self, sides: &Sides<'_>) -> Result<Prepared, CandleError> {
         // A dimension of 1 in front is the batch of a tensor that has one position.
         let axis = if self.one_start && self.axis >= 0 { self.axis.saturating_add(1) } else { self.axis };
         let operator = self.operator.axis(axis);
@@ -101,7 +101,8 @@ impl TensorScatter {
         }
         let cache = View::of(sides.cache, self.one_start);
         let prepared = operator.prepare(sides.element, cache.layout(), update.layout());
-        prepared.map_err(|error| Error::Write(if self.one_start { without_batch(error) } else { error }))
+        prepared
+            .map_err(|error| CandleError::Write(if self.one_start { without_batch(error) } else { error }))
     }
 }
 
@@ -129,8 +130,9 @@ impl InplaceOp3 for TensorScatter {
         let prepared =
             self.prepare(&Sides { element, cache: cache_layout, update: update_layout, rows: None })?;
         let indices = Indices::of(write_indices, indices_layout)?;
-        let plan = prepared.plan(indices.starts()).map_err(Error::from)?;
-        element::write(&plan, cache, update)?;
+        let plan = prepared.plan(indices.starts()).map_err(CandleError::from)?;
+        // candle's operations return nothing, so skipped samples are not reported.
+        let _ = element::write(&plan, cache, update)?;
         Ok(())
     }
 
@@ -145,7 +147,7 @@ impl InplaceOp3 for TensorScatter {
         _: &Layout,
     ) -> candle_core::Result<()> {
         let device = cache.device().location();
-        Err(Error::Device { argument: Argument::PastCache, device }.into())
+        Err(CandleError::Device { argument: Argument::PastCache, device }.into())
     }
 }
 
@@ -168,12 +170,12 @@ impl View {
         }
     }
 
-    fn keep_rows(&mut self, axis: usize, rows: &Range<usize>) -> Result<(), Error> {
+    fn keep_rows(&mut self, axis: usize, rows: &Range<usize>) -> Result<(), CandleError> {
         let (Some(dim), Some(stride)) = (self.dims.get_mut(axis), self.strides.get(axis)) else {
             return Ok(()); // an update of another rank than the cache, which the core refuses
         };
         if rows.start > rows.end || rows.end > *dim {
-            return Err(Error::Rows { first: rows.start, end: rows.end, rows: *dim });
+            return Err(CandleError::Rows { first: rows.start, end: rows.end, rows: *dim });
         }
         *dim = rows.len();
         self.offset = self.offset.saturating_add(rows.start.saturating_mul(stride.unsigned_abs()));
@@ -185,20 +187,21 @@ impl View {
     }
 }
 
-/// The error in the words of whoever gave no batch.
-fn without_batch(error: kvscatter::Error) -> kvscatter::Error {
+/// The error with the dimensions of tensors that have no batch in front.
+fn without_batch(mut error: kvscatter::Error) -> kvscatter::Error {
     use kvscatter::Error as E;
-    match error {
-        E::DimensionMismatch { argument, dimension, expected, got } => {
-            E::DimensionMismatch { argument, dimension: dimension.saturating_sub(1), expected, got }
+    let shift = |place: &mut usize| *place = place.saturating_sub(1);
+    match &mut error {
+        E::DimensionMismatch { dimension, .. } => shift(dimension),
+        E::RankMismatch { cache, update, .. } => {
+            shift(cache);
+            shift(update);
         }
-        E::RankMismatch { cache, update } => {
-            E::RankMismatch { cache: cache.saturating_sub(1), update: update.saturating_sub(1) }
+        E::AxisOutOfRange { axis, rank } => {
+            *axis = if *axis > 0 { axis.saturating_sub(1) } else { *axis };
+            shift(rank);
         }
-        E::AxisOutOfRange { axis, rank } => E::AxisOutOfRange {
-            axis: if axis > 0 { axis.saturating_sub(1) } else { axis },
-            rank: rank.saturating_sub(1),
-        },
-        error => error,
+        _ => {}
     }
+    error
 }

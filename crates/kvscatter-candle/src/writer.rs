@@ -6,11 +6,11 @@ use std::ptr;
 
 use candle_core::layout::LayoutRelation;
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
-use kvscatter::{Argument, Lengths, Prepared, Starts, Written};
+use kvscatter::{Argument, Lengths, Positions, Prepared, Written};
 
 use crate::element::{element_of, element_of_both};
 use crate::scatter::Sides;
-use crate::{Error, TensorScatter, element};
+use crate::{CandleError, TensorScatter, element};
 
 /// A cache, and what is needed to write it again and again: shapes are prepared when an update's layout changes, not
 /// when its values do.
@@ -28,7 +28,7 @@ use crate::{Error, TensorScatter, element};
 ///     lengths.iter_mut().for_each(|length| *length += 1);
 /// }
 /// assert_eq!(cache.flatten_all()?.to_vec1::<f32>()?, [0., 0., 1., 2., 1., 2., 0., 0.]);
-/// # Ok::<(), kvscatter_candle::Error>(())
+/// # Ok::<(), kvscatter_candle::CandleError>(())
 /// ```
 ///
 /// The tensor that it was made of keeps its memory and is what is written. Clones write the same cache.
@@ -55,17 +55,17 @@ struct Ready {
 
 /// Where an update goes: a position per sample, or more than that.
 ///
-/// Whatever is a list of `i64` or `i32` converts into it.
+/// A list of `i64`, `i32`, `u32` or `usize` converts into it.
 #[derive(Clone, Debug)]
 pub struct At<'a> {
-    starts: Starts<'a>,
+    starts: Positions<'a>,
     lengths: Lengths<'a>,
     rows: Option<Range<usize>>,
 }
 
 impl<'a> At<'a> {
     /// The first slot of every sample.
-    pub fn new(write_indices: impl Into<Starts<'a>>) -> Self {
+    pub fn new(write_indices: impl Into<Positions<'a>>) -> Self {
         Self { starts: write_indices.into(), lengths: Lengths::Full, rows: None }
     }
 
@@ -83,7 +83,7 @@ impl<'a> At<'a> {
     }
 }
 
-impl<'a, S: Into<Starts<'a>>> From<S> for At<'a> {
+impl<'a, S: Into<Positions<'a>>> From<S> for At<'a> {
     fn from(write_indices: S) -> Self {
         Self::new(write_indices)
     }
@@ -104,8 +104,8 @@ impl Writer {
     /// Keeps a cache to be written.
     ///
     /// # Errors
-    /// [`Error::Device`], [`Error::DType`].
-    pub fn new(scatter: TensorScatter, cache: &Tensor) -> Result<Self, Error> {
+    /// [`CandleError::Device`], [`CandleError::DType`].
+    pub fn new(scatter: TensorScatter, cache: &Tensor) -> Result<Self, CandleError> {
         check_device(Argument::PastCache, cache)?;
         element_of(Argument::PastCache, cache.dtype())?;
         let lock_element = first_element_of(cache)?;
@@ -129,7 +129,7 @@ impl Writer {
     /// # Errors
     /// Whatever is wrong with shapes, types, devices or positions; [`kvscatter::Error::Overlap`] if the update shares
     /// the cache's storage.
-    pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<At<'a>>) -> Result<Written, Error> {
+    pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<At<'a>>) -> Result<Written, CandleError> {
         let at = at.into();
         check_device(Argument::Update, update)?;
         let Self { cache, scatter, lock_element, storage, ready } = self;
@@ -146,7 +146,7 @@ impl Writer {
     }
 
     /// Everything but the memory: nothing is written.
-    fn check(&mut self, update: &Tensor, at: &At<'_>) -> Result<(), Error> {
+    fn check(&mut self, update: &Tensor, at: &At<'_>) -> Result<(), CandleError> {
         let prepared = Ready::prepared(&mut self.ready, &self.scatter, &self.cache, update, at)?;
         prepared.plan_lengths(at.starts, at.lengths)?;
         Ok(())
@@ -162,7 +162,7 @@ impl Ready {
         cache: &Tensor,
         update: &Tensor,
         at: &At<'_>,
-    ) -> Result<&'r Prepared, Error> {
+    ) -> Result<&'r Prepared, CandleError> {
         let (dtype, layout) = (update.dtype(), update.layout());
         let fits = |ready: &Self| ready.dtype == dtype && ready.layout == *layout && ready.rows == at.rows;
         if !ready.as_ref().is_some_and(fits) {
@@ -200,7 +200,7 @@ impl Ready {
 ///     CacheWrite { writer: &mut k, update: &new_k, at: at.clone() },
 ///     CacheWrite { writer: &mut v, update: &new_v, at },
 /// ])?;
-/// # Ok::<(), kvscatter_candle::Error>(())
+/// # Ok::<(), kvscatter_candle::CandleError>(())
 /// ```
 ///
 /// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) left as they were, over all caches.
@@ -208,7 +208,7 @@ impl Ready {
 /// # Errors
 /// As [`Writer::write`]; [`kvscatter::Error::Overlap`] also if an update shares the storage of another pair's cache, or
 /// two caches share memory. Nothing has been written then.
-pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, Error> {
+pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, CandleError> {
     for index in 1..writes.len() {
         check_disjoint(writes, index)?;
     }
@@ -225,7 +225,7 @@ pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, Error> {
 
 /// What the writes before this one, and this one itself, must not share. (An update may lie in a cache that is written
 /// after it has been read.)
-fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), Error> {
+fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), CandleError> {
     let (before, rest) = writes.split_at(index);
     let Some(this) = rest.first() else { return Ok(()) };
     check_device(Argument::Update, this.update)?;
@@ -246,7 +246,7 @@ fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), Error> 
 struct Operation<'a> {
     prepared: &'a Prepared,
     at: &'a At<'a>,
-    outcome: Cell<Option<Result<Written, Error>>>,
+    outcome: Cell<Option<Result<Written, CandleError>>>,
 }
 
 impl InplaceOp2 for Operation<'_> {
@@ -262,16 +262,16 @@ impl InplaceOp2 for Operation<'_> {
         _: &Layout,
     ) -> candle_core::Result<()> {
         let plan = self.prepared.plan_lengths(self.at.starts, self.at.lengths);
-        let outcome = plan.map_err(Error::from).and_then(|plan| element::write(&plan, cache, update));
+        let outcome = plan.map_err(CandleError::from).and_then(|plan| element::write(&plan, cache, update));
         self.outcome.set(Some(outcome));
         Ok(())
     }
 }
 
-fn check_device(argument: Argument, tensor: &Tensor) -> Result<(), Error> {
+fn check_device(argument: Argument, tensor: &Tensor) -> Result<(), CandleError> {
     match tensor.device() {
         Device::Cpu => Ok(()),
-        device => Err(Error::Device { argument, device: device.location() }),
+        device => Err(CandleError::Device { argument, device: device.location() }),
     }
 }
 
@@ -290,6 +290,6 @@ pub(crate) fn storage_of(tensor: &Tensor) -> usize {
     ptr::from_ref(&*storage).addr()
 }
 
-pub(crate) fn overlap(with: Argument, buffer: usize, with_buffer: usize) -> Error {
+pub(crate) fn overlap(with: Argument, buffer: usize, with_buffer: usize) -> CandleError {
     kvscatter::Error::Overlap { argument: Argument::PastCache, with, buffer, with_buffer }.into()
 }

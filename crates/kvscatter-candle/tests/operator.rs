@@ -5,7 +5,7 @@ mod common;
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
-use kvscatter_candle::{At, CacheWrite, Error, TensorScatter, Writer, positions, write_many};
+use kvscatter_candle::{At, CacheWrite, CandleError, TensorScatter, Writer, positions, write_many};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::onnx;
 
@@ -120,7 +120,7 @@ fn one_writer_takes_updates_of_any_layout() {
         };
         let part = update.narrow(2, taken.start, taken.len()).unwrap();
         let expected = case.expected(&cache, &part).unwrap();
-        writer.write(&update, At::new(&case.starts).rows(taken)).unwrap();
+        let _ = writer.write(&update, At::new(&case.starts).rows(taken)).unwrap();
         assert_eq!(values(&cache), expected);
     }
 }
@@ -138,7 +138,7 @@ fn every_element_type_moves_bit_for_bit() {
         let (mut present, new) = (expected(&cache), expected(&update));
         present[9..12].copy_from_slice(&new[..3]);
         present[12..15].copy_from_slice(&new[3..]);
-        Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[3_i64, 0]).unwrap();
+        let _ = Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[3_i64, 0]).unwrap();
         assert_eq!(expected(&cache), present, "{dtype:?}");
     }
 }
@@ -155,7 +155,7 @@ fn elements_without_arithmetic_are_bytes_or_half_bytes() {
     };
     let (cache, update) =
         (loaded("F4", "[1,4,2]", &[0x11, 0x22, 0x33, 0x44]), loaded("F4", "[1,1,2]", &[0xab]));
-    Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[2_i64]).unwrap();
+    let _ = Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[2_i64]).unwrap();
     assert!(
         matches!(&*cache.storage_and_layout().0, Storage::Cpu(CpuStorage::F4(bytes)) if bytes == &[0x11, 0x22, 0xab, 0x44])
     );
@@ -169,7 +169,7 @@ fn elements_without_arithmetic_are_bytes_or_half_bytes() {
     let six = loaded("F6_E2M3", "[1,4,1]", &[0; 3]);
     let refused = Writer::new(TensorScatter::new(), &six).unwrap_err();
     assert!(
-        matches!(refused, Error::DType { argument: Argument::PastCache, dtype: DType::F6E2M3 }),
+        matches!(refused, CandleError::DType { argument: Argument::PastCache, dtype: DType::F6E2M3 }),
         "{refused:?}"
     );
 }
@@ -187,9 +187,9 @@ fn positions_may_be_a_tensor_of_three_types() -> Result<()> {
         assert_eq!(positions(&indices)?, [3, 1]);
     }
     let wrong = positions(&Tensor::new(&[1f32], &CPU)?).unwrap_err();
-    assert!(matches!(wrong, Error::IndexType { dtype: DType::F32 }), "{wrong}");
+    assert!(matches!(wrong, CandleError::IndexType { dtype: DType::F32 }), "{wrong}");
     let wrong = positions(&Tensor::new(&[[1i64]], &CPU)?).unwrap_err();
-    assert!(matches!(wrong, Error::IndexRank { rank: 2 }), "{wrong}");
+    assert!(matches!(wrong, CandleError::IndexRank { rank: 2 }), "{wrong}");
     Ok(())
 }
 
@@ -198,10 +198,13 @@ fn one_position_may_serve_all_and_any_dimension_be_the_sequence() -> Result<()> 
     let scatter = TensorScatter::new().one_start();
     let cache = numbered(&[3, 2], 0);
     let mut writer = Writer::new(scatter.axis(0), &cache).unwrap();
-    writer.write(&numbered(&[1, 2], 70), &[1_i64]).unwrap();
+    let _ = writer.write(&numbered(&[1, 2], 70), &[1_i64]).unwrap();
     assert_eq!(values(&cache), [0, 1, 70, 71, 4, 5]);
     let refused = writer.write(&numbered(&[1, 3], 0), &[1_i64]).unwrap_err();
-    assert_eq!(refused.to_string(), "dimension 1 of update is 3, must be 2 as in the cache");
+    assert_eq!(
+        refused.to_string(),
+        "dimension 1 of update is 3, must be 2 as in the cache; if it is the sequence, set axis or give strides"
+    );
     let last = Writer::new(scatter.axis(-1), &cache).unwrap().write(&numbered(&[3, 1], 80), &[1_i64]);
     assert!(last.is_ok());
     assert_eq!(values(&cache), [0, 80, 70, 81, 4, 82]);
@@ -227,7 +230,7 @@ fn many_caches_are_written_all_or_none() {
         both(&k.narrow(1, 0, 1).unwrap(), At::new(&starts)),
     ];
     for refused in refused {
-        assert!(matches!(refused, Err(Error::Write(_))), "{refused:?}");
+        assert!(matches!(refused, Err(CandleError::Write(_))), "{refused:?}");
     }
     assert_eq!((values(&k), values(&v)), (vec![0, 1, 2, 3], vec![10, 11, 12, 13]));
     assert_eq!(both(&new, At::new(&[3_i64])).unwrap(), 0);
@@ -255,7 +258,7 @@ fn caches_may_share_a_storage_if_they_keep_apart() {
         buffer: 0,
         with_buffer: 1,
     };
-    assert!(matches!(refused, Error::Write(error) if error == words), "{refused:?}");
+    assert!(matches!(refused, CandleError::Write(error) if error == words), "{refused:?}");
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn an_update_that_lies_in_the_cache_is_refused() {
         buffer: 0,
         with_buffer: 0,
     };
-    assert!(matches!(refused, Error::Write(error) if error == words), "{refused:?}");
+    assert!(matches!(refused, CandleError::Write(error) if error == words), "{refused:?}");
     let indices = Tensor::new(&[3i64], &CPU).unwrap();
     assert!(cache.inplace_op3(&update, &indices, &TensorScatter::new()).is_err());
     assert_eq!(values(&cache), [0, 1, 2, 3]);
@@ -280,7 +283,10 @@ fn a_cache_whose_elements_repeat_is_refused() {
     let cache = numbered(&[1, 1, 1], 0).broadcast_as((1, 4, 1)).unwrap();
     let refused =
         Writer::new(TensorScatter::new(), &cache).unwrap().write(&numbered(&[1, 1, 1], 9), &[0_i64]);
-    assert!(matches!(refused, Err(Error::Write(kvscatter::Error::CacheOverlapsItself))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(CandleError::Write(kvscatter::Error::CacheOverlapsItself { .. }))),
+        "{refused:?}"
+    );
     assert_eq!(values(&cache), [0; 4]);
 }
 
@@ -289,7 +295,7 @@ fn rows_that_are_not_there_are_refused() {
     let cache = numbered(&[1, 4, 1], 0);
     let mut writer = Writer::new(TensorScatter::new(), &cache).unwrap();
     let refused = writer.write(&numbered(&[1, 2, 1], 9), At::new(&[0_i64]).rows(1..3)).unwrap_err();
-    assert!(matches!(refused, Error::Rows { first: 1, end: 3, rows: 2 }), "{refused}");
+    assert!(matches!(refused, CandleError::Rows { first: 1, end: 3, rows: 2 }), "{refused}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
  * TensorRT KVCacheUpdate and Ascend KVCacheOperation define it.
  *
  * Prepare once per shape (kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
- * kvs_kv_cache_operation_prepare), run at every step (kvs_in_place, kvs_in_place_many, kvs_into_present, or
+ * kvs_kv_cache_operation_prepare), run at every step (kvs_write, kvs_write_many, kvs_into_present, or
  * kvs_for_each_block for a kernel of your own), destroy (kvs_prepared_destroy). The repository has a first
  * program in examples/c/first.c, a decoder's loop beside it, and docs/c.md about both.
  *
@@ -60,8 +60,7 @@
     {sizeof(kvs_kv_cache_update_options), KVS_CACHE_MODE_LINEAR, KVS_UPDATE_FORM_PADDED, KVS_OUT_OF_RANGE_ERROR}
 
 /** The defaults, which NULL means too. */
-#define KVS_KV_CACHE_OPERATION_OPTIONS_INIT                                                            \
-    {sizeof(kvs_kv_cache_operation_options), {0, 0, 0, 0, 0, 0, 0, 0}, KVS_OUT_OF_RANGE_ERROR}
+#define KVS_KV_CACHE_OPERATION_OPTIONS_INIT {sizeof(kvs_kv_cache_operation_options), KVS_OUT_OF_RANGE_ERROR}
 
 /** A result of a run, to be filled in. */
 #define KVS_WRITTEN_INIT {sizeof(kvs_written), 0}
@@ -214,10 +213,6 @@ typedef enum kvs_status_code {
    * Prepare: the strides of the two tensors need too many nested loops. Value: how many; limit: 3.
    */
   KVS_ERROR_LAYOUT = 113,
-  /**
-   * Prepare: a byte of `rsv` is not zero. Index: which; value; limit: 0.
-   */
-  KVS_ERROR_RESERVED = 114,
   /**
    * An index argument has the wrong number of values. Value: how many; limit: how many it must have.
    */
@@ -566,17 +561,13 @@ typedef struct kvs_kv_cache_update_options {
 } kvs_kv_cache_update_options;
 
 /**
- * Ascend's KVCacheParam, and an extension.
+ * An extension to Ascend KVCacheOperation, which has no attributes but reserved bytes.
  */
 typedef struct kvs_kv_cache_operation_options {
   /**
    * `sizeof(kvs_kv_cache_operation_options)`; the `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
    */
   size_t struct_size;
-  /**
-   * Reserved by Ascend: all zero.
-   */
-  uint8_t rsv[8];
   /**
    * One of `kvs_out_of_range`.
    */
@@ -854,22 +845,21 @@ kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options 
                                        struct kvs_prepared **out);
 
 /**
- * Prepares Ascend ATB KVCacheOperation. `new_kv` is [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size],
- * `past` is [layer, batch, maxSeqLen, hiddenSize]. float16, bfloat16 and int8.
+ * Prepares Ascend ATB KVCacheOperation. `past` is [layer, batch, maxSeqLen, hiddenSize], `new_kv` is
+ * [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size]. float16, bfloat16 and int8.
  *
- * The tensors stand in the order of Ascend's document: the new values first. The functions that run it take the
- * cache first, as for all operators.
+ * The cache comes first, as for all operators; Ascend's document lists newKv first.
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
- * `KVS_ERROR_RESERVED`, `_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
+ * `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
  * `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_LAYOUT`.
  *
  * # Safety
  * As for `kvs_tensor_scatter_prepare`.
  */
 kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_options *options,
-                                          const struct kvs_tensor *new_kv,
                                           const struct kvs_tensor *past,
+                                          const struct kvs_tensor *new_kv,
                                           struct kvs_prepared **out);
 
 /**
@@ -887,11 +877,11 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
  * or points to a `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything
  * else that this reads, before it returns.
  */
-kvs_status kvs_in_place(const struct kvs_prepared *prepared,
-                        const struct kvs_call *call,
-                        const struct kvs_tensor *cache,
-                        const struct kvs_tensor *update,
-                        struct kvs_written *written);
+kvs_status kvs_write(const struct kvs_prepared *prepared,
+                     const struct kvs_call *call,
+                     const struct kvs_tensor *cache,
+                     const struct kvs_tensor *update,
+                     struct kvs_written *written);
 
 /**
  * Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All
@@ -904,26 +894,26 @@ kvs_status kvs_in_place(const struct kvs_prepared *prepared,
  *
  * `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
  *
- * Errors: as for `kvs_in_place`; `index` is the pair.
+ * Errors: as for `kvs_write`; `index` is the pair.
  *
  * # Safety
- * As for `kvs_in_place`; `pairs` is either NULL or points to `count` pairs.
+ * As for `kvs_write`; `pairs` is either NULL or points to `count` pairs.
  */
-kvs_status kvs_in_place_many(const struct kvs_prepared *prepared,
-                             const struct kvs_call *call,
-                             const struct kvs_pair *pairs,
-                             size_t count,
-                             struct kvs_written *written);
+kvs_status kvs_write_many(const struct kvs_prepared *prepared,
+                          const struct kvs_call *call,
+                          const struct kvs_pair *pairs,
+                          size_t count,
+                          struct kvs_written *written);
 
 /**
  * The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present`
  * has the type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where
  * the result may take the place of the past, write in place instead. Allocates nothing.
  *
- * Errors: as for `kvs_in_place`.
+ * Errors: as for `kvs_write`.
  *
  * # Safety
- * As for `kvs_in_place`, with `past` only read and `present` in the place of the cache.
+ * As for `kvs_write`, with `past` only read and `present` in the place of the cache.
  */
 kvs_status kvs_into_present(const struct kvs_prepared *prepared,
                             const struct kvs_call *call,
@@ -940,7 +930,7 @@ kvs_status kvs_into_present(const struct kvs_prepared *prepared,
  * A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The
  * block is valid until the visitor returns; the visitor may call other functions of this library.
  *
- * Errors: as for `kvs_in_place`, but for those of tensors and data.
+ * Errors: as for `kvs_write`, but for those of tensors and data.
  *
  * # Safety
  * `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL

@@ -45,7 +45,7 @@ pub struct kvs_block {
 /// A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The
 /// block is valid until the visitor returns; the visitor may call other functions of this library.
 ///
-/// Errors: as for `kvs_in_place`, but for those of tensors and data.
+/// Errors: as for `kvs_write`, but for those of tensors and data.
 ///
 /// # Safety
 /// `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL

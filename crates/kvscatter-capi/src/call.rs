@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use kvscatter::Starts;
+use kvscatter::Integers;
 
 use crate::boundary::{Versioned, array, structure};
 use crate::executor::{HostExecutor, kvs_executor};
@@ -52,12 +52,12 @@ unsafe impl Versioned for kvs_call {}
 /// The arguments in a `kvs_call`.
 #[derive(Debug)]
 pub(crate) struct Arguments<'a> {
-    pub(crate) write_indices: Indices<'a>,
-    pub(crate) lengths: Indices<'a>,
-    pub(crate) update_lengths: Indices<'a>,
-    pub(crate) layer_id: Indices<'a>,
-    pub(crate) token_offset: Indices<'a>,
-    pub(crate) seq_len: Indices<'a>,
+    pub(crate) write_indices: Option<Integers<'a>>,
+    pub(crate) lengths: Option<Integers<'a>>,
+    pub(crate) update_lengths: Option<Integers<'a>>,
+    pub(crate) layer_id: Option<Integers<'a>>,
+    pub(crate) token_offset: Option<Integers<'a>>,
+    pub(crate) seq_len: Option<Integers<'a>>,
     pub(crate) executor: Option<HostExecutor>,
 }
 
@@ -69,65 +69,53 @@ impl<'a> Arguments<'a> {
         // SAFETY: C1 and C2 for `call`, by this function's contract.
         let call = unsafe { structure(call, c"call") }?;
         // SAFETY: C1 for `call.write_indices`, by this function's contract.
-        let write_indices = unsafe { Indices::read(&call.write_indices, c"write_indices") }?;
+        let write_indices = unsafe { read_indices(&call.write_indices, c"write_indices") }?;
         // SAFETY: C1 for `call.lengths`, by this function's contract.
-        let lengths = unsafe { Indices::read(&call.lengths, c"lengths") }?;
+        let lengths = unsafe { read_indices(&call.lengths, c"lengths") }?;
         // SAFETY: C1 for `call.update_lengths`, by this function's contract.
-        let update_lengths = unsafe { Indices::read(&call.update_lengths, c"update_lengths") }?;
+        let update_lengths = unsafe { read_indices(&call.update_lengths, c"update_lengths") }?;
         // SAFETY: C1 for `call.layer_id`, by this function's contract.
-        let layer_id = unsafe { Indices::read(&call.layer_id, c"layer_id") }?;
+        let layer_id = unsafe { read_indices(&call.layer_id, c"layer_id") }?;
         // SAFETY: C1 for `call.token_offset`, by this function's contract.
-        let token_offset = unsafe { Indices::read(&call.token_offset, c"token_offset") }?;
+        let token_offset = unsafe { read_indices(&call.token_offset, c"token_offset") }?;
         // SAFETY: C1 for `call.seq_len`, by this function's contract.
-        let seq_len = unsafe { Indices::read(&call.seq_len, c"seq_len") }?;
+        let seq_len = unsafe { read_indices(&call.seq_len, c"seq_len") }?;
         // SAFETY: C1 and C6 for `call.executor`, by this function's contract.
         let executor = unsafe { HostExecutor::read(call.executor) }?;
         Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor })
     }
 }
 
-/// The values of a `kvs_indices`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Indices<'a> {
-    Absent,
-    I32(&'a [i32]),
-    I64(&'a [i64]),
+/// Returns the values of a `kvs_indices`, if it is given.
+///
+/// # Safety
+/// C1 for `given.values`, as `given.count` numbers of `given.bits` bits, while `'a` lasts.
+#[inline(always)]
+unsafe fn read_indices<'a>(
+    given: &kvs_indices,
+    argument: &'static CStr,
+) -> Result<Option<Integers<'a>>, Failure> {
+    let kvs_indices { values, count, bits } = *given;
+    match bits {
+        // SAFETY: `values` points to `count` numbers of 32 bits (C1), by this function's contract.
+        32 => Ok(Some(Integers::I32(unsafe { array(values.cast(), count, argument.into()) }?))),
+        // SAFETY: `values` points to `count` numbers of 64 bits (C1), by this function's contract.
+        64 => Ok(Some(Integers::I64(unsafe { array(values.cast(), count, argument.into()) }?))),
+        0 if values.is_null() && count == 0 => Ok(None),
+        _ => Err(Kind::IndexWidth { argument, bits, only: None }.into()),
+    }
 }
 
-impl<'a> Indices<'a> {
-    /// # Safety
-    /// C1 for `given.values`, as `given.count` numbers of `given.bits` bits, while `'a` lasts.
-    #[inline(always)]
-    unsafe fn read(given: &kvs_indices, argument: &'static CStr) -> Result<Self, Failure> {
-        let kvs_indices { values, count, bits } = *given;
-        match bits {
-            // SAFETY: `values` points to `count` numbers of 32 bits (C1), by this function's contract.
-            32 => Ok(Self::I32(unsafe { array(values.cast(), count, argument.into()) }?)),
-            // SAFETY: `values` points to `count` numbers of 64 bits (C1), by this function's contract.
-            64 => Ok(Self::I64(unsafe { array(values.cast(), count, argument.into()) }?)),
-            0 if values.is_null() && count == 0 => Ok(Self::Absent),
-            _ => Err(Kind::IndexWidth { argument, bits, only: None }.into()),
-        }
-    }
-
-    /// Returns them for the core, which takes absent starts for zero and absent lengths for full ones.
-    #[inline(always)]
-    pub(crate) fn starts(self) -> Starts<'a> {
-        match self {
-            Self::Absent => Starts::Zero,
-            Self::I32(values) => Starts::I32(values),
-            Self::I64(values) => Starts::I64(values),
-        }
-    }
-
-    /// Returns the values of an argument that must have 32 bits. Absent ones are an empty list, which the core refuses
-    /// where it needs values.
-    #[inline]
-    pub(crate) fn as_i32(self, argument: &'static CStr) -> Result<&'a [i32], Failure> {
-        match self {
-            Self::Absent => Ok(&[]),
-            Self::I32(values) => Ok(values),
-            Self::I64(_) => Err(Kind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
-        }
+/// Returns the values of an argument that must have 32 bits. Absent ones are an empty list, which the core refuses
+/// where it needs values.
+#[inline]
+pub(crate) fn as_i32<'a>(
+    indices: Option<Integers<'a>>,
+    argument: &'static CStr,
+) -> Result<&'a [i32], Failure> {
+    match indices {
+        None => Ok(&[]),
+        Some(Integers::I32(values)) => Ok(values),
+        Some(_) => Err(Kind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
     }
 }

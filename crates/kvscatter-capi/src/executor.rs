@@ -61,7 +61,7 @@ impl Executor for HostExecutor {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         let task = Task { work, panic: Mutex::new(None) };
         let context = (&raw const task).cast_mut().cast();
-        // SAFETY: C6 for `broadcast` and `user`, by the contract of `HostExecutorExecutor::read`; `task` lives until
+        // SAFETY: C6 for `broadcast` and `user`, by the contract of `HostExecutor::read`; `task` lives until
         // `broadcast` returns.
         unsafe { (self.broadcast)(self.user, Some(run), context) };
         let panic = task.panic.into_inner().unwrap_or_else(PoisonError::into_inner);

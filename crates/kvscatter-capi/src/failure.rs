@@ -3,9 +3,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
-use kvscatter::Error;
+use kvscatter::{Error, ErrorKind};
 
-use crate::core_error;
 use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::fields::{Fields, Name};
 use crate::status::kvs_status_code::*;
@@ -18,10 +17,10 @@ pub(crate) struct Failure {
     pair: Option<usize>,
 }
 
-/// An error of the core has the specification's name of the tensor beside it, if its own fields do not have it.
+/// An error of the core, or a mistake that only C can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Core(Error, Option<&'static CStr>),
+    Core(Error),
     NullPointer { subject: Subject },
     Misaligned { subject: Subject, alignment: usize },
     StructSize { argument: &'static CStr, got: usize, want: usize },
@@ -79,10 +78,7 @@ impl Failure {
 impl Kind {
     fn fields(&self) -> Fields {
         match *self {
-            Self::Core(error, tensor) => match (core_error::fields(error), tensor) {
-                (fields, Some(tensor)) => fields.named(tensor),
-                (fields, None) => fields,
-            },
+            Self::Core(error) => error.details().into(),
             Self::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),
             Self::Misaligned { subject, alignment } => {
                 Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
@@ -146,7 +142,7 @@ impl From<Kind> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Kind::Core(error, None).into()
+        Kind::Core(error).into()
     }
 }
 
@@ -163,7 +159,11 @@ impl fmt::Display for Failure {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Core(error, tensor) => core_error::write_message(error, tensor.map(Name), f),
+            // The core's message has advice that only a Rust program can take.
+            Self::Core(error) if error.kind() == ErrorKind::ElementWidth => f.write_str(
+                "the tensors hold strings, which have no bytes here: visit the blocks and move them yourself",
+            ),
+            Self::Core(error) => error.fmt(f),
             Self::NullPointer { subject } => write!(f, "{subject} is NULL"),
             Self::Misaligned { subject, alignment } => {
                 write!(f, "the address of {subject} is not a multiple of {alignment} bytes")

@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
+use kvscatter::{Argument, ErrorDetails};
+
 use crate::status::kvs_status_code;
 
 /// What a program can ask of an error; see `kvs_status_code` for what each number means.
@@ -34,6 +36,16 @@ impl Fields {
 
     pub(crate) fn limit(self, limit: impl TryInto<i64>) -> Self {
         Self { limit: Some(saturated(limit)), ..self }
+    }
+}
+
+/// An error of the core.
+impl From<ErrorDetails> for Fields {
+    fn from(details: ErrorDetails) -> Self {
+        let ErrorDetails { kind, argument, index, value, limit, .. } = details;
+        let fields =
+            Self { argument: argument.map(Argument::c_name), value, limit, ..Self::new(kind.into()) };
+        index.map_or(fields, |index| fields.index(index))
     }
 }
 

@@ -11,7 +11,7 @@
 //! | for | modules, in order |
 //! |---|---|
 //! | numbers of the header | `status`, `element` |
-//! | errors in numbers and words | `fields`, `core_error`, `failure` |
+//! | errors in numbers and words | `fields`, `failure` |
 //! | reading pointers | `boundary` |
 //! | from a body's result to a status | `last_error`, `guard` |
 //! | structs of the header | `tensor`, `options`, `executor`, `call` |
@@ -40,7 +40,6 @@
 #![expect(non_camel_case_types, reason = "the names of the C header")]
 
 mod boundary;
-mod core_error;
 mod executor;
 mod failure;
 mod fields;
@@ -85,7 +84,7 @@ pub use options::{
     kvs_negative_index, kvs_out_of_range, kvs_tensor_scatter_options, kvs_update_form,
 };
 pub use prepared::{kvs_prepared, kvs_prepared_destroy};
-pub use run::{kvs_in_place, kvs_in_place_many, kvs_into_present, kvs_pair, kvs_written};
+pub use run::{kvs_into_present, kvs_pair, kvs_write, kvs_write_many, kvs_written};
 pub use status::{kvs_status, kvs_status_code, kvs_status_name};
 pub use tensor::{KVS_MAX_RANK, kvs_tensor};
 

@@ -1,19 +1,17 @@
 //! The functions that prepare the three operators.
 
-use std::ffi::CStr;
-
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, ElementType, Error, Layout};
+use kvscatter::{Argument, ElementType, Error, Layout, Prepared};
 
 use crate::boundary::{check_pointer, structure};
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::guard::guarded;
 use crate::options::{
     kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options, optional,
 };
-use crate::prepared::{Write, kvs_prepared};
+use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
 use crate::tensor::{Description, kvs_tensor};
 
@@ -40,14 +38,13 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
         let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(TensorScatter::new()), |options| options.operator())?;
         let arguments = PrepareArguments {
-            cache: NamedTensor { argument: c"past_cache", tensor: past_cache },
-            update: NamedTensor { argument: c"update", tensor: update },
-            update_argument: Argument::Update,
-            present: c"present_cache",
+            operator: "TensorScatter",
+            cache: NamedTensor { argument: Argument::PastCache, tensor: past_cache },
+            update: NamedTensor { argument: Argument::Update, tensor: update },
+            present: Argument::PresentCache,
         };
-        let prepare = |element, cache: Layout<'_>, update: Layout<'_>| {
-            Ok(Write::Starts(operator.prepare(element, cache, update)?, "TensorScatter"))
-        };
+        let prepare =
+            |element, cache: Layout<'_>, update: Layout<'_>| operator.prepare(element, cache, update);
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
         unsafe { arguments.prepare(out, prepare) }
     })
@@ -75,16 +72,16 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
         let (operator, packed) =
             options.map_or(Ok((KvCacheUpdate::new(), false)), |options| options.operator())?;
         let arguments = PrepareArguments {
-            cache: NamedTensor { argument: c"cache", tensor: cache },
-            update: NamedTensor { argument: c"update", tensor: update },
-            update_argument: Argument::Update,
-            present: c"output",
+            operator: if packed { "a packed KVCacheUpdate" } else { "a padded KVCacheUpdate" },
+            cache: NamedTensor { argument: Argument::Cache, tensor: cache },
+            update: NamedTensor { argument: Argument::Update, tensor: update },
+            present: Argument::Output,
         };
         let prepare = |element, cache: Layout<'_>, update: Layout<'_>| {
             if packed {
-                Ok(Write::Packed(operator.prepare_packed(element, cache, update)?))
+                operator.prepare_packed(element, cache, update)
             } else {
-                Ok(Write::Starts(operator.prepare(element, cache, update)?, "a padded KVCacheUpdate"))
+                operator.prepare(element, cache, update)
             }
         };
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
@@ -92,14 +89,13 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     })
 }
 
-/// Prepares Ascend ATB KVCacheOperation. `new_kv` is [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size],
-/// `past` is [layer, batch, maxSeqLen, hiddenSize]. float16, bfloat16 and int8.
+/// Prepares Ascend ATB KVCacheOperation. `past` is [layer, batch, maxSeqLen, hiddenSize], `new_kv` is
+/// [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size]. float16, bfloat16 and int8.
 ///
-/// The tensors stand in the order of Ascend's document: the new values first. The functions that run it take the
-/// cache first, as for all operators.
+/// The cache comes first, as for all operators; Ascend's document lists newKv first.
 ///
 /// Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
-/// `KVS_ERROR_RESERVED`, `_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
+/// `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
 /// `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_LAYOUT`.
 ///
 /// # Safety
@@ -107,8 +103,8 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     options: *const kvs_kv_cache_operation_options,
-    new_kv: *const kvs_tensor,
     past: *const kvs_tensor,
+    new_kv: *const kvs_tensor,
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
@@ -116,14 +112,12 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
         let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(KvCacheOperation::new()), |options| options.operator())?;
         let arguments = PrepareArguments {
-            cache: NamedTensor { argument: c"past", tensor: past },
-            update: NamedTensor { argument: c"newKv", tensor: new_kv },
-            update_argument: Argument::NewKv,
-            present: c"present",
+            operator: "KVCacheOperation",
+            cache: NamedTensor { argument: Argument::Past, tensor: past },
+            update: NamedTensor { argument: Argument::NewKv, tensor: new_kv },
+            present: Argument::Present,
         };
-        let prepare = |element, past: Layout<'_>, new_kv: Layout<'_>| {
-            Ok(Write::Operation(operator.prepare(element, new_kv, past)?))
-        };
+        let prepare = |element, past: Layout<'_>, new_kv: Layout<'_>| operator.prepare(element, past, new_kv);
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
         unsafe { arguments.prepare(out, prepare) }
     })
@@ -131,18 +125,18 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
 
 /// A tensor with the specification's name for it.
 struct NamedTensor {
-    argument: &'static CStr,
+    argument: Argument,
     tensor: *const kvs_tensor,
 }
 
 /// The arguments of a prepare function.
 struct PrepareArguments {
+    /// The operator's name in messages.
+    operator: &'static str,
     cache: NamedTensor,
     update: NamedTensor,
-    /// The update's name, for the core.
-    update_argument: Argument,
     /// The specification's name for the result of the functional form.
-    present: &'static CStr,
+    present: Argument,
 }
 
 impl PrepareArguments {
@@ -151,27 +145,21 @@ impl PrepareArguments {
     unsafe fn prepare(
         self,
         out: *mut *mut kvs_prepared,
-        prepare: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Write, Error>,
+        prepare: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Prepared, Error>,
     ) -> Result<(), Failure> {
-        let Self { cache, update, update_argument, present } = self;
+        let Self { operator, cache, update, present } = self;
         check_pointer(out, 1, c"out".into())?;
         // SAFETY: C1 and C2 for `cache`, by this function's contract.
-        let cache = unsafe { cache.describe() }?;
+        let old = unsafe { cache.describe() }?;
         // SAFETY: C1 and C2 for `update`, by this function's contract.
-        let update = unsafe { update.describe() }?;
-        if cache.element != update.element {
-            let (cache, argument, element) = (cache.element, update_argument, update.element);
+        let new = unsafe { update.describe() }?;
+        if old.element != new.element {
+            let (cache, argument, element) = (old.element, update.argument, new.element);
             return Err(Error::ElementTypeMismatch { cache, argument, element }.into());
         }
-        let write = prepare(cache.element, cache.layout()?, update.layout()?).map_err(|error| {
-            let tensor = match error {
-                Error::UpdateLongerThanCache { .. } => Some(update.argument),
-                Error::CacheOverlapsItself => Some(cache.argument),
-                _ => None,
-            };
-            Kind::Core(error, tensor)
-        })?;
-        let prepared = Box::into_raw(Box::new(kvs_prepared::new(write, &cache, &update, present)));
+        let write = prepare(old.element, old.layout()?, new.layout()?)?;
+        let prepared = kvs_prepared::new(write, operator, &old, &new, present.c_name());
+        let prepared = Box::into_raw(Box::new(prepared));
         // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C3 for the others, by this function's
         // contract.
         unsafe { out.write(prepared) };
@@ -184,8 +172,8 @@ impl NamedTensor {
     /// C1 and C2 for `self.tensor`, and C1 for the pointers in it.
     unsafe fn describe(&self) -> Result<Description, Failure> {
         // SAFETY: C1 and C2 for `self.tensor`, by this function's contract.
-        let tensor = unsafe { structure(self.tensor, self.argument) }?;
+        let tensor = unsafe { structure(self.tensor, self.argument.c_name()) }?;
         // SAFETY: C1 for the shape and strides of `tensor`, by this function's contract.
-        unsafe { Description::read(tensor, self.argument) }
+        unsafe { Description::read(tensor, self.argument.c_name()) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use kvscatter::spec::ascend::{KvCacheOperation, KvCacheParam};
+use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
@@ -88,14 +88,12 @@ pub struct kvs_kv_cache_update_options {
     pub out_of_range: i32,
 }
 
-/// Ascend's KVCacheParam, and an extension.
+/// An extension to Ascend KVCacheOperation, which has no attributes but reserved bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_operation_options {
     /// `sizeof(kvs_kv_cache_operation_options)`; the `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
     pub struct_size: usize,
-    /// Reserved by Ascend: all zero.
-    pub rsv: [u8; 8],
     /// One of `kvs_out_of_range`.
     pub out_of_range: i32,
 }
@@ -129,8 +127,7 @@ impl kvs_kv_cache_update_options {
 
 impl kvs_kv_cache_operation_options {
     pub(crate) fn operator(&self) -> Result<KvCacheOperation, Failure> {
-        let param = KvCacheParam { rsv: self.rsv };
-        Ok(KvCacheOperation::new().param(param).out_of_range(out_of_range(self.out_of_range)?))
+        Ok(KvCacheOperation::new().out_of_range(out_of_range(self.out_of_range)?))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::ffi::CStr;
 
-use kvscatter::spec::{ascend, tensorrt};
-use kvscatter::{Geometry, Prepared, WritePlan};
+use kvscatter::spec::ascend::KvCacheOperationCall;
+use kvscatter::spec::tensorrt::PackedCall;
+use kvscatter::{Call, Convention, Geometry, Integers, Prepared, WritePlan};
 
 use crate::boundary::reference;
-use crate::call::{Arguments, Indices};
+use crate::call::{Arguments, as_i32};
 use crate::failure::{Failure, Kind};
 use crate::tensor::{Description, Operand};
 
@@ -14,27 +15,19 @@ use crate::tensor::{Description, Operand};
 /// destroyed by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
 #[derive(Debug)]
 pub struct kvs_prepared {
-    write: Write,
+    write: Prepared,
+    /// The operator's name in messages.
+    operator: &'static str,
     pub(crate) cache: Operand,
     pub(crate) update: Operand,
     pub(crate) present: Operand,
 }
 
-/// The prepared write of an operator, by the arguments that its calls take.
-#[derive(Debug)]
-pub(crate) enum Write {
-    /// `write_indices`, for an operator of this name.
-    Starts(Prepared, &'static str),
-    /// `write_indices` and `update_lengths`.
-    Packed(tensorrt::PreparedPacked),
-    /// `layer_id`, `token_offset` and `seq_len`.
-    Operation(ascend::Prepared),
-}
-
 impl kvs_prepared {
     /// `present` is the specification's name for the result of the functional form.
     pub(crate) fn new(
-        write: Write,
+        write: Prepared,
+        operator: &'static str,
         cache: &Description,
         update: &Description,
         present: &'static CStr,
@@ -43,7 +36,7 @@ impl kvs_prepared {
         let cache = Operand::new(cache, geometry.cache_offset(), geometry.cache_bytes());
         let update = Operand::new(update, geometry.update_offset(), geometry.update_bytes());
         let present = cache.dense(present, geometry.present_bytes());
-        Self { write, cache, update, present }
+        Self { write, operator, cache, update, present }
     }
 
     /// # Safety
@@ -61,47 +54,57 @@ impl kvs_prepared {
     /// Plans a call, which checks its indices.
     #[inline(always)]
     pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, Failure> {
-        let Arguments { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
-        let lengths = lengths.starts();
-        let plan = match &self.write {
-            Write::Starts(prepared, operator) => {
-                let others = [
-                    (c"update_lengths", update_lengths),
-                    (c"layer_id", layer_id),
-                    (c"token_offset", token_offset),
-                    (c"seq_len", seq_len),
-                ];
-                refuse_given(others, operator)?;
-                prepared.plan_lengths(write_indices.starts(), lengths)?
-            }
-            Write::Packed(prepared) => {
-                let others =
-                    [(c"layer_id", layer_id), (c"token_offset", token_offset), (c"seq_len", seq_len)];
-                refuse_given(others, "a packed KVCacheUpdate")?;
-                let update_lengths = update_lengths.as_i32(c"update_lengths")?;
-                prepared.plan_lengths(write_indices.starts(), update_lengths, lengths)?
-            }
-            Write::Operation(prepared) => {
-                let others = [(c"write_indices", write_indices), (c"update_lengths", update_lengths)];
-                refuse_given(others, "KVCacheOperation")?;
-                let layer_id = layer_id.as_i32(c"layer_id")?;
-                let token_offset = token_offset.as_i32(c"token_offset")?;
-                prepared.plan_lengths(layer_id, token_offset, seq_len.as_i32(c"seq_len")?, lengths)?
-            }
-        };
+        let plan = self.write.plan_lengths(self.call(call)?, call.lengths)?;
         Ok(match &call.executor {
             Some(executor) => plan.with_executor(executor),
             None => plan,
         })
     }
-}
 
-impl Write {
-    fn geometry(&self) -> &Geometry {
-        match self {
-            Self::Starts(prepared, _) => prepared.geometry(),
-            Self::Packed(prepared) => prepared.geometry(),
-            Self::Operation(prepared) => prepared.geometry(),
+    /// Returns the arguments that the operator has, and refuses others.
+    #[inline(always)]
+    fn call<'a>(&self, call: &Arguments<'a>) -> Result<Call<'a>, Failure> {
+        let Arguments { write_indices, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
+        match self.write.convention() {
+            Convention::EndsAndRowCounts => {
+                self.refuse_given([(c"write_indices", write_indices), (c"update_lengths", update_lengths)])?;
+                Ok(Call::from(KvCacheOperationCall {
+                    layer_id: as_i32(layer_id, c"layer_id")?,
+                    token_offset: as_i32(token_offset, c"token_offset")?,
+                    seq_len: as_i32(seq_len, c"seq_len")?,
+                }))
+            }
+            Convention::StartsAndCumulativeLengths => {
+                self.refuse_given([
+                    (c"layer_id", layer_id),
+                    (c"token_offset", token_offset),
+                    (c"seq_len", seq_len),
+                ])?;
+                let update_lengths = as_i32(update_lengths, c"update_lengths")?;
+                Ok(Call::from(PackedCall::new(write_indices, update_lengths)))
+            }
+            // `Convention::Starts`: the core has no other.
+            _ => {
+                self.refuse_given([
+                    (c"update_lengths", update_lengths),
+                    (c"layer_id", layer_id),
+                    (c"token_offset", token_offset),
+                    (c"seq_len", seq_len),
+                ])?;
+                Ok(Call::from(write_indices))
+            }
+        }
+    }
+
+    /// Refuses arguments that the operator does not have.
+    #[inline(always)]
+    fn refuse_given<const N: usize>(
+        &self,
+        arguments: [(&'static CStr, Option<Integers<'_>>); N],
+    ) -> Result<(), Failure> {
+        match arguments.into_iter().find(|(_, indices)| indices.is_some()) {
+            Some((argument, _)) => Err(Kind::UnexpectedArgument { argument, operator: self.operator }.into()),
+            None => Ok(()),
         }
     }
 }
@@ -117,18 +120,4 @@ pub unsafe extern "C" fn kvs_prepared_destroy(prepared: *mut kvs_prepared) {
         // this function's contract.
         drop(unsafe { Box::from_raw(prepared) });
     }
-}
-
-/// Refuses arguments that the operator does not have.
-#[inline(always)]
-fn refuse_given<const N: usize>(
-    arguments: [(&'static CStr, Indices<'_>); N],
-    operator: &'static str,
-) -> Result<(), Failure> {
-    for (argument, indices) in arguments {
-        if !matches!(indices, Indices::Absent) {
-            return Err(Kind::UnexpectedArgument { argument, operator }.into());
-        }
-    }
-    Ok(())
 }

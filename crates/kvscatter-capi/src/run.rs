@@ -49,7 +49,7 @@ unsafe impl Versioned for kvs_written {}
 /// or points to a `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything
 /// else that this reads, before it returns.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvs_in_place(
+pub unsafe extern "C" fn kvs_write(
     prepared: *const kvs_prepared,
     call: *const kvs_call,
     cache: *const kvs_tensor,
@@ -87,12 +87,12 @@ pub unsafe extern "C" fn kvs_in_place(
 ///
 /// `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
 ///
-/// Errors: as for `kvs_in_place`; `index` is the pair.
+/// Errors: as for `kvs_write`; `index` is the pair.
 ///
 /// # Safety
-/// As for `kvs_in_place`; `pairs` is either NULL or points to `count` pairs.
+/// As for `kvs_write`; `pairs` is either NULL or points to `count` pairs.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvs_in_place_many(
+pub unsafe extern "C" fn kvs_write_many(
     prepared: *const kvs_prepared,
     call: *const kvs_call,
     pairs: *const kvs_pair,
@@ -131,10 +131,10 @@ pub unsafe extern "C" fn kvs_in_place_many(
 /// has the type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where
 /// the result may take the place of the past, write in place instead. Allocates nothing.
 ///
-/// Errors: as for `kvs_in_place`.
+/// Errors: as for `kvs_write`.
 ///
 /// # Safety
-/// As for `kvs_in_place`, with `past` only read and `present` in the place of the cache.
+/// As for `kvs_write`, with `past` only read and `present` in the place of the cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_into_present(
     prepared: *const kvs_prepared,

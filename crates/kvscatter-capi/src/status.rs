@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
+use kvscatter::ErrorKind;
+
 /// What a function returns: `KVS_OK`, or one of the `KVS_ERROR_` numbers of `kvs_status_code`. Numbers keep their
 /// meaning from version to version, and later versions may return new ones.
 pub type kvs_status = i32;
@@ -81,9 +83,7 @@ pub enum kvs_status_code {
     KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
     /// Prepare: the strides of the two tensors need too many nested loops. Value: how many; limit: 3.
     KVS_ERROR_LAYOUT = 113,
-    /// Prepare: a byte of `rsv` is not zero. Index: which; value; limit: 0.
-    KVS_ERROR_RESERVED = 114,
-
+    // 114 was for reserved bytes of KVCacheOperation's options. It stays unused, so that no number has two meanings.
     /// An index argument has the wrong number of values. Value: how many; limit: how many it must have.
     KVS_ERROR_COUNT = 200,
     /// A start is negative, in linear mode or where that is rejected. Index: the sample; value; limit: 0.
@@ -117,6 +117,43 @@ pub enum kvs_status_code {
     /// Memory begins or ends outside of the address space: a tensor, with strides that lead to lower addresses too, an
     /// array, or a struct. Index: the pair; value: the bytes that must lie there.
     KVS_ERROR_ADDRESS_SPACE = 303,
+}
+
+/// The number of an error of the core. A test names the kinds that have none.
+impl From<ErrorKind> for kvs_status_code {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::ElementType => Self::KVS_ERROR_ELEMENT_TYPE,
+            ErrorKind::ElementTypeMismatch => Self::KVS_ERROR_ELEMENT_TYPE_MISMATCH,
+            ErrorKind::Rank => Self::KVS_ERROR_RANK,
+            ErrorKind::RankTooLow => Self::KVS_ERROR_RANK_TOO_LOW,
+            ErrorKind::RankMismatch => Self::KVS_ERROR_RANK_MISMATCH,
+            ErrorKind::AxisOutOfRange => Self::KVS_ERROR_AXIS_OUT_OF_RANGE,
+            ErrorKind::AxisIsBatch => Self::KVS_ERROR_AXIS_IS_BATCH,
+            ErrorKind::DimensionMismatch => Self::KVS_ERROR_DIMENSION_MISMATCH,
+            ErrorKind::HiddenSize => Self::KVS_ERROR_HIDDEN_SIZE,
+            ErrorKind::BatchTooLarge => Self::KVS_ERROR_BATCH_TOO_LARGE,
+            ErrorKind::UpdateLongerThanCache => Self::KVS_ERROR_UPDATE_LONGER_THAN_CACHE,
+            ErrorKind::TooLarge => Self::KVS_ERROR_TOO_LARGE,
+            ErrorKind::CacheOverlapsItself => Self::KVS_ERROR_CACHE_OVERLAPS_ITSELF,
+            ErrorKind::Layout => Self::KVS_ERROR_LAYOUT,
+            ErrorKind::Count => Self::KVS_ERROR_COUNT,
+            ErrorKind::NegativeStart => Self::KVS_ERROR_NEGATIVE_START,
+            ErrorKind::StartOutOfRange => Self::KVS_ERROR_START_OUT_OF_RANGE,
+            ErrorKind::EndOutOfRange => Self::KVS_ERROR_END_OUT_OF_RANGE,
+            ErrorKind::LengthOutOfRange => Self::KVS_ERROR_LENGTH_OUT_OF_RANGE,
+            ErrorKind::CumulativeStart => Self::KVS_ERROR_CUMULATIVE_START,
+            ErrorKind::CumulativeOrder => Self::KVS_ERROR_CUMULATIVE_ORDER,
+            ErrorKind::CumulativeLength => Self::KVS_ERROR_CUMULATIVE_LENGTH,
+            ErrorKind::TokenSum => Self::KVS_ERROR_TOKEN_SUM,
+            ErrorKind::LayerOutOfRange => Self::KVS_ERROR_LAYER_OUT_OF_RANGE,
+            ErrorKind::NullBuffer => Self::KVS_ERROR_NULL_BUFFER,
+            ErrorKind::BufferWraps => Self::KVS_ERROR_ADDRESS_SPACE,
+            ErrorKind::Overlap => Self::KVS_ERROR_OVERLAP,
+            ErrorKind::ElementWidth => Self::KVS_ERROR_ELEMENT_WIDTH,
+            _ => Self::KVS_ERROR_INTERNAL,
+        }
+    }
 }
 
 /// The name of a status, such as "KVS_ERROR_RANK"; "unknown" for a number that is none. Static.
@@ -160,7 +197,6 @@ const NAMES: &[(kvs_status_code, &CStr)] = {
         (KVS_ERROR_TOO_LARGE, c"KVS_ERROR_TOO_LARGE"),
         (KVS_ERROR_CACHE_OVERLAPS_ITSELF, c"KVS_ERROR_CACHE_OVERLAPS_ITSELF"),
         (KVS_ERROR_LAYOUT, c"KVS_ERROR_LAYOUT"),
-        (KVS_ERROR_RESERVED, c"KVS_ERROR_RESERVED"),
         (KVS_ERROR_COUNT, c"KVS_ERROR_COUNT"),
         (KVS_ERROR_NEGATIVE_START, c"KVS_ERROR_NEGATIVE_START"),
         (KVS_ERROR_START_OUT_OF_RANGE, c"KVS_ERROR_START_OUT_OF_RANGE"),
@@ -177,3 +213,48 @@ const NAMES: &[(kvs_status_code, &CStr)] = {
         (KVS_ERROR_ADDRESS_SPACE, c"KVS_ERROR_ADDRESS_SPACE"),
     ]
 };
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::ffi::CStr;
+
+    use kvscatter::ErrorKind;
+
+    use super::{kvs_status, kvs_status_code, kvs_status_name};
+
+    /// The kinds that no call of the interface can cause, and why.
+    const IMPOSSIBLE: [(ErrorKind, &str); 5] = [
+        (ErrorKind::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
+        (ErrorKind::StrideCount, "`kvs_tensor` has one rank, with which both arrays are read"),
+        (ErrorKind::BeforeBuffer, "`Description::layout` leaves the room that the strides need"),
+        (ErrorKind::BufferLength, "`Operand` asks the core for the length of the buffers that it gives it"),
+        (ErrorKind::Position, "no function here takes positions without a call"),
+    ];
+
+    fn name(code: kvs_status_code) -> &'static str {
+        // SAFETY: `kvs_status_name` returns a static string.
+        unsafe { CStr::from_ptr(kvs_status_name(code as kvs_status)) }.to_str().unwrap()
+    }
+
+    #[test]
+    fn every_error_of_the_core_has_a_number_of_its_own() {
+        let mut numbers = BTreeSet::new();
+        for &kind in ErrorKind::ALL {
+            let code = kvs_status_code::from(kind);
+            if let Some((_, why)) = IMPOSSIBLE.iter().find(|(impossible, _)| *impossible == kind) {
+                assert_eq!(
+                    code,
+                    kvs_status_code::KVS_ERROR_INTERNAL,
+                    "{kind:?} has a number, although {why}"
+                );
+                continue;
+            }
+            // Addresses of structs and arrays, which the core never sees, have this number too.
+            let renamed = (kind == ErrorKind::BufferWraps).then(|| "KVS_ERROR_ADDRESS_SPACE".to_owned());
+            let expected = format!("KVS_ERROR_{}", kind.name().to_uppercase());
+            assert_eq!(name(code), renamed.unwrap_or(expected));
+            assert!(numbers.insert(code as kvs_status), "{kind:?} shares its number");
+        }
+    }
+}

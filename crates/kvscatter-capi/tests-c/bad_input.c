@@ -9,7 +9,7 @@ static void check_last_error(void) {
     scene run;
     scene_set(&run);
     run.starts[0] = -1;
-    kvs_status refused = kvs_in_place(run.prepared, &run.call, &run.cache, &run.update, NULL);
+    kvs_status refused = kvs_write(run.prepared, &run.call, &run.cache, &run.update, NULL);
     CHECK(refused == KVS_ERROR_NEGATIVE_START, "%s", kvs_status_name(refused));
     kvs_error error[2] = {{.struct_size = 8}, {.struct_size = sizeof *error}};
     CHECK(kvs_last_error(NULL) == KVS_ERROR_NULL_POINTER, "NULL");
@@ -17,7 +17,7 @@ static void check_last_error(void) {
     CHECK(kvs_last_error((kvs_error *)(void *)((char *)error + 1)) == KVS_ERROR_MISALIGNED, "an odd address");
     /* Success does not forget either. */
     run.starts[0] = 1;
-    CHECK(kvs_in_place(run.prepared, &run.call, &run.cache, &run.update, NULL) == KVS_OK, "the call itself");
+    CHECK(kvs_write(run.prepared, &run.call, &run.cache, &run.update, NULL) == KVS_OK, "the call itself");
     CHECK(kvs_last_error(&error[1]) == KVS_OK && error[1].code == refused, "%s",
           kvs_status_name(error[1].code));
     CHECK((error[1].fields & KVS_ERROR_HAS_INDEX) != 0 && error[1].index == 0, "%s", error[1].message);

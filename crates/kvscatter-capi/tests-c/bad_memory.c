@@ -5,7 +5,7 @@
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
 
 static kvs_status in_place(scene *s) {
-    return kvs_in_place(s->prepared, &s->call, &s->cache, &s->update, &s->written);
+    return kvs_write(s->prepared, &s->call, &s->cache, &s->update, &s->written);
 }
 static kvs_status into_present(scene *s) {
     return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
@@ -13,7 +13,7 @@ static kvs_status into_present(scene *s) {
 /* The spoilt pair comes last: the one before it must stay as it is. */
 static kvs_status many(scene *s) {
     const kvs_pair pairs[] = {s->other, {s->cache, s->update}};
-    return kvs_in_place_many(s->prepared, &s->call, pairs, 2, &s->written);
+    return kvs_write_many(s->prepared, &s->call, pairs, 2, &s->written);
 }
 
 static void *behind(const kvs_tensor *tensor, ptrdiff_t bytes) { return (char *)tensor->data + bytes; }

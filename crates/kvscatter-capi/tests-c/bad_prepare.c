@@ -164,13 +164,9 @@ static kvs_status unknown_update_form(scene *s) {
     kvs_kv_cache_update_options options = {.struct_size = sizeof options, .update_form = 2};
     return kvs_kv_cache_update_prepare(&options, &s->cache, &s->update, &s->out);
 }
-static kvs_status reserved_byte(scene *s) {
-    kvs_kv_cache_operation_options options = {.struct_size = sizeof options, .rsv = {0, 0, 0, 1}};
-    return kvs_kv_cache_operation_prepare(&options, &s->update, &s->cache, &s->out);
-}
 static kvs_status hidden_size(scene *s) {
     s->update_shape[0] = s->cache_shape[1];
-    return kvs_kv_cache_operation_prepare(NULL, &s->update, &s->cache, &s->out);
+    return kvs_kv_cache_operation_prepare(NULL, &s->cache, &s->update, &s->out);
 }
 
 static const spoilt rows[] = {
@@ -213,7 +209,6 @@ static const spoilt rows[] = {
     {"negative_index INT_MAX", KVS_ERROR_UNKNOWN_OPTION, "negative_index", unknown_negative_index},
     {"cache_mode 1", KVS_ERROR_UNKNOWN_OPTION, "cache_mode", unknown_cache_mode},
     {"update_form 2", KVS_ERROR_UNKNOWN_OPTION, "update_form", unknown_update_form},
-    {"a reserved byte", KVS_ERROR_RESERVED, "rsv", reserved_byte},
     {"heads and head size of another model", KVS_ERROR_HIDDEN_SIZE, "newKv", hidden_size},
 };
 

@@ -4,13 +4,13 @@
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
 
 static kvs_status null_prepared(scene *s) {
-    return kvs_in_place(NULL, &s->call, &s->cache, &s->update, &s->written);
+    return kvs_write(NULL, &s->call, &s->cache, &s->update, &s->written);
 }
 static kvs_status null_call(scene *s) {
-    return kvs_in_place(s->prepared, NULL, &s->cache, &s->update, &s->written);
+    return kvs_write(s->prepared, NULL, &s->cache, &s->update, &s->written);
 }
 static kvs_status null_cache(scene *s) {
-    return kvs_in_place(s->prepared, &s->call, NULL, &s->update, &s->written);
+    return kvs_write(s->prepared, &s->call, NULL, &s->update, &s->written);
 }
 static kvs_status null_update(scene *s) {
     return kvs_into_present(s->prepared, &s->call, &s->cache, NULL, &s->present, &s->written);
@@ -19,7 +19,7 @@ static kvs_status null_present(scene *s) {
     return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, NULL, &s->written);
 }
 static kvs_status null_pairs(scene *s) {
-    return kvs_in_place_many(s->prepared, &s->call, NULL, 2, &s->written);
+    return kvs_write_many(s->prepared, &s->call, NULL, 2, &s->written);
 }
 static kvs_status null_visitor(scene *s) { return kvs_for_each_block(s->prepared, &s->call, NULL, NULL); }
 static kvs_status null_indices(scene *s) {
@@ -45,15 +45,15 @@ static kvs_status larger_tensor_of_a_pair(scene *s) {
     const kvs_pair pair = {s->cache, s->update};
     kvs_pair pairs[] = {s->other, pair};
     pairs[1].update.struct_size++;
-    return kvs_in_place_many(s->prepared, &s->call, pairs, 2, &s->written);
+    return kvs_write_many(s->prepared, &s->call, pairs, 2, &s->written);
 }
 static kvs_status written_size(scene *s) {
     kvs_written written = {.struct_size = 8, .skipped = 0};
-    return kvs_in_place(s->prepared, &s->call, &s->cache, &s->update, &written);
+    return kvs_write(s->prepared, &s->call, &s->cache, &s->update, &written);
 }
 static kvs_status misaligned_call(scene *s) {
     const kvs_call *call = (const kvs_call *)(const void *)((const char *)&s->call + 1);
-    return kvs_in_place(s->prepared, call, &s->cache, &s->update, &s->written);
+    return kvs_write(s->prepared, call, &s->cache, &s->update, &s->written);
 }
 static kvs_status misaligned_indices(scene *s) {
     s->call.write_indices.values = (const char *)s->starts + 4;
@@ -125,11 +125,11 @@ static kvs_status enormous_rank(scene *s) {
 }
 static kvs_status another_dimension(scene *s) {
     s->update_shape[2] = 1;
-    return kvs_in_place(s->prepared, &s->call, &s->cache, &s->update, &s->written);
+    return kvs_write(s->prepared, &s->call, &s->cache, &s->update, &s->written);
 }
 static kvs_status negative_dimension(scene *s) {
     s->cache_shape[2] = -8;
-    return kvs_in_place(s->prepared, &s->call, &s->cache, &s->update, &s->written);
+    return kvs_write(s->prepared, &s->call, &s->cache, &s->update, &s->written);
 }
 static kvs_status null_shape(scene *s) {
     s->cache.shape = NULL;

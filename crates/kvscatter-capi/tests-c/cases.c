@@ -71,7 +71,7 @@ static kvs_status prepare(const test_case *of, const kvs_tensor *cache, const kv
         return kvs_kv_cache_update_prepare(&options, cache, update, out);
     }
     kvs_kv_cache_operation_options options = {.struct_size = sizeof options, .out_of_range = out_of_range};
-    return kvs_kv_cache_operation_prepare(&options, update, cache, out);
+    return kvs_kv_cache_operation_prepare(&options, cache, update, out);
 }
 
 /* The cache's buffer after it was written, against what the oracle says. */
@@ -86,17 +86,17 @@ static void check_written(const scene *run, kvs_status status, const kvs_written
 static void check_in_place(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene run = scene_of(of, guards);
     kvs_written written = {.struct_size = sizeof written};
-    kvs_status status = kvs_in_place(prepared, &of->call, &run.cache_tensor, &run.update_tensor, &written);
+    kvs_status status = kvs_write(prepared, &of->call, &run.cache_tensor, &run.update_tensor, &written);
     check_written(&run, status, &written, "in place");
     scene_free(&run);
 }
 
 /* Keys and values: two caches of one call. */
-static void check_in_place_many(const test_case *of, const kvs_prepared *prepared, bool guards) {
+static void check_write_many(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene k = scene_of(of, guards), v = scene_of(of, guards);
     kvs_pair pairs[] = {{k.cache_tensor, k.update_tensor}, {v.cache_tensor, v.update_tensor}};
     kvs_written written = {.struct_size = sizeof written};
-    kvs_status status = kvs_in_place_many(prepared, &of->call, pairs, 2, &written);
+    kvs_status status = kvs_write_many(prepared, &of->call, pairs, 2, &written);
     check_written(&k, status, &written, "first of two");
     check_written(&v, status, &written, "second of two");
     scene_free(&k);
@@ -168,8 +168,8 @@ static void check_refused(const test_case *of, const kvs_prepared *prepared, boo
     kvs_pair pair = {*cache, *update};
     block_copier copier = {.cache = guarded_data(run.cache), .update = guarded_data(run.update)};
 
-    check_error(of, kvs_in_place(prepared, &of->call, cache, update, NULL), "in place");
-    check_error(of, kvs_in_place_many(prepared, &of->call, &pair, 1, NULL), "many");
+    check_error(of, kvs_write(prepared, &of->call, cache, update, NULL), "in place");
+    check_error(of, kvs_write_many(prepared, &of->call, &pair, 1, NULL), "many");
     check_error(of, kvs_into_present(prepared, &of->call, cache, update, &tensor, NULL), "functional");
     check_error(of, kvs_for_each_block(prepared, &of->call, copy_block, &copier), "blocks");
     CHECK(copier.blocks == 0, "%s: %zu blocks", of->name, copier.blocks);
@@ -200,7 +200,7 @@ static bool check_case(const test_case *of, bool guards) {
         check_blocks(of, prepared, guards);
         if (!strings) {
             check_in_place(of, prepared, guards);
-            check_in_place_many(of, prepared, guards);
+            check_write_many(of, prepared, guards);
             check_into_present(of, prepared, guards);
         }
     }

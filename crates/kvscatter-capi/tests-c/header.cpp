@@ -38,7 +38,7 @@ int main() {
     kvs_call call = KVS_CALL_INIT;
     call.write_indices = {starts, 1, 64};
     kvs_written written = KVS_WRITTEN_INIT;
-    failed += wrong(kvs_in_place(prepared, &call, &cache, &update, &written));
+    failed += wrong(kvs_write(prepared, &call, &cache, &update, &written));
     kvs_prepared_destroy(prepared);
 
     kvs_kv_cache_update_options of_tensorrt = KVS_KV_CACHE_UPDATE_OPTIONS_INIT;
@@ -52,7 +52,7 @@ int main() {
     const int64_t tokens[] = {4, 1};
     update.rank = 2;
     update.shape = tokens;
-    failed += wrong(kvs_kv_cache_operation_prepare(&of_ascend, &update, &cache, &prepared));
+    failed += wrong(kvs_kv_cache_operation_prepare(&of_ascend, &cache, &update, &prepared));
     kvs_prepared_destroy(prepared);
 
     // The ring's last slot, and its first.

@@ -64,8 +64,8 @@ kvs_status run_everywhere(scene *spoilt) {
     const kvs_call *call = &spoilt->call;
     kvs_status functional =
         kvs_into_present(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->present, &spoilt->written);
-    kvs_status of_many = kvs_in_place_many(prepared, call, pairs, 2, &spoilt->written);
-    kvs_status in_place = kvs_in_place(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->written);
+    kvs_status of_many = kvs_write_many(prepared, call, pairs, 2, &spoilt->written);
+    kvs_status in_place = kvs_write(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->written);
     CHECK(functional == in_place, "%s, %s", kvs_status_name(functional), kvs_status_name(in_place));
     CHECK(of_many == in_place, "%s, %s", kvs_status_name(of_many), kvs_status_name(in_place));
     return in_place;

@@ -59,14 +59,14 @@ static void check_executors(void) {
     kvs_prepared *prepared = NULL;
     REQUIRE(kvs_tensor_scatter_prepare(&ring, &to, &from, &prepared) == KVS_OK, "prepare");
     kvs_call call = {.struct_size = sizeof call, .write_indices = {starts, 2, 32}};
-    CHECK(kvs_in_place(prepared, &call, &to, &from, NULL) == KVS_OK, "without an executor");
+    CHECK(kvs_write(prepared, &call, &to, &from, NULL) == KVS_OK, "without an executor");
     for (size_t i = 0; i < sizeof broadcasts / sizeof *broadcasts; i++) {
         guarded cache = guarded_new(cache_bytes, true);
         size_t calls = 0;
         kvs_executor executor = {broadcasts[i], &calls};
         call.executor = &executor;
         to.data = guarded_data(cache);
-        CHECK(kvs_in_place(prepared, &call, &to, &from, NULL) == KVS_OK, "executor %zu", i);
+        CHECK(kvs_write(prepared, &call, &to, &from, NULL) == KVS_OK, "executor %zu", i);
         CHECK(calls == 1, "executor %zu was asked %zu times", i, calls);
         CHECK(guarded_holds(cache, guarded_data(expected)), "executor %zu", i);
 
@@ -100,10 +100,10 @@ static void *write_and_fail(void *argument) {
         kvs_tensor to = {sizeof to, cache, KVS_INT64, 3, cache_shape, NULL};
         kvs_tensor from = {sizeof from, &update, KVS_INT64, 3, update_shape, NULL};
         kvs_call call = {.struct_size = sizeof call, .write_indices = {&start, 1, 64}};
-        self->wrong += kvs_in_place(self->prepared, &call, &to, &from, NULL) != KVS_OK;
+        self->wrong += kvs_write(self->prepared, &call, &to, &from, NULL) != KVS_OK;
         self->wrong += cache[start] != update;
         start = -100 - self->number;
-        self->wrong += kvs_in_place(self->prepared, &call, &to, &from, NULL) != KVS_ERROR_NEGATIVE_START;
+        self->wrong += kvs_write(self->prepared, &call, &to, &from, NULL) != KVS_ERROR_NEGATIVE_START;
         kvs_error error = {.struct_size = sizeof error};
         kvs_last_error(&error);
         self->wrong += error.value != start;

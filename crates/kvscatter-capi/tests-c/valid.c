@@ -6,7 +6,7 @@
 #include "spoilt.h"
 
 static kvs_status in_place(scene *s) {
-    return kvs_in_place(s->prepared, &s->call, &s->cache, &s->update, &s->written);
+    return kvs_write(s->prepared, &s->call, &s->cache, &s->update, &s->written);
 }
 
 static void check_versions(void) {
@@ -24,10 +24,10 @@ static void check_defaults(void) {
     kvs_status status = kvs_tensor_scatter_prepare(NULL, &run.cache, &run.update, &run.out);
     CHECK(status == KVS_OK, "%s", kvs_status_name(status));
     run.call.write_indices = (kvs_indices){NULL, 0, 0};
-    CHECK(kvs_in_place(run.out, &run.call, &run.cache, &run.update, NULL) == KVS_OK,
+    CHECK(kvs_write(run.out, &run.call, &run.cache, &run.update, NULL) == KVS_OK,
           "no indices, no written");
     CHECK(memcmp(run.cache.data, run.update.data, 2 * 4 * 2) == 0, "two rows at slot 0");
-    CHECK(kvs_in_place_many(run.prepared, &run.call, NULL, 0, &run.written) == KVS_OK, "no pairs");
+    CHECK(kvs_write_many(run.prepared, &run.call, NULL, 0, &run.written) == KVS_OK, "no pairs");
     kvs_prepared_destroy(run.out);
     scene_clear(&run);
 }
@@ -46,7 +46,7 @@ static void check_longer_structs(void) {
     run.cache.struct_size = run.update.struct_size = sizeof(kvs_tensor) + 8;
     const int64_t strides[] = {96, 32, 4, 1};
     run.cache.strides = strides;
-    kvs_status status = kvs_in_place(run.prepared, &longer.call, &run.cache, &run.update, &run.written);
+    kvs_status status = kvs_write(run.prepared, &longer.call, &run.cache, &run.update, &run.written);
     CHECK(status == KVS_OK, "%s", kvs_status_name(status));
     CHECK(run.written.skipped == 0, "%zu", run.written.skipped);
     scene_clear(&run);
@@ -88,7 +88,7 @@ static void check_dlpack_tensor(void) {
     REQUIRE(kvs_tensor_scatter_prepare(NULL, &to, &from, &prepared) == KVS_OK, "prepare");
     const int32_t start = 1;
     kvs_call call = {.struct_size = sizeof call, .write_indices = {&start, 1, 32}};
-    CHECK(kvs_in_place(prepared, &call, &to, &from, NULL) == KVS_OK, "run");
+    CHECK(kvs_write(prepared, &call, &to, &from, NULL) == KVS_OK, "run");
     const uint16_t expected[8] = {0, 0, 2, 1, 4, 3, 0, 0};
     CHECK(memcmp(cache, expected, sizeof cache) == 0, "%d %d %d %d", cache[2], cache[3], cache[4], cache[5]);
     kvs_prepared_destroy(prepared);

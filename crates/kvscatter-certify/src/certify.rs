@@ -17,7 +17,7 @@ use crate::evidence::logits::Tolerance;
 use crate::evidence::observed::{self, Observed, Plan, WideScales};
 use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
-use crate::{Error, subject};
+use crate::{CertifyError, subject};
 
 /// Samples in a batch where nobody says how many, and the tokens of their prompts: neither the first nor the last is
 /// the shortest, so that their order matters.
@@ -87,13 +87,13 @@ pub struct Progress<'a> {
 /// Examines a model's graph, runs it, and writes down what holds. A claim that does not hold is no error.
 ///
 /// # Errors
-/// [`Error`] if there is nothing to certify, if what is asked for does not fit the model, or if the engine does not
+/// [`CertifyError`] if there is nothing to certify, if what is asked for does not fit the model, or if the engine does not
 /// take the model, or does not run the original.
 pub fn certify(
     engine: &dyn Engine,
     request: &Request,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Certificate, Error> {
+) -> Result<Certificate, CertifyError> {
     progress(Progress { doing: "reading the graph", done: 0, total: 0 });
     let model = Model::load(&request.model)?;
     let file = model.file()?;
@@ -157,7 +157,7 @@ impl Request {
 }
 
 /// What a decoder takes, if its caches are static and can be painted.
-fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, Error> {
+fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     check_static(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
     let mut interface = interface?;
@@ -171,12 +171,12 @@ fn identify(
     file: &ModelFile,
     model: &Model,
     original: Option<&Original>,
-) -> Result<(Subject, Option<Subject>), Error> {
+) -> Result<(Subject, Option<Subject>), CertifyError> {
     let identity = subject::identify(file, model)?;
     let Some(original) = original else { return Ok((identity, None)) };
     let of_original = subject::identify(&original.file, &original.model)?;
     if subject::is_same(&identity, &of_original) {
-        return Err(Error::OriginalIsModel { path: original.file.path().to_owned() });
+        return Err(CertifyError::OriginalIsModel { path: original.file.path().to_owned() });
     }
     Ok((identity, Some(of_original)))
 }
@@ -188,7 +188,7 @@ fn expected(
     setting: &Setting,
     runner: &mut Runner,
     original: Option<&Original>,
-) -> Result<(Vec<Sequence>, Against), Error> {
+) -> Result<(Vec<Sequence>, Against), CertifyError> {
     let is_by_token = setting.is_decode_only;
     match original {
         Some(Original { file, interface, .. }) => {
@@ -223,7 +223,7 @@ fn observe(
     runner: &mut Runner,
     plan: &Plan<'_>,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Observed, Error> {
+) -> Result<Observed, CertifyError> {
     let (total, mut done) = (plan.steps(), 0);
     observed::observe(runner, plan, &mut |doing| {
         done += 1;
@@ -238,13 +238,15 @@ fn take_times(
     setting: &Setting,
     model: Timed<'_>,
     original: Option<&Original>,
-) -> Result<(Option<Timings>, Vec<Check>), Error> {
+) -> Result<(Option<Timings>, Vec<Check>), CertifyError> {
     let original = original.map(|Original { file, model, interface }| Timed { file, model, interface });
     let (capacity, options) = (setting.capacity, request.options());
     match timed::gather(&timed::Subject { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
         // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
-        Err(Error::Session(error @ (session::Error::Run { .. } | session::Error::Load { .. }))) => {
+        Err(CertifyError::Session(
+            error @ (session::SessionError::Run { .. } | session::SessionError::Load { .. }),
+        )) => {
             const CLAIM: &str = "The time of a step can be taken.";
             Ok((None, vec![Check::not_measured("timed", CLAIM, error.to_string())]))
         }
@@ -281,7 +283,7 @@ struct Original {
 
 impl Original {
     /// Reads it; sizes that it leaves open are taken from the model.
-    fn read(path: &Path, of_model: &Interface) -> Result<Self, Error> {
+    fn read(path: &Path, of_model: &Interface) -> Result<Self, CertifyError> {
         let model = Model::load(path)?;
         let file = model.file()?;
         let graph = about(path, model.graph())?;
@@ -290,16 +292,19 @@ impl Original {
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
-            (Some(got), Some(want)) if got != want => {
-                Err(session::Error::SizesDiffer { what: "vocabulary", input: interface.logits, got, want }
-                    .into())
+            (Some(got), Some(want)) if got != want => Err(session::SessionError::SizesDiffer {
+                what: "vocabulary",
+                input: interface.logits,
+                got,
+                want,
             }
+            .into()),
             _ => Ok(Self { file, interface, model }),
         }
     }
 
     /// Checks that its caches fit into memory too. They may be static, with room of their own.
-    fn check_caches(&self, request: &Request, setting: &Setting) -> Result<(), Error> {
+    fn check_caches(&self, request: &Request, setting: &Setting) -> Result<(), CertifyError> {
         let interface = &self.interface;
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
         check_caches(request, interface, interface.batch.unwrap_or(1), capacity).map(drop)
@@ -307,48 +312,48 @@ impl Original {
 }
 
 /// Says which of the two models an error is about.
-fn about<T>(path: &Path, result: Result<T, impl Into<Error>>) -> Result<T, Error> {
-    result.map_err(|cause| Error::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
+fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T, CertifyError> {
+    result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
 
 /// That every cache keeps its size.
-fn check_static(decoder: &Decoder<'_>) -> Result<(), Error> {
+fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     let growing = |cache: &Cache<'_>| {
         let growth = cache.style.growth()?;
-        Some(Error::NotStatic { input: cache.past.to_owned(), style: cache.style.to_string(), growth })
+        Some(CertifyError::NotStatic { input: cache.past.to_owned(), style: cache.style.to_string(), growth })
     };
     decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
 }
 
 /// An input that cannot be fed is what another operator writes a cache by, where `TensorScatter` does not.
-fn not_scattered(error: session::Error, decoder: &Decoder<'_>) -> Error {
+fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> CertifyError {
     match (error, decoder.unknown()) {
-        (session::Error::InputUnknown { .. }, Some((past, why))) => {
-            session::Error::NotScattered { input: past.to_owned(), why: why.to_string() }.into()
+        (session::SessionError::InputUnknown { .. }, Some((past, why))) => {
+            session::SessionError::NotScattered { input: past.to_owned(), why: why.to_string() }.into()
         }
         (error, _) => error.into(),
     }
 }
 
 /// That canaries can be painted in every cache.
-fn check_elements(interface: &Interface) -> Result<(), Error> {
+fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     match interface.caches.iter().find(|cache| !can_paint(cache.element)) {
         None => Ok(()),
-        Some(cache) => Err(Error::NoCanary { input: cache.past.clone(), element: cache.element }),
+        Some(cache) => Err(CertifyError::NoCanary { input: cache.past.clone(), element: cache.element }),
     }
 }
 
 /// What the model is run with: what is asked for where it fits, and what fits where nothing is asked for.
-fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
+fn setting(request: &Request, interface: &Interface) -> Result<Setting, CertifyError> {
     let batch = match (request.prompts.as_ref().map(Vec::len), request.batch) {
         (Some(prompts), Some(batch)) if prompts != batch => {
-            return Err(Error::PromptCount { prompts, batch });
+            return Err(CertifyError::PromptCount { prompts, batch });
         }
         (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
     };
-    let capacity = interface.capacity_or(request.capacity)?.ok_or(session::Error::CapacityOpen)?;
+    let capacity = interface.capacity_or(request.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
     if batch == 0 || capacity < 2 {
-        return Err(Error::TooSmall { batch, capacity });
+        return Err(CertifyError::TooSmall { batch, capacity });
     }
     let memory = check_caches(request, interface, batch, capacity)?;
     let prompts = request.prompts.clone().unwrap_or_else(|| {
@@ -358,7 +363,7 @@ fn setting(request: &Request, interface: &Interface) -> Result<Setting, Error> {
     let longest = prompts.iter().max().copied().unwrap_or_default();
     let steps = request.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
     if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
-        return Err(Error::PromptTooLong { longest, steps, capacity });
+        return Err(CertifyError::PromptTooLong { longest, steps, capacity });
     }
     let chunk = request.chunk.unwrap_or(CHUNK).max(1);
     let setting = Setting {
@@ -386,11 +391,11 @@ impl Memory {
         self.needed = self.needed.zip(bytes).and_then(|(needed, bytes)| needed.checked_add(bytes));
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), CertifyError> {
         let needed = self.needed.and_then(|needed| u64::try_from(needed).ok());
         match needed.filter(|needed| *needed <= self.limit) {
             Some(_) => Ok(()),
-            None => Err(session::Error::MemoryLimit { needed, limit: self.limit }.into()),
+            None => Err(session::SessionError::MemoryLimit { needed, limit: self.limit }.into()),
         }
     }
 }
@@ -402,7 +407,7 @@ fn check_caches(
     interface: &Interface,
     batch: usize,
     capacity: usize,
-) -> Result<Memory, Error> {
+) -> Result<Memory, CertifyError> {
     let mut memory = Memory { needed: Some(0), limit: request.memory };
     memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
     for cache in &interface.caches {
@@ -414,7 +419,7 @@ fn check_caches(
 }
 
 /// That each sequence's scores fit as well, twice over: what they should be, and what they are with zeros.
-fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) -> Result<(), Error> {
+fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) -> Result<(), CertifyError> {
     let tokens = setting
         .prompts
         .iter()
@@ -425,7 +430,11 @@ fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) ->
 }
 
 /// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.
-fn sequences(mut reference: Reference<'_>, setting: &Setting, seed: u64) -> Result<Vec<Sequence>, Error> {
+fn sequences(
+    mut reference: Reference<'_>,
+    setting: &Setting,
+    seed: u64,
+) -> Result<Vec<Sequence>, CertifyError> {
     let vocabulary = reference.vocabulary()?;
     let limit = u64::try_from(vocabulary).unwrap_or(u64::MAX);
     let mut numbers = Numbers::new(seed);

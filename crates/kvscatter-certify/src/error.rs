@@ -9,16 +9,16 @@ use kvscatter_onnx::decoder::Growth;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum Error {
+pub enum CertifyError {
     /// The model's file or graph.
     #[error(transparent)]
-    Onnx(#[from] kvscatter_onnx::Error),
+    Onnx(#[from] kvscatter_onnx::OnnxError),
     /// What runs it, or its verdict on the model.
     #[error(transparent)]
-    Session(#[from] kvscatter_session::Error),
+    Session(#[from] kvscatter_session::SessionError),
     /// Which of the two models it is about.
     #[error("{}: {cause}", path.display())]
-    InModel { path: PathBuf, cause: Box<Error> },
+    InModel { path: PathBuf, cause: Box<CertifyError> },
     /// A file or folder of the model cannot be read.
     #[error("{}: {cause}", path.display())]
     Io { path: PathBuf, cause: std::io::Error },

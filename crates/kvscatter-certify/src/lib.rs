@@ -13,4 +13,4 @@ pub mod report;
 mod subject;
 
 pub use certify::{Progress, Request, certify};
-pub use error::Error;
+pub use error::CertifyError;

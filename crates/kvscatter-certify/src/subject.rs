@@ -7,19 +7,19 @@ use kvscatter_onnx::proto::ModelProto;
 use kvscatter_onnx::{Model, ModelFile};
 use sha2::{Digest, Sha256};
 
-use crate::Error;
+use crate::CertifyError;
 use crate::certificate::{FileIdentity, Opset, Subject};
 
 /// Hashes a model's file and those of its external data, and notes what it says about itself.
 ///
 /// # Errors
-/// [`Error::Io`] and [`Error::Onnx`] if one of the files cannot be read.
-pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Error> {
+/// [`CertifyError::Io`] and [`CertifyError::Onnx`] if one of the files cannot be read.
+pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, CertifyError> {
     let (proto, path) = (model.proto(), file.path());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let in_file = |path: &Path| {
         let path = path.to_owned();
-        move |cause| Error::Io { path, cause }
+        move |cause| CertifyError::Io { path, cause }
     };
     let mut external_data = Vec::new();
     for location in file.locations() {

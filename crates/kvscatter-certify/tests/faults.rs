@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, SecondOpinion, Verdict};
-use kvscatter_certify::{Error, Request, certify};
+use kvscatter_certify::{CertifyError, Request, certify};
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::{Model, Target, Weights, lower};
 use kvscatter_session::{self as session, Setting};
@@ -142,32 +142,39 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
         certify(&Fake(Fault::None), &request, &mut |_| {}).unwrap_err()
     };
     let error = of(&|request| request.prompts = Some(vec![100, 7]));
-    assert!(matches!(error, Error::PromptTooLong { longest: 100, capacity: 64, .. }), "{error}");
+    assert!(matches!(error, CertifyError::PromptTooLong { longest: 100, capacity: 64, .. }), "{error}");
     let error = of(&|request| request.steps = Some(60));
-    assert!(matches!(error, Error::PromptTooLong { steps: 60, .. }), "{error}");
+    assert!(matches!(error, CertifyError::PromptTooLong { steps: 60, .. }), "{error}");
     let error = of(&|request| request.memory = 1 << 10);
     assert!(
-        matches!(error, Error::Session(session::Error::MemoryLimit { needed: Some(_), limit: 1024 })),
+        matches!(
+            error,
+            CertifyError::Session(session::SessionError::MemoryLimit { needed: Some(_), limit: 1024 })
+        ),
         "{error}"
     );
     let error = of(&|request| request.batch = Some(usize::MAX / 2));
-    assert!(matches!(error, Error::Session(session::Error::MemoryLimit { .. })), "{error}");
+    assert!(matches!(error, CertifyError::Session(session::SessionError::MemoryLimit { .. })), "{error}");
     let error = of(&|request| request.capacity = Some(65));
     assert!(
         matches!(
             error,
-            Error::Session(session::Error::SizeFixed { what: Setting::Capacity, fixed: 64, got: 65 })
+            CertifyError::Session(session::SessionError::SizeFixed {
+                what: Setting::Capacity,
+                fixed: 64,
+                got: 65
+            })
         ),
         "{error}"
     );
     let error = of(&|request| (request.prompts, request.batch) = (Some(vec![1]), Some(2)));
-    assert!(matches!(error, Error::PromptCount { prompts: 1, batch: 2 }), "{error}");
+    assert!(matches!(error, CertifyError::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &request(Some(STATIC)), &mut |_| {}).unwrap_err();
-    assert!(matches!(error, Error::OriginalIsModel { .. }), "{error}");
+    assert!(matches!(error, CertifyError::OriginalIsModel { .. }), "{error}");
     for (model, want) in [(GROWING, Growth::Joined), ("genai-llama-gqa/model.onnx", Growth::ByOperator)] {
         let error = of(&|request| request.model = testdata(model));
-        let Error::InModel { cause, .. } = &error else { panic!("{error}") };
-        assert!(matches!(&**cause, Error::NotStatic { growth, .. } if *growth == want), "{error}");
+        let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
+        assert!(matches!(&**cause, CertifyError::NotStatic { growth, .. } if *growth == want), "{error}");
     }
 }
 

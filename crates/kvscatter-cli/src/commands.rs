@@ -19,10 +19,10 @@ use std::io::Write;
 use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::output::{Outcome, Output};
 
-pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, CommandError> {
     match command {
         Command::Run(args) => run::run(*args, output),
         Command::Generate(args) => generate::run(*args, output),
@@ -35,7 +35,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Erro
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),
         Command::Bench(args) => bench::run(args, output),
-        Command::Completions(_) if output.is_json() => Err(Error::NoJson),
+        Command::Completions(_) if output.is_json() => Err(CommandError::NoJson),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "kvscatter", &mut script);

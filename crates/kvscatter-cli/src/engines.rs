@@ -9,7 +9,7 @@ use kvscatter_session::{Engine, Options};
 use kvscatter_tract::Tract;
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::CommandError;
 
 /// `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,11 +21,11 @@ pub(crate) enum EngineName {
 }
 
 /// What `--ort-lib` names is used by nothing else.
-pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn Engine>, Error> {
+pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn Engine>, CommandError> {
     match (name, ort_lib) {
         (EngineName::Ort, library) => Ok(Box::new(OnnxRuntime::load(library)?)),
         (EngineName::Tract, None) => Ok(Box::new(Tract)),
-        (EngineName::Tract, Some(_)) => Err(Error::LibraryUnused),
+        (EngineName::Tract, Some(_)) => Err(CommandError::LibraryUnused),
     }
 }
 

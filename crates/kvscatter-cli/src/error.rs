@@ -13,23 +13,23 @@ use crate::{files, options};
 /// Bad input. Each variant but the last prints as one lower-case line that names the argument, the value and
 /// the limit.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum CommandError {
     #[error(transparent)]
     File(#[from] files::FileError),
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
     #[error("{}", files::plain(.0))]
-    Onnx(#[from] kvscatter_onnx::Error),
+    Onnx(#[from] kvscatter_onnx::OnnxError),
     #[error(transparent)]
-    Bench(#[from] kvscatter_bench::Error),
+    Bench(#[from] kvscatter_bench::BenchError),
     #[error("--processes: another measuring process failed: {0}")]
     BenchProcess(String),
     #[error("{}{}", files::plain(.0), options::of_certify(.0))]
-    Certify(#[from] kvscatter_certify::Error),
+    Certify(#[from] kvscatter_certify::CertifyError),
     #[error("{}{}", .0, options::of_runtime(.0))]
-    OnnxRuntime(#[from] kvscatter_onnxruntime::Error),
+    OnnxRuntime(#[from] kvscatter_onnxruntime::RuntimeError),
     #[error("{}{}", files::plain(.0), options::of_session(.0))]
-    Session(#[from] kvscatter_session::Error),
+    Session(#[from] kvscatter_session::SessionError),
     #[error("--ort-lib names ONNX Runtime's library, and tract needs none: give --engine ort as well")]
     LibraryUnused,
     /// A line of a file of prompts.
@@ -99,11 +99,11 @@ pub(crate) enum Error {
     Output(#[from] io::Error),
 }
 
-impl Error {
+impl CommandError {
     /// The library's complaint about open sizes in the command's own words.
-    pub(crate) fn of_sizes(error: kvscatter_onnx::Error) -> Self {
+    pub(crate) fn of_sizes(error: kvscatter_onnx::OnnxError) -> Self {
         match error {
-            kvscatter_onnx::Error::DimsMissing { open } => Self::OpenSizes { open },
+            kvscatter_onnx::OnnxError::DimsMissing { open } => Self::OpenSizes { open },
             error => error.into(),
         }
     }

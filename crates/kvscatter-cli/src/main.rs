@@ -32,7 +32,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
-use error::Error;
+use error::CommandError;
 use output::{Outcome, Output};
 
 fn main() -> ExitCode {
@@ -64,7 +64,9 @@ fn main() -> ExitCode {
 /// Help: a reader that has seen enough (`| head`) is no error.
 fn said(result: io::Result<()>) -> ExitCode {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => refused(&Error::Output(error).to_string()),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            refused(&CommandError::Output(error).to_string())
+        }
         _ => ExitCode::SUCCESS,
     }
 }

@@ -8,10 +8,12 @@ use std::path::Path;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use kvscatter::spec::{ascend, onnx, tensorrt};
-use kvscatter::{Argument, ElementType, Lengths, Mode, Starts, WritePlan};
+use kvscatter::spec::ascend::{self, KvCacheOperationCall};
+use kvscatter::spec::onnx;
+use kvscatter::spec::tensorrt::{self, PackedCall};
+use kvscatter::{Argument, ElementType, Lengths, Mode, Positions, WritePlan};
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::numbers::integer;
 pub(crate) use indices::Indices;
 use indices::{INT32, INT32_OR_INT64, INT64, Integers};
@@ -142,11 +144,7 @@ pub(crate) fn element_type() -> impl TypedValueParser<Value = ElementType> {
         let [name, aliases @ ..] = names(ty);
         PossibleValue::new(name.unwrap_or_default()).aliases(aliases.into_iter().flatten())
     }))
-    .try_map(|text| {
-        let named =
-            |ty: &ElementType| names(*ty).iter().flatten().any(|name| name.eq_ignore_ascii_case(&text));
-        ElementType::ALL.into_iter().find(named).ok_or("is no element type")
-    })
+    .try_map(|text| text.parse::<ElementType>())
 }
 
 /// NumPy has no name for strings of any length.
@@ -168,8 +166,8 @@ impl Operator {
     pub(crate) fn with_plan<R>(
         &self,
         [cache, update]: &[Described; 2],
-        then: impl FnOnce(&WritePlan<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+        then: impl FnOnce(&WritePlan<'_>) -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
         let element = cache.element;
         if element != update.element {
             let (argument, element) = (self.update_argument(), update.element);
@@ -199,19 +197,20 @@ impl Operator {
                         let packed = narrow("updateLengths", &packed)?;
                         let write =
                             operator.prepare_packed(element, &cache.shape, &update.shape).map_err(hinted)?;
-                        then(&write.plan_lengths(&indices, &packed, these(&lengths))?)
+                        then(&write.plan_lengths(PackedCall::new(&indices, &packed), these(&lengths))?)
                     }
                 }
             }
             Self::KvCacheOperation(options) => {
                 let write =
-                    options.operator().prepare(element, &update.shape, &cache.shape).map_err(hinted)?;
+                    options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
                 let int32 = |indices: &Indices, argument| narrow(argument, &indices.load(argument, INT32)?);
-                let layer_id = int32(&options.layer_id, "layerId")?;
-                let token_offset = int32(&options.token_offset, "tokenOffset")?;
-                let seq_len = int32(&options.seq_len, "seqLen")?;
+                let layer_id = &int32(&options.layer_id, "layerId")?;
+                let token_offset = &int32(&options.token_offset, "tokenOffset")?;
+                let seq_len = &int32(&options.seq_len, "seqLen")?;
                 let lengths = options.extensions.lengths()?;
-                then(&write.plan_lengths(&layer_id, &token_offset, &seq_len, these(&lengths))?)
+                let call = KvCacheOperationCall { layer_id, token_offset, seq_len };
+                then(&write.plan_lengths(call, these(&lengths))?)
             }
         }
     }
@@ -244,7 +243,7 @@ impl Operator {
     }
 
     /// The rule that a call breaks, with the option that its author has most likely forgotten.
-    fn hinted(&self, rule: kvscatter::Error, cache: &Described, update: &Described) -> Error {
+    fn hinted(&self, rule: kvscatter::Error, cache: &Described, update: &Described) -> CommandError {
         let hint = match (self, &rule) {
             (Self::TensorScatter(options), kvscatter::Error::AxisIsBatch { .. })
                 if cache.shape.len() == 2 && options.axis == DEFAULT_AXIS =>
@@ -256,23 +255,9 @@ impl Operator {
             {
                 "a packed update [tokens, heads, head size] needs --update-lengths".to_owned()
             }
-            (_, kvscatter::Error::ElementType { .. }) => {
-                let taken = ElementType::ALL.into_iter().filter(|&element| self.takes(element));
-                let names: Vec<_> = taken.map(ElementType::numpy_name).collect();
-                format!("it takes {}", names.join(", "))
-            }
             _ => return rule.into(),
         };
-        Error::Hinted { rule, hint }
-    }
-
-    fn takes(&self, element: ElementType) -> bool {
-        let refused = match self {
-            Self::TensorScatter(_) => None,
-            Self::KvCacheUpdate(options) => options.operator().prepare(element, &[1; 4], &[1; 4]).err(),
-            Self::KvCacheOperation(options) => options.operator().prepare(element, &[1; 2], &[1; 4]).err(),
-        };
-        !matches!(refused, Some(kvscatter::Error::ElementType { .. }))
+        CommandError::Hinted { rule, hint }
     }
 
     fn update_argument(&self) -> Argument {
@@ -311,7 +296,7 @@ impl KvCacheOperation {
 }
 
 impl Extensions {
-    fn lengths(&self) -> Result<Option<Vec<i64>>, Error> {
+    fn lengths(&self) -> Result<Option<Vec<i64>>, CommandError> {
         load(&self.lengths, "lengths", INT32_OR_INT64)
     }
 }
@@ -329,11 +314,11 @@ fn load(
     indices: &Option<Indices>,
     argument: &'static str,
     integers: Integers,
-) -> Result<Option<Vec<i64>>, Error> {
+) -> Result<Option<Vec<i64>>, CommandError> {
     indices.as_ref().map(|indices| indices.load(argument, integers)).transpose()
 }
 
-fn starts(indices: &Option<Vec<i64>>) -> Starts<'_> {
+fn starts(indices: &Option<Vec<i64>>) -> Positions<'_> {
     indices.as_ref().into()
 }
 
@@ -342,10 +327,12 @@ fn these(lengths: &Option<Vec<i64>>) -> Lengths<'_> {
 }
 
 /// Lists that are typed may hold what the specification's int32 cannot.
-fn narrow(argument: &'static str, values: &[i64]) -> Result<Vec<i32>, Error> {
+fn narrow(argument: &'static str, values: &[i64]) -> Result<Vec<i32>, CommandError> {
     values
         .iter()
         .enumerate()
-        .map(|(index, &value)| i32::try_from(value).map_err(|_| Error::NotInt32 { argument, index, value }))
+        .map(|(index, &value)| {
+            i32::try_from(value).map_err(|_| CommandError::NotInt32 { argument, index, value })
+        })
         .collect()
 }

@@ -1,8 +1,8 @@
 //! Which option is about an error of a library: libraries do not know the command line.
 
-use kvscatter_certify::Error as CertifyError;
-use kvscatter_onnxruntime::Error as RuntimeError;
-use kvscatter_session::{Error as SessionError, Setting};
+use kvscatter_certify::CertifyError;
+use kvscatter_onnxruntime::RuntimeError;
+use kvscatter_session::{SessionError, Setting};
 
 /// What is put behind the words of a session's error, such as ` (--memory)`. Empty where no option is about it.
 pub(crate) fn of_session(error: &SessionError) -> &'static str {

@@ -6,7 +6,7 @@ use kvscatter_onnx::test_dir::REFUSED;
 use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::{files, json};
 
 /// Larger files are no such file.
@@ -42,23 +42,23 @@ impl Refused {
     ///
     /// # Errors
     /// [`files::FileError`] if it is there and is no such file.
-    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, CommandError> {
         let path = folder.join(REFUSED);
         if !path.exists() {
             return Ok(None);
         }
         let bytes = files::read_bytes(&path, MAX_BYTES)?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|cause| Error::Json { path, cause })
+        serde_json::from_slice(&bytes).map(Some).map_err(|cause| CommandError::Json { path, cause })
     }
 
     /// Writes the file into this folder.
     ///
     /// # Errors
     /// [`files::FileError`] if the file system says no.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
         let path = folder.join(REFUSED);
         let mut text = Vec::new();
-        json::write(&mut text, self).map_err(|cause| Error::Json { path: path.clone(), cause })?;
+        json::write(&mut text, self).map_err(|cause| CommandError::Json { path: path.clone(), cause })?;
         text.push(b'\n');
         Ok(files::write_bytes(&path, &text, &[])?)
     }
@@ -66,8 +66,8 @@ impl Refused {
     /// What the oracle says, in the words of this file.
     ///
     /// # Errors
-    /// [`Error::NotTensorScatter`] if the rule is another operator's.
-    pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, Error> {
+    /// [`CommandError::NotTensorScatter`] if the rule is another operator's.
+    pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, CommandError> {
         let (kind, reason) = match *refusal {
             Refusal::TypesDiffer { cache, update } => {
                 (Kind::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
@@ -101,7 +101,7 @@ impl Refused {
                 Kind::OutOfRange,
                 format!("write_indices[{sample}] = {start}: {start} + {rows} rows exceed {capacity}"),
             ),
-            _ => return Err(Error::NotTensorScatter { what: format!("{refusal:?}") }),
+            _ => return Err(CommandError::NotTensorScatter { what: format!("{refusal:?}") }),
         };
         Ok(Self { kind, reason })
     }
@@ -109,12 +109,12 @@ impl Refused {
 
 impl Kind {
     /// The rule that an evaluation found broken.
-    pub(crate) fn of(error: &kvscatter_onnx::Error) -> Option<Self> {
+    pub(crate) fn of(error: &kvscatter_onnx::OnnxError) -> Option<Self> {
         use kvscatter::Error as Rule;
-        use kvscatter_onnx::Error;
+        use kvscatter_onnx::OnnxError;
         match error.root() {
-            Error::Mode { .. } => Some(Self::Mode),
-            Error::Operator(rule) => Some(match rule {
+            OnnxError::Mode { .. } => Some(Self::Mode),
+            OnnxError::Operator(rule) => Some(match rule {
                 Rule::ElementTypeMismatch { .. } => Self::TypesDiffer,
                 Rule::UnknownMode => Self::Mode,
                 Rule::Rank { .. } | Rule::RankTooLow { .. } => Self::Rank,

@@ -170,14 +170,14 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Resul
             cache: DeviceBuffer::new(to, cache),
             update: DeviceBuffer::new(new, update),
         });
-        cuda.prepare(geometry, &pairs.collect::<Vec<_>>())?
+        cuda.prepare(&operator, &pairs.collect::<Vec<_>>())?
     } else {
         let triples = addresses.as_chunks().0.iter().map(|&[to, past, new]| Triple {
             present: DeviceBuffer::new(to, present),
             past: DeviceBuffer::new(past, cache),
             update: DeviceBuffer::new(new, update),
         });
-        cuda.prepare_present(geometry, &triples.collect::<Vec<_>>())?
+        cuda.prepare_present(&operator, &triples.collect::<Vec<_>>())?
     };
     let write = write.with_choices(choices.unwrap_or(&Choices::DEFAULT));
     Ok(BenchWrite { write: write.skip_all(shape.skip_all != 0), batch })

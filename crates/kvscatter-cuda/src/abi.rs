@@ -179,7 +179,7 @@ pub(crate) const LENGTHS_I64: u32 = 1 << 1;
 pub(crate) const SPANS_I64: u32 = 1 << 2;
 /// Spans are running totals from 0, one more than samples; otherwise a number for each.
 pub(crate) const CUMULATIVE: u32 = 1 << 3;
-/// Starts are lengths after the write, padding included.
+/// Positions are lengths after the write, padding included.
 pub(crate) const FROM_END: u32 = 1 << 4;
 pub(crate) const CIRCULAR: u32 = 1 << 5;
 /// In a ring.

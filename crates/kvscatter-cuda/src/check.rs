@@ -1,13 +1,13 @@
 //! What launches have found, as the error that the CPU returns for it.
 
-use kvscatter::{Error as CoreError, Lists, Refused};
+use kvscatter::{Convention, Error as CoreError, ListValue};
 
 use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
 use crate::cuda::Status;
 use crate::list::{FirstBad, List};
 use crate::memory::{DeviceList, Indices};
 use crate::write::Form;
-use crate::{DeviceWrite, Error};
+use crate::{CudaError, DeviceWrite};
 
 impl StatusWords {
     /// The first bad index that launches have found since the status was cleared, or `None` if there is none. Nothing is
@@ -22,9 +22,9 @@ impl StatusWords {
         let Self { first_sample, first_value: value, .. } = self;
         let list = match first_sample & SPAN {
             _ if first_sample == LAYER => return FirstBad { list: List::Layer, sample: None, value },
-            SPAN => List::Spans,
+            SPAN => List::RowCounts,
             LENGTH => List::Lengths,
-            _ => List::Starts,
+            _ => List::Positions,
         };
         FirstBad { list, sample: usize::try_from(first_sample & !SPAN).ok(), value }
     }
@@ -38,15 +38,15 @@ impl DeviceWrite {
     /// read from the lists.
     ///
     /// # Errors
-    /// For the first bad index the error that `plan` returns on the CPU: [`Error::Write`]. Where several are bad, those
+    /// For the first bad index the error that `plan` returns on the CPU: [`CudaError::Write`]. Where several are bad, those
     /// of a packed update's rows come first, in a padded one those of lower samples, a sample's length before its start.
-    /// [`Error::BadIndices`] if the lists say something else by now; [`Error::Driver`], which may be one of an earlier
+    /// [`CudaError::BadIndices`] if the lists say something else by now; [`CudaError::Driver`], which may be one of an earlier
     /// launch; those of [`launch`](Self::launch) for lists of the wrong length.
     ///
     /// # Safety
     /// The status and the lists lie in memory of the current context, as large as they were said to be, and nothing writes
     /// to them: launches with this status have run.
-    pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), Error> {
+    pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), CudaError> {
         // SAFETY: the status lies in memory of the current context, and nothing writes to it (this function's contract).
         let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
@@ -71,23 +71,23 @@ impl DeviceWrite {
     }
 
     /// The same for a status that the caller has copied: nothing is read from the device. Where a length or a number of
-    /// rows on the device belongs to the error, it is taken to be all rows, or the error is [`Error::BadIndices`].
+    /// rows on the device belongs to the error, it is taken to be all rows, or the error is [`CudaError::BadIndices`].
     ///
     /// # Errors
     /// As [`check`](Self::check), but for the driver's.
-    pub fn check_words(&self, words: StatusWords) -> Result<(), Error> {
+    pub fn check_words(&self, words: StatusWords) -> Result<(), CudaError> {
         if words.bad_samples == 0 {
             return Ok(());
         }
-        let samples = self.geometry().cache_batch();
+        let samples = self.prepared.geometry().cache_batch();
         let refused = self.refused(words, samples, &Indices::zero(), |_, _| Ok(None))?;
         Err(self.error(words, refused))
     }
 
-    fn error(&self, words: StatusWords, refused: Option<Refused>) -> Error {
-        let error: Option<CoreError> = refused.and_then(|refused| self.geometry().refuse(refused));
+    fn error(&self, words: StatusWords, refused: Option<ListValue>) -> CudaError {
+        let error: Option<CoreError> = refused.and_then(|refused| self.prepared.error_for(refused));
         let (bad_samples, first) = (words.bad_samples, words.first_bad());
-        error.map_or(Error::BadIndices { bad_samples, first }, Error::Write)
+        error.map_or(CudaError::BadIndices { bad_samples, first }, CudaError::Write)
     }
 
     /// What a status says, with what belongs to it. `None` if it cannot be told.
@@ -96,54 +96,55 @@ impl DeviceWrite {
         words: StatusWords,
         samples: usize,
         indices: &Indices,
-        read: impl Fn(Option<DeviceList>, usize) -> Result<Option<i64>, Error>,
-    ) -> Result<Option<Refused>, Error> {
+        read: impl Fn(Option<DeviceList>, usize) -> Result<Option<i64>, CudaError>,
+    ) -> Result<Option<ListValue>, CudaError> {
         let FirstBad { list, sample, value } = words.first_bad();
-        let Some(sample) = sample else { return Ok(Some(Refused::Layer { value })) };
+        let Some(sample) = sample else { return Ok(Some(ListValue::Layer { value })) };
         let rows = |sample: usize| {
-            let spans = indices.spans;
-            Ok::<_, Error>(match self.geometry().lists() {
-                Lists::RunningTotals => {
-                    let totals = (read(spans, sample)?, read(spans, sample.saturating_add(1))?);
-                    totals.0.zip(totals.1)
+            let list = indices.row_counts;
+            Ok::<_, CudaError>(match self.prepared.convention() {
+                Convention::StartsAndCumulativeLengths => {
+                    let two = (read(list, sample)?, read(list, sample.saturating_add(1))?);
+                    two.0.zip(two.1)
                 }
-                Lists::Ends => read(spans, sample)?.map(|rows| (0, rows)),
+                Convention::EndsAndRowCounts => read(list, sample)?.map(|rows| (0, rows)),
                 _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
                 // A padded update brings as many for each.
-                _ => i64::try_from(self.geometry().span_limits().1).ok().map(|rows| (0, rows)),
+                _ => i64::try_from(self.prepared.row_limits().1).ok().map(|rows| (0, rows)),
             })
         };
-        if list == List::Spans {
-            return Ok(match self.geometry().lists() {
-                // Without samples a total of 0 is that of the list, and another one its first number.
-                _ if sample == samples && (samples > 0 || value == 0) => Some(Refused::Sum { value }),
-                Lists::RunningTotals => self.totals(sample, value, rows(sample)?, read(indices.spans, 0)?),
-                _ => Some(Refused::Span { sample, value }),
+        if list == List::RowCounts {
+            return Ok(match self.prepared.convention() {
+                // Without samples a sum of 0 is that of the list, and any other number is its first.
+                _ if sample == samples && (samples > 0 || value == 0) => Some(ListValue::Sum { value }),
+                Convention::StartsAndCumulativeLengths => {
+                    Self::cumulative(sample, value, rows(sample)?, read(indices.row_counts, 0)?)
+                }
+                _ => Some(ListValue::RowCount { sample, value }),
             });
         }
         let Some((previous, next)) = rows(sample)? else { return Ok(None) };
-        let Ok(span) = usize::try_from(next.saturating_sub(previous)) else { return Ok(None) };
+        let Ok(rows) = usize::try_from(next.saturating_sub(previous)) else { return Ok(None) };
         if list == List::Lengths {
-            return Ok(Some(Refused::Length { sample, value, span }));
+            return Ok(Some(ListValue::Length { sample, value, rows }));
         }
-        let length = read(indices.lengths, sample)?.map_or(Some(span), |length| usize::try_from(length).ok());
-        Ok(length.map(|length| Refused::Start { sample, value, span, length }))
+        let length = read(indices.lengths, sample)?.map_or(Some(rows), |length| usize::try_from(length).ok());
+        Ok(length.map(|length| ListValue::Position { sample, value, rows, length }))
     }
 
-    /// What is wrong with running totals: the first of all, or the two of a sample.
-    fn totals(
-        &self,
+    /// What is wrong with cumulative lengths: the first of all, or the two of a sample.
+    fn cumulative(
         sample: usize,
         value: i64,
         two: Option<(i64, i64)>,
         first: Option<i64>,
-    ) -> Option<Refused> {
+    ) -> Option<ListValue> {
         match two {
             _ if sample == 0 && first == Some(value) && value != 0 => {
-                Some(Refused::Totals { sample, previous: value, value })
+                Some(ListValue::CumulativeLengths { sample, previous: value, value })
             }
             Some((previous, next)) if next.wrapping_sub(previous) == value => {
-                Some(Refused::Totals { sample, previous, value: next })
+                Some(ListValue::CumulativeLengths { sample, previous, value: next })
             }
             _ => None,
         }
@@ -162,10 +163,10 @@ mod tests {
             |bad_samples, first_sample| StatusWords { bad_samples, first_sample, first_value: -9 }.first();
         assert_eq!(first(0, 0), None);
         let of = |list, sample| Some(FirstBad { list, sample, value: -9 });
-        assert_eq!(first(1, 0), of(List::Starts, Some(0)));
-        assert_eq!(first(9, (1 << 30) - 1), of(List::Starts, Some((1 << 30) - 1)));
+        assert_eq!(first(1, 0), of(List::Positions, Some(0)));
+        assert_eq!(first(9, (1 << 30) - 1), of(List::Positions, Some((1 << 30) - 1)));
         assert_eq!(first(1, LENGTH | 5), of(List::Lengths, Some(5)));
-        assert_eq!(first(1, SPAN | 5), of(List::Spans, Some(5)));
+        assert_eq!(first(1, SPAN | 5), of(List::RowCounts, Some(5)));
         assert_eq!(first(u32::MAX, LAYER), of(List::Layer, None));
     }
 }

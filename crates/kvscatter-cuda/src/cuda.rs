@@ -8,7 +8,7 @@ use crate::abi::{Address, StatusWords};
 use crate::driver::{Context, Driver, Handle};
 use crate::list::List;
 use crate::units::WIDTHS;
-use crate::{Error, images};
+use crate::{CudaError, images};
 
 /// The CUDA driver, and the kernels in every context that has used them.
 ///
@@ -33,9 +33,9 @@ pub(crate) struct Module {
 
 /// By the width of what one thread moves at a time, widest first: [`WIDTHS`].
 pub(crate) struct Kernels {
-    /// Starts alone, keys and values.
+    /// Positions alone, keys and values.
     pub(crate) few: [Handle; WIDTHS.len()],
-    /// Starts alone.
+    /// Positions alone.
     pub(crate) many: [Handle; WIDTHS.len()],
     /// Any lists.
     pub(crate) lists: [Handle; WIDTHS.len()],
@@ -62,8 +62,8 @@ impl Cuda {
     /// done no more may still fork.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] where there is none.
-    pub fn new() -> Result<Self, Error> {
+    /// [`CudaError::NoDriver`] where there is none.
+    pub fn new() -> Result<Self, CudaError> {
         Self::load(Path::new(if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" }))
     }
 
@@ -74,11 +74,11 @@ impl Cuda {
     ///
     /// # Safety
     /// The file is a CUDA driver: its functions do what NVIDIA's reference says. Loading it runs its code.
-    pub unsafe fn load_from(library: &Path) -> Result<Self, Error> {
+    pub unsafe fn load_from(library: &Path) -> Result<Self, CudaError> {
         Self::load(library)
     }
 
-    fn load(library: &Path) -> Result<Self, Error> {
+    fn load(library: &Path) -> Result<Self, CudaError> {
         let shared = Shared { driver: Driver::load(library)?, modules: Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -86,8 +86,8 @@ impl Cuda {
     /// The CUDA version that the driver supports: 1000 · major + 10 · minor. There need not be a device.
     ///
     /// # Errors
-    /// [`Error::Driver`].
-    pub fn driver_version(&self) -> Result<i32, Error> {
+    /// [`CudaError::Driver`].
+    pub fn driver_version(&self) -> Result<i32, CudaError> {
         self.driver().version()
     }
 
@@ -95,16 +95,16 @@ impl Cuda {
     /// kept as long as the process runs, as CUDA's runtime keeps it. This initialises the driver, if nobody has.
     ///
     /// # Errors
-    /// [`Error::Driver`] if there is no such device, or none at all.
-    pub fn set_device(&self, ordinal: i32) -> Result<(), Error> {
+    /// [`CudaError::Driver`] if there is no such device, or none at all.
+    pub fn set_device(&self, ordinal: i32) -> Result<(), CudaError> {
         self.driver().use_primary_context(ordinal)
     }
 
     /// The device whose context is current on this thread.
     ///
     /// # Errors
-    /// [`Error::NoContext`]; [`Error::Driver`].
-    pub fn device(&self) -> Result<i32, Error> {
+    /// [`CudaError::NoContext`]; [`CudaError::Driver`].
+    pub fn device(&self) -> Result<i32, CudaError> {
         self.driver().context()?;
         self.driver().device()
     }
@@ -112,11 +112,11 @@ impl Cuda {
     /// Clears a status, in the stream's order.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// [`CudaError::Driver`].
     ///
     /// # Safety
     /// The status lies in memory of the current context until this has run, and the stream belongs to that context.
-    pub unsafe fn clear(&self, status: Status, stream: Stream) -> Result<(), Error> {
+    pub unsafe fn clear(&self, status: Status, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the status lies in memory of the current context until this has run, and the stream belongs to that
         // context (this function's contract). A `Status` has 16 bytes.
         unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
@@ -126,11 +126,11 @@ impl Cuda {
     /// run.
     ///
     /// # Errors
-    /// [`Error::Driver`], which may be one of an earlier launch.
+    /// [`CudaError::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
     /// The status lies in memory of the current context, and nothing writes to it: launches whose status it is have run.
-    pub unsafe fn read(&self, status: Status) -> Result<StatusWords, Error> {
+    pub unsafe fn read(&self, status: Status) -> Result<StatusWords, CudaError> {
         // SAFETY: the status lies in memory of the current context, and nothing writes to it (this function's contract).
         // Every pattern of bits is a `StatusWords`, which has nothing but integers.
         unsafe { self.driver().read(status.0) }
@@ -141,7 +141,7 @@ impl Cuda {
     }
 
     /// The kernels in the current context.
-    pub(crate) fn module(&self) -> Result<Arc<Module>, Error> {
+    pub(crate) fn module(&self) -> Result<Arc<Module>, CudaError> {
         let context = self.driver().context()?;
         let mut modules = self.shared.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, module)) = modules.iter().find(|(known, _)| *known == context) {
@@ -160,10 +160,10 @@ impl std::fmt::Debug for Cuda {
 }
 
 impl Module {
-    fn load(driver: &Driver) -> Result<Self, Error> {
+    fn load(driver: &Driver) -> Result<Self, CudaError> {
         let (major, minor) = driver.compute_capability()?;
         if (major, minor) < images::MIN_CAPABILITY {
-            return Err(Error::ComputeCapability { major, minor });
+            return Err(CudaError::ComputeCapability { major, minor });
         }
         // SAFETY: `kernels/images` has what nvcc made, and a fat binary states its length.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
@@ -178,9 +178,9 @@ impl Module {
 
 /// PTX where the machine code is at fault. Any other trouble it would not mend, but hide.
 fn machine_code_or_ptx<T>(
-    machine_code: Result<T, Error>,
-    ptx: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
+    machine_code: Result<T, CudaError>,
+    ptx: impl FnOnce() -> Result<T, CudaError>,
+) -> Result<T, CudaError> {
     let machine_code = match machine_code {
         Err(refused) if refused.is_about_an_image() => refused,
         loaded => return loaded,
@@ -189,13 +189,13 @@ fn machine_code_or_ptx<T>(
         if !ptx.is_about_an_image() {
             return ptx;
         }
-        Error::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) }
+        CudaError::Kernels { machine_code: Box::new(machine_code), ptx: Box::new(ptx) }
     })
 }
 
 impl Kernels {
-    fn find(driver: &Driver, module: Handle) -> Result<Self, Error> {
-        let each = |names: [&CStr; WIDTHS.len()]| -> Result<[Handle; WIDTHS.len()], Error> {
+    fn find(driver: &Driver, module: Handle) -> Result<Self, CudaError> {
+        let each = |names: [&CStr; WIDTHS.len()]| -> Result<[Handle; WIDTHS.len()], CudaError> {
             let mut handles = [Handle::NULL; WIDTHS.len()];
             for (handle, name) in handles.iter_mut().zip(names) {
                 *handle = driver.function(module, name)?;
@@ -254,11 +254,11 @@ impl Status {
     /// The status at this address of a device: 16 bytes.
     ///
     /// # Errors
-    /// [`Error::Address`] if it is null or no multiple of 8.
-    pub fn at(address: u64) -> Result<Self, Error> {
+    /// [`CudaError::Address`] if it is null or no multiple of 8.
+    pub fn at(address: u64) -> Result<Self, CudaError> {
         let alignment = 8;
         if address == 0 || !address.is_multiple_of(alignment) {
-            return Err(Error::Address { list: List::Status, address, alignment });
+            return Err(CudaError::Address { list: List::Status, address, alignment });
         }
         Ok(Self(address))
     }
@@ -270,17 +270,18 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, machine_code_or_ptx};
+    use super::{CudaError, machine_code_or_ptx};
 
     #[test]
     fn ptx_is_for_images_that_do_not_fit() {
-        let refused = |code| Error::Driver { call: "call", code, name: String::new(), text: String::new() };
+        let refused =
+            |code| CudaError::Driver { call: "call", code, name: String::new(), text: String::new() };
         let with = |machine_code, ptx: i32| {
             let answer = |code| if code == 0 { Ok(()) } else { Err(refused(code)) };
             match machine_code_or_ptx(answer(machine_code), || answer(ptx)) {
                 Ok(()) => "loaded".to_owned(),
-                Err(Error::Driver { code, .. }) => code.to_string(),
-                Err(Error::Kernels { .. }) => "neither".to_owned(),
+                Err(CudaError::Driver { code, .. }) => code.to_string(),
+                Err(CudaError::Kernels { .. }) => "neither".to_owned(),
                 Err(other) => panic!("{other}"),
             }
         };

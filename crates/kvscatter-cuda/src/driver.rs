@@ -10,7 +10,7 @@ use std::ptr;
 
 use libloading::Library;
 
-use crate::Error;
+use crate::CudaError;
 use crate::abi::Address;
 
 /// A handle of the driver's: a context, a module, a function or a stream. It is never followed here.
@@ -118,9 +118,9 @@ impl Driver {
     /// Loads a driver from this file, or from where the system looks for libraries of this name.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] if there is none, or one that lacks a function.
-    pub(crate) fn load(library: &Path) -> Result<Self, Error> {
-        let refused = |why| Error::NoDriver { library: library.to_owned(), why };
+    /// [`CudaError::NoDriver`] if there is none, or one that lacks a function.
+    pub(crate) fn load(library: &Path) -> Result<Self, CudaError> {
+        let refused = |why| CudaError::NoDriver { library: library.to_owned(), why };
         // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's driver, or
         // one that the caller of `Cuda::load_from` promises to be a driver.
         let loaded = unsafe { Library::new(library) }.map_err(|error| {
@@ -137,7 +137,7 @@ impl Driver {
     }
 
     /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
-    pub(crate) fn version(&self) -> Result<i32, Error> {
+    pub(crate) fn version(&self) -> Result<i32, CudaError> {
         let mut version = 0;
         // SAFETY: writes one number.
         let code = unsafe { (self.functions.cuDriverGetVersion)(&raw mut version) };
@@ -147,7 +147,7 @@ impl Driver {
 
     /// Retains a device's primary context and makes it current on this thread. What else is called here needs a context,
     /// whose maker has initialised the driver; this need not have happened yet.
-    pub(crate) fn use_primary_context(&self, ordinal: i32) -> Result<(), Error> {
+    pub(crate) fn use_primary_context(&self, ordinal: i32) -> Result<(), CudaError> {
         // SAFETY: it may be called at any time, and a second time does nothing.
         let code = unsafe { (self.functions.cuInit)(0) };
         self.checked("cuInit", code)?;
@@ -165,7 +165,7 @@ impl Driver {
     }
 
     /// The context that is current on this thread.
-    pub(crate) fn context(&self) -> Result<Context, Error> {
+    pub(crate) fn context(&self) -> Result<Context, CudaError> {
         let mut handle = Handle::NULL;
         // SAFETY: writes one handle.
         let code = unsafe { (self.functions.cuCtxGetCurrent)(&raw mut handle) };
@@ -173,7 +173,7 @@ impl Driver {
             self.checked("cuCtxGetCurrent", code)?;
         }
         if handle == Handle::NULL {
-            return Err(Error::NoContext);
+            return Err(CudaError::NoContext);
         }
         let mut id = 0;
         if let Some(get_id) = self.functions.cuCtxGetId {
@@ -185,7 +185,7 @@ impl Driver {
     }
 
     /// The current context's device.
-    pub(crate) fn device(&self) -> Result<i32, Error> {
+    pub(crate) fn device(&self) -> Result<i32, CudaError> {
         let mut device = 0;
         // SAFETY: writes one number.
         let code = unsafe { (self.functions.cuCtxGetDevice)(&raw mut device) };
@@ -194,17 +194,17 @@ impl Driver {
     }
 
     /// Its multiprocessors.
-    pub(crate) fn multiprocessors(&self) -> Result<u32, Error> {
+    pub(crate) fn multiprocessors(&self) -> Result<u32, CudaError> {
         Ok(u32::try_from(self.attribute(MULTIPROCESSOR_COUNT)?).unwrap_or(1).max(1))
     }
 
     /// Its compute capability: the major and the minor number.
-    pub(crate) fn compute_capability(&self) -> Result<(i32, i32), Error> {
+    pub(crate) fn compute_capability(&self) -> Result<(i32, i32), CudaError> {
         let [major, minor] = COMPUTE_CAPABILITY;
         Ok((self.attribute(major)?, self.attribute(minor)?))
     }
 
-    fn attribute(&self, attribute: c_int) -> Result<i32, Error> {
+    fn attribute(&self, attribute: c_int) -> Result<i32, CudaError> {
         let (device, mut value) = (self.device()?, 0);
         // SAFETY: writes one number; the driver has just named the device.
         let code = unsafe { (self.functions.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
@@ -216,7 +216,7 @@ impl Driver {
     ///
     /// # Safety
     /// The image is one that compilers for CUDA make; PTX ends with a zero.
-    pub(crate) unsafe fn load_module(&self, image: &[u8]) -> Result<Handle, Error> {
+    pub(crate) unsafe fn load_module(&self, image: &[u8]) -> Result<Handle, CudaError> {
         let mut module = Handle::NULL;
         // SAFETY: the driver writes one handle. It reads the image to the end that its header states, or to the zero
         // that ends PTX: the image is one that compilers for CUDA make (this function's contract).
@@ -227,7 +227,7 @@ impl Driver {
 
     /// A kernel of a module that this driver has loaded, and its code on the device: newer drivers wait with that for the
     /// first launch, which would then allocate, and wait, and could not be captured.
-    pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Error> {
+    pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, CudaError> {
         let mut function = Handle::NULL;
         // SAFETY: writes one handle, and reads a name that ends with a zero; modules are never unloaded here.
         let code = unsafe { (self.functions.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
@@ -251,7 +251,7 @@ impl Driver {
         grid: Grid,
         stream: Handle,
         arguments: [*const c_void; 3],
-    ) -> Result<(), Error> {
+    ) -> Result<(), CudaError> {
         let Grid { blocks: [x, y], threads: [along, across] } = grid;
         let mut arguments = arguments.map(<*const c_void>::cast_mut);
         let (arguments, no_options) = (arguments.as_mut_ptr(), ptr::null_mut());
@@ -270,7 +270,7 @@ impl Driver {
     ///
     /// # Safety
     /// Every pattern of bits is a `T`. The address lies in memory of the current context, with as many bytes behind it.
-    pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, Error> {
+    pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, CudaError> {
         let mut value = T::default();
         let to = (&raw mut value).cast();
         // SAFETY: `address` lies in memory of the current context with the bytes of one `T`, and every pattern of bits is
@@ -284,7 +284,12 @@ impl Driver {
     ///
     /// # Safety
     /// The bytes lie in memory of the current context, to which the stream belongs, until this has run.
-    pub(crate) unsafe fn clear(&self, address: Address, bytes: usize, stream: Handle) -> Result<(), Error> {
+    pub(crate) unsafe fn clear(
+        &self,
+        address: Address,
+        bytes: usize,
+        stream: Handle,
+    ) -> Result<(), CudaError> {
         // SAFETY: the bytes lie in memory of the current context until this has run, and the stream belongs to that
         // context (this function's contract).
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
@@ -292,12 +297,12 @@ impl Driver {
     }
 
     #[inline]
-    fn checked(&self, call: &'static str, code: c_int) -> Result<(), Error> {
+    fn checked(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
         if code == 0 { Ok(()) } else { Err(self.error(call, code)) }
     }
 
     #[cold]
-    fn error(&self, call: &'static str, code: c_int) -> Error {
+    fn error(&self, call: &'static str, code: c_int) -> CudaError {
         let text = |function: unsafe extern "system" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = ptr::null();
             // SAFETY: the driver writes one pointer: null, or the address of a text that it owns.
@@ -309,7 +314,7 @@ impl Driver {
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         let (name, text) = (text(self.functions.cuGetErrorName), text(self.functions.cuGetErrorString));
-        Error::Driver { call, code, name, text }
+        CudaError::Driver { call, code, name, text }
     }
 }
 
@@ -318,12 +323,12 @@ mod tests {
     use std::path::Path;
 
     use super::Driver;
-    use crate::Error;
+    use crate::CudaError;
 
     #[test]
     fn no_driver_is_an_error() {
         let refused = Driver::load(Path::new("libno-such-driver.so.1")).err().unwrap();
-        assert!(matches!(refused, Error::NoDriver { .. }), "{refused}");
+        assert!(matches!(refused, CudaError::NoDriver { .. }), "{refused}");
         let message = refused.to_string();
         assert_eq!(message.matches("libno-such-driver.so.1").count(), 1, "{message}");
     }
@@ -332,6 +337,6 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_library_that_is_no_driver_is_an_error() {
         let refused = Driver::load(Path::new("libc.so.6")).err().unwrap();
-        assert!(matches!(&refused, Error::NoDriver { why, .. } if why.contains("cuInit")), "{refused}");
+        assert!(matches!(&refused, CudaError::NoDriver { why, .. } if why.contains("cuInit")), "{refused}");
     }
 }

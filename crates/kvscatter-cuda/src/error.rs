@@ -12,7 +12,7 @@ use crate::list::{FirstBad, List};
 /// of a launch in several parts: see [`DeviceWrite::launch`](crate::DeviceWrite::launch).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum CudaError {
     /// A rule of the operator that was prepared: buffers, lists, or an index that a launch has found.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
@@ -178,7 +178,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl CudaError {
     /// The message, with a surface's own names for lists, such as those of its arguments.
     #[must_use]
     pub fn with_names<'a>(&self, name: impl Fn(List) -> &'a str) -> String {
@@ -323,39 +323,39 @@ impl Display for Counted {
 
 #[cfg(test)]
 mod tests {
-    use super::Error;
+    use super::CudaError;
     use crate::list::{FirstBad, List};
 
     /// A surface's name stands where the crate's stands, and nothing else differs.
     #[test]
     fn messages_take_the_names_of_a_surface() {
-        let list = List::Spans;
+        let list = List::RowCounts;
         let errors = [
-            Error::List { list, given: true },
-            Error::List { list, given: false },
-            Error::Address { list, address: 12, alignment: 8 },
-            Error::ListWraps { list, address: 0xffff, bytes: 16 },
-            Error::Overlap { list, pair: 3 },
+            CudaError::List { list, given: true },
+            CudaError::List { list, given: false },
+            CudaError::Address { list, address: 12, alignment: 8 },
+            CudaError::ListWraps { list, address: 0xffff, bytes: 16 },
+            CudaError::Overlap { list, pair: 3 },
         ];
         for error in errors {
-            let named = error.with_names(|list| if list == List::Spans { "seqLen" } else { "another" });
+            let named = error.with_names(|list| if list == List::RowCounts { "seqLen" } else { "another" });
             let rest = error.to_string().strip_prefix("the list of rows for each sample ").map(str::to_owned);
             assert_eq!(named.strip_prefix("seqLen ").map(str::to_owned), rest);
             assert!(rest.is_some(), "{error}");
         }
-        assert_eq!(Error::NoContext.with_names(|_| "seqLen"), Error::NoContext.to_string());
+        assert_eq!(CudaError::NoContext.with_names(|_| "seqLen"), CudaError::NoContext.to_string());
     }
 
     #[test]
     fn bad_indices_are_described() {
         let message_of = |bad_samples, list, sample| {
             let first = FirstBad { list, sample, value: -3 };
-            let message = Error::BadIndices { bad_samples, first }.to_string();
+            let message = CudaError::BadIndices { bad_samples, first }.to_string();
             message.split("; ").next().unwrap().to_owned()
         };
         for (message, expected) in [
             (
-                message_of(3, List::Starts, Some(0)),
+                message_of(3, List::Positions, Some(0)),
                 "bad indices in 3 samples since the status was cleared, first the position of sample 0: -3",
             ),
             (
@@ -363,7 +363,7 @@ mod tests {
                 "bad indices in 1 sample since the status was cleared, first the length of sample 7: -3",
             ),
             (
-                message_of(2, List::Spans, Some(1)),
+                message_of(2, List::RowCounts, Some(1)),
                 "bad indices in 2 samples since the status was cleared, first the rows of sample 1: -3",
             ),
             (
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_capture_under_way_has_advice() {
         let message_of = |call, code| {
-            Error::Driver { call, code, name: "NAME".to_owned(), text: "text".to_owned() }.to_string()
+            CudaError::Driver { call, code, name: "NAME".to_owned(), text: "text".to_owned() }.to_string()
         };
         for (call, code, advice) in [
             ("cuModuleLoadData", 900, "prepare one write in this context before"),

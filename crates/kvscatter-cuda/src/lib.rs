@@ -5,14 +5,14 @@
 //! use kvscatter::{ElementType, spec::onnx::TensorScatter};
 //! use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceList, Indices, Pair, Status, Stream};
 //!
-//! # fn main() -> Result<(), kvscatter_cuda::Error> {
+//! # fn main() -> Result<(), kvscatter_cuda::CudaError> {
 //! # let [k, v, new_k, new_v] = [DeviceBuffer::new(0, 0); 4];
 //! # let (write_indices, status, stream) = (0, 0, std::ptr::null_mut());
 //! // Once: the driver, the shapes, and where everything lies: each tensor's address, and how many bytes were allocated.
 //! let cuda = Cuda::new()?;
 //! let shapes = TensorScatter::new().prepare(ElementType::Float16, &[64, 8, 4096, 128], &[64, 8, 1, 128])?;
 //! let pairs = [Pair { cache: k, update: new_k }, Pair { cache: v, update: new_v }];
-//! let write = cuda.prepare(shapes.geometry(), &pairs)?;
+//! let write = cuda.prepare(&shapes, &pairs)?;
 //!
 //! // Every step, or once in a graph that is replayed.
 //! let (indices, status) = (Indices::new(DeviceList::i64(write_indices, 64)), Status::at(status)?);
@@ -60,7 +60,7 @@ mod write;
 
 pub use abi::StatusWords;
 pub use cuda::{Cuda, Status, Stream};
-pub use error::{Counted, Error, SlotMappingError, TensorRole};
+pub use error::{Counted, CudaError, SlotMappingError, TensorRole};
 #[doc(hidden)]
 pub use grid::Choices;
 pub use list::{FirstBad, List};

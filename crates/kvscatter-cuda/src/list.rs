@@ -7,11 +7,11 @@ use std::fmt::{self, Display};
 #[non_exhaustive]
 pub enum List {
     /// Positions, or slots.
-    Starts,
+    Positions,
     /// Rows that are written.
     Lengths,
     /// Rows that samples bring: `updateLengths` or `seqLen`.
-    Spans,
+    RowCounts,
     /// The layer's number.
     Layer,
     /// The status.
@@ -21,9 +21,9 @@ pub enum List {
 impl Display for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Starts => "the list of starts",
+            Self::Positions => "the list of starts",
             Self::Lengths => "the list of lengths",
-            Self::Spans => "the list of rows for each sample",
+            Self::RowCounts => "the list of rows for each sample",
             Self::Layer => "the layer",
             Self::Status => "the status",
         })
@@ -38,8 +38,8 @@ pub struct FirstBad {
     /// Whose it is, counted from 0, or the token of a slot mapping. The layer is nobody's; rows of one behind the last
     /// sample are the sum of all.
     pub sample: Option<usize>,
-    /// The bad value. Of running totals it is the sample's rows, total `i + 1` less total `i`; the first total where that
-    /// is not 0; or the last one, where it is not the number of tokens.
+    /// The bad value. Of cumulative lengths it is the sample's rows, number `i + 1` less number `i`; the first number
+    /// where that is not 0; or the last one, where it is not the number of tokens.
     pub value: i64,
 }
 
@@ -47,9 +47,9 @@ impl Display for FirstBad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.list {
             List::Lengths => "the length",
-            List::Spans => "the rows",
+            List::RowCounts => "the rows",
             List::Layer => "the layer",
-            List::Starts | List::Status => "the position",
+            List::Positions | List::Status => "the position",
         })?;
         if let Some(sample) = self.sample {
             write!(f, " of sample {sample}")?;

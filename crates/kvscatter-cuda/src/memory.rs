@@ -4,7 +4,7 @@ use std::ptr;
 
 use kvscatter::RawBuffer;
 
-use crate::Error;
+use crate::CudaError;
 use crate::abi::Address;
 use crate::list::List;
 
@@ -137,14 +137,14 @@ impl DeviceList {
     }
 
     /// # Errors
-    /// [`Error::Address`] and [`Error::ListWraps`] if no device can read it. An empty list may lie anywhere.
-    pub(crate) fn check(self, list: List) -> Result<(), Error> {
+    /// [`CudaError::Address`] and [`CudaError::ListWraps`] if no device can read it. An empty list may lie anywhere.
+    pub(crate) fn check(self, list: List) -> Result<(), CudaError> {
         let (address, alignment) = (self.address, self.bytes_each());
         if self.len > 0 && (address == 0 || !address.is_multiple_of(alignment)) {
-            return Err(Error::Address { list, address, alignment });
+            return Err(CudaError::Address { list, address, alignment });
         }
         if self.buffer().wraps() {
-            return Err(Error::ListWraps { list, address, bytes: self.buffer().len });
+            return Err(CudaError::ListWraps { list, address, bytes: self.buffer().len });
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl DeviceList {
 pub struct Indices {
     pub(crate) starts: Option<DeviceList>,
     pub(crate) lengths: Option<DeviceList>,
-    pub(crate) spans: Option<DeviceList>,
+    pub(crate) row_counts: Option<DeviceList>,
     pub(crate) layer: Option<DeviceList>,
 }
 
@@ -177,7 +177,7 @@ impl Indices {
     /// Every sample from slot 0, where the operator allows it.
     #[must_use]
     pub const fn zero() -> Self {
-        Self { starts: None, lengths: None, spans: None, layer: None }
+        Self { starts: None, lengths: None, row_counts: None, layer: None }
     }
 
     /// The positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of a slot mapping.
@@ -192,10 +192,10 @@ impl Indices {
         Self { lengths: Some(lengths), ..self }
     }
 
-    /// TensorRT's `updateLengths` (running totals from 0, one more than samples), or Ascend's `seqLen`.
+    /// TensorRT's `updateLengths` (cumulative lengths from 0, one more than samples), or Ascend's `seqLen`.
     #[must_use]
-    pub const fn spans(self, spans: DeviceList) -> Self {
-        Self { spans: Some(spans), ..self }
+    pub const fn row_counts(self, row_counts: DeviceList) -> Self {
+        Self { row_counts: Some(row_counts), ..self }
     }
 
     /// Ascend's `layerId`: the address of one 32-bit number.
@@ -206,9 +206,9 @@ impl Indices {
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (List, DeviceList)> {
         let lists = [
-            (List::Starts, self.starts),
+            (List::Positions, self.starts),
             (List::Lengths, self.lengths),
-            (List::Spans, self.spans),
+            (List::RowCounts, self.row_counts),
             (List::Layer, self.layer),
         ];
         lists.into_iter().filter_map(|(list, numbers)| Some((list, numbers?)))
@@ -218,22 +218,25 @@ impl Indices {
 #[cfg(test)]
 mod tests {
     use super::{DeviceBuffer, DeviceList, Places};
-    use crate::Error;
+    use crate::CudaError;
     use crate::list::List;
 
     #[test]
     fn a_list_that_leaves_the_address_space_is_refused() {
         let last = u64::MAX - 15;
-        let list = List::Starts;
+        let list = List::Positions;
         for (numbers, expected) in [
             (DeviceList::i64(last, 0), Ok(())),
             (DeviceList::i64(last, 1), Ok(())),
-            (DeviceList::i64(last, 2), Err(Error::ListWraps { list, address: last, bytes: 16 })),
+            (DeviceList::i64(last, 2), Err(CudaError::ListWraps { list, address: last, bytes: 16 })),
             (DeviceList::i32(last, 3), Ok(())),
-            (DeviceList::i32(last, 4), Err(Error::ListWraps { list, address: last, bytes: 16 })),
-            (DeviceList::i64(8, usize::MAX), Err(Error::ListWraps { list, address: 8, bytes: usize::MAX })),
+            (DeviceList::i32(last, 4), Err(CudaError::ListWraps { list, address: last, bytes: 16 })),
+            (
+                DeviceList::i64(8, usize::MAX),
+                Err(CudaError::ListWraps { list, address: 8, bytes: usize::MAX }),
+            ),
         ] {
-            let refused = |checked: Result<(), Error>| checked.map_err(|error| error.to_string());
+            let refused = |checked: Result<(), CudaError>| checked.map_err(|error| error.to_string());
             assert_eq!(refused(numbers.check(list)), refused(expected), "{numbers:?}");
         }
     }

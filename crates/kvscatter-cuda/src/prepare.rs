@@ -1,6 +1,6 @@
 //! From shapes and addresses to a write: widths, tables of jobs, and how a launch is spread over the device.
 
-use kvscatter::{Geometry, Lists, Loops, Mode, NegativeIndex};
+use kvscatter::{Convention, Geometry, Loops, Mode, NegativeIndex, Prepared};
 
 use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
@@ -10,7 +10,7 @@ use crate::grid::{Choices, Work, spread};
 use crate::memory::{DeviceBuffer, Pair, Places, Triple};
 use crate::units::{Scale, Unit};
 use crate::write::{Form, Table};
-use crate::{DeviceWrite, Error, shape};
+use crate::{CudaError, DeviceWrite, shape};
 
 impl Cuda {
     /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. It is
@@ -20,58 +20,58 @@ impl Cuda {
     /// then nobody looks at the indices.
     ///
     /// # Errors
-    /// What [`Geometry::check_raw`] finds, buffers being as large as the tensors or larger; [`Error::Loops`],
-    /// [`Error::TooLarge`], [`Error::SamplesNotAdjacent`], [`Error::WholeWords`]; [`Error::NoContext`],
-    /// [`Error::ComputeCapability`], [`Error::Kernels`], [`Error::Driver`].
-    pub fn prepare(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<DeviceWrite, Error> {
-        DeviceWrite::in_place(self, geometry, pairs)
+    /// What [`Prepared::check_raw`] finds, buffers being as large as the tensors or larger; [`CudaError::Loops`],
+    /// [`CudaError::TooLarge`], [`CudaError::SamplesNotAdjacent`], [`CudaError::WholeWords`]; [`CudaError::NoContext`],
+    /// [`CudaError::ComputeCapability`], [`CudaError::Kernels`], [`CudaError::Driver`].
+    pub fn prepare(&self, prepared: &Prepared, pairs: &[Pair]) -> Result<DeviceWrite, CudaError> {
+        DeviceWrite::in_place(self, prepared, pairs)
     }
 
     /// Prepares a write of tokens to one slot each, as engines with paged caches make it: a negative slot leaves its
-    /// token out and is not bad. The geometry has batch 1, in linear mode; its capacity is the number of slots, its
+    /// token out and is not bad. What is prepared has batch 1, in linear mode; its capacity is the number of slots, its
     /// update a list of tokens. Two tokens with one slot leave either's bytes there, and possibly some of each.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare); [`Error::SlotMapping`].
-    pub fn prepare_slots(&self, geometry: &Geometry, pairs: &[Pair]) -> Result<DeviceWrite, Error> {
-        DeviceWrite::slots(self, geometry, pairs)
+    /// As [`prepare`](Self::prepare); [`CudaError::SlotMapping`].
+    pub fn prepare_slots(&self, prepared: &Prepared, pairs: &[Pair]) -> Result<DeviceWrite, CudaError> {
+        DeviceWrite::slots(self, prepared, pairs)
     }
 
     /// Prepares the functional form: a dense present from a past and an update, in one pass over memory. More than 64
     /// triples take several launches.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), but for [`Error::WholeWords`], and what [`Geometry::check_raw_present`] finds;
-    /// [`Error::Presents`].
-    pub fn prepare_present(&self, geometry: &Geometry, triples: &[Triple]) -> Result<DeviceWrite, Error> {
-        DeviceWrite::present(self, geometry, triples)
+    /// As [`prepare`](Self::prepare), but for [`CudaError::WholeWords`], and what [`Prepared::check_raw_present`] finds;
+    /// [`CudaError::Presents`].
+    pub fn prepare_present(&self, prepared: &Prepared, triples: &[Triple]) -> Result<DeviceWrite, CudaError> {
+        DeviceWrite::present(self, prepared, triples)
     }
 }
 
 impl DeviceWrite {
-    pub(crate) fn in_place(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
-        check_pairs(geometry, pairs)?;
-        let loops = shape::update_loops(geometry, geometry.write_loops())?;
-        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &loops, pairs)?;
+    pub(crate) fn in_place(cuda: &Cuda, prepared: &Prepared, pairs: &[Pair]) -> Result<Self, CudaError> {
+        check_pairs(prepared, pairs)?;
+        let loops = shape::update_loops(prepared, prepared.write_loops())?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &loops, pairs)?;
         let form = Form::InPlace { shape, tables };
-        Self::new(cuda, geometry, unit, form, Touched::pairs(geometry, pairs), runs)
+        Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
     }
 
-    pub(crate) fn slots(cuda: &Cuda, geometry: &Geometry, pairs: &[Pair]) -> Result<Self, Error> {
-        check_pairs(geometry, pairs)?;
-        let Jobs { unit, shape, tables, runs } = Jobs::new(geometry, &shape::slot_loops(geometry)?, pairs)?;
+    pub(crate) fn slots(cuda: &Cuda, prepared: &Prepared, pairs: &[Pair]) -> Result<Self, CudaError> {
+        check_pairs(prepared, pairs)?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &shape::slot_loops(prepared)?, pairs)?;
         let form = Form::Slots { shape, tables };
-        Self::new(cuda, geometry, unit, form, Touched::pairs(geometry, pairs), runs)
+        Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
     }
 
-    pub(crate) fn present(cuda: &Cuda, geometry: &Geometry, triples: &[Triple]) -> Result<Self, Error> {
-        check_triples(geometry, triples)?;
-        let past = geometry.present_from_past_loops();
-        let update = shape::update_loops(geometry, geometry.present_from_update_loops())?;
+    pub(crate) fn present(cuda: &Cuda, prepared: &Prepared, triples: &[Triple]) -> Result<Self, CudaError> {
+        check_triples(prepared, triples)?;
+        let past = prepared.present_from_past_loops();
+        let update = shape::update_loops(prepared, prepared.present_from_update_loops())?;
         let begins = [past.dst, past.src, update.src];
         let buffers = |triple: &Triple| [triple.present, triple.past, triple.update].into_iter().zip(begins);
-        let scale = Scale::widest(geometry, [&past, &update], triples.iter().flat_map(buffers));
-        let (mut shape, runs) = shape::present(geometry, &past, &update, scale)?;
+        let scale = Scale::widest(prepared.geometry(), [&past, &update], triples.iter().flat_map(buffers));
+        let (mut shape, runs) = shape::present(prepared, &past, &update, scale)?;
         let begin = |triple: &Triple| {
             let (past, past_begin) = scale.begin(triple.past, past.src, 1);
             let (update, update_begin) = scale.begin(triple.update, update.src, 1);
@@ -89,17 +89,17 @@ impl DeviceWrite {
         let job = |triple: &Triple| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
-        Self::new(cuda, geometry, scale.unit, form, Touched::triples(geometry, triples), runs)
+        Self::new(cuda, prepared, scale.unit, form, Touched::triples(prepared.geometry(), triples), runs)
     }
 
     fn new(
         cuda: &Cuda,
-        geometry: &Geometry,
+        prepared: &Prepared,
         unit: Unit,
         form: Form,
         Touched { written, sources }: Touched,
         runs: usize,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, CudaError> {
         let module = cuda.module()?;
         let along = match (unit, &form) {
             (Unit::Bytes(_), Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => shape.run,
@@ -110,11 +110,11 @@ impl DeviceWrite {
             }
             (Unit::Nibbles, Form::Present { .. }) => LINE,
         };
-        let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(geometry))));
+        let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(prepared.geometry()))));
         let write = Self {
-            flags: flags(geometry, &form),
+            flags: flags(prepared, &form),
             cuda: cuda.clone(),
-            geometry: geometry.clone(),
+            prepared: prepared.clone(),
             work: Work { along, runs },
             few_jobs: 0,
             grid: Grid { blocks: [1, 1], threads: [1, 1] },
@@ -174,16 +174,16 @@ fn sources(geometry: &Geometry, triple: &Triple) -> [kvscatter::RawBuffer; 2] {
 }
 
 /// Rules of the operator that the kernels follow.
-fn flags(geometry: &Geometry, form: &Form) -> u32 {
-    let ring = if geometry.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
-    let reject = if geometry.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
-    let lists = match geometry.lists() {
-        Lists::RunningTotals => abi::CUMULATIVE,
-        Lists::Ends => abi::FROM_END,
+fn flags(prepared: &Prepared, form: &Form) -> u32 {
+    let ring = if prepared.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
+    let reject = if prepared.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
+    let convention = match prepared.convention() {
+        Convention::StartsAndCumulativeLengths => abi::CUMULATIVE,
+        Convention::EndsAndRowCounts => abi::FROM_END,
         _ => 0,
     };
     let slots = if matches!(form, Form::Slots { .. }) { abi::SKIP_NEGATIVE } else { 0 };
-    ring | reject | lists | slots
+    ring | reject | convention | slots
 }
 
 /// Whether these buffers of one tensor each hold it.
@@ -191,26 +191,28 @@ fn check_room(
     tensor: TensorRole,
     needed: Option<usize>,
     buffers: impl Iterator<Item = DeviceBuffer>,
-) -> Result<(), Error> {
+) -> Result<(), CudaError> {
     let needed = needed.unwrap_or(0);
     for (index, DeviceBuffer { address, bytes }) in buffers.enumerate() {
         if bytes < needed || (address == 0 && needed > 0) {
-            return Err(Error::Buffer { tensor, index, address, bytes, needed });
+            return Err(CudaError::Buffer { tensor, index, address, bytes, needed });
         }
     }
     Ok(())
 }
 
-fn check_pairs(geometry: &Geometry, pairs: &[Pair]) -> Result<(), Error> {
+fn check_pairs(prepared: &Prepared, pairs: &[Pair]) -> Result<(), CudaError> {
+    let geometry = prepared.geometry();
     check_room(TensorRole::Cache, geometry.cache_bytes(), pairs.iter().map(|pair| pair.cache))?;
     check_room(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
     let raw =
         |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
-    Ok(geometry.check_raw(pairs.iter().map(raw))?)
+    Ok(prepared.check_raw(pairs.iter().map(raw))?)
 }
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
-fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
+fn check_triples(prepared: &Prepared, triples: &[Triple]) -> Result<(), CudaError> {
+    let geometry = prepared.geometry();
     check_room(TensorRole::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
     check_room(TensorRole::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
     check_room(TensorRole::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
@@ -218,7 +220,7 @@ fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
     let sources = |triple: &Triple| sources(geometry, triple);
     for triple in triples {
         let [past, update] = sources(triple);
-        geometry.check_raw_present(past, update, present(triple))?;
+        prepared.check_raw_present(past, update, present(triple))?;
     }
     let read = Places::of(triples.iter().flat_map(sources));
     let mut ascending: Vec<usize> = (0..triples.len()).collect();
@@ -229,12 +231,12 @@ fn check_triples(geometry: &Geometry, triples: &[Triple]) -> Result<(), Error> {
         if let Some((with, other)) = before
             && written.overlaps(present(other))
         {
-            return Err(Error::Presents { triple: index, with });
+            return Err(CudaError::Presents { triple: index, with });
         }
         if read.share(written) {
             let shares = |other: &Triple| sources(other).into_iter().any(|source| source.overlaps(written));
             let with = triples.iter().position(shares).unwrap_or(index);
-            return Err(Error::Presents { triple: index, with });
+            return Err(CudaError::Presents { triple: index, with });
         }
         // Presents are as large as each other: who does not meet the one before meets none before that.
         before = if written.len > 0 { Some((index, triple)) } else { before };
@@ -253,15 +255,15 @@ struct Jobs {
 }
 
 impl Jobs {
-    fn new(geometry: &Geometry, loops: &Loops, pairs: &[Pair]) -> Result<Self, Error> {
+    fn new(prepared: &Prepared, loops: &Loops, pairs: &[Pair]) -> Result<Self, CudaError> {
         let begins = [loops.dst, loops.src];
         let buffers = |pair: &Pair| [pair.cache, pair.update].into_iter().zip(begins);
-        let scale = Scale::widest(geometry, [loops], pairs.iter().flat_map(buffers));
-        let (mut shape, runs) = shape::in_place(geometry, loops, scale)?;
+        let scale = Scale::widest(prepared.geometry(), [loops], pairs.iter().flat_map(buffers));
+        let (mut shape, runs) = shape::in_place(prepared, loops, scale)?;
         let word = size_of::<u32>();
         if scale.unit == Unit::Nibbles {
             for (pair, Pair { cache, .. }) in pairs.iter().enumerate() {
-                check_words(geometry, pair, *cache, word)?;
+                check_words(prepared.geometry(), pair, *cache, word)?;
             }
         }
         let begin =
@@ -279,12 +281,12 @@ impl Jobs {
     }
 }
 
-fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usize) -> Result<(), Error> {
+fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usize) -> Result<(), CudaError> {
     let DeviceBuffer { address, bytes } = cache;
     let needed = geometry.cache_bytes().unwrap_or(0).next_multiple_of(word);
     let on_word = address.is_multiple_of(u64::try_from(word).unwrap_or(1));
     if needed > 0 && (!on_word || bytes < needed) {
-        return Err(Error::WholeWords { pair, address, bytes, needed });
+        return Err(CudaError::WholeWords { pair, address, bytes, needed });
     }
     Ok(())
 }
@@ -307,17 +309,16 @@ fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> V
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::{ElementType, Error as CoreError, Geometry, spec::onnx::TensorScatter};
+    use kvscatter::{ElementType, Error as CoreError, Prepared, spec::onnx::TensorScatter};
 
     use super::{check_triples, check_words, tables};
-    use crate::Error;
+    use crate::CudaError;
     use crate::abi::Job;
     use crate::memory::{DeviceBuffer, Triple};
 
     /// 16 bytes of a cache, 4 of an update.
-    fn geometry() -> Geometry {
-        let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap();
-        write.geometry().clone()
+    fn shapes() -> Prepared {
+        TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap()
     }
 
     fn triple(present: u64, past: u64, update: u64) -> Triple {
@@ -327,18 +328,21 @@ mod tests {
 
     #[test]
     fn a_present_is_read_by_no_other() {
-        let check = |triples: &[Triple]| check_triples(&geometry(), triples);
+        let check = |triples: &[Triple]| check_triples(&shapes(), triples);
         let apart = [triple(1000, 2000, 3000), triple(1016, 2000, 3000), triple(984, 2008, 3002)];
         assert!(check(&apart).is_ok(), "sources may be shared");
         let refused = |triples: &[Triple]| match check(triples) {
-            Err(Error::Presents { triple, with }) => (triple, with),
+            Err(CudaError::Presents { triple, with }) => (triple, with),
             other => panic!("{other:?}"),
         };
         assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1015, 2000, 3000)]), (1, 0));
         assert_eq!(refused(&[triple(1015, 2000, 3000), triple(1000, 2000, 3000)]), (0, 1));
         assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 1015, 3000)]), (0, 1));
         assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 2000, 1003)]), (0, 1));
-        assert!(matches!(check(&[triple(1000, 1000, 3000)]), Err(Error::Write(CoreError::Overlap { .. }))));
+        assert!(matches!(
+            check(&[triple(1000, 1000, 3000)]),
+            Err(CudaError::Write(CoreError::Overlap { .. }))
+        ));
         let short = Triple { present: DeviceBuffer::new(1000, 15), ..triple(0, 2000, 3000) };
         let refused = check(&[apart[0], short]).unwrap_err();
         assert_eq!(refused.to_string(), "present 1 has 15 bytes, must have 16");
@@ -351,7 +355,7 @@ mod tests {
         assert!(check(64, 8).is_ok());
         for (address, bytes) in [(64, 5), (64, 7), (66, 8), (65, 9)] {
             let refused = check(address, bytes);
-            assert!(matches!(refused, Err(Error::WholeWords { pair: 7, needed: 8, .. })), "{refused:?}");
+            assert!(matches!(refused, Err(CudaError::WholeWords { pair: 7, needed: 8, .. })), "{refused:?}");
         }
     }
 

@@ -1,20 +1,20 @@
 //! From a geometry to what the kernels walk, in units, and held against their 32-bit arithmetic.
 
-use kvscatter::{Geometry, Lists, Loop, Loops};
+use kvscatter::{Convention, Loop, Loops, Prepared};
 
 use crate::abi::{
     self, AROUND, Divisor, LINE, MAX_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64,
 };
-use crate::error::{Counted, Error, SlotMappingError};
+use crate::error::{Counted, CudaError, SlotMappingError};
 use crate::units::Scale;
 
 /// The loops from the update into the cache, tokens one behind the other wherever a list says how many rows a sample
 /// has.
 ///
 /// # Errors
-/// [`Error::SamplesNotAdjacent`].
-pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loops, Error> {
-    if geometry.lists() != Lists::Ends || geometry.is_packed() {
+/// [`CudaError::SamplesNotAdjacent`].
+pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loops, CudaError> {
+    if prepared.convention() != Convention::EndsAndRowCounts || prepared.is_packed() {
         return Ok(loops);
     }
     let Loop { count: batch, src: sample, .. } = loops.samples;
@@ -23,7 +23,7 @@ pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loop
         || batch <= 1
         || Some(sample) == isize::try_from(rows).ok().map(|rows| rows.wrapping_mul(row));
     if !one_list {
-        return Err(Error::SamplesNotAdjacent);
+        return Err(CudaError::SamplesNotAdjacent);
     }
     // G1: rows of the update.
     loops.rows =
@@ -35,16 +35,18 @@ pub(crate) fn update_loops(geometry: &Geometry, mut loops: Loops) -> Result<Loop
 /// Loops over tokens that have a slot each, instead of rows of one sample.
 ///
 /// # Errors
-/// [`Error::SlotMapping`].
-pub(crate) fn slot_loops(geometry: &Geometry) -> Result<Loops, Error> {
-    let mut loops = geometry.write_loops();
+/// [`CudaError::SlotMapping`].
+pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
+    let mut loops = prepared.write_loops();
     match loops.samples.count {
-        _ if geometry.lists() != Lists::Starts => return Err(Error::SlotMapping(SlotMappingError::Lists)),
-        _ if geometry.mode() != kvscatter::Mode::Linear => {
-            return Err(Error::SlotMapping(SlotMappingError::Ring));
+        _ if prepared.convention() != Convention::Starts => {
+            return Err(CudaError::SlotMapping(SlotMappingError::Lists));
+        }
+        _ if prepared.mode() != kvscatter::Mode::Linear => {
+            return Err(CudaError::SlotMapping(SlotMappingError::Ring));
         }
         1 => {}
-        samples => return Err(Error::SlotMapping(SlotMappingError::Samples(samples))),
+        samples => return Err(CudaError::SlotMapping(SlotMappingError::Samples(samples))),
     }
     loops.samples = Loop { dst: 0, ..loops.rows };
     loops.rows = Loop { count: 1, src: 0, ..loops.rows };
@@ -54,20 +56,29 @@ pub(crate) fn slot_loops(geometry: &Geometry) -> Result<Loops, Error> {
 /// What a write in place walks.
 ///
 /// # Errors
-/// [`Error::Loops`], [`Error::TooLarge`].
-pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Result<(Shape, usize), Error> {
+/// [`CudaError::Loops`], [`CudaError::TooLarge`].
+pub(crate) fn in_place(
+    prepared: &Prepared,
+    loops: &Loops,
+    scale: Scale,
+) -> Result<(Shape, usize), CudaError> {
+    let geometry = prepared.geometry();
     let mut around = [abi::Loop::ONCE; AROUND];
-    if loops.around.len() > AROUND {
-        return Err(Error::Loops { loops: loops.around.len() });
+    if loops.inner.len() > AROUND {
+        return Err(CudaError::Loops { loops: loops.inner.len() });
     }
-    for (place, by) in around.iter_mut().zip(&loops.around) {
+    for (place, by) in around.iter_mut().zip(&loops.inner) {
         *place = in_units(scale, *by)?;
     }
     if loops.run == 0 {
         around = [abi::Loop { count: 0, ..abi::Loop::ONCE }; AROUND];
     }
     if loops.samples.count > MAX_SAMPLES {
-        return Err(Error::TooLarge { what: Counted::Samples, got: loops.samples.count, most: MAX_SAMPLES });
+        return Err(CudaError::TooLarge {
+            what: Counted::Samples,
+            got: loops.samples.count,
+            most: MAX_SAMPLES,
+        });
     }
     let shape = Shape {
         samples: in_units(scale, loops.samples)?,
@@ -85,15 +96,15 @@ pub(crate) fn in_place(geometry: &Geometry, loops: &Loops, scale: Scale) -> Resu
         dst_begin: 0,
         src_begin: 0,
     };
-    let samples = if has_spans(geometry) { 1 } else { loops.samples.count };
+    let samples = if has_row_counts(prepared) { 1 } else { loops.samples.count };
     let counts = [samples, loops.rows.count, loops.run.min(1)].into_iter();
-    let runs = runs(counts.chain(loops.around.iter().map(|by| by.count)))?;
+    let runs = runs(counts.chain(loops.inner.iter().map(|by| by.count)))?;
     Ok((shape, runs))
 }
 
 /// Whether a list says how many rows each sample has, in which the kernels look tokens up.
-fn has_spans(geometry: &Geometry) -> bool {
-    geometry.lists() != Lists::Starts
+fn has_row_counts(prepared: &Prepared) -> bool {
+    prepared.convention() != Convention::Starts
 }
 
 /// What the functional form walks.
@@ -101,14 +112,14 @@ fn has_spans(geometry: &Geometry) -> bool {
 /// # Errors
 /// As [`in_place`].
 pub(crate) fn present(
-    geometry: &Geometry,
+    prepared: &Prepared,
     past: &Loops,
     update: &Loops,
     scale: Scale,
-) -> Result<(PresentShape, usize), Error> {
+) -> Result<(PresentShape, usize), CudaError> {
     let joined = join(past, update);
     if joined.len() > AROUND {
-        return Err(Error::Loops { loops: joined.len() });
+        return Err(CudaError::Loops { loops: joined.len() });
     }
     let mut around = [PresentLoop::ONCE; AROUND];
     for (place, by) in around.iter_mut().zip(&joined) {
@@ -120,8 +131,8 @@ pub(crate) fn present(
     let mut update = update.clone();
     update.run = past.run.min(update.run);
     // What is around the present is around its update.
-    update.around.clear();
-    let (shape, _) = in_place(geometry, &update, scale)?;
+    update.inner.clear();
+    let (shape, _) = in_place(prepared, &update, scale)?;
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
     let counts = [slots.count, samples.count, layers.count, update.run.min(1)].into_iter();
     let runs = runs(counts.chain(joined.iter().map(|by| by.count)))?;
@@ -144,7 +155,7 @@ pub(crate) fn present(
 }
 
 /// Runs of one slot that lie one behind the other in the present: those of dimensions within the rows.
-fn within(joined: &[Joined], slots: Loop) -> Result<u32, Error> {
+fn within(joined: &[Joined], slots: Loop) -> Result<u32, CudaError> {
     let is_within = |by: &&Joined| slots.count > 1 && by.dst < slots.dst;
     runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(Counted::Runs, runs))
 }
@@ -153,8 +164,8 @@ fn within(joined: &[Joined], slots: Loop) -> Result<u32, Error> {
 /// bytes.
 ///
 /// # Errors
-/// [`Error::TooLarge`].
-pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, Error> {
+/// [`CudaError::TooLarge`].
+pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, CudaError> {
     // G1: elements of the present. Two of its words may not be whole.
     let elements = (runs as u64).wrapping_mul(shape.update.run.into());
     let lines = (elements / u64::from(WORD) + 2).div_ceil(LINE.into());
@@ -177,7 +188,7 @@ struct Joined {
 fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
     let run = past.run.min(update.run);
     let mut stacks = [past, update].map(|loops| {
-        let mut around = loops.around.clone();
+        let mut around = loops.inner.clone();
         let (count, step) = (loops.run.checked_div(run).unwrap_or(1), run.cast_signed());
         if count > 1 {
             around.push(Loop { count, dst: step, src: step });
@@ -202,12 +213,12 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
     joined
 }
 
-fn run(scale: Scale, loops: &Loops) -> Result<u32, Error> {
+fn run(scale: Scale, loops: &Loops) -> Result<u32, CudaError> {
     let units = usize::try_from(scale.step(loops.run.cast_signed())).unwrap_or(usize::MAX);
     count(Counted::Units, units)
 }
 
-fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, Error> {
+fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
     let times = count(Counted::Elements, by.count)?;
     // What is taken once steps nowhere, and need not be a number of units.
     let step = |elements| if by.count > 1 { scale.step(elements) } else { 0 };
@@ -215,14 +226,14 @@ fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, Error> {
 }
 
 /// Numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
-fn count(what: Counted, got: usize) -> Result<u32, Error> {
+fn count(what: Counted, got: usize) -> Result<u32, CudaError> {
     let most = 0x7FFF_FFFF;
     let fits = u32::try_from(got).ok().filter(|_| got <= most);
-    fits.ok_or(Error::TooLarge { what, got, most })
+    fits.ok_or(CudaError::TooLarge { what, got, most })
 }
 
 /// Runs of a job: none where any number is 0.
-fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, Error> {
+fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError> {
     if counts.clone().any(|count| count == 0) {
         return Ok(0);
     }
@@ -234,10 +245,10 @@ fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, Error> {
 #[cfg(test)]
 mod tests {
     use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter};
-    use kvscatter::{ElementType, Geometry, Layout, Loop, Loops};
+    use kvscatter::{ElementType, Layout, Loop, Loops, Prepared};
 
     use super::{Joined, in_place, join, present, slot_loops, update_loops};
-    use crate::error::{Counted, Error, SlotMappingError};
+    use crate::error::{Counted, CudaError, SlotMappingError};
     use crate::units::Scale;
 
     /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
@@ -252,7 +263,7 @@ mod tests {
     }
 
     fn of_loops(loops: &Loops) -> Vec<[isize; 2]> {
-        let around = loops.around.iter().map(|by| [by.count.cast_signed(), by.dst, by.src]);
+        let around = loops.inner.iter().map(|by| [by.count.cast_signed(), by.dst, by.src]);
         reached(around, loops.run)
     }
 
@@ -283,9 +294,8 @@ mod tests {
                     update.offset(update.least_offset()),
                 );
                 let Ok(prepared) = prepared else { continue };
-                let geometry = prepared.geometry();
                 let (past, update) =
-                    (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+                    (prepared.present_from_past_loops(), prepared.present_from_update_loops());
                 let joined = join(&past, &update);
                 let run = past.run.min(update.run);
                 let each = |step: fn(&Joined) -> isize| {
@@ -300,22 +310,20 @@ mod tests {
         assert!(seen.iter().any(|(past, update)| past > update && *update > 1), "{seen:?}");
     }
 
-    fn ascend(new_kv: &[usize], strides: &[isize]) -> Geometry {
+    fn ascend(new_kv: &[usize], strides: &[isize]) -> Prepared {
         let past = Layout::dense(&[2, 2, 5, 6]);
-        let write =
-            KvCacheOperation::new().prepare(ElementType::Int8, Layout::strided(new_kv, strides), past);
-        write.unwrap().geometry().clone()
+        KvCacheOperation::new().prepare(ElementType::Int8, past, Layout::strided(new_kv, strides)).unwrap()
     }
 
     #[test]
     fn tokens_of_four_dimensions_are_one_list_if_they_lie_so() {
         let flat = |strides: &[isize]| {
-            let geometry = ascend(&[2, 3, 2, 3], strides);
-            update_loops(&geometry, geometry.write_loops()).map(|loops| (loops.samples.src, loops.rows))
+            let write = ascend(&[2, 3, 2, 3], strides);
+            update_loops(&write, write.write_loops()).map(|loops| (loops.samples.src, loops.rows))
         };
         assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 6 }))));
         assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 8 }))));
-        assert!(matches!(flat(&[20, 6, 3, 1]), Err(Error::SamplesNotAdjacent)));
+        assert!(matches!(flat(&[20, 6, 3, 1]), Err(CudaError::SamplesNotAdjacent)));
         let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
         let loops = update_loops(&single, single.write_loops()).unwrap();
         assert_eq!((loops.rows.count, loops.rows.src), (2, 20), "from sample to sample");
@@ -325,25 +333,27 @@ mod tests {
     fn a_slot_mapping_has_one_sample_for_each_token() {
         let prepare = |batch, rows| {
             let shapes = ([batch, 8, 6], [batch, rows, 6]);
-            let write = TensorScatter::new().prepare(ElementType::Int8, &shapes.0, &shapes.1).unwrap();
-            write.geometry().clone()
+            TensorScatter::new().prepare(ElementType::Int8, &shapes.0, &shapes.1).unwrap()
         };
         let loops = slot_loops(&prepare(1, 3)).unwrap();
         assert_eq!(loops.samples, Loop { count: 3, dst: 0, src: 6 });
         assert_eq!(loops.rows, Loop { count: 1, dst: 6, src: 0 });
-        assert!(matches!(slot_loops(&prepare(2, 3)), Err(Error::SlotMapping(SlotMappingError::Samples(2)))));
+        assert!(matches!(
+            slot_loops(&prepare(2, 3)),
+            Err(CudaError::SlotMapping(SlotMappingError::Samples(2)))
+        ));
     }
 
     #[test]
     fn what_thirty_two_bits_do_not_hold_is_refused() {
         let shape = |cache: &[usize], update: &[usize]| {
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, cache, update).unwrap();
-            let (geometry, loops) = (write.geometry(), write.geometry().write_loops());
-            in_place(geometry, &loops, Scale::widest(geometry, [&loops], [])).map(|(_, runs)| runs)
+            let loops = write.write_loops();
+            in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).map(|(_, runs)| runs)
         };
         assert_eq!(shape(&[1 << 20, 1 << 10, 16], &[1 << 20, 1 << 10, 16]).ok(), Some(1 << 30));
         let what = |result| match result {
-            Err(Error::TooLarge { what, .. }) => what,
+            Err(CudaError::TooLarge { what, .. }) => what,
             other => panic!("{other:?}"),
         };
         assert_eq!(what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])), Counted::Runs);
@@ -358,13 +368,13 @@ mod tests {
     fn nothing_is_walked_where_nothing_moves() {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[3, 5, 2, 0], &[3, 2, 2, 0]);
         let write = write.unwrap();
-        let geometry = write.geometry();
-        let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+        let both = (write.present_from_past_loops(), write.present_from_update_loops());
         let (shape, runs) =
-            present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], [])).unwrap();
+            present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
+                .unwrap();
         assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
-        let loops = geometry.write_loops();
-        let (shape, runs) = in_place(geometry, &loops, Scale::widest(geometry, [&loops], [])).unwrap();
+        let loops = write.write_loops();
+        let (shape, runs) = in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).unwrap();
         assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
     }
 
@@ -373,10 +383,9 @@ mod tests {
         let lines = |[slots, head]: [usize; 2]| {
             let (cache, update) = ([2, slots, head], [2, 1, head]);
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
-            let geometry = write.geometry();
-            let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+            let both = (write.present_from_past_loops(), write.present_from_update_loops());
             let (shape, runs) =
-                present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], []))?;
+                present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))?;
             super::lines(&shape, runs)
         };
         // 240 elements are 30 words, and two more where the first and the last are not whole.
@@ -385,7 +394,7 @@ mod tests {
         assert_eq!(lines([42, 3]).ok(), Some(2));
         assert_eq!(lines([1 << 16, (1 << 16) + 1]).ok(), Some((1 << 25) + 513));
         let too_large = lines([1 << 20, (1 << 20) + 1]);
-        assert!(matches!(too_large, Err(Error::TooLarge { what: Counted::Words, .. })), "{too_large:?}");
+        assert!(matches!(too_large, Err(CudaError::TooLarge { what: Counted::Words, .. })), "{too_large:?}");
     }
 
     /// Runs of one slot that lie one behind the other are those of dimensions behind the rows, unless they are one run.
@@ -397,10 +406,10 @@ mod tests {
             let update = Layout::strided(&update, &strides);
             let write = TensorScatter::new().axis(axis).prepare(ElementType::Int4, &[2, 3, 5, 7], update);
             let write = write.unwrap();
-            let geometry = write.geometry();
-            let both = (geometry.present_from_past_loops(), geometry.present_from_update_loops());
+            let both = (write.present_from_past_loops(), write.present_from_update_loops());
             let (shape, _) =
-                present(geometry, &both.0, &both.1, Scale::widest(geometry, [&both.0, &both.1], [])).unwrap();
+                present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
+                    .unwrap();
             (shape.within.count, shape.update.run)
         };
         assert_eq!(within(1, [35, 35, 7, 1]), (1, 35));

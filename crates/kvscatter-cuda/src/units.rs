@@ -82,8 +82,8 @@ impl Scale {
 
 /// Every number of elements that is ever added to an address.
 fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
-    let Loops { layers, samples, rows, around, run, .. } = loops;
-    let both = [layers, samples].into_iter().chain(around).filter(|by| by.count > 1);
+    let Loops { layers, samples, rows, inner, run, .. } = loops;
+    let both = [layers, samples].into_iter().chain(inner).filter(|by| by.count > 1);
     let both = both.flat_map(|by| [by.dst, by.src]);
     // A row of an update goes to any slot, even if there is but one.
     let rows = [(slots, rows.dst), (rows.count, rows.src)].into_iter().filter(|(count, _)| *count > 1);
@@ -94,25 +94,24 @@ fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
 mod tests {
     use kvscatter::spec::ascend::KvCacheOperation;
     use kvscatter::spec::onnx::TensorScatter;
-    use kvscatter::{ElementType, Geometry, Layout};
+    use kvscatter::{ElementType, Layout, Prepared};
 
     use super::{Scale, Unit, WIDTHS};
     use crate::memory::DeviceBuffer;
 
-    fn widest(geometry: &Geometry, addresses: [u64; 2]) -> Option<i64> {
-        let loops = geometry.write_loops();
+    fn widest(prepared: &Prepared, addresses: [u64; 2]) -> Option<i64> {
+        let loops = prepared.write_loops();
         let begins = [loops.dst, loops.src];
         let buffers = addresses.into_iter().zip(begins);
         let buffers = buffers.map(|(address, begin)| (DeviceBuffer::new(address, 1 << 40), begin));
-        match Scale::widest(geometry, [&loops], buffers).unit {
+        match Scale::widest(prepared.geometry(), [&loops], buffers).unit {
             Unit::Bytes(place) => Some(WIDTHS[place]),
             Unit::Nibbles => None,
         }
     }
 
-    fn dense(element: ElementType, head: usize) -> Geometry {
-        let write = TensorScatter::new().prepare(element, &[2, 3, 8, head], &[2, 3, 1, head]).unwrap();
-        write.geometry().clone()
+    fn dense(element: ElementType, head: usize) -> Prepared {
+        TensorScatter::new().prepare(element, &[2, 3, 8, head], &[2, 3, 1, head]).unwrap()
     }
 
     #[test]
@@ -135,10 +134,10 @@ mod tests {
         let shape = [2, 3, 8, 8];
         let padded = Layout::strided(&shape, &[3 * 8 * 16, 8 * 16, 9, 1]);
         let write = TensorScatter::new().prepare(ElementType::Float16, padded, &[2, 3, 1, 8]).unwrap();
-        assert_eq!(widest(write.geometry(), [256, 256]), Some(2));
+        assert_eq!(widest(&write, [256, 256]), Some(2));
         let single = Layout::strided(&[1, 3, 1, 8], &[5, 16, 7, 1]);
         let write = TensorScatter::new().prepare(ElementType::Float16, &[1, 3, 8, 8], single).unwrap();
-        assert_eq!(widest(write.geometry(), [256, 256]), Some(16), "nothing steps by 5 or 7");
+        assert_eq!(widest(&write, [256, 256]), Some(16), "nothing steps by 5 or 7");
     }
 
     /// 16 bytes lie together on both sides; all strides but one are multiples of 16 bytes.
@@ -150,8 +149,8 @@ mod tests {
             let (past_strides, new_strides) = ([layer, sample, slot, 1], [new_sample, row, head, 1]);
             let past = Layout::strided(&past, &past_strides);
             let new = Layout::strided(&new, &new_strides);
-            let write = KvCacheOperation::new().prepare(ElementType::Float16, new, past).unwrap();
-            widest(write.geometry(), [256, 256])
+            let write = KvCacheOperation::new().prepare(ElementType::Float16, past, new).unwrap();
+            widest(&write, [256, 256])
         };
         let (cache, update) = ([160, 80, 16], [64, 32, 16]);
         let longer = |mut strides: [isize; 3], at: usize| {
@@ -173,8 +172,8 @@ mod tests {
         let shape = [1, 3, 8, 8];
         let view = Layout::dense(&shape).offset(4);
         let write = TensorScatter::new().prepare(ElementType::Float16, view, &[1, 3, 1, 8]).unwrap();
-        assert_eq!(widest(write.geometry(), [256, 256]), Some(8));
-        assert_eq!(widest(write.geometry(), [248, 256]), Some(16));
+        assert_eq!(widest(&write, [256, 256]), Some(8));
+        assert_eq!(widest(&write, [248, 256]), Some(16));
     }
 
     #[test]
@@ -185,14 +184,14 @@ mod tests {
         }
         let shape = [2, 3, 8, 8];
         let odd = TensorScatter::new().prepare(int4, Layout::dense(&shape).offset(1), &[2, 3, 1, 8]).unwrap();
-        assert_eq!(widest(odd.geometry(), [256, 256]), None);
+        assert_eq!(widest(&odd, [256, 256]), None);
     }
 
     #[test]
     fn what_begins_in_the_middle_of_a_word_says_where() {
         let shape = [2, 1, 8, 3];
         let write = TensorScatter::new().prepare(ElementType::Int4, &shape, &[2, 1, 1, 3]).unwrap();
-        let loops = write.geometry().write_loops();
+        let loops = write.write_loops();
         let buffer = DeviceBuffer::new(256, 64);
         let scale = Scale::widest(write.geometry(), [&loops], [(buffer, 0)]);
         assert_eq!(scale.begin(buffer, 21, 4), (264, 5));

@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use kvscatter::{Error as CoreError, Geometry, ListLengths, Lists};
+use kvscatter::{Convention, Error as CoreError, Geometry, ListLengths, Prepared};
 
-use crate::Error;
+use crate::CudaError;
 use crate::abi::{self, Call, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
 use crate::cuda::{Cuda, Module, Status, Stream};
 use crate::driver::{Grid, Handle};
@@ -21,7 +21,7 @@ use crate::units::{Unit, WIDTHS};
 pub struct DeviceWrite {
     pub(crate) cuda: Cuda,
     pub(crate) module: Arc<Module>,
-    pub(crate) geometry: Geometry,
+    pub(crate) prepared: Prepared,
     pub(crate) unit: Unit,
     pub(crate) form: Form,
     pub(crate) work: Work,
@@ -79,10 +79,10 @@ impl DeviceWrite {
         self
     }
 
-    /// The shapes that are written.
+    /// The shapes that are written, and the rules for the lists.
     #[must_use]
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
     }
 
     /// Bytes that a thread moves at a time; `None` where 4-bit rows straddle bytes.
@@ -106,7 +106,7 @@ impl DeviceWrite {
     ///
     /// # Errors
     /// [`kvscatter::Error::Count`] and [`kvscatter::Error::BatchTooLarge`] for lists of the wrong length;
-    /// [`Error::List`], [`Error::Address`], [`Error::ListWraps`], [`Error::Overlap`]; [`Error::Driver`], which may be one of an earlier launch.
+    /// [`CudaError::List`], [`CudaError::Address`], [`CudaError::ListWraps`], [`CudaError::Overlap`]; [`CudaError::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
     /// * The context that was current when this was prepared still exists and is current, and the stream belongs to it.
@@ -120,7 +120,7 @@ impl DeviceWrite {
         stream: Stream,
         indices: &Indices,
         status: Option<Status>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), CudaError> {
         let samples = self.check_indices(indices, status)?;
         let samples = u32::try_from(samples).unwrap_or(u32::MAX); // No more than the cache has, or tokens.
         let mut call = self.call(indices, status);
@@ -163,7 +163,7 @@ impl DeviceWrite {
         table: &T,
         shape: &S,
         call: &Call,
-    ) -> Result<(), Error> {
+    ) -> Result<(), CudaError> {
         let [blocks, _] = self.grid.blocks;
         let grid = Grid { blocks: [blocks, jobs], ..self.grid };
         let arguments: [*const c_void; 3] =
@@ -201,10 +201,11 @@ impl DeviceWrite {
         let address = |list: Option<DeviceList>| list.map_or(0, DeviceList::address);
         // A list without numbers may lie anywhere, null as well, which means to the kernels that there is none. Only
         // Ascend's can be empty, which has a layer.
-        let spans = indices.spans.filter(|list| list.len() > 0).or(indices.spans.and(indices.layer));
+        let row_counts = indices.row_counts;
+        let spans = row_counts.filter(|list| list.len() > 0).or(row_counts.and(indices.layer));
         let wide =
             |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
-        let (least, most) = self.geometry.span_limits();
+        let (least, most) = self.prepared.row_limits();
         let [least, most] = [least, most].map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
         Call {
             starts: address(indices.starts),
@@ -215,7 +216,7 @@ impl DeviceWrite {
             flags: self.flags
                 | wide(indices.starts, abi::STARTS_I64)
                 | wide(indices.lengths, abi::LENGTHS_I64)
-                | wide(indices.spans, abi::SPANS_I64),
+                | wide(row_counts, abi::SPANS_I64),
             least,
             most,
             unused: 0,
@@ -227,44 +228,45 @@ impl DeviceWrite {
     ///
     /// # Errors
     /// Those of [`launch`](Self::launch), but for the driver's.
-    pub fn check_indices(&self, indices: &Indices, status: Option<Status>) -> Result<usize, Error> {
+    pub fn check_indices(&self, indices: &Indices, status: Option<Status>) -> Result<usize, CudaError> {
         let samples = self.samples(indices)?;
         let status = status.map(|status| (List::Status, DeviceList::i64(status.address(), 2)));
         if let Some((_, words)) = status {
             // It is written while these are read: a list could change after it has been checked.
             let in_list = |(_, numbers): (List, DeviceList)| numbers.buffer().overlaps(words.buffer());
             if self.sources.share(words.buffer()) || indices.all().any(in_list) {
-                return Err(Error::StatusShared);
+                return Err(CudaError::StatusShared);
             }
         }
         for (list, numbers) in indices.all().chain(status) {
             numbers.check(list)?;
             if self.places.share(numbers.buffer()) {
-                let bytes = self.form.bytes(&self.geometry);
+                let bytes = self.form.bytes(self.prepared.geometry());
                 let shares = |buffer: &DeviceBuffer| buffer.first(bytes).overlaps(numbers.buffer());
                 let pair = self.written.iter().position(shares).unwrap_or(0);
-                return Err(Error::Overlap { list, pair });
+                return Err(CudaError::Overlap { list, pair });
             }
         }
         Ok(samples)
     }
 
     /// Samples that the lists are for.
-    pub(crate) fn samples(&self, indices: &Indices) -> Result<usize, Error> {
-        let has_layer = self.geometry.lists() == Lists::Ends;
+    pub(crate) fn samples(&self, indices: &Indices) -> Result<usize, CudaError> {
+        let has_layer = self.prepared.convention() == Convention::EndsAndRowCounts;
         if has_layer != indices.layer.is_some() {
-            return Err(Error::List { list: List::Layer, given: !has_layer });
+            return Err(CudaError::List { list: List::Layer, given: !has_layer });
         }
-        let Indices { starts, lengths, spans, .. } = indices;
+        let Indices { starts, lengths, row_counts, .. } = indices;
         if let Form::Slots { shape, .. } = &self.form {
             return check_slots(shape, indices);
         }
-        if self.geometry.lists() == Lists::Starts && spans.is_some() {
-            return Err(Error::List { list: List::Spans, given: true });
+        if self.prepared.convention() == Convention::Starts && row_counts.is_some() {
+            return Err(CudaError::List { list: List::RowCounts, given: true });
         }
         let len = |list: &Option<DeviceList>| list.map(DeviceList::len);
-        let lists = ListLengths { starts: len(starts), spans: len(spans), lengths: len(lengths) };
-        Ok(self.geometry.check_counts(lists)?)
+        let lists =
+            ListLengths { positions: len(starts), row_counts: len(row_counts), lengths: len(lengths) };
+        Ok(self.prepared.check_counts(lists)?)
     }
 }
 
@@ -276,13 +278,13 @@ impl std::fmt::Debug for DeviceWrite {
 }
 
 /// One slot for each token, and no other list.
-fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, Error> {
-    for (list, given) in [(List::Lengths, indices.lengths), (List::Spans, indices.spans)] {
+fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, CudaError> {
+    for (list, given) in [(List::Lengths, indices.lengths), (List::RowCounts, indices.row_counts)] {
         if given.is_some() {
-            return Err(Error::List { list, given: true });
+            return Err(CudaError::List { list, given: true });
         }
     }
-    let slots = indices.starts.ok_or(Error::List { list: List::Starts, given: false })?;
+    let slots = indices.starts.ok_or(CudaError::List { list: List::Positions, given: false })?;
     let (got, tokens) = (slots.len(), usize::try_from(shape.samples.count).unwrap_or(usize::MAX));
     if got != tokens {
         return Err(

@@ -1,49 +1,49 @@
 //! An attribute's value, of the type that it must have.
 
-use crate::Error;
+use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, TensorProto};
 
-pub(crate) fn int(attribute: &AttributeProto) -> Result<i64, Error> {
+pub(crate) fn int(attribute: &AttributeProto) -> Result<i64, OnnxError> {
     of_type(attribute, AttributeType::INT, "INT")?;
     Ok(attribute.i.unwrap_or_default())
 }
 
-pub(crate) fn ints(attribute: &AttributeProto) -> Result<&[i64], Error> {
+pub(crate) fn ints(attribute: &AttributeProto) -> Result<&[i64], OnnxError> {
     of_type(attribute, AttributeType::INTS, "INTS")?;
     Ok(&attribute.ints)
 }
 
-pub(crate) fn float(attribute: &AttributeProto) -> Result<f32, Error> {
+pub(crate) fn float(attribute: &AttributeProto) -> Result<f32, OnnxError> {
     of_type(attribute, AttributeType::FLOAT, "FLOAT")?;
     Ok(attribute.f.unwrap_or_default())
 }
 
-pub(crate) fn floats(attribute: &AttributeProto) -> Result<&[f32], Error> {
+pub(crate) fn floats(attribute: &AttributeProto) -> Result<&[f32], OnnxError> {
     of_type(attribute, AttributeType::FLOATS, "FLOATS")?;
     Ok(&attribute.floats)
 }
 
-pub(crate) fn string(attribute: &AttributeProto) -> Result<&[u8], Error> {
+pub(crate) fn string(attribute: &AttributeProto) -> Result<&[u8], OnnxError> {
     of_type(attribute, AttributeType::STRING, "STRING")?;
     Ok(attribute.s.as_deref().unwrap_or_default())
 }
 
-pub(crate) fn strings(attribute: &AttributeProto) -> Result<&[Vec<u8>], Error> {
+pub(crate) fn strings(attribute: &AttributeProto) -> Result<&[Vec<u8>], OnnxError> {
     of_type(attribute, AttributeType::STRINGS, "STRINGS")?;
     Ok(&attribute.strings)
 }
 
-pub(crate) fn tensor(attribute: &AttributeProto) -> Result<&TensorProto, Error> {
+pub(crate) fn tensor(attribute: &AttributeProto) -> Result<&TensorProto, OnnxError> {
     of_type(attribute, AttributeType::TENSOR, "TENSOR")?;
     Ok(&attribute.t)
 }
 
 /// A reference to a function's attribute has no value of its own: who expands functions looks it up first.
-fn of_type(attribute: &AttributeProto, ty: AttributeType, want: &'static str) -> Result<(), Error> {
+fn of_type(attribute: &AttributeProto, ty: AttributeType, want: &'static str) -> Result<(), OnnxError> {
     let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
     if attribute.r#type == Some(ty) && !is_reference {
         return Ok(());
     }
-    Err(Error::AttributeType { name: attribute.name.clone().unwrap_or_default(), want })
+    Err(OnnxError::AttributeType { name: attribute.name.clone().unwrap_or_default(), want })
 }

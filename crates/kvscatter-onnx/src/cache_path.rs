@@ -12,7 +12,7 @@ use crate::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto, type_proto,
 };
-use crate::{Error, Graph, Model, Node, NodeLabel, external};
+use crate::{Graph, Model, Node, NodeLabel, OnnxError, external};
 
 /// The nodes between one cache's past and its present, and nothing else.
 ///
@@ -73,7 +73,7 @@ impl CachePath {
     ///
     /// # Errors
     /// Those of [`Graph::new`] and [`Decoder::of`]. A cache without a path is an [`Inseparable`] in its place.
-    pub fn of(model: &Model) -> Result<Vec<Result<Self, Inseparable>>, Error> {
+    pub fn of(model: &Model) -> Result<Vec<Result<Self, Inseparable>>, OnnxError> {
         let graph = model.graph()?;
         let decoder = Decoder::of(&graph)?;
         let mut finder = Finder::new(model, &graph);

@@ -18,7 +18,7 @@ mod writer;
 
 use kvscatter::ElementType;
 
-use crate::{Error, Graph, ValueInfo};
+use crate::{Graph, OnnxError, ValueInfo};
 pub use cache::{Cache, Growth, Part, Style, Unknown};
 pub use cost::{At, Cost};
 use flow::Flow;
@@ -42,11 +42,11 @@ impl<'m> Decoder<'m> {
     /// Finds the caches of a graph, and what its other inputs are for.
     ///
     /// # Errors
-    /// [`Error::CacheNone`]; [`Error::CacheNotFedBack`], [`Error::CacheNotFed`], [`Error::CacheShapeMissing`], [`Error::CacheRank`],
-    /// [`Error::CacheDoesNotGrow`] and [`Error::DimsDiffer`] for caches that cannot work; those of
-    /// [`Graph::inputs`] and [`Graph::outputs`]; within [`Error::InNode`] those of a `TensorScatter` that breaks its
+    /// [`OnnxError::CacheNone`]; [`OnnxError::CacheNotFedBack`], [`OnnxError::CacheNotFed`], [`OnnxError::CacheShapeMissing`], [`OnnxError::CacheRank`],
+    /// [`OnnxError::CacheDoesNotGrow`] and [`OnnxError::DimsDiffer`] for caches that cannot work; those of
+    /// [`Graph::inputs`] and [`Graph::outputs`]; within [`OnnxError::InNode`] those of a `TensorScatter` that breaks its
     /// own rules.
-    pub fn of(graph: &Graph<'m>) -> Result<Self, Error> {
+    pub fn of(graph: &Graph<'m>) -> Result<Self, OnnxError> {
         let flow = Flow::new(graph);
         let outputs = graph.outputs()?;
         let mut inputs = graph.inputs()?;

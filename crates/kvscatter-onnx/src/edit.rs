@@ -19,7 +19,7 @@ use crate::proto::{
     GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto,
     ValueInfoProto,
 };
-use crate::{Data, Error, Graph, Tensor, tensor_proto};
+use crate::{Data, Graph, OnnxError, Tensor, tensor_proto};
 
 use names::{Names, captures, replace_captures, subgraphs};
 pub(crate) use node::NewNode;
@@ -61,7 +61,7 @@ impl<'p> Editor<'p> {
     ///
     /// # Errors
     /// Those of [`Graph::new`].
-    pub(crate) fn new(model: &'p mut ModelProto) -> Result<Self, Error> {
+    pub(crate) fn new(model: &'p mut ModelProto) -> Result<Self, OnnxError> {
         Graph::new(model)?;
         let mut editor = Self {
             names: Names::of_graph(&model.graph),
@@ -168,12 +168,12 @@ impl<'p> Editor<'p> {
     }
 
     /// An int64 constant of rank 1.
-    pub(crate) fn ints(&mut self, values: &[i64]) -> Result<String, Error> {
+    pub(crate) fn ints(&mut self, values: &[i64]) -> Result<String, OnnxError> {
         self.int64(vec![values.len()], values)
     }
 
     /// An int64 constant of rank 0.
-    pub(crate) fn scalar_i64(&mut self, value: i64) -> Result<String, Error> {
+    pub(crate) fn scalar_i64(&mut self, value: i64) -> Result<String, OnnxError> {
         self.int64(Vec::new(), &[value])
     }
 
@@ -181,8 +181,8 @@ impl<'p> Editor<'p> {
     /// beyond its range.
     ///
     /// # Errors
-    /// [`Error::NotAFloat`] for another type.
-    pub(crate) fn float(&mut self, element: ElementType, value: f64) -> Result<String, Error> {
+    /// [`OnnxError::NotAFloat`] for another type.
+    pub(crate) fn float(&mut self, element: ElementType, value: f64) -> Result<String, OnnxError> {
         #[expect(clippy::as_conversions, reason = "rounds to nearest, to an infinity beyond the range")]
         let single = value as f32;
         let bytes = match element {
@@ -190,13 +190,13 @@ impl<'p> Editor<'p> {
             ElementType::Float64 => value.to_le_bytes().to_vec(),
             ElementType::Float16 => f16::from_f64(value).to_le_bytes().to_vec(),
             ElementType::BFloat16 => bf16::from_f64(value).to_le_bytes().to_vec(),
-            _ => return Err(Error::NotAFloat { element }),
+            _ => return Err(OnnxError::NotAFloat { element }),
         };
         self.constant(&Tensor::new(element, Vec::new(), Data::Bytes(bytes))?)
     }
 
     /// An initializer of this value; the same one for the same value.
-    pub(crate) fn constant(&mut self, value: &Tensor) -> Result<String, Error> {
+    pub(crate) fn constant(&mut self, value: &Tensor) -> Result<String, OnnxError> {
         let message = tensor_proto::encode("", value);
         let bytes = message.raw_data.clone().unwrap_or_default();
         let key = (value.element().onnx_code(), message.dims.clone(), bytes);
@@ -209,7 +209,7 @@ impl<'p> Editor<'p> {
         Ok(name)
     }
 
-    fn int64(&mut self, shape: Vec<usize>, values: &[i64]) -> Result<String, Error> {
+    fn int64(&mut self, shape: Vec<usize>, values: &[i64]) -> Result<String, OnnxError> {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(&Tensor::new(ElementType::Int64, shape, Data::Bytes(bytes))?)
     }
@@ -235,10 +235,11 @@ impl<'p> Editor<'p> {
     /// Declares other dimensions for an input or an output of the graph.
     ///
     /// # Errors
-    /// [`Error::ValueMissing`] if there is none of that name, [`Error::NotATensor`] if it is none.
-    pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), Error> {
+    /// [`OnnxError::ValueMissing`] if there is none of that name, [`OnnxError::NotATensor`] if it is none.
+    pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), OnnxError> {
         let graph = self.model.graph.get_or_insert_default();
-        let places = self.declared.get(name).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })?;
+        let places =
+            self.declared.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })?;
         for place in places {
             let value = match *place {
                 Declared::Input(at) => graph.input.get_mut(at),
@@ -246,7 +247,7 @@ impl<'p> Editor<'p> {
             };
             match value.map(|value| &mut value.r#type.get_or_insert_default().value) {
                 Some(Some(TypeValue::TensorType(tensor))) => tensor.shape = shape(dims).into(),
-                _ => return Err(Error::NotATensor { name: name.to_owned(), kind: "value" }),
+                _ => return Err(OnnxError::NotATensor { name: name.to_owned(), kind: "value" }),
             }
         }
         self.changed.insert(name.to_owned());
@@ -269,9 +270,9 @@ impl<'p> Editor<'p> {
     /// declared shapes that may be wrong by now are dropped.
     ///
     /// # Errors
-    /// Those of [`Graph::new`]: [`Error::ValueMissing`] if something still reads from a removed node,
-    /// [`Error::DuplicateName`], [`Error::Cycle`].
-    pub(crate) fn finish(self) -> Result<(), Error> {
+    /// Those of [`Graph::new`]: [`OnnxError::ValueMissing`] if something still reads from a removed node,
+    /// [`OnnxError::DuplicateName`], [`OnnxError::Cycle`].
+    pub(crate) fn finish(self) -> Result<(), OnnxError> {
         finish::finish(self.model.graph.get_or_insert_default(), &self.removed, self.changed)?;
         Graph::new(self.model).map(|_| ())
     }
@@ -327,7 +328,7 @@ mod tests {
     use crate::proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
     };
-    use crate::{Error, Graph};
+    use crate::{Graph, OnnxError};
 
     /// `a -> Neg -> b -> Abs -> c -> If -> y`, with `b` and `c` read in the bodies too, and a dead `Neg -> dead`.
     fn model() -> ModelProto {
@@ -444,7 +445,7 @@ mod tests {
         assert_eq!(editor.add_input("inner", ElementType::Int64, &[]), "inner_1");
         editor.set_dims("write_indices", &batch).unwrap();
         let error = editor.set_dims("c", &[]).unwrap_err();
-        assert!(matches!(error, Error::ValueMissing { name } if name == "c"));
+        assert!(matches!(error, OnnxError::ValueMissing { name } if name == "c"));
         editor.metadata("key", "old");
         editor.metadata("key", "new");
         editor.finish().unwrap();
@@ -459,7 +460,7 @@ mod tests {
         let mut editor = Editor::new(&mut cyclic).unwrap();
         editor.replace_uses("a", "c");
         let error = editor.finish().unwrap_err();
-        assert!(matches!(error.root(), Error::Cycle), "{error}");
+        assert!(matches!(error.root(), OnnxError::Cycle), "{error}");
 
         let mut missing = model();
         let mut editor = Editor::new(&mut missing).unwrap();
@@ -467,7 +468,7 @@ mod tests {
         editor.remove_node(0);
         assert_eq!(editor.producer("b"), None);
         let error = editor.finish().unwrap_err();
-        assert!(matches!(error.root(), Error::ValueMissing { name } if name == "b"), "{error}");
+        assert!(matches!(error.root(), OnnxError::ValueMissing { name } if name == "b"), "{error}");
     }
 
     #[test]
@@ -486,7 +487,7 @@ mod tests {
         assert_eq!(bytes(ElementType::Float16, f64::from(f32::MIN)), [0x00, 0xFC], "minus infinity");
         assert_eq!(bytes(ElementType::BFloat16, 1.0), [0x80, 0x3F]);
         let error = editor.float(ElementType::Int64, 1.0).unwrap_err();
-        assert!(matches!(error, Error::NotAFloat { element: ElementType::Int64 }));
+        assert!(matches!(error, OnnxError::NotAFloat { element: ElementType::Int64 }));
     }
 
     /// 20,000 nodes in a chain, each replaced: seconds at most, where quadratic work would take minutes.

@@ -17,16 +17,16 @@ use crate::{FoldError, NodeLabel, TensorError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum Error {
+pub enum OnnxError {
     /// Something is wrong with this file.
     #[error("{}: {cause}", path.display())]
-    InFile { path: PathBuf, cause: Box<Error> },
+    InFile { path: PathBuf, cause: Box<OnnxError> },
     /// Something is wrong with this tensor.
     #[error("tensor {name:?}: {cause}")]
-    InTensor { name: String, cause: Box<Error> },
+    InTensor { name: String, cause: Box<OnnxError> },
     /// Something is wrong with this node.
     #[error("{node}: {cause}")]
-    InNode { node: Box<NodeLabel>, cause: Box<Error> },
+    InNode { node: Box<NodeLabel>, cause: Box<OnnxError> },
 
     // Files.
     /// The operating system refused.
@@ -91,7 +91,7 @@ pub enum Error {
 
     /// The exported decoder ends before the cache would.
     #[error("the exported decoder cannot hold {tokens} tokens: {cause}")]
-    Capacity { tokens: usize, cause: Box<Error> },
+    Capacity { tokens: usize, cause: Box<OnnxError> },
     /// A decoder that cannot be given a static cache.
     #[error(transparent)]
     Convert(#[from] Refusal),
@@ -345,7 +345,7 @@ pub enum Error {
     TestFileCount { what: &'static str, want: usize, got: usize },
 }
 
-impl Error {
+impl OnnxError {
     /// What went wrong, without where.
     #[must_use]
     pub fn root(&self) -> &Self {

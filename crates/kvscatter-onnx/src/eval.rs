@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::WritePlan;
 
-use crate::{DEFAULT_MEMORY_LIMIT, Error, Graph, Model, Node, Tensor, ValueInfo, tensor_proto};
+use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, Node, OnnxError, Tensor, ValueInfo, tensor_proto};
 
 pub use report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report, Use};
 
@@ -84,11 +84,11 @@ impl<'m> Evaluator<'m> {
     /// Checks that every node can be evaluated, and reads the constants.
     ///
     /// # Errors
-    /// Those of [`Graph::new`], [`Graph::inputs`] and [`tensor_proto::decode`]. Within [`Error::InNode`], which
-    /// names the node, its operator, domain and version: [`Error::UnsupportedOperator`], [`Error::Function`],
-    /// [`Error::OpsetTooOld`] (`TensorScatter` needs 24, `Add` 7), and the other variants of [`Error`] on inputs,
+    /// Those of [`Graph::new`], [`Graph::inputs`] and [`tensor_proto::decode`]. Within [`OnnxError::InNode`], which
+    /// names the node, its operator, domain and version: [`OnnxError::UnsupportedOperator`], [`OnnxError::Function`],
+    /// [`OnnxError::OpsetTooOld`] (`TensorScatter` needs 24, `Add` 7), and the other variants of [`OnnxError`] on inputs,
     /// outputs and attributes.
-    pub fn new(model: &'m Model) -> Result<Self, Error> {
+    pub fn new(model: &'m Model) -> Result<Self, OnnxError> {
         let graph = model.graph()?;
         let ops = graph.nodes().iter().map(Op::parse).collect::<Result<Vec<_>, _>>()?;
         let external = model.external_data()?;
@@ -149,11 +149,15 @@ impl<'m> Evaluator<'m> {
     /// byte moves.
     ///
     /// # Errors
-    /// About feeds: [`Error::InputMissing`], [`Error::InputUnknown`], [`Error::ValueType`], [`Error::ValueRank`],
-    /// [`Error::ValueDim`], [`Error::SymbolConflict`], [`Error::RankTooLarge`]; the same for outputs that are not
-    /// what the graph declares. Within [`Error::InNode`]: [`Error::Operator`], [`Error::AddType`],
-    /// [`Error::AddTypes`], [`Error::Broadcast`], [`Error::NotInPlace`]. And [`Error::MemoryLimit`].
-    pub fn run(&self, feeds: BTreeMap<&str, Feed<'_>>, placement: Placement) -> Result<Evaluation, Error> {
+    /// About feeds: [`OnnxError::InputMissing`], [`OnnxError::InputUnknown`], [`OnnxError::ValueType`], [`OnnxError::ValueRank`],
+    /// [`OnnxError::ValueDim`], [`OnnxError::SymbolConflict`], [`OnnxError::RankTooLarge`]; the same for outputs that are not
+    /// what the graph declares. Within [`OnnxError::InNode`]: [`OnnxError::Operator`], [`OnnxError::AddType`],
+    /// [`OnnxError::AddTypes`], [`OnnxError::Broadcast`], [`OnnxError::NotInPlace`]. And [`OnnxError::MemoryLimit`].
+    pub fn run(
+        &self,
+        feeds: BTreeMap<&str, Feed<'_>>,
+        placement: Placement,
+    ) -> Result<Evaluation, OnnxError> {
         self.run_observed(feeds, placement, &mut |_, _| {})
     }
 
@@ -166,12 +170,12 @@ impl<'m> Evaluator<'m> {
         feeds: BTreeMap<&str, Feed<'_>>,
         placement: Placement,
         observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
-    ) -> Result<Evaluation, Error> {
+    ) -> Result<Evaluation, OnnxError> {
         run::run(self, feeds, placement, observe)
     }
 
     /// The types of all values, given those of the inputs that are fed.
-    pub(crate) fn infer(&self, fed: &BTreeMap<&'m str, TensorType>) -> Result<Types<'m>, Error> {
+    pub(crate) fn infer(&self, fed: &BTreeMap<&'m str, TensorType>) -> Result<Types<'m>, OnnxError> {
         let mut bindings = Bindings::default();
         let mut types = Types::default();
         for (&name, tensor) in &self.constants {
@@ -181,8 +185,9 @@ impl<'m> Evaluator<'m> {
             if let Some(ty) = fed.get(input.name) {
                 types.add_value(input.name, ty.clone())?;
             }
-            let ty =
-                types.get(input.name).ok_or_else(|| Error::InputMissing { name: input.name.to_owned() })?;
+            let ty = types
+                .get(input.name)
+                .ok_or_else(|| OnnxError::InputMissing { name: input.name.to_owned() })?;
             bindings.check(input, ty)?;
         }
         for (node, op) in self.graph.nodes().iter().zip(&self.ops) {

@@ -11,7 +11,7 @@ use sha1::{Digest, Sha1};
 
 use crate::proto::tensor_proto::DataLocation;
 use crate::proto::{StringStringEntryProto, TensorProto};
-use crate::{DEFAULT_MEMORY_LIMIT, Error, file};
+use crate::{DEFAULT_MEMORY_LIMIT, OnnxError, file};
 
 pub(crate) use folder::Folder;
 
@@ -41,8 +41,8 @@ impl ExternalData {
     /// [`limit`](Self::limit) says otherwise.
     ///
     /// # Errors
-    /// [`Error::Io`] within [`Error::InFile`] if it is not a folder that can be opened.
-    pub fn open(folder: &Path) -> Result<Self, Error> {
+    /// [`OnnxError::Io`] within [`OnnxError::InFile`] if it is not a folder that can be opened.
+    pub fn open(folder: &Path) -> Result<Self, OnnxError> {
         Ok(Self { folder: Folder::open(folder)?, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
     }
 
@@ -54,15 +54,15 @@ impl ExternalData {
     }
 
     /// The `want` bytes of the tensor that these entries describe.
-    pub(crate) fn read(&self, entries: &[StringStringEntryProto], want: u64) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read(&self, entries: &[StringStringEntryProto], want: u64) -> Result<Vec<u8>, OnnxError> {
         let entry = Entry::parse(entries)?;
         if let Some(got) = entry.length.filter(|&got| got != want) {
-            return Err(Error::ExternalLength { want, got });
+            return Err(OnnxError::ExternalLength { want, got });
         }
         self.read_entry(&entry, want).map_err(|error| error.in_file(entry.location))
     }
 
-    fn read_entry(&self, entry: &Entry<'_>, want: u64) -> Result<Vec<u8>, Error> {
+    fn read_entry(&self, entry: &Entry<'_>, want: u64) -> Result<Vec<u8>, OnnxError> {
         let (mut file, size) = self.folder.file(Path::new(entry.location))?;
         entry.check_range(want, size)?;
         if let Some(checksum) = entry.checksum {
@@ -70,20 +70,20 @@ impl ExternalData {
             check_sum(&mut file, size, checksum, entry.location)?;
         }
         self.charge(want)?;
-        file.seek(SeekFrom::Start(entry.offset)).map_err(Error::Io)?;
+        file.seek(SeekFrom::Start(entry.offset)).map_err(OnnxError::Io)?;
         file::read_exactly(file, want)
     }
 
-    fn charge(&self, wanted: u64) -> Result<(), Error> {
+    fn charge(&self, wanted: u64) -> Result<(), OnnxError> {
         let left = self.left.get();
-        let rest = left.checked_sub(wanted).ok_or(Error::ExternalLimit { wanted, left })?;
+        let rest = left.checked_sub(wanted).ok_or(OnnxError::ExternalLimit { wanted, left })?;
         self.left.set(rest);
         Ok(())
     }
 }
 
 impl<'a> Entry<'a> {
-    fn parse(entries: &'a [StringStringEntryProto]) -> Result<Self, Error> {
+    fn parse(entries: &'a [StringStringEntryProto]) -> Result<Self, OnnxError> {
         let (mut location, mut offset, mut length, mut checksum) = (None, None, None, None);
         for entry in entries {
             let key = entry.key.as_deref().unwrap_or_default();
@@ -96,13 +96,13 @@ impl<'a> Entry<'a> {
                 _ => continue,
             };
             if slot.replace(entry.value.as_deref().unwrap_or_default()).is_some() {
-                return Err(Error::ExternalKeyTwice { key: key.to_owned() });
+                return Err(OnnxError::ExternalKeyTwice { key: key.to_owned() });
             }
         }
         Ok(Self {
             location: location
                 .filter(|location| !location.is_empty())
-                .ok_or(Error::ExternalLocationMissing)?,
+                .ok_or(OnnxError::ExternalLocationMissing)?,
             offset: offset.map_or(Ok(0), |value| number("offset", value))?,
             length: length.map(|value| number("length", value)).transpose()?,
             checksum,
@@ -110,26 +110,26 @@ impl<'a> Entry<'a> {
     }
 
     /// Checks that a file of this size has this many bytes for the tensor.
-    fn check_range(&self, want: u64, size: u64) -> Result<(), Error> {
+    fn check_range(&self, want: u64, size: u64) -> Result<(), OnnxError> {
         // Without a length, the data reaches to the end of the file.
         let reaches_end = self.length.is_some() || self.offset.checked_add(want) == Some(size);
         if reaches_end { self.check_end(want, size) } else { Err(self.out_of_range(want, size)) }
     }
 
-    fn check_end(&self, length: u64, size: u64) -> Result<(), Error> {
+    fn check_end(&self, length: u64, size: u64) -> Result<(), OnnxError> {
         match self.offset.checked_add(length) {
             Some(end) if end <= size => Ok(()),
             _ => Err(self.out_of_range(length, size)),
         }
     }
 
-    fn out_of_range(&self, length: u64, size: u64) -> Error {
-        Error::ExternalRange { location: self.location.to_owned(), offset: self.offset, length, size }
+    fn out_of_range(&self, length: u64, size: u64) -> OnnxError {
+        OnnxError::ExternalRange { location: self.location.to_owned(), offset: self.offset, length, size }
     }
 }
 
 /// Where external data would be, for the error that there is no folder.
-pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, Error> {
+pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, OnnxError> {
     Entry::parse(entries).map(|entry| entry.location)
 }
 
@@ -146,14 +146,14 @@ pub(crate) fn is_external(message: &TensorProto) -> bool {
 }
 
 /// Checks that a tensor's values lie in a regular file of the folder, if that file exists.
-pub(crate) fn check(message: &TensorProto, folder: &Folder) -> Result<(), Error> {
+pub(crate) fn check(message: &TensorProto, folder: &Folder) -> Result<(), OnnxError> {
     let location = location(&message.external_data)?;
     folder.size(Path::new(location)).map(|_| ()).map_err(|error| error.in_file(location))
 }
 
 /// Returns the location of a tensor's values, after checking that it is a regular file of the folder, and
 /// long enough.
-pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&'t str, Error> {
+pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&'t str, OnnxError> {
     let entry = Entry::parse(&message.external_data)?;
     let check = || {
         let location = Path::new(entry.location);
@@ -168,17 +168,17 @@ pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&
     Ok(entry.location)
 }
 
-fn number(key: &'static str, value: &str) -> Result<u64, Error> {
-    value.parse().map_err(|_| Error::ExternalNumber { key, value: value.to_owned() })
+fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {
+    value.parse().map_err(|_| OnnxError::ExternalNumber { key, value: value.to_owned() })
 }
 
 /// ONNX: the checksum is the SHA1 of the whole file.
-fn check_sum(file: &mut File, size: u64, want: &str, location: &str) -> Result<(), Error> {
+fn check_sum(file: &mut File, size: u64, want: &str, location: &str) -> Result<(), OnnxError> {
     let mut hash = Sha1::new();
     let mut chunk = vec![0; 64 << 10];
     let mut rest = file.take(size);
     loop {
-        match rest.read(&mut chunk).map_err(Error::Io)? {
+        match rest.read(&mut chunk).map_err(OnnxError::Io)? {
             0 => break,
             n => hash.update(chunk.get(..n).unwrap_or_default()),
         }
@@ -187,6 +187,6 @@ fn check_sum(file: &mut File, size: u64, want: &str, location: &str) -> Result<(
     if got.eq_ignore_ascii_case(want) {
         Ok(())
     } else {
-        Err(Error::ExternalChecksum { location: location.to_owned(), want: want.to_owned(), got })
+        Err(OnnxError::ExternalChecksum { location: location.to_owned(), want: want.to_owned(), got })
     }
 }

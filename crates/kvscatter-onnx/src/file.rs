@@ -12,7 +12,7 @@ use cap_fs_ext::OpenOptionsSyncExt;
 use cap_std::ambient_authority;
 use cap_std::fs::{File, OpenOptions};
 
-use crate::Error;
+use crate::OnnxError;
 
 pub use identity::{Identity, folder_of};
 pub use kind::Kind;
@@ -23,24 +23,24 @@ pub(crate) use write::write_with;
 /// Opens a regular file, and returns its size.
 ///
 /// # Errors
-/// Within [`Error::InFile`]: [`Error::Io`] and [`Error::NotRegularFile`].
-pub fn open(path: &Path) -> Result<(std::fs::File, u64), Error> {
+/// Within [`OnnxError::InFile`]: [`OnnxError::Io`] and [`OnnxError::NotRegularFile`].
+pub fn open(path: &Path) -> Result<(std::fs::File, u64), OnnxError> {
     File::open_ambient_with(path, &read_only(), ambient_authority())
-        .map_err(Error::Io)
+        .map_err(OnnxError::Io)
         .and_then(|file| regular_size(&file).map(|size| (file.into_std(), size)))
         .map_err(|error| error.in_file(path))
 }
 
 /// The whole of a regular file of at most `limit` bytes.
-pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, OnnxError> {
     open(path).and_then(|(file, size)| {
         let read = || {
             if size > limit {
-                return Err(Error::FileTooLarge { size, limit });
+                return Err(OnnxError::FileTooLarge { size, limit });
             }
             read_exactly(file, size)
         };
-        read().map_err(|error: Error| error.in_file(path))
+        read().map_err(|error: OnnxError| error.in_file(path))
     })
 }
 
@@ -53,23 +53,23 @@ pub(crate) fn read_only() -> OpenOptions {
 
 /// The size of an open file, which must be a regular one. Asked of the handle, so that the answer cannot change
 /// between the question and the reading.
-pub(crate) fn regular_size(file: &File) -> Result<u64, Error> {
-    let metadata = file.metadata().map_err(Error::Io)?;
-    if metadata.is_file() { Ok(metadata.len()) } else { Err(Error::NotRegularFile) }
+pub(crate) fn regular_size(file: &File) -> Result<u64, OnnxError> {
+    let metadata = file.metadata().map_err(OnnxError::Io)?;
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(OnnxError::NotRegularFile) }
 }
 
 /// `len` bytes from where the file stands, whose size said that they are there.
 ///
 /// Half a protobuf message can be a message, so fewer bytes are an error rather than a short answer.
-pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, Error> {
-    let out_of_memory = || Error::Io(std::io::ErrorKind::OutOfMemory.into());
+pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, OnnxError> {
+    let out_of_memory = || OnnxError::Io(std::io::ErrorKind::OutOfMemory.into());
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(usize::try_from(len).map_err(|_| out_of_memory())?)
         .map_err(|_| out_of_memory())?;
-    let got = file.take(len).read_to_end(&mut bytes).map_err(Error::Io)?;
+    let got = file.take(len).read_to_end(&mut bytes).map_err(OnnxError::Io)?;
     match u64::try_from(got) {
-        Ok(got) if got < len => Err(Error::FileShrank { want: len, got }),
+        Ok(got) if got < len => Err(OnnxError::FileShrank { want: len, got }),
         _ => Ok(bytes),
     }
 }
@@ -79,13 +79,13 @@ mod tests {
     use std::path::Path;
 
     use super::{read, read_exactly};
-    use crate::Error;
+    use crate::OnnxError;
 
     #[test]
     fn a_file_that_shrinks_while_it_is_read() {
         assert_eq!(read_exactly([1, 2, 3].as_slice(), 3).unwrap(), [1, 2, 3]);
         let error = read_exactly([1, 2].as_slice(), 3).unwrap_err();
-        assert!(matches!(error, Error::FileShrank { want: 3, got: 2 }), "{error}");
+        assert!(matches!(error, OnnxError::FileShrank { want: 3, got: 2 }), "{error}");
     }
 
     #[test]
@@ -95,12 +95,12 @@ mod tests {
         std::fs::write(&file, b"1234").unwrap();
         assert_eq!(read(&file, 4).unwrap(), b"1234");
         let error = read(&file, 3).unwrap_err();
-        assert!(matches!(error.root(), Error::FileTooLarge { size: 4, limit: 3 }), "{error}");
+        assert!(matches!(error.root(), OnnxError::FileTooLarge { size: 4, limit: 3 }), "{error}");
         for path in [folder.path(), Path::new("/dev/zero")] {
             let error = read(path, 4).unwrap_err();
-            assert!(matches!(error.root(), Error::NotRegularFile), "{error}");
+            assert!(matches!(error.root(), OnnxError::NotRegularFile), "{error}");
         }
         let error = read(&folder.path().join("absent"), 4).unwrap_err();
-        assert!(matches!(error.root(), Error::Io(_)), "{error}");
+        assert!(matches!(error.root(), OnnxError::Io(_)), "{error}");
     }
 }

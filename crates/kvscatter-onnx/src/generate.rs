@@ -8,7 +8,7 @@ use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use crate::eval::{Evaluator, Op, TensorType, Types, bytes};
-use crate::{Data, Dimension, Error, Model, Tensor, ValueInfo, storage_len};
+use crate::{Data, Dimension, Model, OnnxError, Tensor, ValueInfo, storage_len};
 
 mod indices;
 mod values;
@@ -33,13 +33,13 @@ pub struct OpenDim {
 /// that every write is valid: anywhere in a ring, anywhere the update fits otherwise.
 ///
 /// # Errors
-/// [`Error::ShapeUnknown`], [`Error::DimsMissing`], [`Error::DimUnused`], [`Error::NoValidIndices`],
-/// [`Error::MemoryLimit`], and those of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
+/// [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`], [`OnnxError::NoValidIndices`],
+/// [`OnnxError::MemoryLimit`], and those of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
 pub fn inputs(
     model: &Model,
     dims: &BTreeMap<String, usize>,
     seed: u64,
-) -> Result<BTreeMap<String, Tensor>, Error> {
+) -> Result<BTreeMap<String, Tensor>, OnnxError> {
     missing_inputs(&Evaluator::new(model)?, &BTreeMap::new(), dims, seed)
 }
 
@@ -50,14 +50,14 @@ pub fn inputs(
 /// valid together with those they are added to, if these are given.
 ///
 /// # Errors
-/// As [`inputs`], and about the tensors given [`Error::InputUnknown`], and [`Error::SymbolConflict`] if one is of
+/// As [`inputs`], and about the tensors given [`OnnxError::InputUnknown`], and [`OnnxError::SymbolConflict`] if one is of
 /// another size than `dims` says.
 pub fn missing_inputs(
     evaluator: &Evaluator<'_>,
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
     seed: u64,
-) -> Result<BTreeMap<String, Tensor>, Error> {
+) -> Result<BTreeMap<String, Tensor>, OnnxError> {
     let missing = missing_types(evaluator, given, dims)?;
     let given_types = evaluator.inputs().iter().filter_map(|input| {
         let tensor = given.get(input.name)?;
@@ -86,12 +86,12 @@ pub fn missing_inputs(
 /// Tensors of any values, as [`inputs`] makes them, by the name of each and in the order of the names.
 ///
 /// # Errors
-/// [`Error::MemoryLimit`] if they take more than `memory_limit` bytes; [`Error::Tensor`] for an impossible shape.
+/// [`OnnxError::MemoryLimit`] if they take more than `memory_limit` bytes; [`OnnxError::Tensor`] for an impossible shape.
 pub fn tensors(
     types: &BTreeMap<&str, (ElementType, Vec<usize>)>,
     seed: u64,
     memory_limit: u64,
-) -> Result<BTreeMap<String, Tensor>, Error> {
+) -> Result<BTreeMap<String, Tensor>, OnnxError> {
     check_memory(types.values().map(|(element, shape)| (*element, shape.as_slice())), memory_limit)?;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let made = types
@@ -114,14 +114,14 @@ pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> 
 /// in the tensors given.
 ///
 /// # Errors
-/// [`Error::ShapeUnknown`], [`Error::DimsMissing`], [`Error::DimUnused`] for a size that none of the inputs has,
-/// [`Error::InputUnknown`] and [`Error::SymbolConflict`].
+/// [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`] for a size that none of the inputs has,
+/// [`OnnxError::InputUnknown`] and [`OnnxError::SymbolConflict`].
 pub fn missing_shapes<'m>(
     inputs: &[ValueInfo<'m>],
     is_made: impl Fn(&ValueInfo<'m>) -> bool,
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
-) -> Result<BTreeMap<&'m str, Vec<usize>>, Error> {
+) -> Result<BTreeMap<&'m str, Vec<usize>>, OnnxError> {
     let sizes = sizes(inputs, given, dims)?;
     let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
     let mut open: Vec<OpenDim> = Vec::new();
@@ -131,7 +131,7 @@ pub fn missing_shapes<'m>(
         let is_made = is_made(input) && !given.contains_key(input.name);
         let Some(shape) = &input.shape else {
             match is_made {
-                true => return Err(Error::ShapeUnknown { name: input.name.to_owned() }),
+                true => return Err(OnnxError::ShapeUnknown { name: input.name.to_owned() }),
                 false => continue,
             }
         };
@@ -157,10 +157,10 @@ pub fn missing_shapes<'m>(
         }
     }
     if !open.is_empty() {
-        return Err(Error::DimsMissing { open });
+        return Err(OnnxError::DimsMissing { open });
     }
     match unused.first() {
-        Some(&dim) => Err(Error::DimUnused { dim: dim.to_owned() }),
+        Some(&dim) => Err(OnnxError::DimUnused { dim: dim.to_owned() }),
         None => Ok(shapes),
     }
 }
@@ -170,7 +170,7 @@ fn missing_types<'m>(
     evaluator: &Evaluator<'m>,
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
-) -> Result<BTreeMap<&'m str, TensorType>, Error> {
+) -> Result<BTreeMap<&'m str, TensorType>, OnnxError> {
     let required: BTreeSet<&str> = evaluator.required_inputs().map(|input| input.name).collect();
     let mut inputs = evaluator.inputs().to_vec();
     inputs.retain(|input| required.contains(input.name) || given.contains_key(input.name));
@@ -187,16 +187,22 @@ fn sizes(
     inputs: &[ValueInfo<'_>],
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
-) -> Result<BTreeMap<String, usize>, Error> {
+) -> Result<BTreeMap<String, usize>, OnnxError> {
     let mut sizes = dims.clone();
     for (&name, tensor) in given {
         let input = inputs.iter().find(|input| input.name == name);
-        let input = input.ok_or_else(|| Error::InputUnknown { name: name.to_owned() })?;
+        let input = input.ok_or_else(|| OnnxError::InputUnknown { name: name.to_owned() })?;
         for (axis, &got) in tensor.shape().iter().enumerate() {
             let Some(key) = input.dim_key(axis) else { continue };
             let want = *sizes.entry(key.clone()).or_insert(got);
             if want != got {
-                return Err(Error::SymbolConflict { name: name.to_owned(), axis, symbol: key, want, got });
+                return Err(OnnxError::SymbolConflict {
+                    name: name.to_owned(),
+                    axis,
+                    symbol: key,
+                    want,
+                    got,
+                });
             }
         }
     }
@@ -206,17 +212,17 @@ fn sizes(
 fn check_memory<'a>(
     types: impl Iterator<Item = (ElementType, &'a [usize])>,
     limit: u64,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     let mut needed = 0_u64;
     for (element, shape) in types {
         let len = bytes(storage_len(element, shape)?);
         let footprint = if element == ElementType::String { values::STRING_FOOTPRINT } else { 1 };
         needed = needed.saturating_add(len.saturating_mul(footprint));
     }
-    if needed > limit { Err(Error::MemoryLimit { needed, limit }) } else { Ok(()) }
+    if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
 }
 
-fn any(element: ElementType, shape: &[usize], random: &mut Pcg64Mcg) -> Result<Tensor, Error> {
+fn any(element: ElementType, shape: &[usize], random: &mut Pcg64Mcg) -> Result<Tensor, OnnxError> {
     let data = values::any(element, storage_len(element, shape)?, random);
     Ok(Tensor::new(element, shape.to_vec(), data)?)
 }

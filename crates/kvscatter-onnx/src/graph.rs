@@ -15,7 +15,7 @@ use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
-use crate::{Error, tensor_proto};
+use crate::{OnnxError, tensor_proto};
 
 /// The full name of the domain that is usually written as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
@@ -99,12 +99,12 @@ impl<'m> Graph<'m> {
     /// Checks the structure of a model's graph.
     ///
     /// # Errors
-    /// [`Error::GraphMissing`]; [`Error::OpsetTwice`], [`Error::OpsetMissing`]; [`Error::NameMissing`], [`Error::NameTooLong`],
-    /// [`Error::DuplicateName`], [`Error::ValueMissing`]; [`Error::Cycle`], and [`Error::NodeOrder`] for nodes that
-    /// are merely in the wrong order; [`Error::Sparse`] for a sparse initializer. Those about a node come within
-    /// [`Error::InNode`].
-    pub fn new(model: &'m ModelProto) -> Result<Self, Error> {
-        let proto = model.graph.as_option().ok_or(Error::GraphMissing)?;
+    /// [`OnnxError::GraphMissing`]; [`OnnxError::OpsetTwice`], [`OnnxError::OpsetMissing`]; [`OnnxError::NameMissing`], [`OnnxError::NameTooLong`],
+    /// [`OnnxError::DuplicateName`], [`OnnxError::ValueMissing`]; [`OnnxError::Cycle`], and [`OnnxError::NodeOrder`] for nodes that
+    /// are merely in the wrong order; [`OnnxError::Sparse`] for a sparse initializer. Those about a node come within
+    /// [`OnnxError::InNode`].
+    pub fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
+        let proto = model.graph.as_option().ok_or(OnnxError::GraphMissing)?;
         let nodes = nodes(&model.opset_import, &FunctionNames::of(&model.functions), &proto.node)?;
         let initializers = initializers(proto)?;
         let producers = producers(proto, &initializers)?;
@@ -112,7 +112,7 @@ impl<'m> Graph<'m> {
         for output in &proto.output {
             let name = output.name.as_deref().unwrap_or_default();
             if !producers.contains_key(name) {
-                return Err(Error::ValueMissing { name: name.to_owned() });
+                return Err(OnnxError::ValueMissing { name: name.to_owned() });
             }
         }
         Ok(Self { proto, nodes, initializers, functions: &model.functions })
@@ -148,9 +148,9 @@ impl<'m> Graph<'m> {
     /// The inputs as declared, those that have an initializer as their default included.
     ///
     /// # Errors
-    /// [`Error::TypeMissing`], [`Error::NotATensor`], and within [`Error::InTensor`] [`Error::UndefinedType`],
-    /// [`Error::UnsupportedType`], [`Error::NegativeDim`].
-    pub fn inputs(&self) -> Result<Vec<ValueInfo<'m>>, Error> {
+    /// [`OnnxError::TypeMissing`], [`OnnxError::NotATensor`], and within [`OnnxError::InTensor`] [`OnnxError::UndefinedType`],
+    /// [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`].
+    pub fn inputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.input.iter().map(ValueInfo::parse).collect()
     }
 
@@ -158,7 +158,7 @@ impl<'m> Graph<'m> {
     ///
     /// # Errors
     /// As [`inputs`](Self::inputs).
-    pub fn outputs(&self) -> Result<Vec<ValueInfo<'m>>, Error> {
+    pub fn outputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.output.iter().map(ValueInfo::parse).collect()
     }
 }
@@ -235,13 +235,13 @@ impl<'m> Node<'m> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
     }
 
-    pub(crate) fn error(&self, error: impl Into<Error>) -> Error {
+    pub(crate) fn error(&self, error: impl Into<OnnxError>) -> OnnxError {
         in_node(self.label(), error.into())
     }
 
     /// As [`error`](Self::error), unless the error is known to be about a node already.
-    pub(crate) fn error_within(&self, error: Error) -> Error {
-        if matches!(error, Error::InNode { .. }) { error } else { self.error(error) }
+    pub(crate) fn error_within(&self, error: OnnxError) -> OnnxError {
+        if matches!(error, OnnxError::InNode { .. }) { error } else { self.error(error) }
     }
 }
 
@@ -257,13 +257,13 @@ impl<'m> ValueInfo<'m> {
         }
     }
 
-    pub(crate) fn parse(proto: &'m ValueInfoProto) -> Result<Self, Error> {
+    pub(crate) fn parse(proto: &'m ValueInfoProto) -> Result<Self, OnnxError> {
         let name = proto.name.as_deref().unwrap_or_default();
-        let missing = || Error::TypeMissing { name: name.to_owned() };
+        let missing = || OnnxError::TypeMissing { name: name.to_owned() };
         let tensor = match proto.r#type.value.as_ref().ok_or_else(missing)? {
             TypeValue::TensorType(tensor) => tensor,
             other => {
-                return Err(Error::NotATensor { name: name.to_owned(), kind: kind(other) });
+                return Err(OnnxError::NotATensor { name: name.to_owned(), kind: kind(other) });
             }
         };
         let dimension = |(axis, dim): (usize, &'m tensor_shape_proto::Dimension)| match &dim.value {
@@ -279,7 +279,7 @@ impl<'m> ValueInfo<'m> {
         Ok(Self {
             name,
             element: tensor_proto::element_type(tensor.elem_type).map_err(|error| error.in_tensor(name))?,
-            shape: shape.map_err(|error: Error| error.in_tensor(name))?,
+            shape: shape.map_err(|error: OnnxError| error.in_tensor(name))?,
         })
     }
 }
@@ -314,19 +314,19 @@ pub(crate) fn nodes<'m>(
     imports: &'m [OperatorSetIdProto],
     functions: &FunctionNames<'m>,
     nodes: &'m [NodeProto],
-) -> Result<Vec<Node<'m>>, Error> {
+) -> Result<Vec<Node<'m>>, OnnxError> {
     let mut opsets = BTreeMap::new();
     for import in imports {
         let domain = full_domain(import.domain.as_deref());
         if opsets.insert(domain, import.version.unwrap_or_default()).is_some() {
-            return Err(Error::OpsetTwice { domain: domain.to_owned() });
+            return Err(OnnxError::OpsetTwice { domain: domain.to_owned() });
         }
     }
     let node = |(index, proto): (usize, &'m NodeProto)| {
         let domain = full_domain(proto.domain.as_deref());
         let Some(&version) = opsets.get(domain) else {
             let domain = domain.to_owned();
-            return Err(in_node(label(index, proto, None), Error::OpsetMissing { domain }));
+            return Err(in_node(label(index, proto, None), OnnxError::OpsetMissing { domain }));
         };
         Ok(Node {
             index,
@@ -338,15 +338,15 @@ pub(crate) fn nodes<'m>(
     nodes.iter().enumerate().map(node).collect()
 }
 
-fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Error> {
+fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, OnnxError> {
     if let Some(sparse) = graph.sparse_initializer.first() {
-        return Err(Error::Sparse { name: sparse.values.name.clone().unwrap_or_default() });
+        return Err(OnnxError::Sparse { name: sparse.values.name.clone().unwrap_or_default() });
     }
     let mut initializers = BTreeMap::new();
     for (index, tensor) in graph.initializer.iter().enumerate() {
         let name = named("initializer", index, tensor.name.as_deref())?;
         if initializers.insert(name, tensor).is_some() {
-            return Err(Error::DuplicateName { name: name.to_owned() });
+            return Err(OnnxError::DuplicateName { name: name.to_owned() });
         }
     }
     Ok(initializers)
@@ -356,9 +356,9 @@ fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Erro
 fn producers<'m>(
     graph: &'m GraphProto,
     initializers: &BTreeMap<&'m str, &'m TensorProto>,
-) -> Result<BTreeMap<&'m str, Producer>, Error> {
+) -> Result<BTreeMap<&'m str, Producer>, OnnxError> {
     let mut producers = BTreeMap::new();
-    let twice = |name: &str| Error::DuplicateName { name: name.to_owned() };
+    let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
     for (index, input) in graph.input.iter().enumerate() {
         let name = named("input", index, input.name.as_deref())?;
         if producers.insert(name, Producer::Input).is_some() {
@@ -388,19 +388,19 @@ fn producers<'m>(
     Ok(producers)
 }
 
-fn check_uses(nodes: &[Node<'_>], producers: &BTreeMap<&str, Producer>) -> Result<(), Error> {
+fn check_uses(nodes: &[Node<'_>], producers: &BTreeMap<&str, Producer>) -> Result<(), OnnxError> {
     for node in nodes {
         for name in node.proto.input.iter().filter(|name| !name.is_empty()) {
             match producers.get(name.as_str()) {
-                None => return Err(node.error(Error::ValueMissing { name: name.clone() })),
+                None => return Err(node.error(OnnxError::ValueMissing { name: name.clone() })),
                 Some(&Producer::Node(producer)) if producer >= node.index => {
                     if let Some(node) = node_on_a_cycle(nodes, producers) {
-                        return Err(node.error(Error::Cycle));
+                        return Err(node.error(OnnxError::Cycle));
                     }
                     let (name, producer) = (name.clone(), nodes.get(producer).map(Node::label));
                     return Err(node.error(match producer {
-                        Some(producer) => Error::NodeOrder { name, producer: Box::new(producer) },
-                        None => Error::ValueMissing { name },
+                        Some(producer) => OnnxError::NodeOrder { name, producer: Box::new(producer) },
+                        None => OnnxError::ValueMissing { name },
                     }));
                 }
                 Some(_) => {}
@@ -429,15 +429,15 @@ fn node_on_a_cycle<'a, 'm>(
     nodes.get(cycle.node_id().index())
 }
 
-fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, Error> {
-    let name = name.filter(|name| !name.is_empty()).ok_or(Error::NameMissing { what, index })?;
+fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, OnnxError> {
+    let name = name.filter(|name| !name.is_empty()).ok_or(OnnxError::NameMissing { what, index })?;
     check_length(what, index, name)?;
     Ok(name)
 }
 
-fn check_length(what: &'static str, index: usize, name: &str) -> Result<(), Error> {
+fn check_length(what: &'static str, index: usize, name: &str) -> Result<(), OnnxError> {
     match name.len() {
-        bytes if bytes > MAX_NAME => Err(Error::NameTooLong { what, index, bytes, limit: MAX_NAME }),
+        bytes if bytes > MAX_NAME => Err(OnnxError::NameTooLong { what, index, bytes, limit: MAX_NAME }),
         _ => Ok(()),
     }
 }
@@ -459,8 +459,8 @@ pub(crate) fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> No
     }
 }
 
-pub(crate) fn in_node(node: NodeLabel, cause: Error) -> Error {
-    Error::InNode { node: Box::new(node), cause: Box::new(cause) }
+pub(crate) fn in_node(node: NodeLabel, cause: OnnxError) -> OnnxError {
+    OnnxError::InNode { node: Box::new(node), cause: Box::new(cause) }
 }
 
 fn kind(value: &TypeValue) -> &'static str {

@@ -22,11 +22,11 @@
 //! let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Donated(tensor.clone()))).collect();
 //! let done = Evaluator::new(&model)?.run(feeds, Placement::Auto)?;
 //! assert!(done.report.is_in_place());
-//! # Ok::<(), kvscatter_onnx::Error>(())
+//! # Ok::<(), kvscatter_onnx::OnnxError>(())
 //! ```
 //!
 //! Files are taken to come from strangers. Whatever they contain, reading and evaluating them ends in a value or an
-//! [`Error`], in time and memory bounded by the file's size and the limits named here: nothing is allocated because
+//! [`OnnxError`], in time and memory bounded by the file's size and the limits named here: nothing is allocated because
 //! a file claims that it will be needed, and nothing is read outside a model's own folder.
 #![forbid(unsafe_code)]
 #![deny(
@@ -63,7 +63,7 @@ pub mod test_dir;
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 
 pub use cache_path::{CachePath, Inseparable};
-pub use error::Error;
+pub use error::OnnxError;
 pub use external::ExternalData;
 pub use fold::FoldError;
 pub use graph::{Graph, Node, NodeLabel, ValueInfo};

@@ -15,7 +15,7 @@ use crate::edit::{Editor, NewNode};
 use crate::eval::{MAX_RANK, Op};
 use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
 use crate::proto::{GraphProto, NodeProto};
-use crate::{Dimension, Error, Graph, Model, Node, ValueInfo};
+use crate::{Dimension, Graph, Model, Node, OnnxError, ValueInfo};
 
 use indices::{Indices, axis_of};
 
@@ -43,16 +43,16 @@ pub struct Lowered {
 /// their declared dimensions agree.
 ///
 /// # Errors
-/// Those of [`Graph::new`]. [`Error::NothingToLower`] if there is none. Within [`Error::InNode`]:
-/// [`Error::ScatterNested`] for one in the body of another node, [`Error::RankUnknown`], [`Error::RankTooLarge`], [`Error::LowerType`] for an
+/// Those of [`Graph::new`]. [`OnnxError::NothingToLower`] if there is none. Within [`OnnxError::InNode`]:
+/// [`OnnxError::ScatterNested`] for one in the body of another node, [`OnnxError::RankUnknown`], [`OnnxError::RankTooLarge`], [`OnnxError::LowerType`] for an
 /// element type that the target does not have, and those about a `TensorScatter` that breaks its own rules.
-/// [`Error::ScatterInFunction`] for one in a function of the model.
-pub fn lower(model: &Model, target: Target) -> Result<Lowered, Error> {
+/// [`OnnxError::ScatterInFunction`] for one in a function of the model.
+pub fn lower(model: &Model, target: Target) -> Result<Lowered, OnnxError> {
     let graph = model.graph()?;
     check_nesting(model, &graph)?;
     let scatters = scatters(model, &graph)?;
     if scatters.is_empty() {
-        return Err(Error::NothingToLower);
+        return Err(OnnxError::NothingToLower);
     }
     let mut lowered = model.clone();
     let mut indices = Indices::new(Editor::new(lowered.proto_mut())?);
@@ -89,7 +89,7 @@ struct Scatter<'m> {
     length: Dimension<'m>,
 }
 
-fn scatters<'m>(model: &'m Model, graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, Error> {
+fn scatters<'m>(model: &'m Model, graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
     let declared = declared(&model.proto().graph);
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
     found.map(|node| scatter(node, Op::parse(node)?, &declared).map_err(|error| node.error(error))).collect()
@@ -99,21 +99,21 @@ fn scatter<'m>(
     node: &Node<'m>,
     op: Op<'m>,
     declared: &BTreeMap<&'m str, ValueInfo<'m>>,
-) -> Result<Scatter<'m>, Error> {
+) -> Result<Scatter<'m>, OnnxError> {
     let Op::TensorScatter { op, mode, past_cache, update, write_indices, present_cache } = op else {
-        return Err(Error::UnsupportedOperator);
+        return Err(OnnxError::UnsupportedOperator);
     };
     let info = |name: &str| declared.get(name);
     let caches = || [info(past_cache), info(present_cache)].into_iter().flatten();
     let element = caches().chain(info(update)).map(|info| info.element).next();
     if let Some(element) = element.filter(|&element| !takes(element)) {
-        return Err(Error::LowerType { element });
+        return Err(OnnxError::LowerType { element });
     }
     let update_shape = info(update).and_then(|info| info.shape.as_deref());
     let cache = caches().find_map(|info| info.shape.as_deref());
-    let rank = cache.or(update_shape).map(<[_]>::len).ok_or(Error::RankUnknown)?;
+    let rank = cache.or(update_shape).map(<[_]>::len).ok_or(OnnxError::RankUnknown)?;
     if rank > MAX_RANK {
-        return Err(Error::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK });
+        return Err(OnnxError::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK });
     }
     let axis = op.resolve_axis(rank)?;
     let length = update_shape.and_then(|shape| shape.get(axis).copied()).unwrap_or(Dimension::Unknown);
@@ -142,16 +142,16 @@ fn declared(graph: &GraphProto) -> BTreeMap<&str, ValueInfo<'_>> {
     values.filter_map(|value| ValueInfo::parse(value).ok()).map(|info| (info.name, info)).collect()
 }
 
-fn check_nesting(model: &Model, graph: &Graph<'_>) -> Result<(), Error> {
+fn check_nesting(model: &Model, graph: &Graph<'_>) -> Result<(), OnnxError> {
     for node in graph.nodes() {
         if subgraphs(node.proto()).flat_map(|body| &body.node).any(holds_scatter) {
-            return Err(node.error(Error::ScatterNested));
+            return Err(node.error(OnnxError::ScatterNested));
         }
     }
     for function in &model.proto().functions {
         if let Some((index, node)) = function.node.iter().enumerate().find(|(_, node)| holds_scatter(node)) {
             let name = function.name.clone().unwrap_or_default();
-            return Err(in_node(label(index, node, None), Error::ScatterInFunction { name }));
+            return Err(in_node(label(index, node, None), OnnxError::ScatterInFunction { name }));
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::external::Folder;
 use crate::file::{self, folder_of};
 use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
-use crate::{Error, ExternalData, Graph, ModelFile, external};
+use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
 /// A model, and the file it came from, beside which its external data lies.
 #[derive(Clone, Debug)]
@@ -22,9 +22,9 @@ impl Model {
     /// Reads a model from bytes. It has no folder, so external data cannot be read.
     ///
     /// # Errors
-    /// [`Error::Decode`] if the bytes are no model, or pass the limits of [`proto::decode`]; [`Error::OtherFormat`] if
+    /// [`OnnxError::Decode`] if the bytes are no model, or pass the limits of [`proto::decode`]; [`OnnxError::OtherFormat`] if
     /// they are a model of another format.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, OnnxError> {
         decode(bytes).map(Self::from_proto)
     }
 
@@ -41,10 +41,10 @@ impl Model {
     /// check opens no file.
     ///
     /// # Errors
-    /// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] and those of
-    /// [`from_bytes`](Self::from_bytes). Within [`Error::InTensor`] in it, [`Error::ExternalEscape`],
-    /// [`Error::NotRegularFile`] and the other errors on external data.
-    pub fn load(path: &Path) -> Result<Self, Error> {
+    /// Within [`OnnxError::InFile`]: [`OnnxError::Io`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] and those of
+    /// [`from_bytes`](Self::from_bytes). Within [`OnnxError::InTensor`] in it, [`OnnxError::ExternalEscape`],
+    /// [`OnnxError::NotRegularFile`] and the other errors on external data.
+    pub fn load(path: &Path) -> Result<Self, OnnxError> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
         let model = Self { proto, path: Some(path.to_owned()), is_as_read: true };
@@ -55,8 +55,8 @@ impl Model {
     /// The model's bytes, unknown fields included; they come last in their message.
     ///
     /// # Errors
-    /// [`Error::Encode`] if they take more than protobuf's 2 GiB.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+    /// [`OnnxError::Encode`] if they take more than protobuf's 2 GiB.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, OnnxError> {
         proto::encode(&self.proto)
     }
 
@@ -64,10 +64,10 @@ impl Model {
     /// are; [`save_with_weights`](Self::save_with_weights) brings it along.
     ///
     /// # Errors
-    /// Within [`Error::InFile`]: [`Error::Io`] and [`Error::Encode`].
-    pub fn save(&self, path: &Path) -> Result<(), Error> {
+    /// Within [`OnnxError::InFile`]: [`OnnxError::Io`] and [`OnnxError::Encode`].
+    pub fn save(&self, path: &Path) -> Result<(), OnnxError> {
         self.to_bytes()
-            .and_then(|bytes| file::write(path, &bytes).map_err(Error::Io))
+            .and_then(|bytes| file::write(path, &bytes).map_err(OnnxError::Io))
             .map_err(|error| error.in_file(path))
     }
 
@@ -88,7 +88,7 @@ impl Model {
     ///
     /// # Errors
     /// See [`Graph::new`].
-    pub fn graph(&self) -> Result<Graph<'_>, Error> {
+    pub fn graph(&self) -> Result<Graph<'_>, OnnxError> {
         Graph::new(&self.proto)
     }
 
@@ -96,11 +96,11 @@ impl Model {
     /// the model names.
     ///
     /// # Errors
-    /// [`Error::NotAsRead`] for a model that was made in memory, or may have been changed since it was read. Within
-    /// [`Error::InFile`] and [`Error::InTensor`]: [`Error::Io`] for a file of external data that does not
-    /// exist, [`Error::ExternalRange`] for one that is too short, and those of [`load`](Self::load).
-    pub fn file(&self) -> Result<ModelFile, Error> {
-        let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(Error::NotAsRead)?;
+    /// [`OnnxError::NotAsRead`] for a model that was made in memory, or may have been changed since it was read. Within
+    /// [`OnnxError::InFile`] and [`OnnxError::InTensor`]: [`OnnxError::Io`] for a file of external data that does not
+    /// exist, [`OnnxError::ExternalRange`] for one that is too short, and those of [`load`](Self::load).
+    pub fn file(&self) -> Result<ModelFile, OnnxError> {
+        let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(OnnxError::NotAsRead)?;
         let folder = Folder::open(folder_of(path))?;
         let locations = self.locations(Some(&folder)).map_err(|error| error.in_file(path))?;
         Ok(ModelFile::new(path, folder, locations))
@@ -122,8 +122,8 @@ impl Model {
     /// The folder external data is read from; `None` for a model that came from memory.
     ///
     /// # Errors
-    /// [`Error::Io`] within [`Error::InFile`] if it cannot be opened any more.
-    pub fn external_data(&self) -> Result<Option<ExternalData>, Error> {
+    /// [`OnnxError::Io`] within [`OnnxError::InFile`] if it cannot be opened any more.
+    pub fn external_data(&self) -> Result<Option<ExternalData>, OnnxError> {
         self.folder().map(ExternalData::open).transpose()
     }
 
@@ -133,14 +133,14 @@ impl Model {
     }
 
     /// Returns the files that contain its tensors' values, each once. All of them are known to exist.
-    pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, Error> {
+    pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
         let mut locations = BTreeSet::new();
         self.visit_external(&mut |tensor| {
             let location = match folder {
                 Some(folder) => external::located(tensor, folder)?,
                 None => {
                     let location = external::location(&tensor.external_data)?.to_owned();
-                    return Err(Error::ExternalWithoutFolder { location });
+                    return Err(OnnxError::ExternalWithoutFolder { location });
                 }
             };
             if !locations.contains(location) {
@@ -151,7 +151,7 @@ impl Model {
         Ok(locations)
     }
 
-    fn check_locations(&self, path: &Path) -> Result<(), Error> {
+    fn check_locations(&self, path: &Path) -> Result<(), OnnxError> {
         let mut folder = None;
         self.visit_external(&mut |tensor| {
             let folder = match &mut folder {
@@ -163,7 +163,10 @@ impl Model {
     }
 
     /// Calls `visit` for every tensor with external data, and names the tensor in its error.
-    fn visit_external(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), Error>) -> Result<(), Error> {
+    fn visit_external(
+        &self,
+        visit: &mut impl FnMut(&TensorProto) -> Result<(), OnnxError>,
+    ) -> Result<(), OnnxError> {
         self.visit_tensors(&mut |tensor| {
             if !external::is_external(tensor) {
                 return Ok(());
@@ -192,9 +195,9 @@ impl Model {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<ModelProto, Error> {
+fn decode(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
     proto::decode(bytes)
-        .map_err(|error| other_format(bytes).map_or(error, |format| Error::OtherFormat { format }))
+        .map_err(|error| other_format(bytes).map_or(error, |format| OnnxError::OtherFormat { format }))
 }
 
 /// The format of a file that people take for a model, by how such files begin.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::external::Folder;
-use crate::{Error, file};
+use crate::{OnnxError, file};
 
 /// The file of a model, as engines take it. All tensors have their values in this file, or in regular files
 /// of its folder that existed when they were checked. [`Model::file`](crate::Model::file) makes it.
@@ -39,8 +39,8 @@ impl ModelFile {
     /// Opens a regular file of the model's folder.
     ///
     /// # Errors
-    /// Within [`Error::InFile`]: [`Error::ExternalEscape`], [`Error::NotRegularFile`] and [`Error::Io`].
-    pub fn open(&self, location: &Path) -> Result<std::fs::File, Error> {
+    /// Within [`OnnxError::InFile`]: [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] and [`OnnxError::Io`].
+    pub fn open(&self, location: &Path) -> Result<std::fs::File, OnnxError> {
         let opened = self.folder.file(location).map_err(|error| error.in_file(location))?;
         Ok(opened.0.into_std())
     }
@@ -48,18 +48,18 @@ impl ModelFile {
     /// Reads a part of a regular file of the model's folder, up to its end if no length is given.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::ExternalRange`] if the file is shorter.
-    pub fn read(&self, location: &Path, offset: u64, length: Option<u64>) -> Result<Vec<u8>, Error> {
+    /// As [`open`](Self::open), and [`OnnxError::ExternalRange`] if the file is shorter.
+    pub fn read(&self, location: &Path, offset: u64, length: Option<u64>) -> Result<Vec<u8>, OnnxError> {
         let read = || {
             let (mut file, size) = self.folder.file(location)?;
             let rest = size.checked_sub(offset).filter(|rest| length.is_none_or(|length| length <= *rest));
-            let rest = rest.ok_or_else(|| Error::ExternalRange {
+            let rest = rest.ok_or_else(|| OnnxError::ExternalRange {
                 location: location.to_string_lossy().into_owned(),
                 offset,
                 length: length.unwrap_or_default(),
                 size,
             })?;
-            file.seek(SeekFrom::Start(offset)).map_err(Error::Io)?;
+            file.seek(SeekFrom::Start(offset)).map_err(OnnxError::Io)?;
             file::read_exactly(file, length.unwrap_or(rest))
         };
         read().map_err(|error| error.in_file(location))

@@ -9,7 +9,7 @@ mod operators;
 
 use std::collections::BTreeSet;
 
-use crate::Error;
+use crate::OnnxError;
 use crate::edit::names::{Names, subgraphs_mut};
 use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
 use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
@@ -32,10 +32,10 @@ const IR_VERSION: i64 = 11;
 /// is as new already stays as it is, and other domains are not touched.
 ///
 /// # Errors
-/// [`Error::OpsetTooOld`] below 11, [`Error::OpsetTooNew`] above 28. Within [`Error::InNode`]: [`Error::OperatorUnknown`] for an operator that the
-/// model's own operator set does not have, [`Error::OperatorChanged`] for one whose meaning at `to` is another one.
+/// [`OnnxError::OpsetTooOld`] below 11, [`OnnxError::OpsetTooNew`] above 28. Within [`OnnxError::InNode`]: [`OnnxError::OperatorUnknown`] for an operator that the
+/// model's own operator set does not have, [`OnnxError::OperatorChanged`] for one whose meaning at `to` is another one.
 /// The model is then half changed.
-pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), Error> {
+pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), OnnxError> {
     let to = to.min(MOST);
     let functions: BTreeSet<_> = model
         .functions
@@ -58,22 +58,22 @@ fn upgrade_function(
     function: &mut FunctionProto,
     to: i64,
     functions: &BTreeSet<String>,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     let Some(from) = raise(&mut function.opset_import, to)? else { return Ok(()) };
     let names = Names::of_function(function);
     Scope { adapter: Adapter::new(from, to, names), functions }.upgrade(&mut function.node)
 }
 
 /// Imports `to`; returns what was imported before, if that was older.
-fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, Error> {
+fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, OnnxError> {
     let default = imports.iter_mut().find(|import| full_domain(import.domain.as_deref()) == DEFAULT_DOMAIN);
     let Some(import) = default else {
         imports.push(OperatorSetIdProto { version: Some(to), ..OperatorSetIdProto::default() });
         return Ok(None);
     };
     match import.version.replace(to).unwrap_or_default() {
-        version if version < MIN_VERSION => Err(Error::OpsetTooOld { version, least: MIN_VERSION }),
-        version if version > MAX_VERSION => Err(Error::OpsetTooNew { version, most: MAX_VERSION }),
+        version if version < MIN_VERSION => Err(OnnxError::OpsetTooOld { version, least: MIN_VERSION }),
+        version if version > MAX_VERSION => Err(OnnxError::OpsetTooNew { version, most: MAX_VERSION }),
         version if version < to => Ok(Some(version)),
         version => {
             import.version = Some(version);
@@ -90,7 +90,7 @@ struct Scope<'f> {
 }
 
 impl Scope<'_> {
-    fn upgrade(&mut self, nodes: &mut Vec<NodeProto>) -> Result<(), Error> {
+    fn upgrade(&mut self, nodes: &mut Vec<NodeProto>) -> Result<(), OnnxError> {
         let mut upgraded = Vec::with_capacity(nodes.len());
         for (index, mut node) in std::mem::take(nodes).into_iter().enumerate() {
             subgraphs_mut(&mut node).try_for_each(|graph| self.upgrade(&mut graph.node))?;
@@ -107,12 +107,12 @@ impl Scope<'_> {
         Ok(())
     }
 
-    fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, Error> {
+    fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, OnnxError> {
         let version = self.adapter.from();
         if operators::exists(node.op_type.as_deref().unwrap_or_default(), version) {
             self.adapter.adapt(node)
         } else {
-            Err(Error::OperatorUnknown { version })
+            Err(OnnxError::OperatorUnknown { version })
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use buffa::{DecodeOptions, Message, MessageName};
 
-use crate::Error;
+use crate::OnnxError;
 
 pub use generated::*;
 
@@ -35,18 +35,18 @@ const ELEMENT_MEMORY_BYTES: usize = 256 << 20;
 /// 256 MiB of memory beyond what the bytes themselves take.
 ///
 /// # Errors
-/// [`Error::Decode`] if the bytes are not such a message.
-pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, Error> {
+/// [`OnnxError::Decode`] if the bytes are not such a message.
+pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, OnnxError> {
     DecodeOptions::new()
         .with_element_memory_limit(ELEMENT_MEMORY_BYTES)
         .decode_from_slice(bytes)
-        .map_err(|cause| Error::Decode { message: M::NAME, cause })
+        .map_err(|cause| OnnxError::Decode { message: M::NAME, cause })
 }
 
 /// Encodes a message, unknown fields included.
 ///
 /// # Errors
-/// [`Error::Encode`] if it takes more than 2 GiB.
-pub fn encode<M: Message + MessageName>(message: &M) -> Result<Vec<u8>, Error> {
-    message.try_encode_to_vec().map_err(|cause| Error::Encode { message: M::NAME, cause })
+/// [`OnnxError::Encode`] if it takes more than 2 GiB.
+pub fn encode<M: Message + MessageName>(message: &M) -> Result<Vec<u8>, OnnxError> {
+    message.try_encode_to_vec().map_err(|cause| OnnxError::Encode { message: M::NAME, cause })
 }

@@ -9,7 +9,7 @@ use cap_std::fs::{Dir, File};
 
 use crate::external::Folder;
 use crate::file::{self, Identity, Kind, Unfinished, folder_of};
-use crate::{Error, Model};
+use crate::{Model, OnnxError};
 
 /// How files of values come into another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,19 +52,19 @@ impl Model {
     /// held in memory.
     ///
     /// # Errors
-    /// Within [`Error::InFile`], and nothing was written: [`Error::OverInput`] if `path` leads to the model's own file or
-    /// to one of its values; [`Error::OtherKind`] for a file that is no model; [`Error::DataFileDiffers`] if another file has the place of one of those; and those of
-    /// the file system. [`Error::Encode`]; those on external data, within [`Error::InTensor`] in the model that was read.
-    pub fn save_with_weights(&self, path: &Path, weights: Weights) -> Result<Vec<DataFile>, Error> {
+    /// Within [`OnnxError::InFile`], and nothing was written: [`OnnxError::OverInput`] if `path` leads to the model's own file or
+    /// to one of its values; [`OnnxError::OtherKind`] for a file that is no model; [`OnnxError::DataFileDiffers`] if another file has the place of one of those; and those of
+    /// the file system. [`OnnxError::Encode`]; those on external data, within [`OnnxError::InTensor`] in the model that was read.
+    pub fn save_with_weights(&self, path: &Path, weights: Weights) -> Result<Vec<DataFile>, OnnxError> {
         let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
-        let identity = Identity::of(path).map_err(|error| Error::Io(error).in_file(path))?;
+        let identity = Identity::of(path).map_err(|error| OnnxError::Io(error).in_file(path))?;
         let is_output = |input: &Path| Identity::of(input).is_ok_and(|input| input == identity);
         if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
-            return Err(Error::OverInput.in_file(path));
+            return Err(OnnxError::OverInput.in_file(path));
         }
         Kind::Model.check(path).map_err(|error| error.in_file(path))?;
         let mut made = Unfinished::new();
-        let in_model = |error: Error| match self.path() {
+        let in_model = |error: OnnxError| match self.path() {
             Some(from) => error.in_file(from),
             None => error,
         };
@@ -81,7 +81,7 @@ impl Model {
             }
             None => self.locations(None).map(|_| Vec::new())?,
         };
-        file::write_with(made, path, &bytes).map_err(|error| Error::Io(error).in_file(path))?;
+        file::write_with(made, path, &bytes).map_err(|error| OnnxError::Io(error).in_file(path))?;
         Ok(files)
     }
 }
@@ -97,15 +97,19 @@ struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    fn place_all(&self, locations: &BTreeSet<String>, made: &mut Unfinished) -> Result<Vec<DataFile>, Error> {
-        let io = |error| Error::Io(error).in_file(self.to);
+    fn place_all(
+        &self,
+        locations: &BTreeSet<String>,
+        made: &mut Unfinished,
+    ) -> Result<Vec<DataFile>, OnnxError> {
+        let io = |error| OnnxError::Io(error).in_file(self.to);
         let is_same =
             Identity::of(self.from).is_ok_and(|from| Identity::of(self.to).is_ok_and(|to| from == to));
         let folder = Dir::open_ambient_dir(self.to, ambient_authority()).map_err(io)?;
         locations
             .iter()
             .map(|location| {
-                let in_location = |error: Error| error.in_file(location);
+                let in_location = |error: OnnxError| error.in_file(location);
                 let (file, bytes) = self.source.file(Path::new(location)).map_err(in_location)?;
                 let inside = self.source.resolve(Path::new(location)).map_err(in_location)?;
                 if is_same {
@@ -121,7 +125,7 @@ impl Transfer<'_> {
     }
 
     /// Where a location lies in the new folder, the folders on the way made.
-    fn place_for(&self, location: &str, folder: &Dir, made: &mut Unfinished) -> Result<PathBuf, Error> {
+    fn place_for(&self, location: &str, folder: &Dir, made: &mut Unfinished) -> Result<PathBuf, OnnxError> {
         let mut names: Vec<_> = Path::new(location)
             .components()
             .filter(|part| matches!(part, Component::Normal(_)))
@@ -131,7 +135,7 @@ impl Transfer<'_> {
         let mut inside = PathBuf::new();
         for part in names {
             inside.push(part);
-            let in_folder = |error| Error::Io(error).in_file(self.to.join(&inside));
+            let in_folder = |error| OnnxError::Io(error).in_file(self.to.join(&inside));
             match made.folder(&self.to.join(&inside), || folder.create_dir(&inside)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -151,9 +155,9 @@ impl Transfer<'_> {
         source: &Path,
         target: &Path,
         made: &mut Unfinished,
-    ) -> Result<Placed, Error> {
+    ) -> Result<Placed, OnnxError> {
         if Identity::of(target).is_ok_and(|target| target == *self.output) {
-            return Err(Error::DataFileIsModel);
+            return Err(OnnxError::DataFileIsModel);
         }
         if target.symlink_metadata().is_ok() {
             let is_source = Identity::of(target)
@@ -161,26 +165,26 @@ impl Transfer<'_> {
             return if is_source || same_contents(file, bytes, target)? {
                 Ok(Placed::Kept)
             } else {
-                Err(Error::DataFileDiffers)
+                Err(OnnxError::DataFileDiffers)
             };
         }
         if self.weights == Weights::Link && made.file(target, || std::fs::hard_link(source, target)).is_ok() {
             return Ok(Placed::Linked);
         }
-        let (mut copy, path) = made.file_in(folder_of(target)).map_err(Error::Io)?;
-        let got = io::copy(&mut file.into_std().take(bytes), &mut copy).map_err(Error::Io)?;
+        let (mut copy, path) = made.file_in(folder_of(target)).map_err(OnnxError::Io)?;
+        let got = io::copy(&mut file.into_std().take(bytes), &mut copy).map_err(OnnxError::Io)?;
         if got < bytes {
-            return Err(Error::FileShrank { want: bytes, got });
+            return Err(OnnxError::FileShrank { want: bytes, got });
         }
-        made.rename(&path, target).map_err(Error::Io)?;
+        made.rename(&path, target).map_err(OnnxError::Io)?;
         Ok(Placed::Copied)
     }
 }
 
 /// Whether a file has the same bytes as another.
-fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, Error> {
+fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, OnnxError> {
     let mut other =
-        File::open_ambient_with(other, &file::read_only(), ambient_authority()).map_err(Error::Io)?;
+        File::open_ambient_with(other, &file::read_only(), ambient_authority()).map_err(OnnxError::Io)?;
     if file::regular_size(&other)? != bytes {
         return Ok(false);
     }
@@ -198,10 +202,10 @@ fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, Error
 }
 
 /// Reads until the buffer is full or the file ends.
-fn fill(file: &mut File, buffer: &mut [u8]) -> Result<usize, Error> {
+fn fill(file: &mut File, buffer: &mut [u8]) -> Result<usize, OnnxError> {
     let mut filled: usize = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest).map_err(Error::Io)? {
+        match file.read(rest).map_err(OnnxError::Io)? {
             0 => break,
             got => filled = filled.saturating_add(got),
         }

@@ -21,7 +21,7 @@ use kvscatter::ElementType;
 use crate::external::{self, ExternalData};
 use crate::proto::tensor_proto::DataLocation;
 use crate::proto::{self, TensorProto};
-use crate::{Data, Error, Tensor, file, storage_len};
+use crate::{Data, OnnxError, Tensor, file, storage_len};
 
 /// Reads a tensor out of its message.
 ///
@@ -29,9 +29,9 @@ use crate::{Data, Error, Tensor, file, storage_len};
 /// `external`, a tensor that lies in another file is an error.
 ///
 /// # Errors
-/// [`Error::InTensor`] if the message is not exactly one tensor of one of the 24 types: see the variants of
-/// [`Error`] on tensors and on external data.
-pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, Error> {
+/// [`OnnxError::InTensor`] if the message is not exactly one tensor of one of the 24 types: see the variants of
+/// [`OnnxError`] on tensors and on external data.
+pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
     let name = message.name.take().unwrap_or_default();
     decode_nameless(message, external).map_err(|error| error.in_tensor(&name))
 }
@@ -85,25 +85,25 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
 /// Reads the bytes of a `.pb` file: one [`TensorProto`] that contains its values.
 ///
 /// # Errors
-/// [`Error::Decode`], and those of [`decode`].
-pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, Error> {
+/// [`OnnxError::Decode`], and those of [`decode`].
+pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, OnnxError> {
     decode(proto::decode(bytes)?, None)
 }
 
 /// Writes the bytes of a `.pb` file; see [`encode`].
 ///
 /// # Errors
-/// [`Error::Encode`] if the tensor takes more than protobuf's 2 GiB.
-pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, Error> {
+/// [`OnnxError::Encode`] if the tensor takes more than protobuf's 2 GiB.
+pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, OnnxError> {
     proto::encode(&encode(name, tensor))
 }
 
 /// Reads a `.pb` file. External data may lie in the same folder.
 ///
 /// # Errors
-/// Within [`Error::InFile`]: [`Error::Io`], [`Error::NotRegularFile`], [`Error::FileTooLarge`] above protobuf's
+/// Within [`OnnxError::InFile`]: [`OnnxError::Io`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] above protobuf's
 /// 2 GiB, and those of [`read_tensor_pb`].
-pub fn load(path: &Path) -> Result<Tensor, Error> {
+pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
     let message = load_message(path)?;
     let external = match message.data_location {
         Some(DataLocation::EXTERNAL) => Some(ExternalData::open(path.parent().unwrap_or(path))?),
@@ -116,26 +116,27 @@ pub fn load(path: &Path) -> Result<Tensor, Error> {
 ///
 /// # Errors
 /// As [`load`] about the `.pb` file; nothing else is opened.
-pub fn external_file(path: &Path) -> Result<Option<PathBuf>, Error> {
+pub fn external_file(path: &Path) -> Result<Option<PathBuf>, OnnxError> {
     let message = load_message(path)?;
     Ok(external::path(&message, path.parent().unwrap_or(path)))
 }
 
-fn load_message(path: &Path) -> Result<TensorProto, Error> {
-    proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?).map_err(|error: Error| error.in_file(path))
+fn load_message(path: &Path) -> Result<TensorProto, OnnxError> {
+    proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?)
+        .map_err(|error: OnnxError| error.in_file(path))
 }
 
 /// The type that an ONNX `data_type` or `elem_type` stands for.
-pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, Error> {
+pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, OnnxError> {
     match code {
-        None | Some(0) => Err(Error::UndefinedType),
-        Some(code) => ElementType::from_onnx_code(code).ok_or(Error::UnsupportedType { code }),
+        None | Some(0) => Err(OnnxError::UndefinedType),
+        Some(code) => ElementType::from_onnx_code(code).ok_or(OnnxError::UnsupportedType { code }),
     }
 }
 
 /// The size that a dimension of a file stands for.
-pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, Error> {
-    usize::try_from(dim).map_err(|_| Error::NegativeDim { axis, dim })
+pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, OnnxError> {
+    usize::try_from(dim).map_err(|_| OnnxError::NegativeDim { axis, dim })
 }
 
 /// A field that values are stored in.
@@ -201,9 +202,9 @@ fn header(name: &str, tensor: &Tensor) -> TensorProto {
     }
 }
 
-fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, Error> {
+fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
     if message.segment.is_set() {
-        return Err(Error::Segment);
+        return Err(OnnxError::Segment);
     }
     let element = element_type(message.data_type)?;
     let dims = message.dims.iter().enumerate();
@@ -220,7 +221,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
             Data::Bytes(message.raw_data.take().unwrap_or_default())
         }
         Some(stored_in) if stored_in != field => {
-            return Err(Error::WrongField { element, field: stored_in.name(), want: field.name() });
+            return Err(OnnxError::WrongField { element, field: stored_in.name(), want: field.name() });
         }
         _ => typed(message, element, &shape, want)?,
     };
@@ -228,10 +229,12 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
 }
 
 /// The one field that holds values, if any does.
-fn only_field(message: &TensorProto) -> Result<Option<Field>, Error> {
+fn only_field(message: &TensorProto) -> Result<Option<Field>, OnnxError> {
     let mut present = Field::ALL.into_iter().filter(|field| field.len(message) > 0);
     match (present.next(), present.next()) {
-        (Some(first), Some(second)) => Err(Error::TwoFields { first: first.name(), second: second.name() }),
+        (Some(first), Some(second)) => {
+            Err(OnnxError::TwoFields { first: first.name(), second: second.name() })
+        }
         (only, _) => Ok(only),
     }
 }
@@ -242,23 +245,28 @@ fn read_external(
     want: usize,
     stored_in: Option<Field>,
     external: Option<&ExternalData>,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>, OnnxError> {
     if element == ElementType::String {
-        return Err(Error::ExternalStrings);
+        return Err(OnnxError::ExternalStrings);
     }
     if let Some(second) = stored_in {
-        return Err(Error::TwoFields { first: "external_data", second: second.name() });
+        return Err(OnnxError::TwoFields { first: "external_data", second: second.name() });
     }
     let Some(external) = external else {
-        return Err(Error::ExternalWithoutFolder {
+        return Err(OnnxError::ExternalWithoutFolder {
             location: external::location(&message.external_data)?.to_owned(),
         });
     };
-    let too_large = || Error::Io(std::io::ErrorKind::OutOfMemory.into());
+    let too_large = || OnnxError::Io(std::io::ErrorKind::OutOfMemory.into());
     external.read(&message.external_data, u64::try_from(want).map_err(|_| too_large())?)
 }
 
-fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usize) -> Result<Data, Error> {
+fn typed(
+    message: TensorProto,
+    element: ElementType,
+    shape: &[usize],
+    want: usize,
+) -> Result<Data, OnnxError> {
     let field = Field::of(element);
     let entry_bytes = match element {
         ElementType::String => 1,
@@ -269,7 +277,7 @@ fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usiz
     let want = want.div_euclid(entry_bytes);
     let got = field.len(&message);
     if got != want {
-        return Err(Error::EntryCount { element, shape: shape.to_vec(), field: field.name(), want, got });
+        return Err(OnnxError::EntryCount { element, shape: shape.to_vec(), field: field.name(), want, got });
     }
     let bytes = match field {
         Field::Raw => message.raw_data.unwrap_or_default(),
@@ -288,7 +296,7 @@ fn typed(message: TensorProto, element: ElementType, shape: &[usize], want: usiz
     Ok(Data::Bytes(bytes))
 }
 
-fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, Error> {
+fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, OnnxError> {
     match element {
         ElementType::Int32 => Ok(entries.iter().flat_map(|v| v.to_le_bytes()).collect()),
         ElementType::Int16 => narrow(element, entries, |v| i16::try_from(v).map(i16::to_le_bytes).ok()),
@@ -308,10 +316,10 @@ fn narrow<V: Copy + Into<i128>, const N: usize>(
     element: ElementType,
     entries: &[V],
     to_bytes: impl Fn(V) -> Option<[u8; N]>,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>, OnnxError> {
     let mut bytes = Vec::with_capacity(entries.len().saturating_mul(N));
     for (index, &value) in entries.iter().enumerate() {
-        bytes.extend(to_bytes(value).ok_or_else(|| Error::EntryRange {
+        bytes.extend(to_bytes(value).ok_or_else(|| OnnxError::EntryRange {
             element,
             field: Field::of(element).name(),
             index,

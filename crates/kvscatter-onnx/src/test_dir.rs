@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 
-use crate::{Error, Graph, Model, Tensor, tensor_proto};
+use crate::{Graph, Model, OnnxError, Tensor, tensor_proto};
 
 /// How deep below its root a test directory is looked for.
 const MAX_DEPTH: usize = 32;
@@ -54,7 +54,7 @@ pub struct Unread {
     /// Where it lies.
     pub path: PathBuf,
     /// Why.
-    pub cause: Error,
+    pub cause: OnnxError,
 }
 
 /// Finds the test directories at and below a folder: the folders that hold a `model.onnx`, to be
@@ -65,16 +65,18 @@ pub struct Unread {
 /// one of its own files is among these.
 ///
 /// # Errors
-/// [`Error::Io`] within [`Error::InFile`] if the folder itself cannot be read.
-pub fn discover(root: &Path) -> Result<Discovered, Error> {
-    let inside = root.canonicalize().map_err(|cause| Error::Io(cause).in_file(root))?;
+/// [`OnnxError::Io`] within [`OnnxError::InFile`] if the folder itself cannot be read.
+pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
+    let inside = root.canonicalize().map_err(|cause| OnnxError::Io(cause).in_file(root))?;
     let leads_out = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with(&inside));
     let mut discovered = Discovered::default();
     let mut walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name().into_iter();
     while let Some(entry) = walk.next() {
         match entry {
             Ok(entry) if entry.depth() > 0 && entry.path_is_symlink() && leads_out(entry.path()) => {
-                discovered.unread.push(Unread { path: entry.path().to_owned(), cause: Error::LinkLeadsOut });
+                discovered
+                    .unread
+                    .push(Unread { path: entry.path().to_owned(), cause: OnnxError::LinkLeadsOut });
                 if entry.file_type().is_dir() {
                     walk.skip_current_dir();
                 }
@@ -83,7 +85,7 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
                 if entry.file_type().is_file() {
                     discovered.cases.push(entry.path().parent().unwrap_or(root).to_owned());
                 } else {
-                    let cause = Error::NotRegularFile;
+                    let cause = OnnxError::NotRegularFile;
                     discovered.unread.push(Unread { path: entry.path().to_owned(), cause });
                 }
             }
@@ -93,7 +95,7 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
             Err(error) => {
                 let (path, depth) = (error.path().unwrap_or(root).to_owned(), error.depth());
                 let unknown = || std::io::Error::other("cannot be read");
-                let cause = Error::Io(error.into_io_error().unwrap_or_else(unknown));
+                let cause = OnnxError::Io(error.into_io_error().unwrap_or_else(unknown));
                 if depth == 0 {
                     return Err(cause.in_file(path));
                 }
@@ -109,7 +111,7 @@ pub fn discover(root: &Path) -> Result<Discovered, Error> {
     cases.retain(|case| match parts_of(case).into_iter().find(|part| leads_out(part)) {
         None => true,
         Some(path) => {
-            unread.push(Unread { path, cause: Error::LinkLeadsOut });
+            unread.push(Unread { path, cause: OnnxError::LinkLeadsOut });
             false
         }
     });
@@ -136,9 +138,9 @@ impl TestCase {
     /// Looks at one test directory.
     ///
     /// # Errors
-    /// [`Error::Io`] within [`Error::InFile`] if a folder cannot be read; [`Error::TestFileMissing`] if the files of
+    /// [`OnnxError::Io`] within [`OnnxError::InFile`] if a folder cannot be read; [`OnnxError::TestFileMissing`] if the files of
     /// a data set are not numbered from 0 without a gap.
-    pub fn open(folder: &Path) -> Result<Self, Error> {
+    pub fn open(folder: &Path) -> Result<Self, OnnxError> {
         let mut data_sets = Vec::new();
         for (_, folder) in numbered(folder, DATA_SET, "")? {
             data_sets.push(DataSet {
@@ -160,13 +162,13 @@ impl TestCase {
     /// files are overwritten.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Encode`] within [`Error::InFile`]; [`Error::TestFileCount`] if a data set has
+    /// [`OnnxError::Io`] and [`OnnxError::Encode`] within [`OnnxError::InFile`]; [`OnnxError::TestFileCount`] if a data set has
     /// more tensors than the graph has inputs or outputs; those of [`Graph::new`](crate::Graph::new).
     pub fn write(
         folder: &Path,
         model: &Model,
         data_sets: &[(Vec<Tensor>, Vec<Tensor>)],
-    ) -> Result<(), Error> {
+    ) -> Result<(), OnnxError> {
         let graph = model.graph()?;
         create(folder)?;
         model.save(&folder.join("model.onnx"))?;
@@ -185,16 +187,16 @@ impl DataSet {
     /// that have an initializer.
     ///
     /// # Errors
-    /// [`Error::TestFileCount`] for more files than inputs, [`Error::TestFileMissing`] for too few; and see
+    /// [`OnnxError::TestFileCount`] for more files than inputs, [`OnnxError::TestFileMissing`] for too few; and see
     /// [`tensor_proto::load`].
-    pub fn read_inputs(&self, graph: &Graph<'_>) -> Result<Vec<(String, Tensor)>, Error> {
+    pub fn read_inputs(&self, graph: &Graph<'_>) -> Result<Vec<(String, Tensor)>, OnnxError> {
         let names = graph.input_names();
         check_count("input", names.len(), self.inputs.len())?;
         let without_file = names.enumerate().skip(self.inputs.len());
         let mut missing = without_file.filter(|(_, name)| !graph.initializers().contains_key(name));
         if let Some((index, _)) = missing.next() {
             let folder = self.folder.clone();
-            return Err(Error::TestFileMissing { folder, missing: format!("input_{index}.pb") });
+            return Err(OnnxError::TestFileMissing { folder, missing: format!("input_{index}.pb") });
         }
         let named = graph.input_names().zip(&self.inputs);
         named.map(|(name, path)| Ok((name.to_owned(), tensor_proto::load(path)?))).collect()
@@ -204,7 +206,7 @@ impl DataSet {
     ///
     /// # Errors
     /// See [`tensor_proto::load`].
-    pub fn read_outputs(&self) -> Result<Vec<Tensor>, Error> {
+    pub fn read_outputs(&self) -> Result<Vec<Tensor>, OnnxError> {
         self.outputs.iter().map(|path| tensor_proto::load(path)).collect()
     }
 
@@ -213,18 +215,18 @@ impl DataSet {
     ///
     /// # Errors
     /// As [`tensor_proto::external_file`].
-    pub fn external_files(&self) -> Result<Vec<PathBuf>, Error> {
+    pub fn external_files(&self) -> Result<Vec<PathBuf>, OnnxError> {
         let files = self.inputs.iter().chain(&self.outputs);
         files.filter_map(|path| tensor_proto::external_file(path).transpose()).collect()
     }
 }
 
 /// `prefix0.pb`, `prefix1.pb`, … without a gap.
-fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, Error> {
+fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, OnnxError> {
     let files = numbered(folder, prefix, ".pb")?;
     for (index, (number, _)) in files.iter().enumerate() {
         if *number != index {
-            return Err(Error::TestFileMissing {
+            return Err(OnnxError::TestFileMissing {
                 folder: folder.to_owned(),
                 missing: format!("{prefix}{index}.pb"),
             });
@@ -234,8 +236,8 @@ fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The folder's entries that are called prefix, number, suffix; by number.
-fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, PathBuf)>, Error> {
-    let io = |cause| Error::Io(cause).in_file(folder);
+fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, PathBuf)>, OnnxError> {
+    let io = |cause| OnnxError::Io(cause).in_file(folder);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
@@ -252,12 +254,12 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, Pat
     Ok(files)
 }
 
-fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), Error> {
-    if got > want { Err(Error::TestFileCount { what, want, got }) } else { Ok(()) }
+fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), OnnxError> {
+    if got > want { Err(OnnxError::TestFileCount { what, want, got }) } else { Ok(()) }
 }
 
-fn create(folder: &Path) -> Result<(), Error> {
-    std::fs::create_dir_all(folder).map_err(|cause| Error::Io(cause).in_file(folder))
+fn create(folder: &Path) -> Result<(), OnnxError> {
+    std::fs::create_dir_all(folder).map_err(|cause| OnnxError::Io(cause).in_file(folder))
 }
 
 fn write_files<'m>(
@@ -265,12 +267,12 @@ fn write_files<'m>(
     what: &'static str,
     tensors: &[Tensor],
     names: impl ExactSizeIterator<Item = &'m str>,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     check_count(what, names.len(), tensors.len())?;
     for (index, (tensor, name)) in tensors.iter().zip(names).enumerate() {
         let path = folder.join(format!("{what}_{index}.pb"));
         tensor_proto::write_tensor_pb(name, tensor)
-            .and_then(|bytes| std::fs::write(&path, bytes).map_err(Error::Io))
+            .and_then(|bytes| std::fs::write(&path, bytes).map_err(OnnxError::Io))
             .map_err(|error| error.in_file(&path))?;
     }
     Ok(())

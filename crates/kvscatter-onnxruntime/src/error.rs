@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-/// Why ONNX Runtime could not be loaded. Its errors about a model are [`kvscatter_session::Error`].
+/// Why ONNX Runtime could not be loaded. Its errors about a model are [`kvscatter_session::SessionError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum Error {
+pub enum RuntimeError {
     /// It is in none of the places searched.
     #[error("no ONNX Runtime found; tried {}; its library, or a folder with it, can be given", tried.join(", "))]
     Missing { tried: Vec<String> },

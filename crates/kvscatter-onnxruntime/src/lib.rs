@@ -21,7 +21,7 @@ use ort::environment::Environment;
 use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, Options, Session};
 
-pub use error::Error;
+pub use error::RuntimeError;
 pub use locate::locate;
 
 /// The oldest version with `TensorScatter`.
@@ -50,13 +50,15 @@ impl OnnxRuntime {
     /// Loading a library runs its code: name only files that are trusted.
     ///
     /// # Errors
-    /// As [`locate`]; [`Error::Unusable`] if the file is no such library, [`Error::TooOld`] if it is
-    /// older than [`OLDEST`], [`Error::Loaded`] if this process has loaded another one before.
-    pub fn load(named: Option<&Path>) -> Result<Self, Error> {
+    /// As [`locate`]; [`RuntimeError::Unusable`] if the file is no such library, [`RuntimeError::TooOld`] if it is
+    /// older than [`OLDEST`], [`RuntimeError::Loaded`] if this process has loaded another one before.
+    pub fn load(named: Option<&Path>) -> Result<Self, RuntimeError> {
         Self::load_library(locate(named)?).map_err(|error| {
             match (error, named.filter(|path| path.is_file())) {
                 // The error has the path that the caller named, not the one that it resolves to.
-                (Error::Unusable { why, .. }, Some(named)) => Error::Unusable { path: named.to_owned(), why },
+                (RuntimeError::Unusable { why, .. }, Some(named)) => {
+                    RuntimeError::Unusable { path: named.to_owned(), why }
+                }
                 (error, _) => error,
             }
         })
@@ -68,19 +70,19 @@ impl OnnxRuntime {
         &self.library
     }
 
-    fn load_library(library: PathBuf) -> Result<Self, Error> {
+    fn load_library(library: PathBuf) -> Result<Self, RuntimeError> {
         let version = version_of(&library)?;
         if Version::parse(&version).is_none_or(|version| version < OLDEST) {
-            return Err(Error::TooOld { path: library, version });
+            return Err(RuntimeError::TooOld { path: library, version });
         }
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let environment = match &*loaded {
             Some((path, environment)) if *path == library => environment.clone(),
             Some((path, _)) => {
-                return Err(Error::Loaded { path: library, loaded: path.clone() });
+                return Err(RuntimeError::Loaded { path: library, loaded: path.clone() });
             }
             None => {
-                let unusable = |why: String| Error::Unusable { path: library.clone(), why };
+                let unusable = |why: String| RuntimeError::Unusable { path: library.clone(), why };
                 let environment = ort::init_from(&library)
                     .map_err(|error| unusable(error.to_string()))?
                     .with_telemetry(false)
@@ -113,7 +115,7 @@ impl Engine for OnnxRuntime {
         &self,
         model: &ModelFile,
         options: Options,
-    ) -> Result<Box<dyn Session>, kvscatter_session::Error> {
+    ) -> Result<Box<dyn Session>, kvscatter_session::SessionError> {
         Ok(Box::new(session::OrtSession::load(&self.environment, model.path(), options, self.label())?))
     }
 }
@@ -142,9 +144,9 @@ impl fmt::Display for Version {
 ///
 /// `ort` has this too, but panics if the library has the function and the function returns no interface.
 #[expect(unsafe_code, reason = "a library's function is called by its name")]
-fn version_of(library: &Path) -> Result<String, Error> {
+fn version_of(library: &Path) -> Result<String, RuntimeError> {
     type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
-    let unusable = |why: &str| Error::Unusable { path: library.to_owned(), why: why.to_owned() };
+    let unusable = |why: &str| RuntimeError::Unusable { path: library.to_owned(), why: why.to_owned() };
     let no_library = |error: libloading::Error| {
         // The loader's message begins with the path, which our error has already.
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -175,7 +177,7 @@ fn version_of(library: &Path) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::{OLDEST, OnnxRuntime, Version};
-    use crate::Error;
+    use crate::RuntimeError;
 
     #[test]
     fn versions_are_compared_by_number() {
@@ -190,7 +192,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("libonnxruntime.so");
         std::fs::write(&file, "not a library").unwrap();
-        let Err(Error::Unusable { why, .. }) = OnnxRuntime::load(Some(&file)) else { panic!() };
+        let Err(RuntimeError::Unusable { why, .. }) = OnnxRuntime::load(Some(&file)) else { panic!() };
         assert!(why.starts_with("cannot be loaded: "), "{why}");
     }
 
@@ -203,7 +205,9 @@ mod tests {
             .filter_map(|line| line.split_whitespace().last())
             .find(|p| p.contains("libc.so"))
             .unwrap();
-        let Err(Error::Unusable { why, .. }) = OnnxRuntime::load(Some(libc.as_ref())) else { panic!() };
+        let Err(RuntimeError::Unusable { why, .. }) = OnnxRuntime::load(Some(libc.as_ref())) else {
+            panic!()
+        };
         assert!(why.contains("OrtGetApiBase"), "{why}");
     }
 }

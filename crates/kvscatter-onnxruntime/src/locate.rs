@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Error;
+use crate::RuntimeError;
 
 /// Environment variables that name the library or a folder with it. The first that is set is used.
 const VARIABLES: [&str; 2] = ["KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"];
@@ -23,9 +23,9 @@ const PRINT_PACKAGE_FOLDER: &str = "import sys; \
 /// `python3` of the path).
 ///
 /// # Errors
-/// [`Error::Unusable`] if the named path has no library; [`Error::Missing`], with the places searched, if no path is
+/// [`RuntimeError::Unusable`] if the named path has no library; [`RuntimeError::Missing`], with the places searched, if no path is
 /// named and Python has none.
-pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
+pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
     if let Some(path) = named {
         return library_at(path);
     }
@@ -45,12 +45,12 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, Error> {
             Err(why) => tried.push(format!("{} ({why})", python.display())),
         }
     }
-    Err(Error::Missing { tried })
+    Err(RuntimeError::Missing { tried })
 }
 
 /// Returns the library that a path names: the file itself, or one in the folder.
-fn library_at(path: &Path) -> Result<PathBuf, Error> {
-    let unusable = |why: String| Error::Unusable { path: path.to_owned(), why };
+fn library_at(path: &Path) -> Result<PathBuf, RuntimeError> {
+    let unusable = |why: String| RuntimeError::Unusable { path: path.to_owned(), why };
     // The path must be absolute, because the loader searches other folders for relative names.
     let path = path.canonicalize().map_err(|error| unusable(lowercase_message(&error)))?;
     if !path.is_dir() {
@@ -139,7 +139,7 @@ fn lowercase_message(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::{library_at, library_in};
-    use crate::Error;
+    use crate::RuntimeError;
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -165,7 +165,9 @@ mod tests {
             (folder.path().to_owned(), "no libonnxruntime in it"),
             (folder.path().join("absent"), "no such file"),
         ] {
-            let Err(Error::Unusable { why, .. }) = library_at(&path) else { panic!("{}", path.display()) };
+            let Err(RuntimeError::Unusable { why, .. }) = library_at(&path) else {
+                panic!("{}", path.display())
+            };
             assert!(why.starts_with(message), "{why}");
         }
     }

@@ -12,7 +12,7 @@ use ort::session::{IoBinding, Session as RuntimeSession};
 use ort::sys::OrtValue;
 use ort::value::{DynTensor, DynTensorValueType, TensorElementType};
 
-use kvscatter_session::{Error, Options, Ran, Session, Step, Tensor};
+use kvscatter_session::{Options, Ran, Session, SessionError, Step, Tensor};
 
 /// A loaded model.
 pub(super) struct OrtSession {
@@ -26,8 +26,8 @@ impl OrtSession {
         model: &Path,
         options: Options,
         engine: String,
-    ) -> Result<Self, Error> {
-        let refused = |error: ort::Error| Error::Load {
+    ) -> Result<Self, SessionError> {
+        let refused = |error: ort::Error| SessionError::Load {
             path: model.to_owned(),
             engine: engine.clone(),
             says: one_line(&error.to_string()),
@@ -42,10 +42,12 @@ impl OrtSession {
 }
 
 impl Session for OrtSession {
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
         let engine = self.engine.clone();
-        let refused =
-            |error: &ort::Error| Error::Run { engine: engine.clone(), says: one_line(&error.to_string()) };
+        let refused = |error: &ort::Error| SessionError::Run {
+            engine: engine.clone(),
+            says: one_line(&error.to_string()),
+        };
         // `binding` is dropped before `step` and the tensors that it borrows.
         let binding = bind(&self.session, &mut step).map_err(|error| refused(&error))?;
         let start = Instant::now();
@@ -54,7 +56,7 @@ impl Session for OrtSession {
         let mut outputs = outputs.map_err(|error| refused(&error))?;
         let mut output = |name: &str| {
             let value = outputs.remove(name).and_then(|value| value.downcast::<DynTensorValueType>().ok());
-            value.ok_or_else(|| Error::Run {
+            value.ok_or_else(|| SessionError::Run {
                 engine: engine.clone(),
                 says: format!("output {name:?} is no tensor"),
             })
@@ -132,7 +134,7 @@ fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<Dy
 }
 
 /// Copies a value of ONNX Runtime into a tensor of ours.
-fn copy(value: &DynTensor) -> Result<Tensor, Error> {
+fn copy(value: &DynTensor) -> Result<Tensor, SessionError> {
     // Only strings are not in `TYPES`, and `zeros` refuses them.
     let element = core_element(*value.data_type()).unwrap_or(ElementType::String);
     let shape: Vec<usize> =

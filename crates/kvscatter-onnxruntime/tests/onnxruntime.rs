@@ -6,7 +6,7 @@ use std::path::Path;
 use kvscatter::ElementType;
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, Error, Options, Shared, Step, Tensor};
+use kvscatter_session::{Engine, Options, SessionError, Shared, Step, Tensor};
 
 const CACHES: [(&str, &str); 4] = [
     ("key_cache.0", "updated_key_cache.0"),
@@ -81,8 +81,8 @@ fn what_it_refuses_is_an_error_with_its_words() {
     let empty = folder.path().join("empty.onnx");
     std::fs::write(&empty, []).unwrap();
     let refused = engine.load(&Model::load(&empty).unwrap().file().unwrap(), Options::default());
-    assert!(matches!(refused.map(|_| ()), Err(Error::Load { says, .. }) if !says.contains('\n')));
+    assert!(matches!(refused.map(|_| ()), Err(SessionError::Load { says, .. }) if !says.contains('\n')));
     let mut session = engine.load(&model(), Options::default()).unwrap();
     let refused = session.run(Step { returned: vec!["logits"], ..Step::default() });
-    assert!(matches!(refused.map(|_| ()), Err(Error::Run { says, .. }) if says.contains("input")));
+    assert!(matches!(refused.map(|_| ()), Err(SessionError::Run { says, .. }) if says.contains("input")));
 }

@@ -28,7 +28,7 @@ impl<'a> Context<'a> {
 
     /// Returns an input that the operator needs.
     pub(crate) fn input(&self, index: usize, argument: Argument) -> Result<InputTensor<'a>, Failure> {
-        self.optional_input(index, argument)?.ok_or_else(|| Failure::fail(format!("{argument} is missing")))
+        self.optional_input(index, argument)?.ok_or_else(|| Failure::argument(argument, "is missing"))
     }
 
     /// Returns an optional input. It is absent if the node has fewer inputs or an empty name for it.
@@ -148,8 +148,8 @@ impl<'a> InputTensor<'a> {
     /// If no operator takes that type.
     pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
-            let (argument, code) = (self.argument, self.code);
-            Failure::fail(format!("{argument} has element type {code}, which no write is defined for"))
+            let problem = format!("has element type {}, which no write is defined for", self.code);
+            Failure::argument(self.argument, problem)
         })
     }
 
@@ -160,8 +160,8 @@ impl<'a> InputTensor<'a> {
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
         let size = |&dim: &i64| usize::try_from(dim);
         self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
-            let (argument, shape) = (self.argument, self.shape);
-            Failure::fail(format!("{argument} has shape {shape:?}: no dimension may be negative"))
+            let problem = format!("has shape {:?}: no dimension may be negative", self.shape);
+            Failure::argument(self.argument, problem)
         })
     }
 
@@ -177,7 +177,8 @@ impl<'a> InputTensor<'a> {
     pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Failure> {
         let argument = self.argument;
         if !self.has_element(T::ELEMENT) {
-            return Err(Error::ElementType { argument, element: self.element()? }.into());
+            let accepted = const { &[T::ELEMENT] };
+            return Err(Error::ElementType { argument, element: self.element()?, accepted }.into());
         }
         let &[count] = self.shape else {
             return Err(Error::Rank { argument, rank: self.shape.len(), expected: &[1] }.into());
@@ -258,7 +259,8 @@ mod tests {
             Err(Failure::Core(error)) => Some(error),
             _ => None,
         };
-        let refused = Error::ElementType { argument: ARGUMENT, element: ElementType::Int32 };
+        let (argument, element) = (ARGUMENT, ElementType::Int32);
+        let refused = Error::ElementType { argument, element, accepted: &[ElementType::Int64] };
         assert_eq!(list(ElementType::Int32, &[2]), Some(refused));
         let rank = |rank| Some(Error::Rank { argument: ARGUMENT, rank, expected: &[1] });
         assert_eq!(list(ElementType::Int64, &[]), rank(0));

@@ -214,7 +214,7 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     // SAFETY: `context` is valid until this returns (R2), and the operator has an input `CACHE`.
-    guarded(runtime, || unsafe { infer(runtime, context, CACHE) })
+    guarded(runtime.api, || unsafe { infer(runtime, context, CACHE) })
 }
 
 unsafe extern "system" fn create<O: Operator>(
@@ -225,7 +225,7 @@ unsafe extern "system" fn create<O: Operator>(
 ) -> OrtStatusPtr {
     // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
-    guarded(runtime, || {
+    guarded(runtime.api, || {
         // SAFETY: `info` is valid until this returns (R2).
         let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
         // SAFETY: `out` points to a variable for the result (R3).

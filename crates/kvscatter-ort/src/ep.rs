@@ -99,7 +99,7 @@ impl Factory {
     ) -> OrtStatusPtr {
         // SAFETY: the runtime passes the address of a factory of ours, which it has not released yet (R4).
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
-        guarded(runtime, || {
+        guarded(runtime.api, || {
             let mut count = 0;
             for index in 0..hardware_count {
                 // SAFETY: `hardware` has `hardware_count` elements (R5), and `index` is below that.
@@ -140,7 +140,7 @@ impl Factory {
     ) -> OrtStatusPtr {
         // SAFETY: the runtime passes the address of a factory of ours, which it has not released yet (R4).
         let factory = unsafe { &*this.cast::<Self>() };
-        guarded(factory.runtime, || {
+        guarded(factory.runtime.api, || {
             // SAFETY: `options` is valid until this returns (R2).
             unsafe { refuse_options(factory.runtime, options) }?;
             let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, factory.registry.as_ptr())));
@@ -244,7 +244,7 @@ impl Ep {
     ) -> OrtStatusPtr {
         // SAFETY: the runtime passes the address of a provider of ours, which it has not released yet (R4).
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
-        guarded(runtime, || {
+        guarded(runtime.api, || {
             let mut count = 0;
             // SAFETY: `graph` is valid until this returns (R2), and `count` takes the result (R1).
             runtime.check(unsafe { (runtime.api.Graph_GetNumNodes)(graph, &raw mut count) })?;

@@ -36,7 +36,7 @@ impl<O: Operator> Kernel<O> {
     /// # Safety
     /// The runtime calls this kernel with `context`, which is valid until this returns.
     pub(crate) unsafe fn compute(&self, context: *mut OrtKernelContext) -> OrtStatusPtr {
-        guarded(self.runtime, || {
+        guarded(self.runtime.api, || {
             // SAFETY: `context` is valid until this returns and has `self.inputs` inputs, by this function's
             // contract.
             let context = unsafe { Context::new(self.runtime, context, self.inputs) };
@@ -64,7 +64,7 @@ impl EpKernel {
     ) -> OrtStatusPtr {
         // SAFETY: `state` is the `Runtime` that the kernel was registered with, by this function's contract.
         let runtime = unsafe { *state.cast::<Runtime>() };
-        guarded(runtime, || {
+        guarded(runtime.api, || {
             let base = KernelImpl {
                 ort_version_supported: API_VERSION,
                 flags: 0,

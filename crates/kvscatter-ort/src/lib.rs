@@ -13,8 +13,8 @@
 //!
 //! # Layers
 //!
-//! - `sys` declares the structs that no binding does, `runtime` negotiates the version, and `status` turns the results
-//!   of all functions that the runtime calls into statuses.
+//! - `sys` declares the structs that no binding does, `status` turns the results of all functions that the runtime calls
+//!   into statuses, and `runtime`, on both, negotiates the version.
 //! - `ep`, `registry` and `kernel` are the execution provider.
 //! - `registration`, `custom_ops` and `inference` are the custom operators.
 //! - `operators` has what one call of either means. It reads a call through `node`, `tensor_info` and `context`, and ends
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn CreateEpFactories(
         Ok(runtime) => runtime,
         Err(too_old) => return too_old,
     };
-    guarded(runtime, || {
+    guarded(runtime.api, || {
         if most == 0 {
             return Err(Failure::invalid_argument("CreateEpFactories: there is no room for a factory"));
         }
@@ -135,7 +135,7 @@ pub unsafe extern "system" fn RegisterCustomOps(
         Err(too_old) => return too_old,
     };
     // SAFETY: `options` is valid until this returns, by this function's contract.
-    guarded(runtime, || unsafe { registration::register(runtime, options) })
+    guarded(runtime.api, || unsafe { registration::register(runtime, options) })
 }
 
 // The types that the runtime's header declares them with.

@@ -9,7 +9,6 @@ use core::ffi::CStr;
 use std::borrow::Cow;
 
 use kvscatter::{Argument, Error};
-use ort_sys::OrtErrorCode;
 
 use crate::context::Context;
 use crate::node::Node;
@@ -24,9 +23,6 @@ pub(crate) use tensor_scatter::TensorScatter;
 pub(crate) trait Operator: Sized + Send + Sync {
     /// Its name in a model, with which every refusal begins.
     const NAME: &'static CStr;
-
-    /// Inputs whose name in a model differs from the specification's, which the core's errors have.
-    const RENAMED: &'static [(Argument, &'static str)] = &[];
 
     /// Reads the attributes.
     ///
@@ -46,22 +42,28 @@ pub(crate) trait Operator: Sized + Send + Sync {
     /// As [`compute`](Self::compute) would.
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure>;
 
+    /// Returns the name of an input in a model.
+    fn input_name(argument: Argument) -> &'static str {
+        argument.name()
+    }
+
     /// Returns the message for an error of the core.
     fn message(error: Error) -> String {
-        format!("{}: {error}", name::<Self>())
+        format!("{}: {}", name::<Self>(), error.display_with(Self::input_name))
     }
 
     /// Returns the failure with the operator's name before the message and the model's names in it.
     fn with_operator_name(failure: Failure) -> Failure {
-        let (code, mut message) = match failure {
-            Failure::Core(error) => (OrtErrorCode::ORT_FAIL, Self::message(error)),
-            Failure::Refused { code, message } => (code, format!("{}: {message}", name::<Self>())),
-            Failure::Runtime(_) => return failure,
-        };
-        for (argument, input) in Self::RENAMED {
-            message = message.replace(&argument.to_string(), input);
+        match failure {
+            Failure::Core(error) => Failure::fail(Self::message(error)),
+            Failure::Argument { argument, problem } => {
+                Failure::fail(format!("{}: {} {problem}", name::<Self>(), Self::input_name(argument)))
+            }
+            Failure::Refused { code, message } => {
+                Failure::Refused { code, message: format!("{}: {message}", name::<Self>()) }
+            }
+            Failure::Runtime(_) => failure,
         }
-        Failure::Refused { code, message }
     }
 }
 
@@ -79,7 +81,8 @@ mod tests {
     /// Returns the messages of an error of the core and of one that this crate makes.
     fn messages<O: Operator>() -> [String; 2] {
         let (argument, element) = (Argument::Lengths, ElementType::Int32);
-        [Error::ElementType { argument, element }.into(), Failure::fail("an input is missing")]
+        let accepted = &[ElementType::Int64];
+        [Error::ElementType { argument, element, accepted }.into(), Failure::fail("an input is missing")]
             .map(|failure| O::with_operator_name(failure).to_string())
     }
 
@@ -89,7 +92,7 @@ mod tests {
         let (argument, index, value) = (Argument::TensorRtWriteIndices, 1, -1);
         let refused = message(Error::NegativeStart { argument, index, value }.into());
         assert!(refused.starts_with("KVCacheUpdate: write_indices[1] = -1"), "{refused}");
-        let missing = message(Failure::fail(format!("{} is missing", Argument::UpdateLengths)));
+        let missing = message(Failure::argument(Argument::UpdateLengths, "is missing"));
         assert_eq!(missing, "KVCacheUpdate: update_lengths is missing");
     }
 

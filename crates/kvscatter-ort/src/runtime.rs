@@ -78,7 +78,7 @@ impl Runtime {
 
     /// Returns the status of a call as a result that owns it.
     pub(crate) fn check(self, status: OrtStatusPtr) -> Result<(), Failure> {
-        Failure::from_status(self, status)
+        Failure::from_status(self.api, status)
     }
 }
 

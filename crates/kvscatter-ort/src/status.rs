@@ -6,20 +6,18 @@ use core::ptr::{NonNull, null_mut};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kvscatter::Error;
-use ort_sys::{OrtErrorCode, OrtStatus, OrtStatusPtr};
-
-use crate::runtime::Runtime;
+use kvscatter::{Argument, Error};
+use ort_sys::{OrtApi, OrtErrorCode, OrtStatus, OrtStatusPtr};
 
 /// Runs the body of a function that the runtime calls. A panic and a failure both become the status that the function
 /// returns.
-pub(crate) fn guarded(runtime: Runtime, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
+pub(crate) fn guarded(api: &'static OrtApi, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OrtStatusPtr(null_mut()),
-        Ok(Err(failure)) => failure.into_status(runtime),
+        Ok(Err(failure)) => failure.into_status(api),
         Err(payload) => {
             discard(payload);
-            Failure::fail("kvscatter panicked: a defect, please report it").into_status(runtime)
+            Failure::fail("kvscatter panicked: a defect, please report it").into_status(api)
         }
     }
 }
@@ -45,6 +43,13 @@ pub(crate) enum Failure {
     Runtime(Status),
     /// An error of the core, which the operator gives its message.
     Core(Error),
+    /// An error that this crate makes about an argument, which the operator gives its name.
+    Argument {
+        /// What is wrong.
+        argument: Argument,
+        /// What is wrong with it: the message without the name at its beginning.
+        problem: String,
+    },
     /// An error that this crate makes.
     Refused {
         /// The class that language bindings make an exception of.
@@ -60,25 +65,30 @@ impl Failure {
         Self::Refused { code: OrtErrorCode::ORT_FAIL, message: message.into() }
     }
 
+    /// Returns a failure whose message begins with the name of an argument.
+    pub(crate) fn argument(argument: Argument, problem: impl Into<String>) -> Self {
+        Self::Argument { argument, problem: problem.into() }
+    }
+
     /// Returns a failure for a model that is wrong for all inputs.
     pub(crate) fn invalid_argument(message: impl Into<String>) -> Self {
         Self::Refused { code: OrtErrorCode::ORT_INVALID_ARGUMENT, message: message.into() }
     }
 
     /// Takes ownership of a status.
-    pub(crate) fn from_status(runtime: Runtime, status: OrtStatusPtr) -> Result<(), Self> {
+    pub(crate) fn from_status(api: &'static OrtApi, status: OrtStatusPtr) -> Result<(), Self> {
         match NonNull::new(status.0) {
             None => Ok(()),
-            Some(raw) => Err(Self::Runtime(Status { runtime, raw })),
+            Some(raw) => Err(Self::Runtime(Status { api, raw })),
         }
     }
 
     /// Returns a status that the runtime owns.
-    fn into_status(self, runtime: Runtime) -> OrtStatusPtr {
+    fn into_status(self, api: &'static OrtApi) -> OrtStatusPtr {
         match self {
             Self::Runtime(status) => status.into_raw(),
-            Self::Core(error) => Self::fail(error.to_string()).into_status(runtime),
-            Self::Refused { code, message } => new_status(runtime.api.CreateStatus, code, &message),
+            Self::Core(_) | Self::Argument { .. } => Self::fail(self.to_string()).into_status(api),
+            Self::Refused { code, message } => new_status(api.CreateStatus, code, &message),
         }
     }
 }
@@ -94,6 +104,7 @@ impl core::fmt::Display for Failure {
         match self {
             Self::Runtime(status) => f.write_str(&status.message()),
             Self::Core(error) => error.fmt(f),
+            Self::Argument { argument, problem } => write!(f, "{argument} {problem}"),
             Self::Refused { message, .. } => f.write_str(message),
         }
     }
@@ -107,14 +118,14 @@ impl core::fmt::Debug for Failure {
 
 /// A status that the runtime made and this library owns.
 pub(crate) struct Status {
-    runtime: Runtime,
+    api: &'static OrtApi,
     raw: NonNull<OrtStatus>,
 }
 
 impl Status {
     fn message(&self) -> String {
         // SAFETY: `self.raw` is a status that is not released yet.
-        let text = unsafe { (self.runtime.api.GetErrorMessage)(self.raw.as_ptr()) };
+        let text = unsafe { (self.api.GetErrorMessage)(self.raw.as_ptr()) };
         // SAFETY: `text` is a string of the status, which ends in a zero byte and lives as long (R5).
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
@@ -129,7 +140,7 @@ impl Status {
 impl Drop for Status {
     fn drop(&mut self) {
         // SAFETY: `self.raw` is a status that is not released yet, and this is its last use.
-        unsafe { (self.runtime.api.ReleaseStatus)(self.raw.as_ptr()) };
+        unsafe { (self.api.ReleaseStatus)(self.raw.as_ptr()) };
     }
 }
 

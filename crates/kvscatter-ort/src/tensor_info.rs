@@ -61,37 +61,3 @@ impl TensorInfo {
         self.sizes.clone().unwrap_or_else(|| vec![None; rank])
     }
 }
-
-/// Replaces the unknown dimensions of two tensors. A dimension becomes the one that it must equal, which `pairs` name,
-/// and 1 if that is unknown too. An error for these sizes is one for all sizes that agree with the known dimensions.
-pub(crate) fn fill_unknown_sizes(
-    mut one: Vec<Option<usize>>,
-    mut other: Vec<Option<usize>>,
-    pairs: &[(usize, usize)],
-) -> (Vec<usize>, Vec<usize>) {
-    for &(in_one, in_other) in pairs {
-        if let (Some(size), Some(of_other)) = (one.get_mut(in_one), other.get_mut(in_other)) {
-            *size = size.or(*of_other);
-            *of_other = of_other.or(*size);
-        }
-    }
-    let sizes =
-        |dimensions: Vec<Option<usize>>| dimensions.into_iter().map(|size| size.unwrap_or(1)).collect();
-    (sizes(one), sizes(other))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fill_unknown_sizes;
-
-    #[test]
-    fn unknown_sizes_become_those_that_they_must_equal() {
-        let fit = fill_unknown_sizes(
-            vec![None, Some(2), None, Some(4)],
-            vec![Some(3), None, None, Some(5)],
-            &[(0, 0), (1, 1), (2, 2), (3, 3)],
-        );
-        assert_eq!(fit, (vec![3, 2, 1, 4], vec![3, 2, 1, 5]));
-        assert_eq!(fill_unknown_sizes(vec![Some(7)], vec![], &[(0, 0), (3, 1)]), (vec![7], vec![]));
-    }
-}

@@ -5,7 +5,6 @@
 use core::ops::Deref;
 use core::ptr;
 
-use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{ElementType, Error, Geometry, Prepared, RawBuffer, WritePlan};
 
 use crate::context::{Context, InputTensor};
@@ -13,11 +12,11 @@ use crate::recent::RecentlyPrepared;
 use crate::status::Failure;
 
 /// The writes of one operator.
-pub(crate) struct PreparedWrites<P> {
-    recent: RecentlyPrepared<P>,
+pub(crate) struct PreparedWrites {
+    recent: RecentlyPrepared<Prepared>,
 }
 
-impl<P: HasGeometry> PreparedWrites<P> {
+impl PreparedWrites {
     pub(crate) fn new() -> Self {
         Self { recent: RecentlyPrepared::new() }
     }
@@ -33,8 +32,8 @@ impl<P: HasGeometry> PreparedWrites<P> {
         context: &'a Context<'_>,
         cache: &'a InputTensor<'_>,
         update: &'a InputTensor<'_>,
-        prepare: impl FnOnce(ElementType, &[usize], &[usize]) -> Result<P, Error>,
-        run: impl FnOnce(CheckedWrite<'_, P>) -> Result<(), Failure>,
+        prepare: impl FnOnce(ElementType, &[usize], &[usize]) -> Result<Prepared, Error>,
+        run: impl FnOnce(CheckedWrite<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let prepare = || {
             let prepared = prepare(common_element(cache, update)?, &cache.sizes()?, &update.sizes()?)?;
@@ -47,14 +46,14 @@ impl<P: HasGeometry> PreparedWrites<P> {
 }
 
 /// A write that is prepared for the type and the shapes of two tensors, and whose buffer lengths the runtime confirmed.
-pub(crate) struct CheckedWrite<'a, P> {
-    prepared: &'a P,
+pub(crate) struct CheckedWrite<'a> {
+    prepared: &'a Prepared,
     context: &'a Context<'a>,
     cache: &'a InputTensor<'a>,
     update: &'a InputTensor<'a>,
 }
 
-impl<'a, P: HasGeometry> CheckedWrite<'a, P> {
+impl CheckedWrite<'_> {
     /// Executes a plan of this write. It writes in place if the output has the memory of the cache, and in one pass
     /// over both otherwise. The output is requested here, after every index has been checked.
     ///
@@ -69,54 +68,31 @@ impl<'a, P: HasGeometry> CheckedWrite<'a, P> {
         let update = buffer(update.data, geometry.update_bytes());
         let threads = context.threads();
         let plan = plan.with_executor(&threads);
+        // No operator here skips samples, so the number of skipped ones is always 0.
         if present == cache.data {
             let cache = buffer(present, geometry.cache_bytes());
             // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
             // `check_memory` compared. One address for input and output means that this node is the last to read the
             // input. The core refuses overlaps with the update and with positions, which a program may have bound to
             // the same memory.
-            unsafe { plan.write_raw(cache, update) }?;
+            let _ = unsafe { plan.write_raw(cache, update) }?;
         } else {
             let past = buffer(cache.data, geometry.cache_bytes());
             let present = buffer(present, geometry.present_bytes());
             // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
             // `check_memory` compared: the output has the type and the shape of the cache. The core refuses overlaps
             // with the inputs.
-            unsafe { plan.into_present_raw(past, update, present) }?;
+            let _ = unsafe { plan.into_present_raw(past, update, present) }?;
         }
         Ok(())
     }
 }
 
-impl<P> Deref for CheckedWrite<'_, P> {
-    type Target = P;
+impl Deref for CheckedWrite<'_> {
+    type Target = Prepared;
 
-    fn deref(&self) -> &P {
+    fn deref(&self) -> &Prepared {
         self.prepared
-    }
-}
-
-/// A prepared write.
-pub(crate) trait HasGeometry {
-    /// Returns the geometry of all its plans.
-    fn geometry(&self) -> &Geometry;
-}
-
-impl HasGeometry for Prepared {
-    fn geometry(&self) -> &Geometry {
-        self.geometry()
-    }
-}
-
-impl HasGeometry for tensorrt::PreparedPacked {
-    fn geometry(&self) -> &Geometry {
-        self.geometry()
-    }
-}
-
-impl HasGeometry for ascend::Prepared {
-    fn geometry(&self) -> &Geometry {
-        self.geometry()
     }
 }
 

@@ -12,7 +12,7 @@ mod write;
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Geometry, Mode, NegativeIndex, OutOfRange};
+use kvscatter::{Mode, NegativeIndex, OutOfRange, Prepared};
 use kvscatter_cuda::Cuda;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -74,8 +74,8 @@ pub(crate) fn prepare(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
-    let geometry = tensor_scatter(axis, mode, negative_index);
-    arguments::prepare(&ONNX, pairs, Given { lists, skip_all, status }, geometry)
+    let check = tensor_scatter(axis, mode, negative_index);
+    arguments::prepare(&ONNX, pairs, Given { lists, skip_all, status }, check)
 }
 
 /// Prepares the functional form of ONNX `TensorScatter`: each present becomes its past with the update in it, in one pass.
@@ -103,8 +103,8 @@ pub(crate) fn prepare_present(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
-    let geometry = tensor_scatter(axis, mode, negative_index);
-    arguments::prepare(&PRESENT, triples, Given { lists, skip_all, status }, geometry)
+    let check = tensor_scatter(axis, mode, negative_index);
+    arguments::prepare(&PRESENT, triples, Given { lists, skip_all, status }, check)
 }
 
 /// Prepares TensorRT `KVCacheUpdate` into many caches at the same positions: padded, or packed where `updateLengths` is
@@ -131,14 +131,12 @@ pub(crate) fn prepare_kv_cache_update(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let tensorrt = KvCacheUpdate::new().out_of_range(OutOfRange::SkipSample);
-    let lists = Lists { starts: Some(writeIndices), lengths, spans: updateLengths, layer: None };
-    let geometry = |Shapes { element, cache, update }: Shapes<'_>| {
-        if updateLengths.is_some() {
-            return Ok(tensorrt.prepare_packed(element, cache, update)?.geometry().clone());
-        }
-        Ok(tensorrt.prepare(element, cache, update)?.geometry().clone())
+    let lists = Lists { starts: Some(writeIndices), lengths, row_counts: updateLengths, layer: None };
+    let check = |Shapes { element, cache, update }: Shapes<'_>| match updateLengths {
+        Some(_) => tensorrt.prepare_packed(element, cache, update),
+        None => tensorrt.prepare(element, cache, update),
     };
-    arguments::prepare(&TENSORRT, pairs, Given { lists, skip_all, status }, geometry)
+    arguments::prepare(&TENSORRT, pairs, Given { lists, skip_all, status }, check)
 }
 
 /// Prepares Ascend ATB `KVCacheOperation` into one layer of many caches, whose number is on the device too.
@@ -165,9 +163,9 @@ pub(crate) fn prepare_kv_cache_operation(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let ascend = KvCacheOperation::new().out_of_range(OutOfRange::SkipSample);
-    let lists = Lists { starts: Some(tokenOffset), lengths, spans: Some(seqLen), layer: Some(layerId) };
-    let geometry = |of: Shapes<'_>| Ok(ascend.prepare(of.element, of.update, of.cache)?.geometry().clone());
-    arguments::prepare(&ASCEND, pairs, Given { lists, skip_all, status }, geometry)
+    let lists = Lists { starts: Some(tokenOffset), lengths, row_counts: Some(seqLen), layer: Some(layerId) };
+    let check = |of: Shapes<'_>| ascend.prepare(of.element, of.cache, of.update);
+    arguments::prepare(&ASCEND, pairs, Given { lists, skip_all, status }, check)
 }
 
 /// Prepares a write of tokens to one slot each, as engines with paged caches make it.
@@ -192,18 +190,18 @@ pub(crate) fn prepare_slots(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let lists = Lists { starts: Some(slot_mapping), ..Lists::default() };
-    let geometry = tensor_scatter(axis, Mode::Linear, NegativeIndex::Modulo);
-    arguments::prepare(&SLOTS, pairs, Given { lists, skip_all, status }, geometry)
+    let check = tensor_scatter(axis, Mode::Linear, NegativeIndex::Modulo);
+    arguments::prepare(&SLOTS, pairs, Given { lists, skip_all, status }, check)
 }
 
-/// What `TensorScatter` makes of the shapes of a write.
+/// Checks the shapes of a write by the rules of `TensorScatter`.
 fn tensor_scatter(
     axis: i64,
     mode: Mode,
     negative_index: NegativeIndex,
-) -> impl FnOnce(Shapes<'_>) -> Result<Geometry, kvscatter::Error> {
+) -> impl FnOnce(Shapes<'_>) -> Result<Prepared, kvscatter::Error> {
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
-    move |of| Ok(onnx.prepare(of.element, of.cache, of.update)?.geometry().clone())
+    move |of| onnx.prepare(of.element, of.cache, of.update)
 }
 
 /// The driver of this machine, loaded when it is first needed.

@@ -5,7 +5,7 @@ use std::{ptr, slice};
 
 use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
-use kvscatter::{ElementType, Lengths, RawBuffer, Starts};
+use kvscatter::{ElementType, Lengths, Positions, RawBuffer};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
@@ -72,12 +72,12 @@ impl Indices {
         self.values.as_deref()
     }
 
-    pub(crate) fn starts(&self) -> Starts<'_> {
-        self.values.as_deref().map_or(Starts::Zero, Starts::I64)
+    pub(crate) fn starts(&self) -> Positions<'_> {
+        self.values().into()
     }
 
     pub(crate) fn lengths(&self) -> Lengths<'_> {
-        self.values.as_deref().map_or(Lengths::Full, Lengths::I64)
+        self.values().into()
     }
 
     /// The values as the 32-bit integers that TensorRT and Ascend ask for; none if they are absent.

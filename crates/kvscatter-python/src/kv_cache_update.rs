@@ -1,7 +1,7 @@
 //! TensorRT `KVCacheUpdate`.
 
-use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, OutOfRange, WritePlan};
+use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
+use kvscatter::{Call, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
@@ -52,7 +52,7 @@ pub(crate) fn kv_cache_update_(
     #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
 ) -> PyResult<usize> {
     let py = cache.py();
-    let refused = |error| error::core_about(py, error, Argument::Cache, Argument::Update);
+    let refused = |error| error::core_as_named(py, error);
     let operator = KvCacheUpdate::new().out_of_range(out_of_range);
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
@@ -63,14 +63,16 @@ pub(crate) fn kv_cache_update_(
 
     let element = cache.element().ty;
     let (old, new) = (cache.form.layout(), update.form.layout());
-    let write =
-        |plan: WritePlan<'_>| write::in_place(py, &plan, &cache, &update, &[&starts, &ends, &lengths]);
-    if updateLengths.is_some() {
-        let prepared = operator.prepare_packed(element, old, new).map_err(refused)?;
-        let ends = ends.i32s()?;
-        write(prepared.plan_lengths(starts.starts(), &ends, lengths.lengths()).map_err(refused)?)
-    } else {
-        let prepared = operator.prepare(element, old, new).map_err(refused)?;
-        write(prepared.plan_lengths(starts.starts(), lengths.lengths()).map_err(refused)?)
-    }
+    let prepared = match updateLengths {
+        Some(_) => operator.prepare_packed(element, old, new),
+        None => operator.prepare(element, old, new),
+    };
+    let prepared = prepared.map_err(refused)?;
+    let cumulative = ends.i32s()?;
+    let call = match updateLengths {
+        Some(_) => Call::from(PackedCall::new(starts.starts(), &cumulative)),
+        None => starts.starts().into(),
+    };
+    let plan = prepared.plan_lengths(call, lengths.lengths()).map_err(refused)?;
+    write::in_place(py, &plan, &cache, &update, &[&starts, &ends, &lengths])
 }

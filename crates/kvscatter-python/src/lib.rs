@@ -64,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]
-    use crate::scatter::{in_place_many, tensor_scatter, tensor_scatter_};
+    use crate::scatter::{tensor_scatter, tensor_scatter_, write_many};
     #[pymodule_export]
     use crate::scores::{PySample, PyScores};
     #[pymodule_export]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Placement};
-use kvscatter_onnx::{Data, Error, Model, NodeLabel, Tensor};
+use kvscatter_onnx::{Data, Model, NodeLabel, OnnxError, Tensor};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -95,13 +95,13 @@ impl OnnxModel {
 }
 
 impl OnnxModel {
-    fn prepare(model: Model) -> Result<Self, Error> {
+    fn prepare(model: Model) -> Result<Self, OnnxError> {
         EvaluableModel::try_new(model, |model| Evaluator::new(model)).map(Self)
     }
 }
 
-fn tensor(element: &str, shape: Vec<usize>, values: Given<'_>) -> Result<Tensor, Error> {
-    let element = ElementType::from_name(element).ok_or(Error::UndefinedType)?;
+fn tensor(element: &str, shape: Vec<usize>, values: Given<'_>) -> Result<Tensor, OnnxError> {
+    let element = ElementType::from_name(element).ok_or(OnnxError::UndefinedType)?;
     let data = match values {
         Given::Bytes(bytes) => Data::Bytes(bytes.as_array().to_vec()),
         Given::Strings(strings) => Data::Strings(strings),
@@ -122,9 +122,9 @@ fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, T
 
 /// `ModelError`; an error of the operator itself is the core's, because of it.
 #[cold]
-fn raise(py: Python<'_>, error: Error) -> PyErr {
+fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let about = |error: &Error| {
+    let about = |error: &OnnxError| {
         let fields = PyDict::new(py);
         place(error, &fields)?;
         let kind = kind_of(error.root());
@@ -133,7 +133,7 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
     };
     let raised = about(&error).unwrap_or_else(|error| error);
     match error.root() {
-        Error::Operator(broken) => {
+        OnnxError::Operator(broken) => {
             let operator = core(py, *broken);
             operator.set_cause(py, Some(raised));
             operator
@@ -143,31 +143,31 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
 }
 
 /// Where it happened, and which value it is about.
-fn place(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+fn place(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     match error {
-        Error::InFile { path, cause } => {
+        OnnxError::InFile { path, cause } => {
             fields.set_item("file", path)?;
             place(cause, fields)
         }
-        Error::InTensor { name, cause } => {
+        OnnxError::InTensor { name, cause } => {
             fields.set_item("tensor", name)?;
             place(cause, fields)
         }
-        Error::InNode { node, cause } => {
+        OnnxError::InNode { node, cause } => {
             let NodeLabel { index, name, op_type, .. } = &**node;
             fields.set_item("node", index)?;
             fields.set_item("node_name", name)?;
             fields.set_item("op_type", op_type)?;
             place(cause, fields)
         }
-        Error::InputMissing { name }
-        | Error::InputUnknown { name }
-        | Error::ValueType { name, .. }
-        | Error::ValueRank { name, .. }
-        | Error::ValueDim { name, .. }
-        | Error::SymbolConflict { name, .. }
-        | Error::RankTooLarge { name, .. } => fields.set_item("value_name", name),
-        Error::MemoryLimit { needed, limit } => {
+        OnnxError::InputMissing { name }
+        | OnnxError::InputUnknown { name }
+        | OnnxError::ValueType { name, .. }
+        | OnnxError::ValueRank { name, .. }
+        | OnnxError::ValueDim { name, .. }
+        | OnnxError::SymbolConflict { name, .. }
+        | OnnxError::RankTooLarge { name, .. } => fields.set_item("value_name", name),
+        OnnxError::MemoryLimit { needed, limit } => {
             fields.set_item("needed", needed)?;
             fields.set_item("limit", limit)
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvscatter::picture::Picture;
-use kvscatter::{Block, Lengths, Loop, Mode, NegativeIndex, OutOfRange, Segment, Starts, WritePlan};
+use kvscatter::{Block, Loop, Mode, NegativeIndex, OutOfRange, Segment, WritePlan};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
@@ -182,8 +182,7 @@ impl Plan {
 
     /// The core's plan borrows its positions, so it is made anew, in nanoseconds. `new` has seen that it can be.
     fn planned(&self, py: Python<'_>) -> PyResult<WritePlan<'_>> {
-        let starts = self.write_indices.as_deref().map_or(Starts::Zero, Starts::I64);
-        let lengths = self.lengths.as_deref().map_or(Lengths::Full, Lengths::I64);
+        let (starts, lengths) = (self.write_indices.as_deref(), self.lengths.as_deref());
         self.write.prepared.plan_lengths(starts, lengths).map_err(|refused| error::core(py, refused))
     }
 }
@@ -195,7 +194,7 @@ const SHOWN_IN_NOTEBOOK: usize = 16;
 
 fn summary(plan: &WritePlan<'_>) -> String {
     let mut blocks = 0_usize;
-    plan.for_each(|_| blocks = blocks.wrapping_add(1));
+    plan.for_each_block(|_| blocks = blocks.wrapping_add(1));
     let (elements, skipped) = (plan.elements(), plan.skipped());
     let bytes = plan.bytes().map_or_else(String::new, |bytes| format!(" ({bytes} byte{})", plural(bytes)));
     let moved = format!("{elements} element{}{bytes} in {blocks} block{}", plural(elements), plural(blocks));

@@ -41,16 +41,16 @@ pub(crate) mod module {
     }
 
     #[pyfunction]
-    fn last_index<'py>(start: &Bound<'py, PyAny>, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        convert(start, "start", rows, positions::last_index)
+    fn seqlens_k<'py>(start: &Bound<'py, PyAny>, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        convert(start, "start", rows, positions::seqlens_k)
     }
 
     #[pyfunction]
-    fn start_from_last_index<'py>(
+    fn start_from_seqlens_k<'py>(
         last: &Bound<'py, PyAny>,
         rows: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        convert(last, "last", rows, positions::start_from_last_index)
+        convert(last, "last", rows, positions::start_from_seqlens_k)
     }
 
     #[pyfunction]

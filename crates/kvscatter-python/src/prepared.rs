@@ -83,7 +83,7 @@ impl PyPrepared {
         self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
 
-    /// Writes every pair of a cache and its update at the same positions, or none, as `in_place_many` does; gives the
+    /// Writes every pair of a cache and its update at the same positions, or none, as `write_many` does; gives the
     /// number of samples skipped.
     #[pyo3(signature = (pairs, write_indices=None, lengths=None))]
     fn many(
@@ -96,7 +96,7 @@ impl PyPrepared {
         let indices = CallIndices::of(write_indices, lengths)?;
         let pairs = prepared_scatter::pairs(pairs)?;
         let plan = self.0.plan(py, &indices)?;
-        self.0.in_place_many(py, &plan, &indices, &pairs)
+        self.0.write_many(py, &plan, &indices, &pairs)
     }
 
     /// The functional form into memory that exists: `out`, dense and of the cache's shape and dtype, becomes `past_cache`

@@ -159,7 +159,7 @@ impl PreparedScatter {
         Ok((cache, update))
     }
 
-    pub(crate) fn in_place_many(
+    pub(crate) fn write_many(
         &self,
         py: Python<'_>,
         plan: &WritePlan<'_>,
@@ -170,6 +170,6 @@ impl PreparedScatter {
         let pairs = pairs
             .map(|(pair, (cache, update))| self.arrays(pair, cache, update))
             .collect::<PyResult<Vec<_>>>()?;
-        write::in_place_many(py, plan, &pairs, &indices.all())
+        write::write_many(py, plan, &pairs, &indices.all())
     }
 }

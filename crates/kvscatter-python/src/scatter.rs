@@ -136,7 +136,7 @@ pub(crate) fn tensor_scatter<'py>(
 #[pyo3(text_signature = "(pairs, write_indices=None, *, axis=-2, mode='linear', \
     lengths=None, out_of_range='error', negative_index='modulo')")]
 #[expect(clippy::too_many_arguments, reason = "the inputs and attributes of the operator, by keyword")]
-pub(crate) fn in_place_many(
+pub(crate) fn write_many(
     py: Python<'_>,
     pairs: &Bound<'_, PyAny>,
     write_indices: Option<&Bound<'_, PyAny>>,
@@ -152,5 +152,5 @@ pub(crate) fn in_place_many(
     let Some(first) = pairs.first() else { return Ok(0) };
     let write = PreparedScatter::like(py, operator, first)?;
     let plan = write.plan(py, &indices)?;
-    write.in_place_many(py, &plan, &indices, &pairs)
+    write.write_many(py, &plan, &indices, &pairs)
 }

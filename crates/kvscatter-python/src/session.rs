@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use kvscatter_session::{Error, KvSession, MemoryReport, Sample, SessionOptions};
+use kvscatter_session::{KvSession, MemoryReport, Sample, SessionError, SessionOptions};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyMapping, PyTuple, PyType};
@@ -221,7 +221,7 @@ impl PyKvSession {
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut KvSession) -> Result<T, Error> + Send,
+        call: impl FnOnce(&mut KvSession) -> Result<T, SessionError> + Send,
     ) -> PyResult<T> {
         let called = py.detach(|| {
             // A call that panicked has left no length behind that it did not reach.

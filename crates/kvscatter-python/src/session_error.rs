@@ -1,7 +1,7 @@
 //! The errors of sessions as exceptions, in the classes of [`error`](crate::error).
 
-use kvscatter_onnxruntime::Error as RuntimeError;
-use kvscatter_session::{Error, Setting};
+use kvscatter_onnxruntime::RuntimeError;
+use kvscatter_session::{SessionError, Setting};
 use pyo3::prelude::*;
 
 use crate::error::{Class, Field, raise as raise_of};
@@ -9,10 +9,10 @@ use crate::model::kind_of;
 
 /// The exception for an error of a session.
 #[cold]
-pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+pub(crate) fn raise(py: Python<'_>, error: &SessionError) -> PyErr {
     let (class, argument, fields) = describe(error);
     let kind = match error {
-        Error::Onnx(error) => kind_of(error.root()),
+        SessionError::Onnx(error) => kind_of(error.root()),
         error => kind_of(error),
     };
     raise_of(py, class, &kind, argument, format!("{error}{}", keyword(error)), &fields)
@@ -33,7 +33,7 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
 }
 
 /// What is put behind an error's words: the keyword that is about it. Empty where none is.
-fn keyword(error: &Error) -> &'static str {
+fn keyword(error: &SessionError) -> &'static str {
     match error.about() {
         Some(Setting::Memory) => " (memory=)",
         Some(Setting::Capacity) => " (capacity=)",
@@ -45,31 +45,31 @@ fn keyword(error: &Error) -> &'static str {
 /// Class, argument and fields.
 type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 
-fn describe(error: &Error) -> Described {
+fn describe(error: &SessionError) -> Described {
     match error {
-        Error::NoSuchSample { sample } | Error::SampleTwice { sample } => {
+        SessionError::NoSuchSample { sample } | SessionError::SampleTwice { sample } => {
             option("sample", vec![("index", sample.place().into())])
         }
-        Error::NoTokens { sample } => option("tokens", vec![("index", sample.place().into())]),
-        Error::NoSamples => option("tokens", vec![]),
-        Error::NoPrompts => option("prompts", vec![]),
-        Error::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
-        Error::Ragged { first, other, .. } => {
+        SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.place().into())]),
+        SessionError::NoSamples => option("tokens", vec![]),
+        SessionError::NoPrompts => option("prompts", vec![]),
+        SessionError::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
+        SessionError::Ragged { first, other, .. } => {
             option("prompts", vec![("got", (*other).into()), ("want", (*first).into())])
         }
-        Error::NoChunk => option("chunk", vec![]),
-        Error::CapacityOpen | Error::CapacityUseless => option("capacity", vec![]),
-        Error::BatchFull { batch } => option("batch", vec![("want", (*batch).into())]),
-        Error::SizeFixed { what, fixed, got } => {
+        SessionError::NoChunk => option("chunk", vec![]),
+        SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", vec![]),
+        SessionError::BatchFull { batch } => option("batch", vec![("want", (*batch).into())]),
+        SessionError::SizeFixed { what, fixed, got } => {
             option(what.name(), vec![("got", (*got).into()), ("want", (*fixed).into())])
         }
-        Error::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
-        Error::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),
-        Error::MemoryLimit { needed, limit } => {
+        SessionError::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
+        SessionError::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),
+        SessionError::MemoryLimit { needed, limit } => {
             let needed = needed.map(|needed| ("needed", digits(needed)));
             option("memory", needed.into_iter().chain([("limit", digits(*limit))]).collect())
         }
-        Error::CapacityExceeded { sample, length, tokens, capacity } => position(
+        SessionError::CapacityExceeded { sample, length, tokens, capacity } => position(
             "tokens",
             vec![
                 ("index", sample.place().into()),
@@ -78,17 +78,17 @@ fn describe(error: &Error) -> Described {
                 ("capacity", (*capacity).into()),
             ],
         ),
-        Error::TruncateBeyond { sample, to, length } => position(
+        SessionError::TruncateBeyond { sample, to, length } => position(
             "length",
             vec![("index", sample.place().into()), ("value", (*to).into()), ("max", (*length).into())],
         ),
-        Error::TokenUnknown { index, token, .. } => {
+        SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
         }
-        Error::PromptTokenUnknown { index, token, .. } => {
+        SessionError::PromptTokenUnknown { index, token, .. } => {
             position("prompts", vec![("index", (*index).into()), ("value", (*token).into())])
         }
-        Error::PromptTooLong { prompt, tokens, generated, capacity } => position(
+        SessionError::PromptTooLong { prompt, tokens, generated, capacity } => position(
             "prompts",
             vec![
                 ("index", (*prompt).into()),

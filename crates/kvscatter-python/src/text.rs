@@ -41,7 +41,7 @@ pub(crate) fn in_place(
         // compared it with every cache.
         let update = unsafe { slots(bytes(update)) };
         let before = replaced.0.len();
-        plan.for_each(|block| {
+        plan.for_each_block(|block| {
             block.for_each_run(|to, _| {
                 let run = cache.get(to..to.wrapping_add(block.len)).unwrap_or_default();
                 replaced.0.extend(run.iter().map(|slot| Slot(slot.0)));

@@ -33,7 +33,7 @@ pub(crate) fn time_rust_call(
         let plan = black_box(&write).plan(py, &indices)?;
         // SAFETY: both buffers are memory of the arrays, which are borrowed until this function returns, as long as their
         // owners say.
-        unsafe { plan.write_raw(black_box(cache), black_box(update)) }
+        let _ = unsafe { plan.write_raw(black_box(cache), black_box(update)) }
             .map_err(|refused| error::core(py, refused))?;
     }
     Ok(nanoseconds(begin))

@@ -48,7 +48,7 @@ pub(crate) fn in_place_raw(
 }
 
 /// Writes every pair, or none.
-pub(crate) fn in_place_many(
+pub(crate) fn write_many(
     py: Python<'_>,
     plan: &WritePlan<'_>,
     pairs: &[(Array<'_>, Array<'_>)],

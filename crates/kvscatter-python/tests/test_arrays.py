@@ -97,10 +97,10 @@ def test_arguments_that_share_memory() -> None:
     lengths = cache[1, 0, 1]
     refused("overlap", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0], lengths=lengths))
     for twice in ([(cache, update), (cache, update)], [(cache[::1, :, ::-1], update)] * 2):
-        refused("overlap", "cache", lambda twice=twice: kvscatter.in_place_many(twice, [0, 0]))
+        refused("overlap", "cache", lambda twice=twice: kvscatter.write_many(twice, [0, 0]))
     other, new = cache_and_update(np.int64)
     inside = cache.reshape(-1)[4:8].reshape(update.shape)
-    refused("overlap", "cache", lambda: kvscatter.in_place_many([(cache, update), (other, inside)], [0, 0]))
+    refused("overlap", "cache", lambda: kvscatter.write_many([(cache, update), (other, inside)], [0, 0]))
     present = np.zeros((2, 1, 4, 2), np.int64)
     refused(
         "overlap",
@@ -258,13 +258,13 @@ def test_memory_that_goes_while_another_argument_is_read() -> None:
     write = kvscatter.prepare(*other)
     taken("cache", lambda c, u: kvscatter.tensor_scatter_(c, Resizes(c, u), [3, 3]))
     taken("past_cache", lambda c, u: kvscatter.tensor_scatter(c, Resizes(c, u), [3, 3]))
-    taken("cache", lambda c, u: kvscatter.in_place_many([(c, u), (other[0], Resizes(c, u))], [3, 3]))
+    taken("cache", lambda c, u: kvscatter.write_many([(c, u), (other[0], Resizes(c, u))], [3, 3]))
     taken("cache", lambda c, u: write(c, Resizes(c, u), [3, 3]))
     taken("cache", lambda c, u: write.many([(c, u), (other[0], Resizes(c, u))], [3, 3]))
     taken("past_cache", lambda c, u: write.into(c, Resizes(c, u), other[0], [3, 3]))
     taken("cache", lambda c, u: kvscatter.kv_cache_update_(c, u, [Resizes(c), 3]))
     past, new = np.zeros((1, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
-    refused("moved", "past", lambda: kvscatter.kv_cache_operation_(new, 0, past, [Resizes(past)], [1]))
+    refused("moved", "past", lambda: kvscatter.kv_cache_operation_(past, new, 0, [Resizes(past)], [1]))
 
 
 def test_options_that_there_are_none_of() -> None:

@@ -70,7 +70,7 @@ def test_jax_arrays_are_never_caches() -> None:
     for call in (
         lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]),
         lambda: write(cache, update, [0, 0]),
-        lambda: kvscatter.in_place_many([(cache, update)], [0, 0]),
+        lambda: kvscatter.write_many([(cache, update)], [0, 0]),
     ):
         assert "tensor_scatter" in str(refused("immutable", "cache", call))
     refused("immutable", "cache", lambda: kvscatter.kv_cache_update_(cache[:, None], update[:, None], [0, 0]))

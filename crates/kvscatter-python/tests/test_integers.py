@@ -36,12 +36,12 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
         )
     },
     "reference.tensor_scatter.axis": lambda value: reference.tensor_scatter(CACHE, UPDATE, axis=value),
-    "_native.in_place_many.axis": lambda value: kvscatter.in_place_many([(CACHE, UPDATE)], axis=value),
+    "_native.write_many.axis": lambda value: kvscatter.write_many([(CACHE, UPDATE)], axis=value),
     "_native.kv_cache_operation_.layerId": lambda value: kvscatter.kv_cache_operation_(
-        NEW, value, PAST, [1], [1]
+        PAST, NEW, value, [1], [1]
     ),
     "reference.kv_cache_operation.layerId": lambda value: reference.kv_cache_operation(
-        NEW, value, PAST, [1], [1]
+        PAST, NEW, value, [1], [1]
     ),
     "_native.Plan.text.width": lambda value: PLAN.text(width=value),
     "_native.Plan.text.samples": lambda value: PLAN.text(samples=value),
@@ -58,8 +58,8 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
             (positions.start_from_length_after, "length"),
             (positions.token_offset, "start"),
             (positions.start_from_token_offset, "token_offset"),
-            (positions.last_index, "start"),
-            (positions.start_from_last_index, "last"),
+            (positions.seqlens_k, "start"),
+            (positions.start_from_seqlens_k, "last"),
         )
     },
     **{
@@ -69,8 +69,8 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
             positions.start_from_length_after,
             positions.token_offset,
             positions.start_from_token_offset,
-            positions.last_index,
-            positions.start_from_last_index,
+            positions.seqlens_k,
+            positions.start_from_seqlens_k,
         )
     },
     "positions.nonpad_kv_seqlen.start": lambda value: positions.nonpad_kv_seqlen(value, 1, 8),

@@ -47,9 +47,8 @@ def test_the_example_is_true() -> None:
 
 def test_arguments_are_named_as_in_the_document() -> None:
     signature = inspect.signature(kvscatter.kv_cache_operation_)
-    names = "newKv layerId past tokenOffset seqLen param lengths out_of_range"
+    names = "past newKv layerId tokenOffset seqLen lengths out_of_range"
     assert list(signature.parameters) == names.split()
-    assert signature.parameters["param"].default == bytes(8)
 
 
 def test_it_agrees_with_the_oracle() -> None:
@@ -81,7 +80,7 @@ def test_four_dimensions() -> None:
     past, new = painted(2, 3, 8, 6), painted(3, 2, 3, 2, first=100)
     offsets, lengths = [8, 2, 5], [2, 2, 2]
     want = looped(new.reshape(6, 6), 0, past, offsets, lengths)
-    kvscatter.kv_cache_operation_(new, 0, past, offsets, lengths)
+    kvscatter.kv_cache_operation_(past, new, 0, offsets, lengths)
     np.testing.assert_array_equal(past, want)
 
 
@@ -89,21 +88,21 @@ def test_four_dimensions() -> None:
 def test_one_layer_is_written(layer: Any) -> None:
     past, new = painted(3, 1, 4, 2), painted(1, 2, first=100)
     want = looped(new, 1, past, [4], [1])
-    kvscatter.kv_cache_operation_(new, layer, past, [4], [1], param=bytes(8))
+    kvscatter.kv_cache_operation_(past, new, layer, [4], [1])
     np.testing.assert_array_equal(past, want)
 
 
 def test_lengths_leave_padding_out() -> None:
     past, new = painted(1, 2, 8, 2), painted(6, 2, first=60)
     want = looped(new, 0, past, [9, 3], [3, 3], [2, 0])
-    kvscatter.kv_cache_operation_(new, 0, past, [9, 3], [3, 3], lengths=[2, 0])
+    kvscatter.kv_cache_operation_(past, new, 0, [9, 3], [3, 3], lengths=[2, 0])
     np.testing.assert_array_equal(past, want)
 
 
 def test_a_batch_that_does_not_fit_can_be_skipped() -> None:
     past, new = painted(1, 3, 8, 2), painted(6, 2, first=60)
     want = looped(new, 0, past, [2, 2, 5], [2, 2, 2], [2, 0, 2])
-    skipped = kvscatter.kv_cache_operation_(new, 0, past, [2, 9, 5], [2, 2, 2], out_of_range="skip")
+    skipped = kvscatter.kv_cache_operation_(past, new, 0, [2, 9, 5], [2, 2, 2], out_of_range="skip")
     assert skipped == 1
     np.testing.assert_array_equal(past, want)
 
@@ -113,7 +112,7 @@ def test_a_strided_past_and_new_values_are_used_where_they_lie() -> None:
     past, new = memory[::-1, :, ::2, 1:5], tokens[::-1]
     want = memory.copy()
     want[::-1, :, ::2, 1:5] = looped(new, 1, past, [8, 4], [2, 4])
-    kvscatter.kv_cache_operation_(new, 1, past, [8, 4], [2, 4])
+    kvscatter.kv_cache_operation_(past, new, 1, [8, 4], [2, 4])
     np.testing.assert_array_equal(memory, want)
 
 
@@ -121,10 +120,10 @@ def test_arrays_of_other_libraries() -> None:
     jax_numpy = pytest.importorskip("jax.numpy")
     past, new = painted(1, 2, 8, 2), painted(3, 2, first=60)
     want = looped(new, 0, past, [8, 1], [2, 1])
-    kvscatter.kv_cache_operation_(jax_numpy.asarray(new), 0, past, jax_numpy.asarray([8, 1]), [2, 1])
+    kvscatter.kv_cache_operation_(past, jax_numpy.asarray(new), 0, jax_numpy.asarray([8, 1]), [2, 1])
     np.testing.assert_array_equal(past, want)
     with pytest.raises(errors.ArrayError) as caught:
-        kvscatter.kv_cache_operation_(new, 0, jax_numpy.asarray(past), [8, 1], [2, 1])
+        kvscatter.kv_cache_operation_(jax_numpy.asarray(past), new, 0, [8, 1], [2, 1])
     assert (caught.value.kind, caught.value.argument) == ("immutable", "past")
 
 
@@ -133,8 +132,8 @@ def test_a_large_write_is_the_same() -> None:
     rng = np.random.default_rng(5)
     past = rng.standard_normal((2, 2, 512, 1024)).astype(np.float16)
     new = rng.standard_normal((640, 1024)).astype(np.float16)
-    want = reference.kv_cache_operation(new, [1], past, [512, 300], [384, 256])
-    kvscatter.kv_cache_operation_(new, [1], past, [512, 300], [384, 256])
+    want = reference.kv_cache_operation(past, new, [1], [512, 300], [384, 256])
+    kvscatter.kv_cache_operation_(past, new, [1], [512, 300], [384, 256])
     np.testing.assert_array_equal(bits(past), bits(want))
 
 
@@ -173,8 +172,6 @@ PAST = painted(2, 2, 4, 6)
         (errors.ShapeError, "rank", "past", {"past": painted(2, 4, 6)}),
         (errors.ShapeError, "dimension_mismatch", "newKv", {"newKv": painted(3, 5)}),
         (errors.ShapeError, "hidden_size", "newKv", {"newKv": painted(2, 1, 2, 2)}),
-        (errors.OptionError, "reserved", "param", {"param": bytes(7) + b"\1"}),
-        (errors.OptionError, "param_size", "param", {"param": bytes(7)}),
         (errors.OptionError, "choice", "out_of_range", {"out_of_range": "ignore"}),
         (errors.PositionError, "count", "layerId", {"layerId": [0, 1]}),
         (errors.PositionError, "count", "layerId", {"layerId": []}),
@@ -205,10 +202,5 @@ def test_after_an_error_no_array_has_changed(
 @pytest.mark.parametrize("layer", [1, np.int32(1), np.array(1), np.array([1]), [1], (1,)])
 def test_a_layer_is_an_integer_or_one_in_an_array(layer: Any) -> None:
     past = np.zeros((2, 1, 4, 1), np.int8)
-    kvscatter.kv_cache_operation_(np.ones((1, 1), np.int8), layer, past, [4], [1])
+    kvscatter.kv_cache_operation_(past, np.ones((1, 1), np.int8), layer, [4], [1])
     assert np.flatnonzero(past).tolist() == [7]
-
-
-def test_param_is_bytes() -> None:
-    with pytest.raises(TypeError):
-        kvscatter.kv_cache_operation_(painted(1, 2), 0, painted(1, 1, 4, 2), [1], [1], param=[0] * 8)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ LARGEST = 2**63 - 1
 CONVENTIONS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [
     (positions.length_after, positions.start_from_length_after, 7),
     (positions.token_offset, positions.start_from_token_offset, 7),
-    (positions.last_index, positions.start_from_last_index, 6),
+    (positions.seqlens_k, positions.start_from_seqlens_k, 6),
 ]
 
 
@@ -75,8 +75,8 @@ UNFIT: list[tuple[Callable[[], object], str, int, int | None]] = [
     (lambda: positions.start_from_length_after([2, 1, 0], 2), "length", 1, 1),
     (lambda: positions.token_offset(LARGEST, 2), "start", LARGEST, None),
     (lambda: positions.start_from_token_offset(np.array([1]), 2), "token_offset", 1, 0),
-    (lambda: positions.last_index([0, 0, -2], 2), "start", -2, 2),
-    (lambda: positions.start_from_last_index(0, 2), "last", 0, None),
+    (lambda: positions.seqlens_k([0, 0, -2], 2), "start", -2, 2),
+    (lambda: positions.start_from_seqlens_k(0, 2), "last", 0, None),
     (lambda: positions.nonpad_kv_seqlen([6, 7], 2, 8), "start", 7, 1),
     (lambda: positions.start_from_nonpad_kv_seqlen(8, 2, 8, "circular"), "length", 8, None),
     (lambda: positions.start_from_nonpad_kv_seqlen(9, 2, 8), "length", 9, None),
@@ -160,7 +160,7 @@ def test_they_lead_to_the_slots_that_are_written() -> None:
     starts, rows = [1, 0], [2, 1]
     new = np.arange(1, 4, dtype=np.int8).reshape(3, 1)
     past = np.zeros((1, 2, 4, 1), np.int8)
-    kvscatter.kv_cache_operation_(new, 0, past, positions.token_offset(starts, rows), rows)
+    kvscatter.kv_cache_operation_(past, new, 0, positions.token_offset(starts, rows), rows)
     cache = np.zeros((2, 4, 1), np.int8)
     padded = np.array([[[1], [2]], [[3], [0]]], np.int8)
     kvscatter.tensor_scatter_(cache, padded, starts, lengths=rows)

@@ -136,14 +136,14 @@ def test_many_is_all_or_nothing() -> None:
     caches[3].setflags(write=False)
     for call in (
         lambda: write.many(zip(caches, updates, strict=True), [0, 0]),
-        lambda: kvscatter.in_place_many(list(zip(caches, updates, strict=True)), [0, 0]),
+        lambda: kvscatter.write_many(list(zip(caches, updates, strict=True)), [0, 0]),
         lambda: write.many(zip(caches[:3], updates[:3], strict=True), [0, 4]),
     ):
         with pytest.raises(kvscatter.Error):
             call()
         assert all((old == new).all() for old, new in zip(before, caches, strict=True))
     assert write.many([], [0, 0]) == 0
-    assert kvscatter.in_place_many([], [0, 0]) == 0
+    assert kvscatter.write_many([], [0, 0]) == 0
     for nonsense in ([(caches[0],)], [caches[0]]):
         with pytest.raises(
             kvscatter.ElementTypeError, match=r"^pairs\[0\] is of type .*: must be a tuple of"

@@ -65,11 +65,11 @@ def test_finalizers_of_what_is_written_over_see_whole_arrays() -> None:
 def test_many_and_overlap() -> None:
     keys, values = strings(1, 3, 1, prefix="k"), strings(1, 3, 1, prefix="v")
     new = strings(1, 1, 1, prefix="new")
-    assert kvscatter.in_place_many([(keys, new), (values, new)], [1]) == 0
+    assert kvscatter.write_many([(keys, new), (values, new)], [1]) == 0
     assert keys[0, 1, 0] is values[0, 1, 0] is new[0, 0, 0]
     for pairs in ([(keys, keys[:, :1])], [(keys, new), (keys, new)], [(keys, new), (values, keys[:, :1])]):
         with pytest.raises(kvscatter.ArrayError) as caught:
-            kvscatter.in_place_many(pairs, [0])
+            kvscatter.write_many(pairs, [0])
         assert caught.value.kind == "overlap"
     write = kvscatter.prepare(keys, new)
     with pytest.raises(kvscatter.PositionError):

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::memory_report::bytes;
-use crate::{Error, Feed, Logits, Rows, Runner, Tensor};
+use crate::{Feed, Logits, Rows, Runner, SessionError, Tensor};
 
 /// The caches of a batch, `[batch, …, capacity, …]`.
 pub(crate) struct Caches {
@@ -21,7 +21,7 @@ pub(crate) struct Wrote {
 
 impl Caches {
     /// Caches of zeros.
-    pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, Error> {
+    pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, SessionError> {
         let tensors = runner.caches(batch, capacity)?;
         let rows = runner.interface.caches.iter().map(|cache| Rows::of(cache, capacity)).collect();
         Ok(Self { tensors, rows, written: vec![0; batch] })
@@ -37,7 +37,7 @@ impl Caches {
         runner: &mut Runner,
         feed: &Feed,
         inputs: &[(String, Tensor)],
-    ) -> Result<(Logits, Wrote), Error> {
+    ) -> Result<(Logits, Wrote), SessionError> {
         for (place, sample) in feed.samples.iter().enumerate() {
             if !sample.tokens.is_empty() {
                 self.forget(place, sample.start);

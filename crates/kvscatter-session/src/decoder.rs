@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::growing::Growing;
 use crate::kv_session::read;
-use crate::{Engine, Error, KvSession, MemoryReport, Sample, SessionOptions, most_likely};
+use crate::{Engine, KvSession, MemoryReport, Sample, SessionError, SessionOptions, most_likely};
 
 pub(crate) enum Decoder {
     Static(Box<Static>),
@@ -27,11 +27,11 @@ impl Decoder {
         model: &Path,
         prompts: usize,
         options: SessionOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SessionError> {
         let (file, interface) = read(model)?;
         if interface.growth().is_some() {
             if options.capacity.is_some() {
-                return Err(Error::CapacityUseless);
+                return Err(SessionError::CapacityUseless);
             }
             let growing = Growing::of_interface(engine, &file, interface, prompts, options)?;
             return Ok(Self::Growing(Box::new(growing)));
@@ -83,7 +83,7 @@ impl Decoder {
     }
 
     /// Takes a place for each prompt.
-    pub(crate) fn start(&mut self, prompts: usize) -> Result<(), Error> {
+    pub(crate) fn start(&mut self, prompts: usize) -> Result<(), SessionError> {
         if let Self::Static(of) = self {
             of.samples = (0..prompts).map(|_| of.session.add().map(Some)).collect::<Result<_, _>>()?;
         }
@@ -91,7 +91,7 @@ impl Decoder {
     }
 
     /// Gives back the places of samples that have ended.
-    pub(crate) fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), Error> {
+    pub(crate) fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), SessionError> {
         let Self::Static(of) = self else { return Ok(()) };
         for (sample, _) in of.samples.iter_mut().zip(is_active).filter(|(_, is_active)| !**is_active) {
             sample.take().map_or(Ok(()), |sample| of.session.remove(sample))?;
@@ -100,7 +100,11 @@ impl Decoder {
     }
 
     /// Feeds each prompt that goes on, and chooses what follows.
-    pub(crate) fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, Error> {
+    pub(crate) fn step(
+        &mut self,
+        feeds: &[Option<&[i64]>],
+        chunk: usize,
+    ) -> Result<Vec<Option<i64>>, SessionError> {
         match self {
             Self::Static(of) => of.step(feeds, chunk),
             Self::Growing(growing) => {
@@ -131,7 +135,7 @@ impl Decoder {
 }
 
 impl Static {
-    fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, Error> {
+    fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, SessionError> {
         let samples = self.samples.iter().zip(feeds);
         let given: Vec<(Sample, &[i64])> =
             samples.filter_map(|(sample, feed)| (*sample).zip(*feed)).collect();
@@ -144,8 +148,8 @@ impl Static {
     }
 }
 
-fn choose(prompt: usize, scores: Option<&[f32]>) -> Result<i64, Error> {
+fn choose(prompt: usize, scores: Option<&[f32]>) -> Result<i64, SessionError> {
     let scores = scores.filter(|scores| scores.iter().any(|score| !score.is_nan()));
-    let best = most_likely(scores.ok_or(Error::NotANumber { prompt })?);
+    let best = most_likely(scores.ok_or(SessionError::NotANumber { prompt })?);
     Ok(i64::try_from(best).unwrap_or(i64::MAX))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvscatter::ElementType;
 use kvscatter_onnx::ModelFile;
 
-use crate::{Error, Tensor};
+use crate::{SessionError, Tensor};
 
 /// A program that runs ONNX models.
 pub trait Engine {
@@ -24,8 +24,8 @@ pub trait Engine {
     /// Loads a model with its external data. Every location of that data was checked before.
     ///
     /// # Errors
-    /// [`Error::Load`] with the engine's own words.
-    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, Error>;
+    /// [`SessionError::Load`] with the engine's own words.
+    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, SessionError>;
 }
 
 /// How a session runs.
@@ -47,16 +47,16 @@ pub trait Session: Send {
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
-    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
         Tensor::zeros(element, shape)
     }
 
     /// Runs the model once.
     ///
     /// # Errors
-    /// [`Error::Run`] with the engine's own words. The caches are there as before, but rows of theirs may have been
-    /// written; [`Error::CacheLost`] where that cannot be.
-    fn run(&mut self, step: Step<'_>) -> Result<Ran, Error>;
+    /// [`SessionError::Run`] with the engine's own words. The caches are there as before, but rows of theirs may have been
+    /// written; [`SessionError::CacheLost`] where that cannot be.
+    fn run(&mut self, step: Step<'_>) -> Result<Ran, SessionError>;
 }
 
 /// One run: which tensor is which input and output.

@@ -18,10 +18,10 @@ use crate::Sample;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum Error {
+pub enum SessionError {
     /// The model's file or graph.
     #[error(transparent)]
-    Onnx(#[from] kvscatter_onnx::Error),
+    Onnx(#[from] kvscatter_onnx::OnnxError),
 
     // Memory.
     /// No buffer holds such a tensor, or the system has no memory for it.
@@ -184,7 +184,7 @@ impl Setting {
     }
 }
 
-impl Error {
+impl SessionError {
     /// The setting that another choice of would help, if there is one.
     #[must_use]
     pub fn about(&self) -> Option<Setting> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::interface::{Interface, Purpose};
-use crate::{Error, Tensor};
+use crate::{SessionError, Tensor};
 
 /// One step: every sample gets `width` tokens, padding included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,13 +43,13 @@ impl Feed {
     /// its sequence; `slots` is what a mask covers: the capacity, or for a growing cache its length after the step.
     ///
     /// # Errors
-    /// [`Error::InputType`] for a value that its input's type does not hold, [`Error::TensorTooLarge`].
+    /// [`SessionError::InputType`] for a value that its input's type does not hold, [`SessionError::TensorTooLarge`].
     pub fn tensors(
         &self,
         interface: &Interface,
         token: impl Fn(usize, usize) -> i64,
         slots: usize,
-    ) -> Result<Vec<(String, Tensor)>, Error> {
+    ) -> Result<Vec<(String, Tensor)>, SessionError> {
         let batch = self.samples.len();
         let tensor = |purpose, rank| {
             let (shape, values): (Vec<usize>, Vec<i64>) = match purpose {

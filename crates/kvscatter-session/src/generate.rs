@@ -8,7 +8,7 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
 use crate::kv_session::check_tokens;
-use crate::{Engine, Error, MemoryReport, SessionOptions};
+use crate::{Engine, MemoryReport, SessionError, SessionOptions};
 
 /// How tokens are chosen, and when that ends: always the most likely one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +60,16 @@ impl Generator {
     /// Loads a model with room for this many prompts: a static-cache decoder, or one whose caches grow.
     ///
     /// # Errors
-    /// As [`KvSession::open`](crate::KvSession::open); [`Error::NoPrompts`] for none; [`Error::SizeFixed`] for more than
-    /// the model's batch; [`Error::CapacityUseless`] for a capacity of caches that grow.
+    /// As [`KvSession::open`](crate::KvSession::open); [`SessionError::NoPrompts`] for none; [`SessionError::SizeFixed`] for more than
+    /// the model's batch; [`SessionError::CapacityUseless`] for a capacity of caches that grow.
     pub fn open(
         engine: &dyn Engine,
         model: impl AsRef<Path>,
         prompts: usize,
         options: SessionOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SessionError> {
         if prompts == 0 {
-            return Err(Error::NoPrompts);
+            return Err(SessionError::NoPrompts);
         }
         Ok(Self { decoder: Decoder::open(engine, model.as_ref(), prompts, options)? })
     }
@@ -104,16 +104,16 @@ impl Generator {
     /// generation ends with what there is.
     ///
     /// # Errors
-    /// Before anything is run, [`Error::PromptEmpty`], [`Error::PromptTokenUnknown`], [`Error::PromptTooLong`] where the
-    /// last token would not fit, [`Error::BatchFull`] for more prompts than places, [`Error::Ragged`] for prompts of
-    /// different lengths where caches grow; then [`Error::Run`], [`Error::MemoryLimit`] for caches that have grown too
-    /// large, and [`Error::NotANumber`] for scores that are none.
+    /// Before anything is run, [`SessionError::PromptEmpty`], [`SessionError::PromptTokenUnknown`], [`SessionError::PromptTooLong`] where the
+    /// last token would not fit, [`SessionError::BatchFull`] for more prompts than places, [`SessionError::Ragged`] for prompts of
+    /// different lengths where caches grow; then [`SessionError::Run`], [`SessionError::MemoryLimit`] for caches that have grown too
+    /// large, and [`SessionError::NotANumber`] for scores that are none.
     pub fn generate(
         mut self,
         prompts: &[Vec<i64>],
         greedy: &Greedy,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Generated, Error> {
+    ) -> Result<Generated, SessionError> {
         self.check(prompts, greedy)?;
         let mut batch = Batch::new(prompts.len(), greedy);
         if greedy.tokens == 0 {
@@ -145,19 +145,19 @@ impl Generator {
         Ok(batch.generated)
     }
 
-    fn check(&self, prompts: &[Vec<i64>], greedy: &Greedy) -> Result<(), Error> {
+    fn check(&self, prompts: &[Vec<i64>], greedy: &Greedy) -> Result<(), SessionError> {
         if prompts.is_empty() {
-            return Err(Error::NoPrompts);
+            return Err(SessionError::NoPrompts);
         }
         if greedy.chunk == 0 {
-            return Err(Error::NoChunk);
+            return Err(SessionError::NoChunk);
         }
         let vocabulary = self.vocabulary();
         for (prompt, tokens) in prompts.iter().enumerate() {
             if tokens.is_empty() {
-                return Err(Error::PromptEmpty { prompt });
+                return Err(SessionError::PromptEmpty { prompt });
             }
-            check_tokens(tokens, vocabulary, |index, token| Error::PromptTokenUnknown {
+            check_tokens(tokens, vocabulary, |index, token| SessionError::PromptTokenUnknown {
                 prompt,
                 index,
                 token,
@@ -167,18 +167,18 @@ impl Generator {
             let slots = tokens.len().saturating_add(greedy.tokens.saturating_sub(1));
             if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
                 let (tokens, generated) = (tokens.len(), greedy.tokens);
-                return Err(Error::PromptTooLong { prompt, tokens, generated, capacity });
+                return Err(SessionError::PromptTooLong { prompt, tokens, generated, capacity });
             }
         }
         let batch = self.decoder.batch();
         if prompts.len() > batch {
-            return Err(Error::BatchFull { batch });
+            return Err(SessionError::BatchFull { batch });
         }
         let lengths = || prompts.iter().map(Vec::len);
         if let (Some(growth), Some(first)) = (self.growth(), lengths().next())
             && let Some(other) = lengths().find(|other| *other != first)
         {
-            return Err(Error::Ragged { first, other, growth });
+            return Err(SessionError::Ragged { first, other, growth });
         }
         Ok(())
     }

@@ -4,7 +4,8 @@ use kvscatter_onnx::ModelFile;
 
 use crate::memory_report::bytes;
 use crate::{
-    Engine, Error, Interface, Logits, MemoryReport, Options, OutOfPlace, Runner, SessionOptions, Setting,
+    Engine, Interface, Logits, MemoryReport, Options, OutOfPlace, Runner, SessionError, SessionOptions,
+    Setting,
 };
 
 /// A decoder that gives every cache back one step longer (`Concat`, `Attention`'s past, `GroupQueryAttention`).
@@ -25,11 +26,11 @@ impl Growing {
         mut interface: Interface,
         samples: usize,
         options: SessionOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SessionError> {
         interface.settle(None)?;
         let batch = match interface.batch {
             Some(batch) if batch < samples => {
-                return Err(Error::SizeFixed { what: Setting::Batch, fixed: batch, got: samples });
+                return Err(SessionError::SizeFixed { what: Setting::Batch, fixed: batch, got: samples });
             }
             batch => batch.unwrap_or(samples),
         };
@@ -55,7 +56,7 @@ impl Growing {
 
     /// Gives samples their next tokens, as many for each, in runs of at most `chunk`; the logits are the last run's.
     /// Places that get none are given token 0, since all have one length.
-    pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Logits, Error> {
+    pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Logits, SessionError> {
         let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
         let chunk = if self.interface().is_decode_only { 1 } else { chunk.clamp(1, longest.max(1)) };
         let mut logits = None;
@@ -69,6 +70,6 @@ impl Growing {
             };
             logits = Some(self.samples.step(&mut self.runner, width, token)?);
         }
-        logits.ok_or(Error::NoSamples)
+        logits.ok_or(SessionError::NoSamples)
     }
 }

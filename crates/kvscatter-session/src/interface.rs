@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, Role};
 use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
 
-use crate::{Error, Setting};
+use crate::{SessionError, Setting};
 
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
@@ -84,10 +84,10 @@ impl Interface {
     /// What a decoder takes and gives.
     ///
     /// # Errors
-    /// [`Error::NoLogits`]; [`Error::InputUnknown`] for an input that nothing here can feed; [`Error::TokensFixed`]
-    /// if it takes a fixed number of tokens other than 1; [`Error::SizesDiffer`] if inputs fix different batches.
-    pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, Error> {
-        let logits = decoder.logits.as_ref().ok_or(Error::NoLogits)?;
+    /// [`SessionError::NoLogits`]; [`SessionError::InputUnknown`] for an input that nothing here can feed; [`SessionError::TokensFixed`]
+    /// if it takes a fixed number of tokens other than 1; [`SessionError::SizesDiffer`] if inputs fix different batches.
+    pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
+        let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder);
         let others = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
         let computed = computed(graph, decoder);
@@ -103,7 +103,7 @@ impl Interface {
         for (name, size) in of_caches.chain(of_feeds) {
             let Some(size) = size else { continue };
             if let Some(batch) = batch.filter(|batch| *batch != size) {
-                return Err(Error::SizesDiffer {
+                return Err(SessionError::SizesDiffer {
                     what: "batch",
                     input: name.to_owned(),
                     got: size,
@@ -115,7 +115,7 @@ impl Interface {
         let tokens = decoder.inputs.iter().find(|input| input.role == Role::TokenIds);
         let is_decode_only = match tokens.and_then(|tokens| known(&tokens.value, 1)) {
             Some(1) => true,
-            Some(size) => return Err(Error::TokensFixed { size }),
+            Some(size) => return Err(SessionError::TokensFixed { size }),
             None => false,
         };
         let last = logits.shape.as_ref().and_then(|shape| shape.last());
@@ -148,29 +148,34 @@ impl Interface {
     /// The batch that the model fixes or else is asked for.
     ///
     /// # Errors
-    /// [`Error::SizeFixed`] if it is asked for another one.
-    pub fn batch_or(&self, asked: Option<usize>) -> Result<Option<usize>, Error> {
+    /// [`SessionError::SizeFixed`] if it is asked for another one.
+    pub fn batch_or(&self, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
         fixed(Setting::Batch, self.batch, asked)
     }
 
     /// The capacity that the model fixes or else is asked for.
     ///
     /// # Errors
-    /// [`Error::SizeFixed`] if it is asked for another one; [`Error::SizesDiffer`] as [`capacity`](Self::capacity).
-    pub fn capacity_or(&self, asked: Option<usize>) -> Result<Option<usize>, Error> {
+    /// [`SessionError::SizeFixed`] if it is asked for another one; [`SessionError::SizesDiffer`] as [`capacity`](Self::capacity).
+    pub fn capacity_or(&self, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
         fixed(Setting::Capacity, self.capacity()?, asked)
     }
 
     /// The capacity that all caches declare; `None` where none does.
     ///
     /// # Errors
-    /// [`Error::SizesDiffer`] if they declare different ones.
-    pub fn capacity(&self) -> Result<Option<usize>, Error> {
+    /// [`SessionError::SizesDiffer`] if they declare different ones.
+    pub fn capacity(&self) -> Result<Option<usize>, SessionError> {
         let mut capacity = None;
         for cache in &self.caches {
             let Some(got) = cache.dims.get(cache.axis).copied().flatten() else { continue };
             if let Some(want) = capacity.filter(|capacity| *capacity != got) {
-                return Err(Error::SizesDiffer { what: "capacity", input: cache.past.clone(), got, want });
+                return Err(SessionError::SizesDiffer {
+                    what: "capacity",
+                    input: cache.past.clone(),
+                    got,
+                    want,
+                });
             }
             capacity = Some(got);
         }
@@ -180,8 +185,8 @@ impl Interface {
     /// Fills in sizes that this decoder leaves open and `other`, which computes the same, declares: those of a row.
     ///
     /// # Errors
-    /// [`Error::SizeOpen`] for what stays open.
-    pub fn settle(&mut self, other: Option<&Self>) -> Result<(), Error> {
+    /// [`SessionError::SizeOpen`] for what stays open.
+    pub fn settle(&mut self, other: Option<&Self>) -> Result<(), SessionError> {
         for (index, cache) in self.caches.iter_mut().enumerate() {
             let row = other.and_then(|other| other.caches.get(index)).and_then(CachePort::row);
             cache.settle(row)?;
@@ -222,7 +227,7 @@ impl CachePort {
         self.inner().try_fold(1_usize, |row, (_, dim)| row.checked_mul(dim?))
     }
 
-    fn settle(&mut self, row: Option<usize>) -> Result<(), Error> {
+    fn settle(&mut self, row: Option<usize>) -> Result<(), SessionError> {
         let open: Vec<usize> =
             self.inner().filter(|(_, dim)| dim.is_none()).map(|(index, _)| index).collect();
         let known = self.inner().filter_map(|(_, dim)| dim).try_fold(1_usize, usize::checked_mul);
@@ -234,13 +239,13 @@ impl CachePort {
                 }
                 Ok(())
             }
-            ([axis, ..], ..) => Err(Error::SizeOpen { input: self.past.clone(), axis: *axis }),
+            ([axis, ..], ..) => Err(SessionError::SizeOpen { input: self.past.clone(), axis: *axis }),
         }
     }
 }
 
 impl FeedPort {
-    fn of(input: &Input<'_>, computed: &BTreeMap<&str, Role>) -> Result<Self, Error> {
+    fn of(input: &Input<'_>, computed: &BTreeMap<&str, Role>) -> Result<Self, SessionError> {
         let value = &input.value;
         let role = match input.role {
             Role::Other => computed.get(value.name).copied().unwrap_or(Role::Other),
@@ -254,7 +259,9 @@ impl FeedPort {
             Role::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
             Role::SeqlensK => Purpose::SeqlensK,
             Role::TotalSequenceLength => Purpose::TotalLength,
-            Role::Past(_) | Role::Other => return Err(Error::InputUnknown { input: value.name.to_owned() }),
+            Role::Past(_) | Role::Other => {
+                return Err(SessionError::InputUnknown { input: value.name.to_owned() });
+            }
         };
         let ranks: &[usize] = match purpose {
             Purpose::Tokens | Purpose::Positions | Purpose::Mask => &[2],
@@ -265,7 +272,7 @@ impl FeedPort {
         let rank = value.shape.as_ref().map_or(ranks.first().copied(), |shape| Some(shape.len()));
         match rank.filter(|rank| ranks.contains(rank)) {
             Some(rank) => Ok(Self { name: value.name.to_owned(), element: value.element, rank, purpose }),
-            None => Err(Error::InputRank {
+            None => Err(SessionError::InputRank {
                 input: value.name.to_owned(),
                 rank: rank.unwrap_or_default(),
                 want: ranks.to_vec(),
@@ -325,9 +332,9 @@ fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BT
 }
 
 /// A size that the model fixes or leaves to the caller.
-fn fixed(what: Setting, fixed: Option<usize>, asked: Option<usize>) -> Result<Option<usize>, Error> {
+fn fixed(what: Setting, fixed: Option<usize>, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
     match (fixed, asked) {
-        (Some(fixed), Some(got)) if got != fixed => Err(Error::SizeFixed { what, fixed, got }),
+        (Some(fixed), Some(got)) if got != fixed => Err(SessionError::SizeFixed { what, fixed, got }),
         (fixed, asked) => Ok(fixed.or(asked)),
     }
 }

@@ -11,8 +11,8 @@ use crate::places::Places;
 use crate::rounds::{Limits, Round, rounds};
 use crate::tensor::check_value;
 use crate::{
-    CachePort, Engine, Error, Interface, Logits, MemoryReport, Options, Purpose, Runner, Sample, Scores,
-    Tensor,
+    CachePort, Engine, Interface, Logits, MemoryReport, Options, Purpose, Runner, Sample, Scores,
+    SessionError, Tensor,
 };
 
 /// How a session is opened.
@@ -41,7 +41,7 @@ impl Default for SessionOptions {
 /// and a length; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from the lengths, by the rule that
 /// sample `b`'s next token goes to slot `length[b]` and sees slots `0..=length[b]`.
 ///
-/// After an error the lengths are as they were, and nothing has been written unless [`Error`] says so.
+/// After an error the lengths are as they were, and nothing has been written unless [`SessionError`] says so.
 pub struct KvSession {
     runner: Runner,
     places: Places,
@@ -54,15 +54,15 @@ impl KvSession {
     /// Loads a model, and allocates its caches.
     ///
     /// # Errors
-    /// What the engine says in [`Error::Load`]; [`Error::NotStatic`], [`Error::NoWriteIndices`] and their like for a
-    /// model that is no static-cache decoder; [`Error::SizeFixed`], [`Error::CapacityOpen`], [`Error::Empty`] for a
-    /// batch or a capacity that the model does not have; [`Error::InputType`] for a capacity that the type of an input
-    /// does not hold; [`Error::MemoryLimit`], [`Error::TensorTooLarge`].
+    /// What the engine says in [`SessionError::Load`]; [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] and their like for a
+    /// model that is no static-cache decoder; [`SessionError::SizeFixed`], [`SessionError::CapacityOpen`], [`SessionError::Empty`] for a
+    /// batch or a capacity that the model does not have; [`SessionError::InputType`] for a capacity that the type of an input
+    /// does not hold; [`SessionError::MemoryLimit`], [`SessionError::TensorTooLarge`].
     pub fn open(
         engine: &dyn Engine,
         model: impl AsRef<Path>,
         options: SessionOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SessionError> {
         let (file, interface) = read(model.as_ref())?;
         Self::of_interface(engine, &file, interface, options)
     }
@@ -72,13 +72,13 @@ impl KvSession {
         model: &ModelFile,
         mut interface: Interface,
         options: SessionOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SessionError> {
         check_static(&interface)?;
         interface.settle(None)?;
         let batch = interface.batch_or(options.batch)?.unwrap_or(1);
-        let capacity = interface.capacity_or(options.capacity)?.ok_or(Error::CapacityOpen)?;
+        let capacity = interface.capacity_or(options.capacity)?.ok_or(SessionError::CapacityOpen)?;
         if batch == 0 || capacity == 0 {
-            return Err(Error::Empty { batch, capacity });
+            return Err(SessionError::Empty { batch, capacity });
         }
         check_types(&interface, capacity)?;
         MemoryReport::check(&interface, batch, capacity, options.memory)?;
@@ -119,16 +119,16 @@ impl KvSession {
     /// next one's scores. That takes as long as there are such rows, whatever the capacity.
     ///
     /// # Errors
-    /// [`Error::BatchFull`].
-    pub fn add(&mut self) -> Result<Sample, Error> {
+    /// [`SessionError::BatchFull`].
+    pub fn add(&mut self) -> Result<Sample, SessionError> {
         self.places.add()
     }
 
     /// Gives a sample's place back. The others stay where they are.
     ///
     /// # Errors
-    /// [`Error::NoSuchSample`].
-    pub fn remove(&mut self, sample: Sample) -> Result<(), Error> {
+    /// [`SessionError::NoSuchSample`].
+    pub fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
         self.places.remove(sample)
     }
 
@@ -137,16 +137,16 @@ impl KvSession {
     /// says.
     ///
     /// # Errors
-    /// [`Error::NoSuchSample`]; [`Error::TruncateBeyond`] if it is not that long.
-    pub fn truncate(&mut self, sample: Sample, length: usize) -> Result<(), Error> {
+    /// [`SessionError::NoSuchSample`]; [`SessionError::TruncateBeyond`] if it is not that long.
+    pub fn truncate(&mut self, sample: Sample, length: usize) -> Result<(), SessionError> {
         self.places.truncate(sample, length)
     }
 
     /// How many tokens of a sample are in the cache.
     ///
     /// # Errors
-    /// [`Error::NoSuchSample`].
-    pub fn length(&self, sample: Sample) -> Result<usize, Error> {
+    /// [`SessionError::NoSuchSample`].
+    pub fn length(&self, sample: Sample) -> Result<usize, SessionError> {
         self.places.length(sample)
     }
 
@@ -162,11 +162,11 @@ impl KvSession {
     /// behind it, or where the model scores the last token only.
     ///
     /// # Errors
-    /// Before anything is run, [`Error::NoSamples`], [`Error::NoSuchSample`], [`Error::SampleTwice`],
-    /// [`Error::NoTokens`], [`Error::TokenUnknown`], [`Error::InputType`] for a token that its input's type does not
-    /// hold, and [`Error::CapacityExceeded`]; [`Error::Run`] with the engine's words, and the others that [`Error`] says
+    /// Before anything is run, [`SessionError::NoSamples`], [`SessionError::NoSuchSample`], [`SessionError::SampleTwice`],
+    /// [`SessionError::NoTokens`], [`SessionError::TokenUnknown`], [`SessionError::InputType`] for a token that its input's type does not
+    /// hold, and [`SessionError::CapacityExceeded`]; [`SessionError::Run`] with the engine's words, and the others that [`SessionError`] says
     /// only a run shows.
-    pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Scores, Error> {
+    pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Scores, SessionError> {
         self.run(tokens, usize::MAX, false)
     }
 
@@ -174,10 +174,10 @@ impl KvSession {
     /// tokens alone: what long prompts need, whose scores all together would be large.
     ///
     /// # Errors
-    /// As [`step`](Self::step); [`Error::NoChunk`] for a chunk of 0.
-    pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Scores, Error> {
+    /// As [`step`](Self::step); [`SessionError::NoChunk`] for a chunk of 0.
+    pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Scores, SessionError> {
         if chunk == 0 {
-            return Err(Error::NoChunk);
+            return Err(SessionError::NoChunk);
         }
         self.run(tokens, chunk, true)
     }
@@ -207,7 +207,12 @@ impl KvSession {
         self.caches.tensors.get(index)
     }
 
-    fn run(&mut self, tokens: &[(Sample, &[i64])], chunk: usize, only_last: bool) -> Result<Scores, Error> {
+    fn run(
+        &mut self,
+        tokens: &[(Sample, &[i64])],
+        chunk: usize,
+        only_last: bool,
+    ) -> Result<Scores, SessionError> {
         self.check(tokens)?;
         let before = self.places.lengths();
         let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
@@ -249,7 +254,7 @@ impl KvSession {
         Ok(scores)
     }
 
-    fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, Error> {
+    fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, SessionError> {
         let kept = self.caches.keep(&round.kept);
         let ran = self.caches.run(&mut self.runner, &round.feed, inputs);
         self.caches.put_back(&round.kept, &kept);
@@ -260,28 +265,28 @@ impl KvSession {
     }
 
     /// Everything that can be wrong with a step, before it is run.
-    fn check(&self, given: &[(Sample, &[i64])]) -> Result<(), Error> {
+    fn check(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
         if given.is_empty() {
-            return Err(Error::NoSamples);
+            return Err(SessionError::NoSamples);
         }
         let mut seen = vec![false; self.batch()];
         for &(sample, tokens) in given {
             self.places.check_room(sample, tokens.len())?;
             if tokens.is_empty() {
-                return Err(Error::NoTokens { sample });
+                return Err(SessionError::NoTokens { sample });
             }
             if seen.get_mut(sample.place).is_some_and(|seen| std::mem::replace(seen, true)) {
-                return Err(Error::SampleTwice { sample });
+                return Err(SessionError::SampleTwice { sample });
             }
         }
         self.check_known(given)
     }
 
     /// That the model has all tokens, as far as it is known how many it has, and can be fed with them.
-    fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), Error> {
+    fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
         let vocabulary = self.vocabulary();
         for &(sample, tokens) in given {
-            check_tokens(tokens, vocabulary, |index, token| Error::TokenUnknown {
+            check_tokens(tokens, vocabulary, |index, token| SessionError::TokenUnknown {
                 sample,
                 index,
                 token,
@@ -296,17 +301,17 @@ impl KvSession {
 }
 
 /// The checked file of a decoder, and what it takes. The model itself can be large, and is dropped here.
-pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), Error> {
+pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> {
     let model = Model::load(path)?;
     Ok((model.file()?, interface(&model)?))
 }
 
 /// What a decoder takes.
-fn interface(model: &Model) -> Result<Interface, Error> {
+fn interface(model: &Model) -> Result<Interface, SessionError> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
     if let Some((past, why)) = decoder.unknown() {
-        return Err(Error::NotScattered { input: past.to_owned(), why: why.to_string() });
+        return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
     check_readers(&decoder)?;
     Interface::of(&graph, &decoder)
@@ -314,7 +319,7 @@ fn interface(model: &Model) -> Result<Interface, Error> {
 
 /// That nothing reads a static cache's past but what writes it. An engine that is given one buffer as past and present
 /// is not told that they are one, and may write it before or after the reader.
-fn check_readers(decoder: &Decoder<'_>) -> Result<(), Error> {
+fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     let caches = decoder.caches.iter().filter(|cache| cache.is_static());
     let of_fixed_size: BTreeSet<_> = caches.map(|cache| cache.past).collect();
     let reader = decoder.hazards().into_iter().find_map(|hazard| match hazard {
@@ -324,28 +329,28 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), Error> {
         _ => None,
     });
     match reader {
-        Some((input, reader)) => Err(Error::PastRead { input, reader: reader.to_string() }),
+        Some((input, reader)) => Err(SessionError::PastRead { input, reader: reader.to_string() }),
         None => Ok(()),
     }
 }
 
 /// That every cache keeps its size and has rows of whole bytes, and that something says where each sample is written.
-fn check_static(interface: &Interface) -> Result<(), Error> {
+fn check_static(interface: &Interface) -> Result<(), SessionError> {
     if let Some((cache, growth)) = interface.caches.iter().find_map(|cache| Some((cache, cache.growth?))) {
-        return Err(Error::NotStatic { input: cache.past.clone(), growth });
+        return Err(SessionError::NotStatic { input: cache.past.clone(), growth });
     }
     let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
     if let Some(cache) = interface.caches.iter().find(|cache| !has_whole_rows(cache)) {
-        return Err(Error::CacheElement { input: cache.past.clone(), element: cache.element });
+        return Err(SessionError::CacheElement { input: cache.past.clone(), element: cache.element });
     }
     if !interface.takes(Purpose::WriteIndices) {
-        return Err(Error::NoWriteIndices);
+        return Err(SessionError::NoWriteIndices);
     }
     Ok(())
 }
 
 /// That the types of inputs hold whatever they will be fed with; [`KvSession::check_known`] sees to tokens.
-fn check_types(interface: &Interface, capacity: usize) -> Result<(), Error> {
+fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {
         let most = match feed.purpose {
@@ -365,8 +370,8 @@ fn check_types(interface: &Interface, capacity: usize) -> Result<(), Error> {
 pub(crate) fn check_tokens(
     tokens: &[i64],
     vocabulary: Option<usize>,
-    error: impl Fn(usize, i64) -> Error,
-) -> Result<(), Error> {
+    error: impl Fn(usize, i64) -> SessionError,
+) -> Result<(), SessionError> {
     let is_known = |token: i64| {
         usize::try_from(token).is_ok_and(|token| vocabulary.is_none_or(|vocabulary| token < vocabulary))
     };

@@ -26,7 +26,7 @@ mod scores;
 mod tensor;
 
 pub use engine::{Engine, Options, Ran, Session, Shared, Step};
-pub use error::{Error, Setting};
+pub use error::{SessionError, Setting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, Greedy, Progress};
 pub use interface::{CachePort, FeedPort, Interface, Purpose};

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use crate::{Error, Interface};
+use crate::{Interface, SessionError};
 
 /// Bytes beside the caches that a place in a batch takes: its length, and what a step is fed with for it.
 const PLACE: u64 = 128;
@@ -67,7 +67,7 @@ impl MemoryReport {
         batch: usize,
         capacity: usize,
         limit: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SessionError> {
         let mut needed = Some(0_u64);
         for port in &interface.caches {
             let len = port.element.storage_len(&port.shape(batch, capacity));
@@ -78,7 +78,7 @@ impl MemoryReport {
         let needed = needed.zip(places).map(|(needed, places)| needed.max(places));
         match needed.filter(|needed| *needed <= limit) {
             Some(_) => Ok(()),
-            None => Err(Error::MemoryLimit { needed, limit }),
+            None => Err(SessionError::MemoryLimit { needed, limit }),
         }
     }
 }

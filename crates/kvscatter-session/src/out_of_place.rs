@@ -1,6 +1,6 @@
 //! A decoder run step by step with past and present in memory of their own: what writing in place is compared with.
 
-use crate::{Error, Feed, Logits, Runner, Tensor};
+use crate::{Feed, Logits, Runner, SessionError, Tensor};
 
 /// Samples of one length in caches that every step reads whole, and replaces by those that it wrote elsewhere.
 pub struct OutOfPlace {
@@ -15,8 +15,8 @@ impl OutOfPlace {
     /// Empty samples, with the capacity of caches that are static, and `None` for those that grow.
     ///
     /// # Errors
-    /// [`Error::TensorTooLarge`].
-    pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, Error> {
+    /// [`SessionError::TensorTooLarge`].
+    pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, SessionError> {
         let pasts = runner.caches(batch, capacity.unwrap_or_default())?;
         Ok(Self { batch, capacity, pasts, length: 0 })
     }
@@ -44,14 +44,14 @@ impl OutOfPlace {
     /// sequence.
     ///
     /// # Errors
-    /// [`Error::Run`], after which everything is as before; [`Error::TensorTooLarge`], and what [`Feed::tensors`] and
+    /// [`SessionError::Run`], after which everything is as before; [`SessionError::TensorTooLarge`], and what [`Feed::tensors`] and
     /// [`Runner::out_of_place`] say.
     pub fn step(
         &mut self,
         runner: &mut Runner,
         width: usize,
         token: impl Fn(usize, usize) -> i64,
-    ) -> Result<Logits, Error> {
+    ) -> Result<Logits, SessionError> {
         let after = self.length + width;
         let slots = self.capacity.unwrap_or(after);
         let feed = Feed::next(&vec![self.length; self.batch], width);

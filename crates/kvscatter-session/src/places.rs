@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Error, Sample};
+use crate::{Sample, SessionError};
 
 /// The places of a batch.
 pub(crate) struct Places {
@@ -33,20 +33,20 @@ impl Places {
     }
 
     /// Takes the first free place.
-    pub(crate) fn add(&mut self) -> Result<Sample, Error> {
+    pub(crate) fn add(&mut self) -> Result<Sample, SessionError> {
         let batch = self.batch();
         let (place, free) = self
             .places
             .iter_mut()
             .enumerate()
             .find(|(_, taken)| taken.is_none())
-            .ok_or(Error::BatchFull { batch })?;
+            .ok_or(SessionError::BatchFull { batch })?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         *free = Some(Taken { serial, length: 0 });
         Ok(Sample { place, serial })
     }
 
-    pub(crate) fn remove(&mut self, sample: Sample) -> Result<(), Error> {
+    pub(crate) fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
         self.taken(sample)?;
         if let Some(place) = self.places.get_mut(sample.place) {
             *place = None;
@@ -54,24 +54,24 @@ impl Places {
         Ok(())
     }
 
-    pub(crate) fn length(&self, sample: Sample) -> Result<usize, Error> {
+    pub(crate) fn length(&self, sample: Sample) -> Result<usize, SessionError> {
         self.taken(sample).map(|taken| taken.length)
     }
 
-    pub(crate) fn truncate(&mut self, sample: Sample, to: usize) -> Result<(), Error> {
+    pub(crate) fn truncate(&mut self, sample: Sample, to: usize) -> Result<(), SessionError> {
         let length = self.length(sample)?;
         if to > length {
-            return Err(Error::TruncateBeyond { sample, to, length });
+            return Err(SessionError::TruncateBeyond { sample, to, length });
         }
         self.set_length(sample, to);
         Ok(())
     }
 
     /// That a sample is here and has room for this many tokens more.
-    pub(crate) fn check_room(&self, sample: Sample, tokens: usize) -> Result<(), Error> {
+    pub(crate) fn check_room(&self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
         let (length, capacity) = (self.length(sample)?, self.capacity);
         if length.checked_add(tokens).is_none_or(|after| after > capacity) {
-            return Err(Error::CapacityExceeded { sample, length, tokens, capacity });
+            return Err(SessionError::CapacityExceeded { sample, length, tokens, capacity });
         }
         Ok(())
     }
@@ -93,28 +93,28 @@ impl Places {
         places.filter_map(|(place, taken)| taken.map(|taken| Sample { place, serial: taken.serial }))
     }
 
-    fn taken(&self, sample: Sample) -> Result<Taken, Error> {
+    fn taken(&self, sample: Sample) -> Result<Taken, SessionError> {
         let taken = self.places.get(sample.place).copied().flatten();
-        taken.filter(|taken| taken.serial == sample.serial).ok_or(Error::NoSuchSample { sample })
+        taken.filter(|taken| taken.serial == sample.serial).ok_or(SessionError::NoSuchSample { sample })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Places;
-    use crate::Error;
+    use crate::SessionError;
 
     #[test]
     fn a_place_that_is_taken_again_is_another_sample() {
         let mut places = Places::new(2, 4);
         let (first, second) = (places.add().unwrap(), places.add().unwrap());
-        assert!(matches!(places.add(), Err(Error::BatchFull { batch: 2 })));
+        assert!(matches!(places.add(), Err(SessionError::BatchFull { batch: 2 })));
         places.remove(first).unwrap();
-        assert!(matches!(places.length(first), Err(Error::NoSuchSample { .. })));
-        assert!(matches!(places.remove(first), Err(Error::NoSuchSample { .. })));
+        assert!(matches!(places.length(first), Err(SessionError::NoSuchSample { .. })));
+        assert!(matches!(places.remove(first), Err(SessionError::NoSuchSample { .. })));
         let third = places.add().unwrap();
         assert_eq!((third.place(), first.place()), (0, 0));
-        assert!(matches!(places.truncate(first, 0), Err(Error::NoSuchSample { .. })));
+        assert!(matches!(places.truncate(first, 0), Err(SessionError::NoSuchSample { .. })));
         assert_eq!(places.samples().collect::<Vec<_>>(), [third, second]);
     }
 
@@ -122,7 +122,7 @@ mod tests {
     fn a_sample_of_another_session_is_a_stranger() {
         let (mut here, mut there) = (Places::new(1, 4), Places::new(1, 4));
         let (sample, other) = (here.add().unwrap(), there.add().unwrap());
-        assert!(matches!(here.length(other), Err(Error::NoSuchSample { .. })));
+        assert!(matches!(here.length(other), Err(SessionError::NoSuchSample { .. })));
         assert_eq!(here.length(sample).unwrap(), 0);
     }
 
@@ -134,9 +134,12 @@ mod tests {
         places.set_length(sample, 3);
         for tokens in [2, usize::MAX] {
             let refused = places.check_room(sample, tokens);
-            assert!(matches!(refused, Err(Error::CapacityExceeded { length: 3, capacity: 4, .. })));
+            assert!(matches!(refused, Err(SessionError::CapacityExceeded { length: 3, capacity: 4, .. })));
         }
-        assert!(matches!(places.truncate(sample, 4), Err(Error::TruncateBeyond { to: 4, length: 3, .. })));
+        assert!(matches!(
+            places.truncate(sample, 4),
+            Err(SessionError::TruncateBeyond { to: 4, length: 3, .. })
+        ));
         places.truncate(sample, 1).unwrap();
         assert_eq!(places.lengths(), [1]);
     }

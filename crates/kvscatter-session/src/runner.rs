@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::engine::{Session, Shared, Step};
 use crate::interface::Interface;
 use crate::numbers;
-use crate::{Error, Tensor};
+use crate::{SessionError, Tensor};
 
 /// A loaded decoder.
 pub struct Runner {
@@ -56,7 +56,7 @@ impl Runner {
     }
 
     /// Caches of zeros.
-    pub fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, Error> {
+    pub fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, SessionError> {
         self.interface
             .caches
             .iter()
@@ -70,7 +70,7 @@ impl Runner {
         inputs: &[(String, Tensor)],
         caches: &mut [Tensor],
         width: usize,
-    ) -> Result<(Logits, Vec<usize>), Error> {
+    ) -> Result<(Logits, Vec<usize>), SessionError> {
         let ports = &self.interface.caches;
         let step = Step {
             inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
@@ -93,7 +93,7 @@ impl Runner {
         pasts: &[Tensor],
         presents: &mut [Tensor],
         width: usize,
-    ) -> Result<Logits, Error> {
+    ) -> Result<Logits, SessionError> {
         let ports = &self.interface.caches;
         let mut all: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         all.extend(ports.iter().zip(pasts).map(|(port, past)| (port.past.as_str(), past)));
@@ -117,18 +117,23 @@ fn inputs_batch(inputs: &[(String, Tensor)]) -> usize {
     inputs.iter().find_map(|(_, tensor)| tensor.shape().first().copied()).unwrap_or_default()
 }
 
-fn logits(interface: &Interface, returned: Vec<Tensor>, batch: usize, width: usize) -> Result<Logits, Error> {
+fn logits(
+    interface: &Interface,
+    returned: Vec<Tensor>,
+    batch: usize,
+    width: usize,
+) -> Result<Logits, SessionError> {
     let name = || interface.logits.clone();
-    let tensor = returned.into_iter().next().ok_or(Error::NoLogits)?;
+    let tensor = returned.into_iter().next().ok_or(SessionError::NoLogits)?;
     let shape = tensor.shape().to_vec();
     let &[got, tokens, vocabulary] = shape.as_slice() else {
-        return Err(Error::LogitsShape { output: name(), shape, batch, width });
+        return Err(SessionError::LogitsShape { output: name(), shape, batch, width });
     };
     if got != batch || (tokens != width && tokens != 1) || vocabulary == 0 {
-        return Err(Error::LogitsShape { output: name(), shape, batch, width });
+        return Err(SessionError::LogitsShape { output: name(), shape, batch, width });
     }
     if numbers::to_f32(tensor.element(), &[]).is_none() {
-        return Err(Error::LogitsElement { output: name(), element: tensor.element() });
+        return Err(SessionError::LogitsElement { output: name(), element: tensor.element() });
     }
     Ok(Logits { tokens, vocabulary, width, tensor })
 }

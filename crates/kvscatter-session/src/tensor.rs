@@ -5,7 +5,7 @@ use std::any::Any;
 use bytemuck::{Pod, Zeroable};
 use kvscatter::ElementType;
 
-use crate::Error;
+use crate::SessionError;
 
 /// As much as ONNX Runtime aligns its own tensors to.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -45,10 +45,10 @@ impl Tensor {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// [`Error::TensorTooLarge`] for strings, for a shape larger than any buffer and for one that the system has no
+    /// [`SessionError::TensorTooLarge`] for strings, for a shape larger than any buffer and for one that the system has no
     /// memory for.
-    pub fn zeros(element: ElementType, shape: &[usize]) -> Result<Self, Error> {
-        let too_large = || Error::TensorTooLarge { element, shape: shape.to_vec() };
+    pub fn zeros(element: ElementType, shape: &[usize]) -> Result<Self, SessionError> {
+        let too_large = || SessionError::TensorTooLarge { element, shape: shape.to_vec() };
         if element == ElementType::String {
             return Err(too_large());
         }
@@ -62,14 +62,18 @@ impl Tensor {
     /// A tensor in an engine's own memory.
     ///
     /// # Errors
-    /// [`Error::TensorTooLarge`] for strings and for a shape larger than any buffer, [`Error::ByteCount`] if the memory
+    /// [`SessionError::TensorTooLarge`] for strings and for a shape larger than any buffer, [`SessionError::ByteCount`] if the memory
     /// is not exactly what the shape takes.
-    pub fn of_memory(element: ElementType, shape: &[usize], memory: Box<dyn Memory>) -> Result<Self, Error> {
+    pub fn of_memory(
+        element: ElementType,
+        shape: &[usize],
+        memory: Box<dyn Memory>,
+    ) -> Result<Self, SessionError> {
         let want = (element != ElementType::String).then(|| element.storage_len(shape)).flatten();
-        let want = want.ok_or_else(|| Error::TensorTooLarge { element, shape: shape.to_vec() })?;
+        let want = want.ok_or_else(|| SessionError::TensorTooLarge { element, shape: shape.to_vec() })?;
         let got = memory.bytes().len();
         if got != want {
-            return Err(Error::ByteCount { element, shape: shape.to_vec(), want, got });
+            return Err(SessionError::ByteCount { element, shape: shape.to_vec(), want, got });
         }
         Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Theirs(memory), len: want })
     }
@@ -88,26 +92,26 @@ impl Tensor {
     /// An int64 tensor of these values.
     ///
     /// # Errors
-    /// As [`zeros`](Self::zeros), and [`Error::ValueCount`] if they do not fill the shape.
-    pub fn int64s(shape: &[usize], values: &[i64]) -> Result<Self, Error> {
+    /// As [`zeros`](Self::zeros), and [`SessionError::ValueCount`] if they do not fill the shape.
+    pub fn int64s(shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         Self::integers(ElementType::Int64, shape, values)
     }
 
     /// A tensor of these integers in the type that an input has.
     ///
     /// # Errors
-    /// As [`zeros`](Self::zeros); [`Error::ValueCount`] if they do not fill the shape; [`Error::InputType`] for a
+    /// As [`zeros`](Self::zeros); [`SessionError::ValueCount`] if they do not fill the shape; [`SessionError::InputType`] for a
     /// value that the type does not hold, and for types that no decoder takes masks or positions in: all but int64,
     /// int32, bool and float.
-    pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, Error> {
+    pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;
         let want = shape.iter().product();
         if values.len() != want {
-            return Err(Error::ValueCount { shape: shape.to_vec(), want, got: values.len() });
+            return Err(SessionError::ValueCount { shape: shape.to_vec(), want, got: values.len() });
         }
         let bytes: Vec<u8> = values
             .iter()
-            .map(|&value| encode(element, value).ok_or(Error::InputType { element, value }))
+            .map(|&value| encode(element, value).ok_or(SessionError::InputType { element, value }))
             .collect::<Result<Vec<_>, _>>()?
             .concat();
         tensor.bytes_mut().copy_from_slice(&bytes);
@@ -182,8 +186,8 @@ impl Tensor {
 }
 
 /// That an input of this type can be fed with an integer.
-pub(crate) fn check_value(element: ElementType, value: i64) -> Result<(), Error> {
-    encode(element, value).map(|_| ()).ok_or(Error::InputType { element, value })
+pub(crate) fn check_value(element: ElementType, value: i64) -> Result<(), SessionError> {
+    encode(element, value).map(|_| ()).ok_or(SessionError::InputType { element, value })
 }
 
 /// An integer in the bytes of a type; `None` if the type does not hold it.
@@ -202,7 +206,7 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::Tensor;
-    use crate::Error;
+    use crate::SessionError;
 
     #[test]
     fn memory_is_aligned_zeroed_and_of_the_right_length() {
@@ -222,7 +226,7 @@ mod tests {
     fn a_shape_of_no_possible_size_is_an_error() {
         for shape in [vec![usize::MAX, 2], vec![1 << 60]] {
             let refused = Tensor::zeros(ElementType::Float32, &shape);
-            assert!(matches!(refused, Err(Error::TensorTooLarge { .. })), "{shape:?}");
+            assert!(matches!(refused, Err(SessionError::TensorTooLarge { .. })), "{shape:?}");
         }
     }
 
@@ -232,8 +236,8 @@ mod tests {
         assert_eq!(tensor.bytes(), [255, 255, 255, 255, 7, 0, 0, 0]);
         assert!(matches!(
             Tensor::integers(ElementType::Int32, &[1], &[1 << 40]),
-            Err(Error::InputType { .. })
+            Err(SessionError::InputType { .. })
         ));
-        assert!(matches!(Tensor::int64s(&[2], &[1]), Err(Error::ValueCount { want: 2, got: 1, .. })));
+        assert!(matches!(Tensor::int64s(&[2], &[1]), Err(SessionError::ValueCount { want: 2, got: 1, .. })));
     }
 }

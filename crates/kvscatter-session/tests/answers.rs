@@ -12,7 +12,8 @@ use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::{Model, ModelFile, Weights};
 use kvscatter_session::{
-    Engine, Error, Generator, Greedy, KvSession, Memory, Options, Ran, Session, SessionOptions, Step, Tensor,
+    Engine, Generator, Greedy, KvSession, Memory, Options, Ran, Session, SessionError, SessionOptions, Step,
+    Tensor,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -24,7 +25,7 @@ fn model(name: &str) -> PathBuf {
 
 /// An engine that computes nothing: the test gives the answer to each run of so many samples and tokens.
 #[derive(Clone, Copy)]
-struct Answers(fn(&mut Step<'_>, usize, usize) -> Result<Vec<Tensor>, Error>);
+struct Answers(fn(&mut Step<'_>, usize, usize) -> Result<Vec<Tensor>, SessionError>);
 
 impl Engine for Answers {
     fn name(&self) -> &'static str {
@@ -39,18 +40,18 @@ impl Engine for Answers {
         "CPU"
     }
 
-    fn load(&self, _: &ModelFile, _: Options) -> Result<Box<dyn Session>, Error> {
+    fn load(&self, _: &ModelFile, _: Options) -> Result<Box<dyn Session>, SessionError> {
         Ok(Box::new(*self))
     }
 }
 
 impl Session for Answers {
-    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
         let bytes = vec![0; element.storage_len(shape).unwrap()];
         Tensor::of_memory(element, shape, Box::new(Losable(bytes)))
     }
 
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
         let tokens = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1;
         let &[batch, width] = tokens.shape() else { panic!("tokens of {:?}", tokens.shape()) };
         let returned = self.0(&mut step, batch, width)?;
@@ -97,7 +98,7 @@ fn logits_of_another_shape_or_type_are_an_error() {
         let mut session = open(answer);
         let sample = session.add().unwrap();
         let error = session.step(&[(sample, &[1, 2, 3])]).unwrap_err();
-        let Error::LogitsShape { output, shape, batch, width } = &error else { panic!("{error}") };
+        let SessionError::LogitsShape { output, shape, batch, width } = &error else { panic!("{error}") };
         assert_eq!((output.as_str(), shape.as_slice(), *batch, *width), ("logits", want, 2, 3));
         assert_eq!(session.length(sample).unwrap(), 0);
     }
@@ -106,10 +107,10 @@ fn logits_of_another_shape_or_type_are_an_error() {
     let mut session = open(Answers(integers));
     let sample = session.add().unwrap();
     let error = session.step(&[(sample, &[1])]).unwrap_err();
-    assert!(matches!(error, Error::LogitsElement { element: ElementType::Int64, .. }), "{error}");
+    assert!(matches!(error, SessionError::LogitsElement { element: ElementType::Int64, .. }), "{error}");
     let mut session = open(Answers(|_, _, _| Ok(vec![])));
     let sample = session.add().unwrap();
-    assert!(matches!(session.step(&[(sample, &[1])]), Err(Error::NoLogits)));
+    assert!(matches!(session.step(&[(sample, &[1])]), Err(SessionError::NoLogits)));
 }
 
 #[test]
@@ -120,14 +121,17 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
         }
         let lost = &mut step.shared[1];
         lost.cache.memory_mut::<Losable>().unwrap().0.clear();
-        Err(Error::CacheLost { engine: "answers 1".to_owned(), cache: lost.past.to_owned() })
+        Err(SessionError::CacheLost { engine: "answers 1".to_owned(), cache: lost.past.to_owned() })
     }));
     let (full, other) = (session.add().unwrap(), session.add().unwrap());
     session.step(&[(full, &[1; 64])]).unwrap();
     for _ in 0..2 {
         // The full sample's rows are kept and put back, where they are still there.
         let error = session.step(&[(other, &[1])]).unwrap_err();
-        assert!(matches!(&error, Error::CacheLost { cache, .. } if cache == "value_cache.0"), "{error}");
+        assert!(
+            matches!(&error, SessionError::CacheLost { cache, .. } if cache == "value_cache.0"),
+            "{error}"
+        );
         assert_eq!((session.length(full).unwrap(), session.length(other).unwrap()), (64, 0));
     }
     session.truncate(full, 3).unwrap();
@@ -147,11 +151,11 @@ fn rows_of_a_failed_run_are_zero_when_the_sample_runs_again() {
             let rows = shared.cache.bytes_mut()[32 * 4..3 * 32 * 4].as_chunks_mut().0;
             rows.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
         }
-        Err(Error::Run { engine: "answers 1".to_owned(), says: "no".to_owned() })
+        Err(SessionError::Run { engine: "answers 1".to_owned(), says: "no".to_owned() })
     }));
     let sample = session.add().unwrap();
     session.step(&[(sample, &[1])]).unwrap();
-    assert!(matches!(session.step(&[(sample, &[2, 3])]), Err(Error::Run { .. })));
+    assert!(matches!(session.step(&[(sample, &[2, 3])]), Err(SessionError::Run { .. })));
     let is_zero = |session: &KvSession| session.cache(3).unwrap().bytes().iter().all(|byte| *byte == 0);
     assert!(!is_zero(&session));
     session.step(&[(sample, &[4])]).unwrap();
@@ -193,12 +197,12 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
     let mut session = KvSession::open(&engine, &file, SessionOptions::default()).unwrap();
     let sample = session.add().unwrap();
     let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
-    assert!(matches!(error, Error::InputType { element: ElementType::Int32, .. }), "{error}");
+    assert!(matches!(error, SessionError::InputType { element: ElementType::Int32, .. }), "{error}");
     assert!(session.cache(0).unwrap().bytes().iter().all(|byte| *byte == 0));
     // The first run tells how many tokens there are, and the second is not made.
     assert_eq!(session.vocabulary(), None);
     let error = session.prefill(&[(sample, &[1, 300])], 1).unwrap_err();
-    assert!(matches!(error, Error::TokenUnknown { index: 1, vocabulary: Some(256), .. }), "{error}");
+    assert!(matches!(error, SessionError::TokenUnknown { index: 1, vocabulary: Some(256), .. }), "{error}");
     assert_eq!((session.vocabulary(), session.length(sample).unwrap()), (Some(256), 0));
 }
 
@@ -218,9 +222,9 @@ fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
         let options = SessionOptions { capacity, memory: 1 << 20, ..SessionOptions::default() };
         KvSession::open(&engine, &file, options).map(|session| session.capacity())
     };
-    assert!(matches!(open(Some(1 << 31)), Err(Error::InputType { element: ElementType::Int32, .. })));
-    assert!(matches!(open(Some((1 << 31) - 1)), Err(Error::MemoryLimit { .. })));
-    assert!(matches!(open(None), Err(Error::CapacityOpen)));
+    assert!(matches!(open(Some(1 << 31)), Err(SessionError::InputType { element: ElementType::Int32, .. })));
+    assert!(matches!(open(Some((1 << 31) - 1)), Err(SessionError::MemoryLimit { .. })));
+    assert!(matches!(open(None), Err(SessionError::CapacityOpen)));
     assert_eq!(open(Some(9)).unwrap(), 9);
 }
 
@@ -241,7 +245,7 @@ fn scores_that_are_no_numbers_choose_no_token() {
             generator.generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
         };
         let refused = generate(&[vec![1, 2], vec![3, 4]]);
-        assert!(matches!(refused, Err(Error::NotANumber { prompt: 1 })), "{name}");
+        assert!(matches!(refused, Err(SessionError::NotANumber { prompt: 1 })), "{name}");
         assert_eq!(generate(&[vec![1, 2]]).unwrap().samples, [[7, 7, 7]], "{name}");
     }
 }

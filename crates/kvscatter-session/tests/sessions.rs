@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
 use kvscatter_session::{
-    Error, Generator, Greedy, KvSession, Progress, Sample, SessionOptions, Setting, most_likely,
+    Generator, Greedy, KvSession, Progress, Sample, SessionError, SessionOptions, Setting, most_likely,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -99,8 +99,8 @@ fn errors_come_before_anything_is_written() {
         assert_eq!(session.step(given).unwrap_err().to_string(), says);
         assert_eq!(session.prefill(given, 2).unwrap_err().to_string(), says);
     }
-    assert!(matches!(session.prefill(&[(second, &[1])], 0), Err(Error::NoChunk)));
-    assert!(matches!(session.add(), Err(Error::BatchFull { batch: 2 })));
+    assert!(matches!(session.prefill(&[(second, &[1])], 0), Err(SessionError::NoChunk)));
+    assert!(matches!(session.add(), Err(SessionError::BatchFull { batch: 2 })));
     for (index, before) in before.iter().enumerate() {
         assert!(session.cache(index).unwrap().bytes() == before, "cache {index}");
     }
@@ -121,7 +121,7 @@ fn an_engine_that_fails_leaves_the_lengths() {
     let sample = session.add().unwrap();
     let tokens: Vec<i64> = (0..64).collect();
     session.step(&[(sample, &tokens[..62])]).unwrap();
-    assert!(matches!(session.step(&[(sample, &tokens[62..])]), Err(Error::Run { .. })));
+    assert!(matches!(session.step(&[(sample, &tokens[62..])]), Err(SessionError::Run { .. })));
     assert_eq!(session.length(sample).unwrap(), 62);
 }
 
@@ -166,14 +166,17 @@ fn memory_is_told_by_cache_layer_and_token() {
 fn what_a_model_does_not_have_is_refused() {
     let open = |name, options| KvSession::open(&Fake(Fault::None), model(name), options).map(|_| ());
     let options = SessionOptions::default();
-    assert!(matches!(open(GROWING, options), Err(Error::NotStatic { .. })));
+    assert!(matches!(open(GROWING, options), Err(SessionError::NotStatic { .. })));
     let open = |options| open(STATIC, options);
     let other = SessionOptions { capacity: Some(65), ..options };
-    assert!(matches!(open(other), Err(Error::SizeFixed { what: Setting::Capacity, fixed: 64, got: 65 })));
-    assert!(matches!(open(SessionOptions { batch: Some(0), ..options }), Err(Error::Empty { .. })));
+    assert!(matches!(
+        open(other),
+        Err(SessionError::SizeFixed { what: Setting::Capacity, fixed: 64, got: 65 })
+    ));
+    assert!(matches!(open(SessionOptions { batch: Some(0), ..options }), Err(SessionError::Empty { .. })));
     for batch in [1 << 20, usize::MAX] {
         let refused = open(SessionOptions { batch: Some(batch), ..options });
-        assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{batch}");
+        assert!(matches!(refused, Err(SessionError::MemoryLimit { .. })), "{batch}");
     }
 }
 
@@ -253,7 +256,7 @@ fn a_generation_that_is_stopped_ends_with_what_there_is() {
 fn prompts_that_cannot_be_continued_are_refused() {
     let open =
         |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
-    assert!(matches!(open(STATIC, 0).map(|_| ()), Err(Error::NoPrompts)));
+    assert!(matches!(open(STATIC, 0).map(|_| ()), Err(SessionError::NoPrompts)));
     let says = |name, prompts: &[Vec<i64>], tokens| {
         let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
         let generator = open(name, 2).unwrap();
@@ -288,5 +291,7 @@ fn caches_that_grow_stay_within_the_limit() {
     };
     generate(3).unwrap();
     let refused = generate(4);
-    assert!(matches!(refused, Err(Error::MemoryLimit { needed: Some(needed), .. }) if needed == 6 * row));
+    assert!(
+        matches!(refused, Err(SessionError::MemoryLimit { needed: Some(needed), .. }) if needed == 6 * row)
+    );
 }

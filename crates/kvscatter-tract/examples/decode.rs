@@ -58,7 +58,7 @@ fn sessions(
 }
 
 /// The median of a step of each, in microseconds.
-fn time(sessions: &mut [(KvSession, Sample)]) -> Result<Vec<f64>, kvscatter_session::Error> {
+fn time(sessions: &mut [(KvSession, Sample)]) -> Result<Vec<f64>, kvscatter_session::SessionError> {
     let mut times = vec![Vec::with_capacity(STEPS); sessions.len()];
     for _ in 0..STEPS {
         for ((session, sample), times) in sessions.iter_mut().zip(&mut times) {

@@ -57,7 +57,11 @@ struct Running {
     end: usize,
 }
 
-fn decode(model: &Path, prompts: &[Vec<i64>], drafted: usize) -> Result<Decoded, kvscatter_session::Error> {
+fn decode(
+    model: &Path,
+    prompts: &[Vec<i64>],
+    drafted: usize,
+) -> Result<Decoded, kvscatter_session::SessionError> {
     let options = SessionOptions { batch: Some(PLACES), ..SessionOptions::default() };
     let mut session = KvSession::open(&Tract, model, options)?;
     let mut decoded = Decoded { texts: vec![Vec::new(); prompts.len()], steps: 0 };
@@ -85,7 +89,7 @@ fn step(
     session: &mut KvSession,
     running: &mut [Running],
     drafted: usize,
-) -> Result<(), kvscatter_session::Error> {
+) -> Result<(), kvscatter_session::SessionError> {
     let mut fed = Vec::new();
     for it in running.iter() {
         let new = it.text.get(session.length(it.sample)?..).unwrap_or_default();

@@ -8,7 +8,7 @@ mod session;
 mod weights;
 
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::{Engine, Error, Options, Session};
+use kvscatter_session::{Engine, Options, Session, SessionError};
 
 use messages::{VERSION, label};
 
@@ -31,10 +31,13 @@ impl Engine for Tract {
         "CPU"
     }
 
-    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, Error> {
+    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, SessionError> {
         let loaded = messages::catch_panics(|| load::load(model, options));
-        let loaded =
-            loaded.map_err(|says| Error::Load { path: model.path().to_owned(), engine: label(), says })?;
+        let loaded = loaded.map_err(|says| SessionError::Load {
+            path: model.path().to_owned(),
+            engine: label(),
+            says,
+        })?;
         Ok(Box::new(loaded))
     }
 }

@@ -24,7 +24,7 @@
 //! }
 //! session.truncate(first, 3)?; // as speculative decoding does; no byte moves
 //! # assert_eq!((session.length(first)?, session.length(second)?), (3, 9));
-//! # Ok::<(), kvscatter_session::Error>(())
+//! # Ok::<(), kvscatter_session::SessionError>(())
 //! ```
 //!
 //! In a plan of one's own:

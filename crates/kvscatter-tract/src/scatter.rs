@@ -1,7 +1,7 @@
 //! `TensorScatter-24`: the cache that tract hands over exclusively is written where it lies.
 
 use kvscatter::spec::onnx::{Dimension, Inferred, TensorScatter};
-use kvscatter::{ElementType, Mode, Prepared, Starts, WritePlan};
+use kvscatter::{ElementType, Mode, Positions, Prepared, WritePlan};
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_core::ops::cast::cast;
@@ -226,10 +226,10 @@ fn plan<'a>(
     }
     let Some(Shapes { prepared, .. }) = last else { return Err(op.error("nothing was prepared")) };
     let starts = match indices {
-        None => Starts::Zero,
+        None => Positions::Zero,
         Some(indices) => {
             let view = indices.try_as_plain_ram().map_err(|error| op.error(error))?;
-            Starts::I64(view.as_slice::<i64>().map_err(|error| op.error(error))?)
+            Positions::from(view.as_slice::<i64>().map_err(|error| op.error(error))?)
         }
     };
     prepared.plan(starts).map_err(|error| op.error(error))
@@ -239,9 +239,9 @@ fn write(plan: &WritePlan<'_>, present: &mut Tensor, update: &Tensor) -> TractRe
     if update.datum_type() == String::datum_type() {
         let rows = update.try_as_plain_ram()?;
         let mut present = present.try_as_plain_ram_mut()?;
-        plan.write_cloned(present.as_slice_mut::<String>()?, rows.as_slice()?)?;
+        let _ = plan.write_cloned(present.as_slice_mut::<String>()?, rows.as_slice()?)?;
     } else {
-        plan.write_bytes(
+        let _ = plan.write_bytes(
             present.try_as_plain_ram_mut()?.as_bytes_mut(),
             update.try_as_plain_ram()?.as_bytes(),
         )?;

@@ -1,5 +1,6 @@
-//! The arguments of the three operators, by the names their specifications give them.
+//! The arguments of the three operators, by the names that their specifications give them.
 
+use core::ffi::CStr;
 use core::fmt;
 
 /// An argument of an operator: what an [`Error`](crate::Error) points at.
@@ -38,61 +39,61 @@ pub enum Argument {
     Present,
     /// `lengths`, an extension of ours to all three.
     Lengths,
+    /// ONNX `axis`, an attribute.
+    Axis,
+    /// ONNX `mode`, an attribute.
+    Mode,
+}
+
+impl Argument {
+    /// The name as the argument's own specification spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.c_name().to_str() {
+            Ok(name) => name,
+            Err(_) => "", // every name is ASCII
+        }
+    }
+
+    /// The same with a NUL after it, for an interface in C.
+    #[must_use]
+    pub const fn c_name(self) -> &'static CStr {
+        match self {
+            Self::PastCache => c"past_cache",
+            Self::Update => c"update",
+            Self::WriteIndices => c"write_indices",
+            Self::PresentCache => c"present_cache",
+            Self::Cache => c"cache",
+            Self::TensorRtWriteIndices => c"writeIndices",
+            Self::UpdateLengths => c"updateLengths",
+            Self::Output => c"output",
+            Self::NewKv => c"newKv",
+            Self::LayerId => c"layerId",
+            Self::Past => c"past",
+            Self::TokenOffset => c"tokenOffset",
+            Self::SeqLen => c"seqLen",
+            Self::Present => c"present",
+            Self::Lengths => c"lengths",
+            Self::Axis => c"axis",
+            Self::Mode => c"mode",
+        }
+    }
 }
 
 impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PastCache => "past_cache",
-            Self::Update => "update",
-            Self::WriteIndices => "write_indices",
-            Self::PresentCache => "present_cache",
-            Self::Cache => "cache",
-            Self::TensorRtWriteIndices => "writeIndices",
-            Self::UpdateLengths => "updateLengths",
-            Self::Output => "output",
-            Self::NewKv => "newKv",
-            Self::LayerId => "layerId",
-            Self::Past => "past",
-            Self::TokenOffset => "tokenOffset",
-            Self::SeqLen => "seqLen",
-            Self::Present => "present",
-            Self::Lengths => "lengths",
-        })
+        f.write_str(self.name())
     }
 }
 
-/// What one specification calls the things every write has. Layers below the fronts carry these words into
-/// their errors without knowing whose they are.
+/// What one specification calls the arguments that every write has. Layers below the fronts put these names into
+/// their errors, and do not know whose they are.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Words {
+pub(crate) struct Names {
     pub(crate) cache: Argument,
     pub(crate) update: Argument,
-    pub(crate) starts: Argument,
-    pub(crate) spans: Argument,
+    pub(crate) positions: Argument,
+    /// The list that gives the rows of each sample.
+    pub(crate) row_counts: Argument,
     pub(crate) present: Argument,
-}
-
-impl Words {
-    pub(crate) const ONNX: Self = Self {
-        cache: Argument::PastCache,
-        update: Argument::Update,
-        starts: Argument::WriteIndices,
-        spans: Argument::Update,
-        present: Argument::PresentCache,
-    };
-    pub(crate) const TENSORRT: Self = Self {
-        cache: Argument::Cache,
-        update: Argument::Update,
-        starts: Argument::TensorRtWriteIndices,
-        spans: Argument::UpdateLengths,
-        present: Argument::Output,
-    };
-    pub(crate) const ASCEND: Self = Self {
-        cache: Argument::Past,
-        update: Argument::NewKv,
-        starts: Argument::TokenOffset,
-        spans: Argument::SeqLen,
-        present: Argument::Present,
-    };
 }

@@ -3,6 +3,9 @@
 //! Nothing in this crate is written per type: data moves by [width](ElementType::bits). The codes and names
 //! are here so that every surface reads the same table.
 
+use core::fmt;
+use core::str::FromStr;
+
 use crate::size;
 
 /// One of the 24 element types that ONNX `TensorScatter-24` accepts (its type constraint `T`).
@@ -72,7 +75,7 @@ pub struct DlpackType {
 }
 
 /// One row of the table: everything the outside world calls a type.
-struct Names {
+struct TypeInfo {
     bits: Option<usize>,
     onnx_code: i32,
     onnx: &'static str,
@@ -113,7 +116,7 @@ impl ElementType {
     /// Width of one element in bits: 4, 8, 16, 32, 64 or 128; `None` for [`String`](Self::String).
     #[must_use]
     pub const fn bits(self) -> Option<usize> {
-        self.names().bits
+        self.info().bits
     }
 
     /// What a dense tensor of this shape takes: bytes, 4-bit types packed two to a byte; for strings, how many
@@ -137,7 +140,7 @@ impl ElementType {
     /// The type's number in ONNX's `TensorProto.DataType`.
     #[must_use]
     pub const fn onnx_code(self) -> i32 {
-        self.names().onnx_code
+        self.info().onnx_code
     }
 
     /// The type with this number in ONNX's `TensorProto.DataType`, if it is one of the 24.
@@ -149,25 +152,25 @@ impl ElementType {
     /// The name inside ONNX's `tensor(…)`, such as `float16`.
     #[must_use]
     pub const fn onnx_name(self) -> &'static str {
-        self.names().onnx
+        self.info().onnx
     }
 
     /// The NumPy dtype name; `ml_dtypes`' name where NumPy itself has no such type, such as `float8_e4m3fn`.
     #[must_use]
     pub const fn numpy_name(self) -> &'static str {
-        self.names().numpy
+        self.info().numpy
     }
 
     /// The safetensors dtype, such as `BF16`; `None` where the format has no such type.
     #[must_use]
     pub const fn safetensors_name(self) -> Option<&'static str> {
-        self.names().safetensors
+        self.info().safetensors
     }
 
     /// The DLPack 1.3 type; `None` for [`String`](Self::String).
     #[must_use]
     pub fn dlpack(self) -> Option<DlpackType> {
-        let names = self.names();
+        let names = self.info();
         let bits = u8::try_from(names.bits?).ok()?;
         Some(DlpackType { code: names.dlpack_code?, bits })
     }
@@ -185,7 +188,7 @@ impl ElementType {
         Self::ALL.into_iter().find(|ty| ty.safetensors_name() == Some(name))
     }
 
-    const fn names(self) -> Names {
+    const fn info(self) -> TypeInfo {
         let (bits, onnx_code, onnx, numpy, dlpack_code, safetensors) = match self {
             Self::BFloat16 => (Some(16), 16, "bfloat16", "bfloat16", Some(4), Some("BF16")),
             Self::Bool => (Some(8), 9, "bool", "bool", Some(6), Some("BOOL")),
@@ -216,20 +219,47 @@ impl ElementType {
             Self::UInt64 => (Some(64), 13, "uint64", "uint64", Some(1), Some("U64")),
             Self::UInt8 => (Some(8), 2, "uint8", "uint8", Some(1), Some("U8")),
         };
-        Names { bits, onnx_code, onnx, numpy, dlpack_code, safetensors }
+        TypeInfo { bits, onnx_code, onnx, numpy, dlpack_code, safetensors }
     }
 }
 
-impl core::fmt::Display for ElementType {
+impl FromStr for ElementType {
+    type Err = ParseElementTypeError;
+
+    /// A name in any of the spellings that people use and in any case: ONNX's (`float`, `bfloat16`), NumPy's (`float32`)
+    /// or safetensors' (`f32`, `bf16`).
+    fn from_str(name: &str) -> Result<Self, ParseElementTypeError> {
+        let is_name = |other: &str| other.eq_ignore_ascii_case(name);
+        let is_named = |ty: &Self| {
+            is_name(ty.onnx_name()) || is_name(ty.numpy_name()) || ty.safetensors_name().is_some_and(is_name)
+        };
+        Self::ALL.into_iter().find(is_named).ok_or(ParseElementTypeError)
+    }
+}
+
+/// A name that no element type has: see `ElementType`'s [`FromStr`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParseElementTypeError;
+
+impl fmt::Display for ParseElementTypeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unknown element type: must be a name such as float16, float32 or bf16")
+    }
+}
+
+impl core::error::Error for ParseElementTypeError {}
+
+impl fmt::Display for ElementType {
     /// The ONNX name.
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.onnx_name())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ElementType;
+    use super::{ElementType, ParseElementTypeError};
 
     /// The list as the specification prints it; order and spelling included.
     const ONNX_CONSTRAINT: &str = "bfloat16 bool complex128 complex64 double float float16 float4e2m1 \
@@ -252,6 +282,19 @@ mod tests {
                 assert_eq!(ElementType::from_safetensors_name(name), Some(ty));
             }
         }
+    }
+
+    #[test]
+    fn names_parse_in_any_spelling_and_case() {
+        for name in ["bfloat16", "BFLOAT16", "bf16", "BF16"] {
+            assert_eq!(name.parse(), Ok(ElementType::BFloat16), "{name}");
+        }
+        for ty in ElementType::ALL {
+            for name in [Some(ty.onnx_name()), Some(ty.numpy_name()), ty.safetensors_name()] {
+                assert!(name.is_none_or(|name| name.parse() == Ok(ty)), "{name:?}");
+            }
+        }
+        assert_eq!("float128".parse::<ElementType>(), Err(ParseElementTypeError));
     }
 
     #[test]

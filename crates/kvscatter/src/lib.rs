@@ -5,14 +5,15 @@
 //! use kvscatter::{ElementType, spec::onnx::TensorScatter};
 //!
 //! // Once per shape: 2 samples, 1 head, 4 slots, head size 2; one new row per sample.
-//! let write = TensorScatter::new().prepare(ElementType::Float32, &[2, 1, 4, 2], &[2, 1, 1, 2])?;
+//! let scatter = TensorScatter::new().prepare(ElementType::Float32, &[2, 1, 4, 2], &[2, 1, 1, 2])?;
 //!
 //! // Every step: each sample at its own position.
 //! let (mut k, mut v) = ([0.0_f32; 16], [0.0_f32; 16]);
 //! let write_indices = [3_i64, 1];
-//! let plan = write.plan(&write_indices)?; // every index is checked here, before a byte moves …
-//! plan.write(&mut k, &[1.0, 2.0, 3.0, 4.0])?; // … and the checked plan serves keys and values
-//! plan.write(&mut v, &[5.0, 6.0, 7.0, 8.0])?;
+//! let plan = scatter.plan(&write_indices)?; // every index is checked here, before a byte moves …
+//! let (new_k, new_v) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]);
+//! let written = plan.write_many(&mut [(&mut k, &new_k), (&mut v, &new_v)])?; // … and keys and values are written
+//! assert_eq!(written.skipped, 0);
 //! assert_eq!(k, [0., 0., 0., 0., 0., 0., 1., 2., 0., 0., 3., 4., 0., 0., 0., 0.]);
 //! # Ok::<(), kvscatter::Error>(())
 //! ```
@@ -25,9 +26,9 @@
 //! | TensorRT `KVCacheUpdate` | [`spec::tensorrt::KvCacheUpdate`] | `[b, d, s, h]` or packed `[tokens, d, h]` | `writeIndices`: first slot |
 //! | Ascend ATB `KVCacheOperation` | [`spec::ascend::KvCacheOperation`] | `[layer, batch, maxSeqLen, hidden]`, packed tokens | `tokenOffset`: length *after* the write |
 //!
-//! Each module speaks its document's words and says where the document errs or is silent. TensorRT's rules
-//! about whole networks are in [`spec::tensorrt::Network`]. The four conventions for positions are told apart,
-//! and converted, in [`positions`].
+//! Each module uses the terms of its document, and notes where the document is wrong or incomplete. TensorRT's
+//! rules about whole networks are in [`spec::tensorrt::Network`]. [`positions`] explains the four conventions for
+//! positions and converts between them.
 //!
 //! # Prepare, plan, write
 //!
@@ -36,10 +37,10 @@
 //!    allocates nothing.
 //! 3. The plan moves bytes: [`write`](WritePlan::write) in place, [`write_many`](WritePlan::write_many) over
 //!    many caches, all or none, [`into_present`](WritePlan::into_present) in ONNX's functional form. Or it
-//!    hands out its [blocks](WritePlan::for_each), for a backend of your own.
+//!    hands out its [blocks](WritePlan::for_each_block), for a backend of your own.
 //!
-//! A backend that reads its positions itself, on a device, has no plan. It takes [`Loops`] and [`Lists`] from the
-//! [`Geometry`], has it check addresses and counts, and asks it for the error of a value it has found: [`Refused`].
+//! A backend that reads its positions itself, on a device, has no plan. It takes [`Loops`] and the [`Convention`] from
+//! [`Prepared`], which also checks addresses and counts and has the error for a [`ListValue`].
 //!
 //! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, `half::f16`);
 //! `*_bytes` methods take raw little-endian bytes, with 4-bit types packed two to a byte, first element in the
@@ -53,23 +54,22 @@
 //! * **P1** every destination bit of every block lies inside the cache, every source bit inside the update
 //!   ([`WritePlan`]);
 //! * **P2** blocks of one plan are disjoint in the destination, so they may run in any order ([`WritePlan`]);
-//! * **P3** no two threads share a destination byte: threads take whole bytes, and where 4-bit samples or rows
-//!   share one, all that lie between two whole bytes go to one thread. A backend of your own must see to it
-//!   itself;
+//! * **P3** no two threads write the same destination byte. Where two 4-bit samples or rows share a byte, one
+//!   thread writes both. Your own backend must ensure this itself;
 //! * **X1** after an error no byte of any cache has changed, over many buffers too;
 //! * **X2** bytes outside the plan never change; NaN payloads and padding move bit for bit.
 //!
 //! # Extensions
 //!
-//! Marked as ours wherever they appear: `lengths` (rows that are real, so that padding is never written, nor
-//! in a ring), [`OutOfRange::SkipSample`] and [`NegativeIndex`]. The defaults are the specifications' own
-//! rules.
+//! These go beyond the specifications, and their documentation says so: `lengths` (how many rows of each sample are
+//! written, so that padding never reaches the cache), [`OutOfRange::SkipSample`] and [`NegativeIndex`]. The
+//! defaults follow the specifications.
 //!
 //! # Speed
 //!
 //! What a shape decides is decided when it is prepared: kernels are chosen for the length of a run and for the
 //! widest [instruction set](Isa) that the machine has. A call allocates nothing and takes no lock. Large writes can
-//! use the threads of whoever calls, through an [`Executor`]; without one everything runs on the calling thread.
+//! use the caller's threads through an [`Executor`]; without one everything runs on the calling thread.
 //!
 //! # Features
 //!
@@ -87,42 +87,33 @@
 
 extern crate alloc;
 
-mod apart;
 mod argument;
-mod call;
-#[expect(unsafe_code, reason = "copies through pointers, proved by P1, stand here and nowhere else")]
+#[expect(unsafe_code, reason = "copies through pointers, which P1 proves")]
 mod cpu;
+mod device;
 mod element;
 mod error;
 mod geometry;
-mod indices;
-mod layout;
-mod lists;
-mod loops;
-mod mapping;
 #[cfg(feature = "picture")]
 pub mod picture;
 mod plan;
-mod policy;
-pub mod positions;
 mod prepared;
-mod refused;
+#[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
+mod raw;
 mod size;
 pub mod spec;
 mod write;
 
 pub use argument::Argument;
-pub use cpu::{Executor, Isa, RawBuffer};
-pub use element::{DlpackType, ElementType};
-pub use error::Error;
-pub use geometry::Geometry;
-pub use indices::{Lengths, Starts};
-pub use layout::Layout;
-pub use lists::{ListLengths, Lists};
-pub use loops::Loops;
-pub use mapping::{Block, Loop};
-pub use plan::{Segment, WritePlan};
-pub use policy::{Mode, NegativeIndex, OutOfRange};
+pub use cpu::{Executor, Isa};
+pub use device::{ListValue, Loops};
+pub use element::{DlpackType, ElementType, ParseElementTypeError};
+pub use error::{Error, ErrorClass, ErrorDetails, ErrorField, ErrorKind};
+pub use geometry::{Block, Geometry, Layout, Loop};
+pub use plan::{
+    Call, Convention, Integers, Lengths, ListLengths, Mode, NegativeIndex, OutOfRange, Positions, Segment,
+};
 pub use prepared::Prepared;
-pub use refused::Refused;
-pub use write::{Buffers, Written};
+pub use raw::RawBuffer;
+pub use spec::positions;
+pub use write::{Buffers, WritePlan, Written};

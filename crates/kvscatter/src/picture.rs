@@ -107,7 +107,7 @@ impl Picture {
             capacity: geometry.capacity(),
             samples,
             skipped: plan.skipped(),
-            positions: geometry.words.starts,
+            positions: plan.moves.rules().names.positions,
             lanes: (0..samples.min(lanes).min(Self::MOST_LANES)).map(&mut lane).collect(),
         }
     }

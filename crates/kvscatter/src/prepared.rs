@@ -1,60 +1,122 @@
-//! A write whose shapes are checked, for the specifications whose calls need positions alone.
+//! The prepared handle: a geometry, the rules for its indices, and the kernels that are chosen for it.
 
-use core::mem::MaybeUninit;
+use core::fmt;
 
 use bytemuck::NoUninit;
 
-use crate::call::{Anchor, Call, Spans};
-use crate::{Buffers, Error, Geometry, Lengths, Starts, WritePlan, Written};
+use crate::cpu::{Cpu, Isa};
+use crate::error::Error;
+use crate::geometry::{Geometry, Samples, Sides};
+use crate::plan::{Call, Convention, IndexRules, Lengths, Mode, Moves, NegativeIndex, RuleOptions};
+use crate::write::{Buffers, WritePlan, Written};
 
-/// A `TensorScatter` or a padded `KVCacheUpdate` whose shapes are checked: build it once, run it every step.
+/// A write whose shapes are checked: build it once, run it every step.
 ///
-/// The methods here make a [`WritePlan`] and execute it; to write keys and values at the same positions, make
-/// the plan yourself and use it twice. Starts convert from slices, arrays and vectors of `i64` or `i32`;
-/// [`Starts::Zero`] is ONNX's absent `write_indices`.
-#[derive(Clone, Debug)]
+/// Every operator's `prepare` makes one. The methods here make a [`WritePlan`] and execute it. To write keys and values
+/// at the same positions, make the plan yourself and use it twice.
+#[derive(Clone)]
 pub struct Prepared {
-    geometry: Geometry,
+    pub(crate) rules: IndexRules,
+    cpu: Cpu,
 }
 
 impl Prepared {
-    pub(crate) fn new(geometry: Geometry) -> Self {
-        Self { geometry }
+    /// The one constructor: every front ends here.
+    ///
+    /// # Errors
+    /// Those of [`Geometry::new`].
+    pub(crate) fn new(sides: &Sides<'_>, options: RuleOptions) -> Result<Self, Error> {
+        let geometry = Geometry::new(sides)?;
+        let cpu = Cpu::new(&geometry);
+        Ok(Self { rules: IndexRules::new(geometry, sides.names, options), cpu })
     }
 
-    /// The shapes, normalised.
+    /// Returns the shapes, normalised.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.rules.geometry
     }
 
-    /// Checks this call's `write_indices`: one per sample of the update.
+    /// Returns the instruction set of the kernels.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.cpu.isa
+    }
+
+    /// Returns what the lists of a call mean.
+    #[must_use]
+    pub fn convention(&self) -> Convention {
+        self.rules.options.convention
+    }
+
+    /// Returns what positions beyond the capacity mean.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.rules.options.mode
+    }
+
+    /// Returns what a negative index means in a ring.
+    #[must_use]
+    pub fn negative_index(&self) -> NegativeIndex {
+        self.rules.options.negative_index
+    }
+
+    /// Returns whether the samples of the update follow each other, with as many rows each as a list gives.
+    #[must_use]
+    pub fn is_packed(&self) -> bool {
+        matches!(self.geometry().samples, Samples::Packed { .. })
+    }
+
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Checks every index of a call. The operator says what a call is:
+    ///
+    /// | operator | call |
+    /// |---|---|
+    /// | ONNX `TensorScatter`, padded `KVCacheUpdate` | `write_indices`, one per sample of the update: anything that converts into [`Positions`](crate::Positions) |
+    /// | packed `KVCacheUpdate` | [`PackedCall`](crate::spec::tensorrt::PackedCall) |
+    /// | `KVCacheOperation` | [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) |
     ///
     /// # Errors
-    /// [`Error::Count`]; [`Error::NegativeStart`] and [`Error::StartOutOfRange`] for the first index that does
-    /// not fit. They are found by arithmetic that does not overflow, at `i64::MAX` as elsewhere.
+    /// * [`Error::Count`] for a list that is too short, too long or missing, [`Error::BatchTooLarge`];
+    /// * [`Error::NegativeStart`], [`Error::StartOutOfRange`], [`Error::EndOutOfRange`] for the first position that does
+    ///   not fit. The checks do not overflow, even at `i64::MAX`;
+    /// * [`Error::Position`] for an unsigned value above `i64::MAX`;
+    /// * [`Error::CumulativeStart`], [`Error::CumulativeOrder`], [`Error::CumulativeLength`],
+    ///   [`Error::LengthOutOfRange`], [`Error::TokenSum`] for the rows that samples bring;
+    /// * [`Error::LayerOutOfRange`].
     #[inline(always)]
-    pub fn plan<'a>(&'a self, write_indices: impl Into<Starts<'a>>) -> Result<WritePlan<'a>, Error> {
-        self.plan_lengths(write_indices, Lengths::Full)
+    pub fn plan<'a>(&'a self, call: impl Into<Call<'a>>) -> Result<WritePlan<'a>, Error> {
+        Ok(WritePlan::new(Moves::new(&self.rules, call.into())?, &self.cpu))
     }
 
-    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written, so that right padding
-    /// never reaches the cache, nor a ring's live slots.
+    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written, so that right padding never
+    /// reaches the cache, nor a ring's live slots.
     ///
-    /// Linear mode asks for `write_indices[i] + lengths[i] <= max_sequence_length`. A length of 0 writes
-    /// nothing, and its index is still checked.
+    /// A linear write needs `write_indices[i] + lengths[i] <= max_sequence_length`. For Ascend, `tokenOffset` still counts
+    /// all rows, and `tokenOffset[i] - seqLen[i] + lengths[i] <= maxSeqLen` suffices. A length of 0 writes nothing, and
+    /// its position is still checked.
+    ///
+    /// ```
+    /// # use kvscatter::{ElementType, Error, spec::onnx::TensorScatter};
+    /// # let scatter = TensorScatter::new().prepare(ElementType::Float32, &[2, 4, 1], &[2, 3, 1])?;
+    /// // Sample 0 brings three rows, and sample 1 one row and two of padding.
+    /// let plan = scatter.plan_lengths(&[0_i64, 3], &[3_i64, 1])?;
+    /// assert_eq!(plan.elements(), 4);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the rows of the update.
+    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the rows that the sample brings.
     #[inline(always)]
     pub fn plan_lengths<'a>(
         &'a self,
-        write_indices: impl Into<Starts<'a>>,
+        call: impl Into<Call<'a>>,
         lengths: impl Into<Lengths<'a>>,
     ) -> Result<WritePlan<'a>, Error> {
-        let (starts, lengths) = (write_indices.into(), lengths.into());
-        let call = Call { layer: 0, starts, anchor: Anchor::First, spans: Spans::Uniform, lengths };
-        WritePlan::new(&self.geometry, call)
+        self.plan(call.into().with_lengths(lengths))
     }
 
     /// Writes `update` into `cache`. See [`WritePlan::write`].
@@ -62,50 +124,37 @@ impl Prepared {
     /// # Errors
     /// As [`plan`](Self::plan) and [`WritePlan::write`].
     #[inline]
-    pub fn in_place<'a, T: NoUninit>(
+    pub fn write<'a, T: NoUninit>(
         &'a self,
         cache: &mut [T],
         update: &[T],
-        write_indices: impl Into<Starts<'a>>,
+        call: impl Into<Call<'a>>,
     ) -> Result<Written, Error> {
-        self.plan(write_indices)?.write(cache, update)
+        self.plan(call)?.write(cache, update)
     }
 
     /// Writes many caches at the same positions, all or none. See [`WritePlan::write_many`].
     ///
     /// ```
     /// # use kvscatter::{ElementType, spec::onnx::TensorScatter};
-    /// # let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[1, 4], &[1, 1])?;
+    /// # let scatter = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[1, 4], &[1, 1])?;
     /// let (mut k, mut v) = ([0_i8; 4], [0_i8; 4]);
-    /// write.in_place_many(&mut [(&mut k, &[7]), (&mut v, &[9])], &[2_i64])?;
+    /// scatter.write_many(&mut [(&mut k, &[7]), (&mut v, &[9])], &[2_i64])?;
     /// assert_eq!((k, v), ([0, 0, 7, 0], [0, 0, 9, 0]));
     /// # Ok::<(), kvscatter::Error>(())
     /// ```
     ///
     /// # Errors
     /// As [`plan`](Self::plan) and [`WritePlan::write_many`].
-    pub fn in_place_many<'a, T: NoUninit, C: AsMut<[T]>, U: AsRef<[T]>>(
+    pub fn write_many<'a, T: NoUninit>(
         &'a self,
-        pairs: &mut [(C, U)],
-        write_indices: impl Into<Starts<'a>>,
+        pairs: &mut (impl Buffers<T> + ?Sized),
+        call: impl Into<Call<'a>>,
     ) -> Result<Written, Error> {
-        self.plan(write_indices)?.write_many(pairs)
+        self.plan(call)?.write_many(pairs)
     }
 
-    /// [`in_place_many`](Self::in_place_many) over a set that lends its pairs one at a time.
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::write_many`].
-    pub fn in_place_set<'a, T: NoUninit>(
-        &'a self,
-        set: &mut (impl Buffers<T> + ?Sized),
-        write_indices: impl Into<Starts<'a>>,
-    ) -> Result<Written, Error> {
-        self.plan(write_indices)?.write_many(set)
-    }
-
-    /// The functional form, as ONNX words its operator: `present_cache` becomes `past_cache` with the update in it,
-    /// in one pass.
+    /// The functional form, in ONNX's words: `present_cache` becomes `past_cache` with the update in it, in one pass.
     ///
     /// # Errors
     /// As [`plan`](Self::plan) and [`WritePlan::into_present`].
@@ -113,23 +162,24 @@ impl Prepared {
         &'a self,
         past_cache: &[T],
         update: &[T],
-        write_indices: impl Into<Starts<'a>>,
+        call: impl Into<Call<'a>>,
         present_cache: &mut [T],
     ) -> Result<Written, Error> {
-        self.plan(write_indices)?.into_present(past_cache, update, present_cache)
+        self.plan(call)?.into_present(past_cache, update, present_cache)
     }
+}
 
-    /// [`into_present`](Self::into_present) into memory that need not be initialised.
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::into_present_uninit`].
-    pub fn into_present_uninit<'a, 'p, T: NoUninit>(
-        &'a self,
-        past_cache: &[T],
-        update: &[T],
-        write_indices: impl Into<Starts<'a>>,
-        present_cache: &'p mut [MaybeUninit<T>],
-    ) -> Result<(&'p mut [T], Written), Error> {
-        self.plan(write_indices)?.into_present_uninit(past_cache, update, present_cache)
+/// The sizes, the rules and the instruction set; the kernels are left out.
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RuleOptions { mode, out_of_range, negative_index, convention, .. } = self.rules.options;
+        f.debug_struct("Prepared")
+            .field("geometry", self.geometry())
+            .field("mode", &mode)
+            .field("out_of_range", &out_of_range)
+            .field("negative_index", &negative_index)
+            .field("convention", &convention)
+            .field("isa", &self.isa())
+            .finish_non_exhaustive()
     }
 }

@@ -1,25 +1,44 @@
-//! Executing a plan over Rust slices: typed, raw bytes, clonable values, one buffer or many.
+//! A plan: one call's moves and the kernels that execute them, over typed slices, raw bytes and clonable values.
 
+use alloc::vec::Vec;
+use core::fmt;
 use core::mem::MaybeUninit;
 
 use bytemuck::NoUninit;
 
-use crate::cpu;
-use crate::mapping::Block;
-use crate::plan::Source;
-use crate::{Error, WritePlan};
+use crate::cpu::{Cpu, Executor, Host};
+use crate::error::Error;
+use crate::geometry::{Block, Geometry, Rows, SampleRows, Source};
+use crate::plan::{Moves, Segment};
+use crate::size;
+
+/// A write whose every position is known to be right: a [`Prepared`](crate::Prepared) and this call's indices.
+///
+/// It allocates nothing and borrows the indices it was made from, so they cannot change under it. Make it
+/// once per step and use it for the key cache, the value cache and every layer that shares the positions.
+///
+/// * **P1** every destination bit of every block lies inside the cache, every source bit inside the update;
+/// * **P2** the blocks of one plan are disjoint in the destination, so they may run in any order.
+#[derive(Clone, Copy)]
+pub struct WritePlan<'a> {
+    pub(crate) moves: Moves<'a>,
+    pub(crate) cpu: &'a Cpu,
+    pub(crate) host: Host<'a>,
+}
 
 /// What a write did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "under `OutOfRange::SkipSample` it says whether samples were left out"]
 #[non_exhaustive]
 pub struct Written {
     /// Samples left as they were under [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample).
     pub skipped: usize,
 }
 
-/// Pairs of a cache and its update, lent one at a time, so that no slice of borrows has to be built.
+/// Pairs of a cache and its update, borrowed one at a time. Slices, arrays and vectors of pairs are such a set; a type of
+/// your own need not build a slice of borrows.
 ///
-/// `count` and the lengths of every pair must not change during a call: a set that breaks this breaks X1 (some
+/// `count` and the lengths of every pair must not change during a call. A set that breaks this breaks X1 (some
 /// pairs may have been written when the error is returned), never memory safety.
 pub trait Buffers<T> {
     /// How many pairs.
@@ -38,10 +57,134 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for [(C, U)] {
     }
 }
 
+impl<T, C: AsMut<[T]>, U: AsRef<[T]>, const N: usize> Buffers<T> for [(C, U); N] {
+    fn count(&self) -> usize {
+        N
+    }
+
+    fn pair(&mut self, index: usize) -> (&mut [T], &[T]) {
+        self.as_mut_slice().pair(index)
+    }
+}
+
+impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for Vec<(C, U)> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn pair(&mut self, index: usize) -> (&mut [T], &[T]) {
+        self.as_mut_slice().pair(index)
+    }
+}
+
+impl<'a> WritePlan<'a> {
+    #[inline(always)]
+    pub(crate) fn new(moves: Moves<'a>, cpu: &'a Cpu) -> Self {
+        Self { moves, cpu, host: Host(None) }
+    }
+
+    /// Returns the same plan, which may use the threads of `executor` for large writes.
+    ///
+    /// `*_cloned` methods always run on the calling thread. If rows of 4-bit elements begin or end in the middle of a
+    /// byte, each thread writes whole samples of a dense cache, and any other cache is written on the calling thread.
+    #[must_use]
+    pub fn with_executor<'b>(self, executor: &'b dyn Executor) -> WritePlan<'b>
+    where
+        'a: 'b,
+    {
+        WritePlan { host: Host(Some(executor)), ..self }
+    }
+
+    /// Returns the shapes that this plan writes.
+    #[must_use]
+    pub fn geometry(&self) -> &'a Geometry {
+        self.moves.geometry()
+    }
+
+    /// Returns the samples of the update.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.moves.batch()
+    }
+
+    /// Returns the layer written; 0 where the operator has none.
+    #[must_use]
+    pub fn layer(&self) -> usize {
+        self.moves.layer()
+    }
+
+    /// Returns how many samples [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves as they are.
+    #[must_use]
+    pub fn skipped(&self) -> usize {
+        self.moves.skipped()
+    }
+
+    /// Returns the position of a sample as this call gives it: `write_indices[sample]`, or Ascend's `tokenOffset`.
+    #[must_use]
+    pub fn position(&self, sample: usize) -> Option<i64> {
+        self.moves.position(sample)
+    }
+
+    /// Returns whether [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves this sample as it is.
+    #[must_use]
+    pub fn skips(&self, sample: usize) -> bool {
+        self.moves.skips(sample)
+    }
+
+    /// Returns the elements that the write moves: a write in place reads and writes these and no others.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.moves.elements()
+    }
+
+    /// Returns the bytes that the write moves, rounded up where 4-bit elements end on half a byte; `None` for strings.
+    #[must_use]
+    pub fn bytes(&self) -> Option<usize> {
+        size::bytes(self.elements(), self.geometry().element.bits()?)
+    }
+
+    /// Visits every [`Block`]. This is how backends execute a plan.
+    #[inline]
+    pub fn for_each_block(&self, mut visit: impl FnMut(&Block)) {
+        let (geometry, (dst, src)) = (self.geometry(), self.starts());
+        self.moves.for_each_rows(|rows| geometry.write.for_each(dst, src, rows, &mut visit));
+    }
+
+    /// Returns the blocks one by one, for pictures and tests; [`for_each_block`](Self::for_each_block) is faster.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
+        let (geometry, (dst, src)) = (self.geometry(), self.starts());
+        self.moves.rows().flat_map(move |(rows, _)| geometry.write.blocks(dst, src, rows))
+    }
+
+    /// Returns the slots of each sample that are written: blocks before layouts enter, for pictures.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
+        let segment =
+            |rows: Rows, row| Segment { sample: rows.sample, slot: rows.dst, row, rows: rows.count };
+        self.moves.rows().map(move |(rows, row)| segment(rows, row))
+    }
+
+    /// The blocks of the functional form.
+    pub(crate) fn for_each_present(&self, mut visit: impl FnMut(Source, &Block)) {
+        let geometry = self.geometry();
+        self.moves.for_each_sample(|SampleRows { layer, pieces, .. }| {
+            for (source, rows) in pieces {
+                let (dst, src) = geometry.present_starts(layer, source);
+                geometry.present.mapping(source).for_each(dst, src, rows, |block| visit(source, block));
+            }
+        });
+    }
+
+    /// Where sample 0 of the written layer begins, in the cache and in the update.
+    fn starts(&self) -> (usize, usize) {
+        self.geometry().write_starts(self.layer())
+    }
+}
+
 /// Writing in place, and the functional form. On an error nothing has been written (X1), and no byte outside
 /// the plan ever changes (X2).
 ///
-/// `T` is any type without padding that is as wide as the element type: `f32`, `u16`, `half::f16`, `bool`.
+/// `T` is any type without padding that is as wide as the element type: `f32`, `u16`, `bool`, and `half::f16` and
+/// `half::bf16` if the crate `half` has its feature `bytemuck`.
 /// `*_bytes` methods take raw little-endian bytes, 4-bit types packed two to a byte. `*_cloned` methods take
 /// whole values, such as strings. Lengths are those of the prepared shapes: exact for dense tensors, the least
 /// for strided ones.
@@ -52,7 +195,7 @@ impl WritePlan<'_> {
     /// [`Error::ElementWidth`] or [`Error::BufferLength`].
     #[inline]
     pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        cpu::write(self, 0, cache, update)?;
+        self.cpu.write(&self.moves, self.host, 0, cache, update)?;
         Ok(self.written())
     }
 
@@ -61,7 +204,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`], or [`Error::ElementWidth`] for strings.
     pub fn write_bytes(&self, cache: &mut [u8], update: &[u8]) -> Result<Written, Error> {
-        cpu::write_bytes(self, 0, cache, update)?;
+        self.cpu.write_bytes(&self.moves, self.host, cache, update)?;
         Ok(self.written())
     }
 
@@ -72,8 +215,8 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`].
     pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        self.geometry().check_buffers(0, cache.len(), update.len(), |buffer| buffer.len)?;
-        self.for_each(|block| clone_block(block, cache, update));
+        self.moves.check_buffers(0, [cache.len(), update.len()], |buffer| buffer.len)?;
+        self.for_each_block(|block| clone_block(block, cache, update));
         Ok(self.written())
     }
 
@@ -87,7 +230,7 @@ impl WritePlan<'_> {
     /// # let write = write.prepare(kvscatter::ElementType::UInt8, &[1, 4, 1], &[1, 1, 1]).unwrap();
     /// # let plan = write.plan(&[0_i64]).unwrap();
     /// let mut cache = [0_u8; 4];
-    /// plan.write_many(&mut [(&mut cache, &[1]), (&mut cache, &[2])][..]).unwrap();
+    /// plan.write_many(&mut [(&mut cache, &[1]), (&mut cache, &[2])]).unwrap();
     /// ```
     ///
     /// # Errors
@@ -95,27 +238,11 @@ impl WritePlan<'_> {
     pub fn write_many<T: NoUninit>(&self, pairs: &mut (impl Buffers<T> + ?Sized)) -> Result<Written, Error> {
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            cpu::check::<T>(self, index, cache.len(), update.len())?;
+            self.cpu.check::<T>(&self.moves, index, [cache.len(), update.len()])?;
         }
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            cpu::write(self, index, cache, update)?;
-        }
-        Ok(self.written())
-    }
-
-    /// [`write_many`](Self::write_many) over raw bytes.
-    ///
-    /// # Errors
-    /// As [`write_bytes`](Self::write_bytes); [`Error::BufferLength`] names the pair.
-    pub fn write_many_bytes(&self, pairs: &mut (impl Buffers<u8> + ?Sized)) -> Result<Written, Error> {
-        for index in 0..pairs.count() {
-            let (cache, update) = pairs.pair(index);
-            cpu::check_bytes(self, index, cache.len(), update.len())?;
-        }
-        for index in 0..pairs.count() {
-            let (cache, update) = pairs.pair(index);
-            cpu::write_bytes(self, index, cache, update)?;
+            self.cpu.write(&self.moves, self.host, index, cache, update)?;
         }
         Ok(self.written())
     }
@@ -131,7 +258,7 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        cpu::into_present(self, past, update, present)?;
+        self.cpu.fill(&self.moves, self.host, past, update, present)?;
         Ok(self.written())
     }
 
@@ -146,7 +273,8 @@ impl WritePlan<'_> {
         update: &[T],
         present: &'p mut [MaybeUninit<T>],
     ) -> Result<(&'p mut [T], Written), Error> {
-        Ok((cpu::into_present_uninit(self, past, update, present)?, self.written()))
+        let present = self.cpu.fill_uninit(&self.moves, self.host, past, update, present)?;
+        Ok((present, self.written()))
     }
 
     /// [`into_present`](Self::into_present) over raw bytes. The pad nibble of an odd number of 4-bit elements
@@ -160,7 +288,7 @@ impl WritePlan<'_> {
         update: &[u8],
         present: &mut [u8],
     ) -> Result<Written, Error> {
-        cpu::into_present_bytes(self, past, update, present)?;
+        self.cpu.fill_bytes(&self.moves, self.host, past, update, present)?;
         Ok(self.written())
     }
 
@@ -174,8 +302,8 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        self.geometry().check_buffers(0, past.len(), update.len(), |buffer| buffer.len)?;
-        self.geometry().check_present(present.len(), |buffer| buffer.len)?;
+        self.moves.check_buffers(0, [past.len(), update.len()], |buffer| buffer.len)?;
+        self.moves.check_present(present.len(), |buffer| buffer.len)?;
         self.for_each_present(|source, block| {
             let source = match source {
                 Source::Past => past,
@@ -184,15 +312,6 @@ impl WritePlan<'_> {
             clone_block(block, present, source);
         });
         Ok(self.written())
-    }
-
-    /// Checks, without writing, that buffers of these lengths in bytes fit the plan. `buffer` is the place the
-    /// error names. Callers that execute several plans as one atomic write check all of them first.
-    ///
-    /// # Errors
-    /// As [`write_bytes`](Self::write_bytes).
-    pub fn check_bytes(&self, buffer: usize, cache: usize, update: usize) -> Result<(), Error> {
-        cpu::check_bytes(self, buffer, cache, update).map(drop)
     }
 
     pub(crate) fn written(&self) -> Written {
@@ -208,4 +327,68 @@ fn clone_block<T: Clone>(block: &Block, dst: &mut [T], src: &[T]) {
     block.for_each_run(|to, from| {
         dst[to..to.wrapping_add(block.len)].clone_from_slice(&src[from..from.wrapping_add(block.len)]);
     });
+}
+
+/// The call in short; the geometry is left out.
+impl fmt::Debug for WritePlan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WritePlan")
+            .field("element", &self.geometry().element)
+            .field("batch", &self.batch())
+            .field("layer", &self.layer())
+            .field("elements", &self.elements())
+            .field("skipped", &self.skipped())
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::WritePlan;
+    use crate::geometry::Source;
+    use crate::spec::ascend::KvCacheOperationCall;
+    use crate::spec::tensorrt::PackedCall;
+    use crate::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
+    use crate::{ElementType, Mode, OutOfRange};
+
+    /// Elements that the functional form takes from the past and from the update.
+    fn moved(plan: &WritePlan<'_>) -> [usize; 2] {
+        [Source::Past, Source::Update].map(|wanted| {
+            let mut moved = Vec::new();
+            plan.for_each_present(|source, block| {
+                moved.extend((source == wanted).then_some(block.elements()));
+            });
+            moved.iter().sum()
+        })
+    }
+
+    /// One pass over memory: every element of the present is written once.
+    #[test]
+    fn the_functional_form_partitions_the_present() {
+        let int8 = ElementType::Int8;
+        let (cache, update) = ([3, 2, 5, 2], [3, 2, 3, 2]); // 20 elements a sample
+        let ring = TensorScatter::new().mode(Mode::Circular).prepare(int8, &cache, &update).unwrap();
+        for start in -6..=6 {
+            assert_eq!(moved(&ring.plan(&[start, 0, 4]).unwrap()), [24, 36], "{start}");
+        }
+        assert_eq!(moved(&ring.plan_lengths(&[4, 4, 4], &[0, 1, 2]).unwrap()), [60 - 12, 12]);
+
+        let skipping = TensorScatter::new().out_of_range(OutOfRange::SkipSample);
+        let skipping = skipping.prepare(int8, &cache, &update).unwrap();
+        assert_eq!(moved(&skipping.plan(&[0, 3, 2]).unwrap()), [60 - 24, 24]);
+        let empty = TensorScatter::new().prepare(int8, &cache, &[3, 2, 0, 2]).unwrap();
+        assert_eq!(moved(&empty.plan(&[0, 5, 2]).unwrap()), [60, 0]);
+
+        let half = ElementType::Float16;
+        let smaller = KvCacheUpdate::new().prepare(half, &cache, &[1, 2, 3, 2]).unwrap();
+        assert_eq!(moved(&smaller.plan(&[2]).unwrap()), [60 - 12, 12]);
+        let packed = KvCacheUpdate::new().prepare_packed(half, &cache, &[4, 2, 2]).unwrap();
+        assert_eq!(moved(&packed.plan(PackedCall::new(&[2, 0], &[0, 3, 4])).unwrap()), [60 - 16, 16]);
+        let layers = KvCacheOperation::new().prepare(half, &[3, 2, 5, 2], &[4, 2]).unwrap();
+        let call = KvCacheOperationCall { layer_id: &[1], token_offset: &[5, 3], seq_len: &[1, 3] };
+        assert_eq!(moved(&layers.plan(call).unwrap()), [60 - 8, 8]);
+    }
 }

@@ -3,7 +3,9 @@
 use std::mem::MaybeUninit;
 
 use allocation_counter::measure;
-use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
+use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
 use kvscatter::{ElementType, Error, Executor, Layout, Mode, OutOfRange};
 
 #[track_caller]
@@ -27,17 +29,17 @@ fn tensor_scatter() {
     let (starts, narrow, lengths) = ([7_i64, -1, 3], [7_i32, -1, 3], [1_i64, 3, 0]);
     let (mut present, mut memory) = ([0_u16; 240], [MaybeUninit::uninit(); 240]);
     allocates_nothing(|| {
-        write.in_place(&mut k, &update, &starts).unwrap();
-        write.in_place(&mut k, &update, &narrow).unwrap();
-        write.in_place_many(&mut [(&mut k, &update), (&mut v, &update)], &starts).unwrap();
-        write.into_present(&k, &update, &starts, &mut present).unwrap();
-        write.into_present_uninit(&k, &update, &starts, &mut memory).unwrap();
+        let _ = write.write(&mut k, &update, &starts).unwrap();
+        let _ = write.write(&mut k, &update, &narrow).unwrap();
+        let _ = write.write_many(&mut [(&mut k, &update), (&mut v, &update)], &starts).unwrap();
+        let _ = write.into_present(&k, &update, &starts, &mut present).unwrap();
+        let _ = write.plan(&starts).unwrap().into_present_uninit(&k, &update, &mut memory).unwrap();
         let plan = write.plan_lengths(&starts, &lengths).unwrap();
-        plan.write(&mut k, &update).unwrap();
-        plan.write_bytes(bytemuck::cast_slice_mut(&mut k), bytemuck::cast_slice(&update)).unwrap();
-        plan.write_cloned(&mut k, &update).unwrap();
-        plan.into_present_cloned(&v, &update, &mut present).unwrap();
-        plan.for_each(|block| assert_eq!(block.elements() % 5, 0));
+        let _ = plan.write(&mut k, &update).unwrap();
+        let _ = plan.write_bytes(bytemuck::cast_slice_mut(&mut k), bytemuck::cast_slice(&update)).unwrap();
+        let _ = plan.write_cloned(&mut k, &update).unwrap();
+        let _ = plan.into_present_cloned(&v, &update, &mut present).unwrap();
+        plan.for_each_block(|block| assert_eq!(block.elements() % 5, 0));
         assert_eq!(plan.blocks().count(), 3);
         assert_eq!(plan.segments().count(), 3);
     });
@@ -62,9 +64,9 @@ fn on_an_executor() {
     let (update, starts) = (vec![1.0_f32; 2 * 2 * 1024 * 64], [7_i64, 1024]);
     allocates_nothing(|| {
         let plan = write.plan(&starts).unwrap().with_executor(&InTurn);
-        plan.write(&mut k, &update).unwrap();
-        plan.write_many([(&mut k, &update), (&mut v, &update)].as_mut_slice()).unwrap();
-        plan.into_present(&k, &update, &mut present).unwrap();
+        let _ = plan.write(&mut k, &update).unwrap();
+        let _ = plan.write_many([(&mut k, &update), (&mut v, &update)].as_mut_slice()).unwrap();
+        let _ = plan.into_present(&k, &update, &mut present).unwrap();
     });
     assert_eq!((k[7 * 64], v[7 * 64], present[7 * 64]), (1.0, 1.0, 1.0));
 }
@@ -75,8 +77,8 @@ fn rows_of_odd_nibbles() {
     let (mut cache, update, mut present) = ([0_u8; 14], [1_u8; 5], [0_u8; 14]);
     allocates_nothing(|| {
         let plan = write.plan(&[0_i64, 2, 1]).unwrap();
-        plan.write_bytes(&mut cache, &update).unwrap();
-        plan.into_present_bytes(&cache, &update, &mut present).unwrap();
+        let _ = plan.write_bytes(&mut cache, &update).unwrap();
+        let _ = plan.into_present_bytes(&cache, &update, &mut present).unwrap();
     });
 }
 
@@ -88,7 +90,7 @@ fn strides_that_split_blocks() {
     let (mut buffer, new) = ([0_u8; 1200], [1_u8; 100]);
     allocates_nothing(|| {
         let plan = write.plan(&[0_i64, 2]).unwrap();
-        plan.write(&mut buffer, &new).unwrap();
+        let _ = plan.write(&mut buffer, &new).unwrap();
         assert!(plan.blocks().count() >= 2);
     });
 }
@@ -100,20 +102,22 @@ fn kv_cache_update() {
     let packed = front.prepare_packed(ElementType::Float32, &[3, 1, 4, 2], &[5, 1, 2]).unwrap();
     let (mut cache, update) = ([0_f32; 24], [1_f32; 10]);
     allocates_nothing(|| {
-        let written = padded.in_place(&mut cache, &update[..8], &[3_i64, 0]).unwrap();
+        let written = padded.write(&mut cache, &update[..8], &[3_i64, 0]).unwrap();
         assert_eq!(written.skipped, 1);
-        let plan = packed.plan_lengths(&[0_i32, 2, 3], &[0, 2, 4, 5], &[1_i64, 2, 0]).unwrap();
-        plan.write(&mut cache, &update).unwrap();
+        let plan =
+            packed.plan_lengths(PackedCall::new(&[0_i32, 2, 3], &[0, 2, 4, 5]), &[1_i64, 2, 0]).unwrap();
+        let _ = plan.write(&mut cache, &update).unwrap();
     });
 }
 
 #[test]
 fn kv_cache_operation() {
-    let write = KvCacheOperation::new().prepare(ElementType::Int8, &[3, 6], &[2, 2, 4, 6]).unwrap();
+    let write = KvCacheOperation::new().prepare(ElementType::Int8, &[2, 2, 4, 6], &[3, 6]).unwrap();
     let (mut past, new_kv) = ([0_i8; 96], [1_i8; 18]);
     allocates_nothing(|| {
-        write.in_place(&mut past, &new_kv, &[1], &[4, 1], &[2, 1]).unwrap();
-        write.plan_lengths(&[1], &[4, 1], &[2, 1], &[0_i64, 1]).unwrap().write(&mut past, &new_kv).unwrap();
+        let call = KvCacheOperationCall { layer_id: &[1], token_offset: &[4, 1], seq_len: &[2, 1] };
+        let _ = write.write(&mut past, &new_kv, call).unwrap();
+        let _ = write.plan_lengths(call, &[0_i64, 1]).unwrap().write(&mut past, &new_kv).unwrap();
     });
 }
 
@@ -122,9 +126,9 @@ fn refusals() {
     let write = TensorScatter::new().prepare(ElementType::Float32, &[2, 4, 1], &[2, 2, 1]).unwrap();
     let mut cache = [0_f32; 8];
     allocates_nothing(|| {
-        let beyond = write.in_place(&mut cache, &[0.0; 4], &[0_i64, 3]);
+        let beyond = write.write(&mut cache, &[0.0; 4], &[0_i64, 3]);
         assert!(matches!(beyond, Err(Error::StartOutOfRange { .. })));
-        let short = write.in_place(&mut cache, &[0.0; 3], &[0_i64, 2]);
+        let short = write.write(&mut cache, &[0.0; 3], &[0_i64, 2]);
         assert!(matches!(short, Err(Error::BufferLength { .. })));
     });
 }

@@ -1,14 +1,18 @@
 //! Ascend's `KVCacheOperation`: the document's worked example, its formula, and every rejection.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 
-use kvscatter::spec::ascend::{KvCacheOperation, KvCacheParam, Prepared};
-use kvscatter::{Argument, ElementType, Error, OutOfRange};
+use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
+use kvscatter::{Argument, ElementType, Error, OutOfRange, Prepared};
 
 const HIDDEN: usize = 2;
 
+fn call<'a>(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) -> KvCacheOperationCall<'a> {
+    KvCacheOperationCall { layer_id, token_offset, seq_len }
+}
+
 fn prepare(tokens: usize) -> Prepared {
     // layer 2, batch 2, maxSeqLen 4
-    KvCacheOperation::new().prepare(ElementType::Float16, &[tokens, HIDDEN], &[2, 2, 4, HIDDEN]).unwrap()
+    KvCacheOperation::new().prepare(ElementType::Float16, &[2, 2, 4, HIDDEN], &[tokens, HIDDEN]).unwrap()
 }
 
 /// The document's scenario: a prompt of three tokens is cached at once, then each continuation token behind it.
@@ -18,17 +22,17 @@ fn the_documents_worked_example() {
     let mut past = [0_u16; 2 * 4 * HIDDEN];
     let operation = KvCacheOperation::new();
     let shape = [2, 1, 4, HIDDEN];
-    let prefill = operation.prepare(ElementType::Float16, &[3, HIDDEN], &shape).unwrap();
-    let decode = operation.prepare(ElementType::Float16, &[1, HIDDEN], &shape).unwrap();
-    prefill.in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[1], &[3], &[3]).unwrap();
-    decode.in_place(&mut past, &[7, 8], &[1], &[4], &[1]).unwrap();
+    let prefill = operation.prepare(ElementType::Float16, &shape, &[3, HIDDEN]).unwrap();
+    let decode = operation.prepare(ElementType::Float16, &shape, &[1, HIDDEN]).unwrap();
+    let _ = prefill.write(&mut past, &[1, 2, 3, 4, 5, 6], call(&[1], &[3], &[3])).unwrap();
+    let _ = decode.write(&mut past, &[7, 8], call(&[1], &[4], &[1])).unwrap();
     assert_eq!(past, [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], "layer 0 is untouched");
 }
 
 #[test]
 fn tokens_are_packed_by_seq_len() {
     let mut past = [0_u16; 32];
-    prepare(3).in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[0], &[4, 1], &[2, 1]).unwrap();
+    let _ = prepare(3).write(&mut past, &[1, 2, 3, 4, 5, 6], call(&[0], &[4, 1], &[2, 1])).unwrap();
     let mut expected = [0_u16; 32];
     expected[4..8].copy_from_slice(&[1, 2, 3, 4]); // batch 0, rows 2 and 3: tokenOffset == maxSeqLen fills the last
     expected[8..10].copy_from_slice(&[5, 6]); // batch 1, row 0
@@ -37,19 +41,19 @@ fn tokens_are_packed_by_seq_len() {
 
 #[test]
 fn four_dimensional_new_kv_is_read_flat() {
-    let four = KvCacheOperation::new().prepare(ElementType::Int8, &[2, 2, 3, 2], &[1, 2, 4, 6]).unwrap();
-    let flat = KvCacheOperation::new().prepare(ElementType::Int8, &[4, 6], &[1, 2, 4, 6]).unwrap();
+    let four = KvCacheOperation::new().prepare(ElementType::Int8, &[1, 2, 4, 6], &[2, 2, 3, 2]).unwrap();
+    let flat = KvCacheOperation::new().prepare(ElementType::Int8, &[1, 2, 4, 6], &[4, 6]).unwrap();
     let new_kv: Vec<i8> = (1..=24).collect();
     let (mut a, mut b) = ([0_i8; 48], [0_i8; 48]);
-    four.in_place(&mut a, &new_kv, &[0], &[3, 2], &[2, 2]).unwrap();
-    flat.in_place(&mut b, &new_kv, &[0], &[3, 2], &[2, 2]).unwrap();
+    let _ = four.write(&mut a, &new_kv, call(&[0], &[3, 2], &[2, 2])).unwrap();
+    let _ = flat.write(&mut b, &new_kv, call(&[0], &[3, 2], &[2, 2])).unwrap();
     assert_eq!(a, b);
 
     let argument = Argument::SeqLen;
-    let ragged = four.plan(&[0], &[3, 2], &[2, 1]).unwrap_err();
+    let ragged = four.plan(call(&[0], &[3, 2], &[2, 1])).unwrap_err();
     assert_eq!(ragged, Error::LengthOutOfRange { argument, index: 1, value: 1, min: 2, max: 2 });
     let shape = |new_kv: &[usize; 4]| {
-        KvCacheOperation::new().prepare(ElementType::Int8, new_kv, &[1, 2, 4, 6]).unwrap_err()
+        KvCacheOperation::new().prepare(ElementType::Int8, &[1, 2, 4, 6], new_kv).unwrap_err()
     };
     let mismatch = |dimension, expected, got| Error::DimensionMismatch {
         argument: Argument::NewKv,
@@ -57,15 +61,22 @@ fn four_dimensional_new_kv_is_read_flat() {
         expected,
         got,
     };
-    assert_eq!(shape(&[2, 2, 2, 2]), Error::HiddenSize { heads: 2, head_size: 2, hidden: 6 });
+    assert_eq!(
+        shape(&[2, 2, 2, 2]),
+        Error::HiddenSize { argument: Argument::NewKv, heads: 2, head_size: 2, hidden: 6 }
+    );
     assert_eq!(shape(&[1, 2, 3, 2]), mismatch(0, 2, 1));
-    assert_eq!(shape(&[2, 5, 3, 2]), Error::UpdateLongerThanCache { rows: 5, capacity: 4 });
+    assert_eq!(
+        shape(&[2, 5, 3, 2]),
+        Error::UpdateLongerThanCache { argument: Argument::NewKv, rows: 5, capacity: 4 }
+    );
 }
 
 #[test]
 fn values_are_refused_one_by_one() {
     let write = prepare(3);
-    let refused = |layer: &[i32], offset: &[i32], len: &[i32]| write.plan(layer, offset, len).unwrap_err();
+    let refused =
+        |layer: &[i32], offset: &[i32], len: &[i32]| write.plan(call(layer, offset, len)).unwrap_err();
     let count = |argument, got, want| Error::Count { argument, got, want };
     assert_eq!(refused(&[], &[2, 1], &[2, 1]), count(Argument::LayerId, 0, 1));
     assert_eq!(refused(&[0, 1], &[2, 1], &[2, 1]), count(Argument::LayerId, 2, 1));
@@ -74,7 +85,7 @@ fn values_are_refused_one_by_one() {
     for value in [2, -1, i32::MAX, i32::MIN] {
         assert_eq!(
             refused(&[value], &[2, 1], &[2, 1]),
-            Error::LayerOutOfRange { value: value.into(), layers: 2 }
+            Error::LayerOutOfRange { argument: Argument::LayerId, value: value.into(), layers: 2 }
         );
     }
     let length =
@@ -105,12 +116,13 @@ fn values_are_refused_one_by_one() {
 fn shapes_are_refused_one_by_one() {
     let operation = KvCacheOperation::new();
     let refused =
-        |element, new_kv: &[usize], past: &[usize]| operation.prepare(element, new_kv, past).unwrap_err();
+        |element, new_kv: &[usize], past: &[usize]| operation.prepare(element, past, new_kv).unwrap_err();
     let past = [2, 2, 4, 6];
     for element in ElementType::ALL {
         let allowed = matches!(element, ElementType::Float16 | ElementType::BFloat16 | ElementType::Int8);
-        let expected = Err(Error::ElementType { argument: Argument::Past, element });
-        let got = operation.prepare(element, &[3, 6], &past).map(|_| ());
+        let accepted = KvCacheOperation::ELEMENT_TYPES;
+        let expected = Err(Error::ElementType { argument: Argument::Past, element, accepted });
+        let got = operation.prepare(element, &past, &[3, 6]).map(|_| ());
         assert_eq!(got, if allowed { Ok(()) } else { expected });
     }
     let rank = |argument, rank, expected| Error::Rank { argument, rank, expected };
@@ -120,9 +132,6 @@ fn shapes_are_refused_one_by_one() {
     let argument = Argument::NewKv;
     let mismatch = Error::DimensionMismatch { argument, dimension: 1, expected: 6, got: 5 };
     assert_eq!(refused(ElementType::Int8, &[3, 5], &past), mismatch);
-    let reserved = operation.param(KvCacheParam { rsv: [0, 0, 3, 0, 0, 0, 0, 9] });
-    let refused = reserved.prepare(ElementType::Int8, &[3, 6], &past).unwrap_err();
-    assert_eq!(refused, Error::Reserved { index: 2, value: 3 });
 }
 
 #[test]
@@ -131,8 +140,8 @@ fn extensions() {
     let mut past = [9_u16; 32];
     let write = prepare(3);
     let lengths = [1_i32, 1];
-    write
-        .plan_lengths(&[0], &[2, 1], &[2, 1], &lengths)
+    let _ = write
+        .plan_lengths(call(&[0], &[2, 1], &[2, 1]), &lengths)
         .unwrap()
         .write(&mut past, &[1, 2, 3, 4, 5, 6])
         .unwrap();
@@ -141,17 +150,17 @@ fn extensions() {
     expected[8..10].copy_from_slice(&[5, 6]);
     assert_eq!(past, expected);
     // It need not fit either.
-    assert!(write.plan_lengths(&[0], &[5, 1], &[2, 1], &lengths).is_ok());
-    let refused = write.plan_lengths(&[0], &[6, 1], &[2, 1], &lengths).unwrap_err();
+    assert!(write.plan_lengths(call(&[0], &[5, 1], &[2, 1]), &lengths).is_ok());
+    let refused = write.plan_lengths(call(&[0], &[6, 1], &[2, 1]), &lengths).unwrap_err();
     let argument = Argument::TokenOffset;
     assert_eq!(refused, Error::EndOutOfRange { argument, index: 0, value: 6, min: 2, max: 5 });
 
     let skipping = KvCacheOperation::new()
         .out_of_range(OutOfRange::SkipSample)
-        .prepare(ElementType::Float16, &[3, HIDDEN], &[2, 2, 4, HIDDEN])
+        .prepare(ElementType::Float16, &[2, 2, 4, HIDDEN], &[3, HIDDEN])
         .unwrap();
     let mut past = [9_u16; 32];
-    let written = skipping.in_place(&mut past, &[1, 2, 3, 4, 5, 6], &[0], &[1, 4], &[2, 1]).unwrap();
+    let written = skipping.write(&mut past, &[1, 2, 3, 4, 5, 6], call(&[0], &[1, 4], &[2, 1])).unwrap();
     assert_eq!(written.skipped, 1);
     let mut expected = [9_u16; 32];
     expected[14..16].copy_from_slice(&[5, 6]); // the second batch still takes the third token

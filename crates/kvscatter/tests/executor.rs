@@ -56,7 +56,7 @@ impl Executor for Counted {
 fn the_limits_are_those_that_the_suite_names() {
     let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 8], &[1, 2, 8]).unwrap();
     let (mut cache, host) = ([0_u8; 32], Counted::default());
-    write.plan(&[1]).unwrap().with_executor(&host).write(&mut cache, &[1; 16]).unwrap();
+    let _ = write.plan(&[1]).unwrap().with_executor(&host).write(&mut cache, &[1; 16]).unwrap();
     let tiny = env::var("KVSCATTER_TEST_LIMITS").map_or(cfg!(kvscatter_tiny), |limits| limits == "tiny");
     assert_eq!(host.0.into_inner(), usize::from(tiny), "16 bytes are shared with tiny limits only");
     assert_eq!(cfg!(kvscatter_tiny), tiny);
@@ -67,10 +67,10 @@ fn a_large_write_asks_once() {
     let (write, host) = (write(), Counted::default());
     let (mut cache, update) = (vec![0; CACHE], numbered(0..UPDATE));
     let plan = write.plan(&[5]).unwrap().with_executor(&host);
-    plan.write(&mut cache, &update).unwrap();
+    let _ = plan.write(&mut cache, &update).unwrap();
     assert_eq!(host.0.load(Ordering::Relaxed), 1);
     let mut present = vec![0; CACHE];
-    plan.into_present(&cache, &update, &mut present).unwrap();
+    let _ = plan.into_present(&cache, &update, &mut present).unwrap();
     assert_eq!(host.0.load(Ordering::Relaxed), 2);
     assert!(cache == present && cache[5..][..UPDATE] == update);
 }
@@ -117,7 +117,7 @@ fn an_executor_that_panics_leaves_old_or_new_elements() {
         assert_eq!(untouched, if written == 0 { CACHE } else { 0 });
 
         // The same plan, and the same memory, go on working.
-        plan.with_executor(&Counted::default()).write(&mut cache, &update).unwrap();
+        let _ = plan.with_executor(&Counted::default()).write(&mut cache, &update).unwrap();
         assert!(cache[..3] == before[..3] && cache[3..][..UPDATE] == update);
         assert_eq!(cache[3 + UPDATE..], before[3 + UPDATE..]);
     }

@@ -3,7 +3,7 @@
 use core::ptr::{null_mut, without_provenance_mut};
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
 use kvscatter::{Argument, ElementType, Error, Layout, Prepared, RawBuffer, Written};
 
 const CACHE: usize = 8;
@@ -42,7 +42,7 @@ fn pairs_side_by_side_are_written() {
     let mut memory: Vec<u8> = (0..24).collect();
     let expected: Vec<u8> =
         vec![0, 8, 9, 3, 4, 5, 10, 11, 8, 9, 10, 11, 12, 20, 21, 15, 16, 17, 22, 23, 20, 21, 22, 23];
-    write_many(&mut memory, &[(0, CACHE), (8, UPDATE), (12, CACHE), (20, UPDATE)]).unwrap();
+    let _ = write_many(&mut memory, &[(0, CACHE), (8, UPDATE), (12, CACHE), (20, UPDATE)]).unwrap();
     assert_eq!(memory, expected);
 }
 
@@ -78,11 +78,11 @@ fn strided_caches_may_interleave() {
     let starts = [1_i64];
     let plan = write.plan(&starts).unwrap();
     // SAFETY: all of them lie inside the array, which is borrowed exclusively.
-    unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
+    let _ = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
     assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
     // The same cache once more, and one that begins at its second slot.
     for other in [buffers[0], buffers[4]] {
-        // SAFETY: as above.
+        // SAFETY: all buffers lie inside the array, which nothing else refers to.
         let met = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (other, buffers[3])]) };
         assert_eq!(met, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
     }
@@ -102,7 +102,7 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
         [(null(CACHE), buffers[1]), (buffers[0], null(UPDATE))].map(|(to, from)| plan.write_raw(to, from))
     };
     assert_eq!(written, [refused(Argument::PastCache, CACHE), refused(Argument::Update, UPDATE)]);
-    // SAFETY: as above.
+    // SAFETY: all buffers lie inside the array, which nothing else refers to.
     let filled = unsafe { plan.into_present_raw(buffers[0], buffers[1], null(CACHE)) };
     assert_eq!(filled, refused(Argument::PresentCache, CACHE));
     assert_eq!(memory, [7; CACHE + UPDATE]);
@@ -121,7 +121,7 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
 #[test]
 fn a_buffer_past_the_end_of_the_address_space_is_refused() {
     let write = prepared();
-    let geometry = write.geometry();
+
     let mut memory = [7_u8; 2 * CACHE + UPDATE];
     let good = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE), (CACHE + UPDATE, CACHE)]);
     for back in 0..=CACHE + 1 {
@@ -134,12 +134,12 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
         };
         assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
         assert_eq!(
-            geometry.check_raw([(end(CACHE), good[1])]),
+            write.check_raw([(end(CACHE), good[1])]),
             expected(Argument::PastCache, 0, CACHE),
             "{back}"
         );
         assert_eq!(
-            geometry.check_raw([(good[2], good[1]), (good[0], end(UPDATE))]),
+            write.check_raw([(good[2], good[1]), (good[0], end(UPDATE))]),
             expected(Argument::Update, 1, UPDATE),
             "{back}"
         );
@@ -148,11 +148,7 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
             (Argument::Update, [good[0], end(UPDATE), good[2]], UPDATE),
             (Argument::PresentCache, [good[0], good[1], end(CACHE)], CACHE),
         ] {
-            assert_eq!(
-                geometry.check_raw_present(past, update, present),
-                expected(argument, 0, len),
-                "{back}"
-            );
+            assert_eq!(write.check_raw_present(past, update, present), expected(argument, 0, len), "{back}");
         }
     }
     assert!(!RawBuffer { ptr: without_provenance_mut(usize::MAX), len: 0 }.wraps());
@@ -176,8 +172,8 @@ fn a_present_that_shares_memory_is_refused() {
         assert_eq!(memory, before);
     }
     let buffers = at(&mut memory, &[(0, 8), (30, 2), (8, 8)]);
-    // SAFETY: as above.
-    unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) }.unwrap();
+    // SAFETY: all buffers lie inside the array, which nothing else refers to.
+    let _ = unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) }.unwrap();
     assert_eq!(memory[8..16], [0, 1, 2, 3, 30, 31, 6, 7]);
 }
 
@@ -192,7 +188,7 @@ fn negative_strides_reach_back() {
         .unwrap();
     assert_eq!((write.geometry().update_offset(), write.geometry().cache_offset()), (4, 0));
     let mut cache = [0_u8; 6];
-    write.in_place(&mut cache, &[1, 2, 3, 4, 5, 6], &[0_i64]).unwrap();
+    let _ = write.write(&mut cache, &[1, 2, 3, 4, 5, 6], &[0_i64]).unwrap();
     assert_eq!(cache, [5, 6, 3, 4, 1, 2]);
     assert_eq!(Layout::strided(&[0, 3], &[1, -1]).least_offset(), 0);
     assert_eq!(Layout::dense(&[2, 3]).least_offset(), 0);
@@ -218,19 +214,19 @@ fn indices_inside_what_is_written_are_refused() {
                 // SAFETY: inside the array, of which there is no other reference.
                 unsafe { first.wrapping_add(at).write(value) };
             }
-            // SAFETY: as above; nothing writes there while the plan lives, since what would is refused.
+            // SAFETY: just written, inside the array; nothing writes there while the plan lives, since what would is refused.
             unsafe { core::slice::from_raw_parts(first, values.len()) }
         };
         let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
-        let plan = write.plan_lengths(starts, totals, lengths).unwrap();
+        let plan = write.plan_lengths(PackedCall::new(starts, totals), lengths).unwrap();
         let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
         // SAFETY: the buffers lie inside the array, apart from each other.
         let written = unsafe { plan.write_raw(cache, update) };
         assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
-        // SAFETY: as above.
+        // SAFETY: all buffers lie inside the array, which nothing else refers to.
         let filled = unsafe { plan.into_present_raw(past, update, cache) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
-        // SAFETY: as above.
+        // SAFETY: all buffers lie inside the array, which nothing else refers to.
         assert!(unsafe { plan.write_raw(past, update) }.is_ok());
     }
 }

@@ -16,7 +16,7 @@ fn scatter(
     let update: Vec<_> = (b'a'..=b'z').cycle().take(update_shape.iter().product()).collect();
     let write = operator.prepare(ElementType::UInt8, cache_shape, update_shape)?;
     let plan = write.plan(write_indices)?;
-    plan.write(&mut cache, &update)?;
+    let _ = plan.write(&mut cache, &update)?;
     Ok(cache.into_iter().map(char::from).collect())
 }
 
@@ -83,7 +83,10 @@ fn indices_and_what_becomes_of_them() {
 #[test]
 fn an_update_longer_than_the_cache_is_refused_in_both_modes() {
     for operator in [LINEAR, CIRCULAR] {
-        assert_eq!(one(operator, 2, 3, 0), Err(Error::UpdateLongerThanCache { rows: 3, capacity: 2 }));
+        assert_eq!(
+            one(operator, 2, 3, 0),
+            Err(Error::UpdateLongerThanCache { argument: Argument::Update, rows: 3, capacity: 2 })
+        );
     }
 }
 
@@ -109,7 +112,7 @@ fn axis_and_rank() {
 #[test]
 fn shapes_agree_outside_the_axis() {
     let refused = |update: &[usize]| scatter(LINEAR, &[2, 3, 2], update, None).unwrap_err();
-    assert_eq!(refused(&[2, 3]), Error::RankMismatch { cache: 3, update: 2 });
+    assert_eq!(refused(&[2, 3]), Error::RankMismatch { argument: Argument::Update, cache: 3, update: 2 });
     let mismatch =
         |dimension, got| Error::DimensionMismatch { argument: Argument::Update, dimension, expected: 2, got };
     assert_eq!(refused(&[1, 3, 2]), mismatch(0, 1));
@@ -127,10 +130,10 @@ fn empty_dimensions_are_checked_and_not_walked() {
     let write = LINEAR.prepare(ElementType::UInt8, &[huge, 4, 0], &[huge, 1, 0]).unwrap();
     let plan = write.plan(None::<&[i64]>).unwrap();
     assert_eq!((plan.elements(), plan.blocks().count(), plan.segments().count()), (0, 0, 0));
-    plan.write_bytes(&mut [], &[]).unwrap();
-    plan.into_present_bytes(&[], &[], &mut []).unwrap();
-    plan.write_cloned::<String>(&mut [], &[]).unwrap();
-    plan.into_present_cloned::<String>(&[], &[], &mut []).unwrap();
+    let _ = plan.write_bytes(&mut [], &[]).unwrap();
+    let _ = plan.into_present_bytes(&[], &[], &mut []).unwrap();
+    let _ = plan.write_cloned::<String>(&mut [], &[]).unwrap();
+    let _ = plan.into_present_cloned::<String>(&[], &[], &mut []).unwrap();
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn a_mode_is_linear_or_circular() {
 fn whole_strings_are_written() {
     let write = LINEAR.prepare(ElementType::String, &[1, 2], &[1, 1]).unwrap();
     let mut cache = ["κ".to_owned(), String::new()];
-    write
+    let _ = write
         .plan(&[1_i64])
         .unwrap()
         .write_cloned(&mut cache, &["longer than one character".to_owned()])
@@ -190,9 +193,9 @@ fn rows_of_an_odd_number_of_nibbles_straddle_bytes() {
     let plan = write.plan(&[1_i64]).unwrap();
     let mut cache = [0x21, 0x43, 0x65, 0x87, 0xF9];
     let mut present = [0; 5];
-    plan.into_present_bytes(&cache, &[0xBA, 0x0C], &mut present).unwrap();
+    let _ = plan.into_present_bytes(&cache, &[0xBA, 0x0C], &mut present).unwrap();
     assert_eq!(present, [0x21, 0xA3, 0xCB, 0x87, 0x09], "the last pad nibble is 0");
-    plan.write_bytes(&mut cache, &[0xBA, 0x0C]).unwrap();
+    let _ = plan.write_bytes(&mut cache, &[0xBA, 0x0C]).unwrap();
     assert_eq!(cache, [0x21, 0xA3, 0xCB, 0x87, 0xF9], "in place, neighbours are untouched");
 }
 

@@ -3,7 +3,7 @@
 use kvscatter::ElementType::{BFloat16, Float16, Float32, Int32, Int64};
 use kvscatter::spec::tensorrt::{
     AttentionIoForm, KvCacheMode, KvCacheUpdate, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor,
-    TensorSource,
+    PackedCall, TensorSource,
 };
 use kvscatter::spec::{Dimension, Inferred};
 use kvscatter::{Argument, ElementType, Error};
@@ -110,7 +110,7 @@ fn the_documents_worked_example() {
     assert_eq!(Parts::default().broken(), []);
     let write = KvCacheUpdate::new().prepare(Float32, &CACHE_SHAPE, &UPDATE_SHAPE).unwrap();
     let mut cache = over_two_heads(CACHE);
-    write.in_place(&mut cache, &over_two_heads(UPDATE), &[2_i32, 1, 1, 3]).unwrap();
+    let _ = write.write(&mut cache, &over_two_heads(UPDATE), &[2_i32, 1, 1, 3]).unwrap();
     assert_eq!(cache, over_two_heads(EXPECTED));
 }
 
@@ -127,7 +127,11 @@ fn a_packed_network() {
     let write = KvCacheUpdate::new().prepare_packed(Float32, &CACHE_SHAPE, &[3, 2, 1]).unwrap();
     let mut cache = vec![0.0_f32; 64];
     let update = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]; // three tokens of two heads
-    write.plan(&[7_i32, 0, 3], &[0, 1, 1, 3]).unwrap().write(&mut cache, &update).unwrap();
+    let _ = write
+        .plan(PackedCall::new(&[7_i32, 0, 3], &[0, 1, 1, 3]))
+        .unwrap()
+        .write(&mut cache, &update)
+        .unwrap();
     let mut expected = vec![0.0_f32; 64];
     for (at, value) in [(7, 1.0), (15, 2.0), (35, 3.0), (43, 4.0), (36, 5.0), (44, 6.0)] {
         expected[at] = value;
@@ -138,7 +142,8 @@ fn a_packed_network() {
 #[test]
 fn types_are_refused_one_by_one() {
     use ElementType::{Bool, Float4E2M1, Float8E4M3Fn, Float8E8M0, Int4, Int8, UInt8};
-    let wrong = |argument, element| layer(Error::ElementType { argument, element });
+    let accepted = KvCacheUpdate::ELEMENT_TYPES;
+    let wrong = |argument, element| layer(Error::ElementType { argument, element, accepted });
     for element in [Int8, Int32, Int64, UInt8, Bool, Float8E4M3Fn, Float8E8M0, Int4, Float4E2M1] {
         let broken = Parts { types: [element, Float32, Int32], ..Parts::default() }.broken();
         assert_eq!(broken, [wrong(Argument::Cache, element)]);
@@ -147,7 +152,9 @@ fn types_are_refused_one_by_one() {
     }
     for element in [Float32, Float16, Int8, UInt8, Bool] {
         let broken = Parts { types: [Float32, Float32, element], ..Parts::default() }.broken();
-        assert_eq!(broken, [wrong(Argument::TensorRtWriteIndices, element)]);
+        let accepted = &[Int32, Int64];
+        let argument = Argument::TensorRtWriteIndices;
+        assert_eq!(broken, [layer(Error::ElementType { argument, element, accepted })]);
     }
     for element in [Float32, Float16, BFloat16] {
         assert_eq!(Parts { types: [element, element, Int64], ..Parts::default() }.broken(), []);
@@ -173,11 +180,11 @@ fn shapes_are_refused_one_by_one() {
         (Parts { update: &[4, 2, 4, 5], ..Parts::default() }, mismatch(3, 1, 5)),
         (
             Parts { update: &[4, 2, 9, 1], ..Parts::default() },
-            layer(Error::UpdateLongerThanCache { rows: 9, capacity: 8 }),
+            layer(Error::UpdateLongerThanCache { argument: Argument::Update, rows: 9, capacity: 8 }),
         ),
         (
             Parts { update: &[5, 2, 4, 1], indices: &[5], ..Parts::default() },
-            layer(Error::BatchTooLarge { cache: 4, update: 5 }),
+            layer(Error::BatchTooLarge { argument: Argument::Update, cache: 4, update: 5 }),
         ),
         (Parts { indices: &[3], ..Parts::default() }, count(Argument::TensorRtWriteIndices, 3, 4)),
         (
@@ -209,13 +216,13 @@ fn packed_and_lengths_belong_together() {
     let broken = Parts { lengths: Some((Int32, &[4])), ..packed() }.broken();
     assert_eq!(broken, [layer(Error::Count { argument, got: 4, want: 5 })]);
     let broken = Parts { lengths: Some((Int64, &[5])), ..packed() }.broken();
-    assert_eq!(broken, [layer(Error::ElementType { argument, element: Int64 })]);
+    assert_eq!(broken, [layer(Error::ElementType { argument, element: Int64, accepted: &[Int32] })]);
     let broken = Parts { lengths: Some((Int32, &[5, 1])), ..packed() }.broken();
     assert_eq!(broken, [layer(Error::Rank { argument, rank: 2, expected: &[1] })]);
     let broken = Parts { lengths, update: &[4, 2, 4, 1], ..packed() }.broken();
     assert_eq!(broken, [layer(Error::Rank { argument: Argument::Update, rank: 4, expected: &[3] })]);
     let broken = Parts { lengths: Some((Int32, &[6])), indices: &[5], ..packed() }.broken();
-    assert_eq!(broken, [layer(Error::BatchTooLarge { cache: 4, update: 5 })]);
+    assert_eq!(broken, [layer(Error::BatchTooLarge { argument: Argument::Update, cache: 4, update: 5 })]);
 }
 
 /// The output of the first layer, which has its cache's type and shape.

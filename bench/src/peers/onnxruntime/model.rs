@@ -5,7 +5,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto,
     attribute_proto::AttributeType,
 };
-use kvscatter_onnx::{Error, Model};
+use kvscatter_onnx::{OnnxError, Model};
 
 use kvscatter::{ElementType, Mode};
 
@@ -19,7 +19,7 @@ pub(super) const OUTPUT: &str = "present_cache";
 const IR_VERSION: i64 = 12;
 
 /// The bytes of the model.
-pub(super) fn tensor_scatter(axis: i64, mode: Mode, element: ElementType) -> Result<Vec<u8>, Error> {
+pub(super) fn tensor_scatter(axis: i64, mode: Mode, element: ElementType) -> Result<Vec<u8>, OnnxError> {
     let mode: &[u8] = if mode == Mode::Circular { b"circular" } else { b"linear" };
     let attribute = |name: &str, r#type| AttributeProto {
         name: Some(name.to_owned()),

@@ -1,8 +1,8 @@
 //! What is counted: calls as a decoder makes them, on rows that are copied without the C library.
 
-use kvscatter::spec::ascend::KvCacheOperation;
+use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
 use kvscatter::{ElementType, Layout, Mode, Prepared};
 
 use crate::Result;
@@ -80,7 +80,7 @@ impl Decode {
 
 fn in_place(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
     let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
-    repeat(&mut || Ok(write.in_place(&mut cache, &update, &starts).map(drop)?))
+    repeat(&mut || Ok(write.write(&mut cache, &update, &starts).map(drop)?))
 }
 
 fn plan_write(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
@@ -103,7 +103,7 @@ fn keys_and_values(repeat: Repeat<'_>) -> Result<()> {
     let mut values = keys.clone();
     repeat(&mut || {
         let pairs = &mut [(&mut keys, &update), (&mut values, &update)];
-        Ok(write.in_place_many(pairs, &starts).map(drop)?)
+        Ok(write.write_many(pairs, &starts).map(drop)?)
     })
 }
 
@@ -119,7 +119,7 @@ fn prefill(repeat: Repeat<'_>) -> Result<()> {
     )?;
     let (mut cache, update) =
         (vec![0_u16; 2 * ROWS * HEADS * HEAD_SIZE], vec![1_u16; ROWS * HEADS * HEAD_SIZE]);
-    repeat(&mut || Ok(write.in_place(&mut cache, &update, &[9]).map(drop)?))
+    repeat(&mut || Ok(write.write(&mut cache, &update, &[9]).map(drop)?))
 }
 
 fn packed(repeat: Repeat<'_>) -> Result<()> {
@@ -130,16 +130,19 @@ fn packed(repeat: Repeat<'_>) -> Result<()> {
         &decode.cache_shape(),
         &[decode.batch, decode.heads, HEAD_SIZE],
     )?;
-    let totals = [0, 1, 2, 3, 4, 5, 6, 7, 8];
-    repeat(&mut || Ok(write.plan(&starts, &totals)?.write(&mut cache, &update).map(drop)?))
+    let cumulative = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+    repeat(&mut || {
+        Ok(write.plan(PackedCall::new(&starts, &cumulative))?.write(&mut cache, &update).map(drop)?)
+    })
 }
 
 fn ascend(repeat: Repeat<'_>) -> Result<()> {
     let (new_kv, past) = ([8, 256], [4, 8, CAPACITY, 256]);
-    let write = KvCacheOperation::new().prepare(ElementType::Float16, &new_kv, &past)?;
+    let write = KvCacheOperation::new().prepare(ElementType::Float16, &past, &new_kv)?;
     let (mut cache, update) = (vec![0_u16; past.iter().product()], vec![1_u16; 8 * 256]);
     let (token_offset, seq_len) = ([5, 9, 60, 1, 33, 2, 64, 7], [1; 8]);
-    repeat(&mut || Ok(write.in_place(&mut cache, &update, &[2], &token_offset, &seq_len).map(drop)?))
+    let call = KvCacheOperationCall { layer_id: &[2], token_offset: &token_offset, seq_len: &seq_len };
+    repeat(&mut || Ok(write.write(&mut cache, &update, call).map(drop)?))
 }
 
 /// Slabs of 512 bytes: around an update of most slots, over a smaller one.

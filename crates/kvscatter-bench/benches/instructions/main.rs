@@ -108,7 +108,7 @@ fn collected(case: &str, calls: u64) -> Result<u64> {
 fn repeat(case: &str, calls: &str) -> Result<bool> {
     let (_, prepare) = calls::CASES.iter().find(|(name, _)| *name == case).ok_or("no such case")?;
     let calls: u64 = calls.parse()?;
-    let isa = TensorScatter::new().prepare(ElementType::Int8, &[1, 1, 1], &[1, 1, 1])?.geometry().isa();
+    let isa = TensorScatter::new().prepare(ElementType::Int8, &[1, 1, 1], &[1, 1, 1])?.isa();
     if isa != Isa::Avx2 {
         return Err(format!("the table counts AVX2 kernels; this machine's are {isa}").into());
     }

@@ -11,11 +11,8 @@ pub(super) mod element {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ElementType, D::Error> {
         let name = String::deserialize(from)?;
-        ElementType::from_name(&name)
-            .or_else(|| ElementType::from_safetensors_name(&name.to_ascii_uppercase()))
-            .ok_or_else(|| {
-                D::Error::custom(format!("type '{name}': must be an element type, such as float16"))
-            })
+        name.parse()
+            .map_err(|_| D::Error::custom(format!("type '{name}': must be an element type, such as float16")))
     }
 }
 
@@ -25,10 +22,7 @@ pub(super) mod mode {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(crate) fn serialize<S: Serializer>(mode: &Mode, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match mode {
-            Mode::Circular => "circular",
-            _ => "linear",
-        })
+        to.serialize_str(mode.name())
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {

@@ -11,7 +11,7 @@ use super::Sides;
 /// The first slot of every sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-pub enum Starts {
+pub enum Positions {
     /// By a rule.
     Rule(StartRule),
     /// One by one.
@@ -45,7 +45,7 @@ enum Written {
     List(Vec<usize>),
 }
 
-impl Starts {
+impl Positions {
     /// Whether there is a start for every sample that fits, said in words if not.
     pub(super) fn check(&self, sides: &Sides, rows: usize, mode: Mode) -> Result<(), String> {
         let circular = mode == Mode::Circular;
@@ -84,13 +84,13 @@ impl Starts {
     }
 }
 
-impl Default for Starts {
+impl Default for Positions {
     fn default() -> Self {
         Self::Rule(StartRule::Ragged)
     }
 }
 
-impl FromStr for Starts {
+impl FromStr for Positions {
     type Err = NotStarts;
 
     fn from_str(text: &str) -> Result<Self, NotStarts> {
@@ -109,7 +109,7 @@ impl FromStr for Starts {
     }
 }
 
-impl fmt::Display for Starts {
+impl fmt::Display for Positions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(StartRule::Ragged) => f.write_str("ragged"),
@@ -123,7 +123,7 @@ impl fmt::Display for Starts {
     }
 }
 
-impl TryFrom<Written> for Starts {
+impl TryFrom<Written> for Positions {
     type Error = NotStarts;
 
     fn try_from(written: Written) -> Result<Self, NotStarts> {
@@ -134,10 +134,10 @@ impl TryFrom<Written> for Starts {
     }
 }
 
-impl From<Starts> for Written {
-    fn from(starts: Starts) -> Self {
+impl From<Positions> for Written {
+    fn from(starts: Positions) -> Self {
         match starts {
-            Starts::List(list) => Self::List(list),
+            Positions::List(list) => Self::List(list),
             rule => Self::Word(rule.to_string()),
         }
     }

@@ -119,7 +119,7 @@ impl Kvscatter {
 
 /// The instructions that the library's kernels use for a case; `None` if it refuses the case.
 pub(crate) fn isa(case: &Case) -> Option<Isa> {
-    Some(prepare(case, case.parameters().mode).ok()?.geometry().isa())
+    Some(prepare(case, case.parameters().mode).ok()?.isa())
 }
 
 fn prepare(case: &Case, mode: Mode) -> Result<::kvscatter::Prepared, Error> {
@@ -165,7 +165,7 @@ impl<T: Pod> Elements for Typed<T> {
     fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Buffers<'_>) -> Result<(), Error> {
         let (cache, update) =
             (bytemuck::cast_slice_mut::<u8, T>(tensor.cache), bytemuck::cast_slice(tensor.update));
-        write.in_place(cache, update, starts).map(drop)
+        write.write(cache, update, starts).map(drop)
     }
 
     #[inline]

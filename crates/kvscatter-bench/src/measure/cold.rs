@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::sampler::{Lane, Sample, Sampler, Turn};
 use crate::case::{Case, Parameters, Temperature};
 use crate::engine::Failed;
-use crate::error::Error;
+use crate::error::BenchError;
 use crate::layout::runs;
 use crate::scene::Scene;
 
@@ -19,11 +19,11 @@ pub(super) struct Cold {
 }
 
 impl Cold {
-    pub(super) fn new(case: &Case, seats: usize) -> Result<Self, Error> {
+    pub(super) fn new(case: &Case, seats: usize) -> Result<Self, BenchError> {
         let Parameters { layers, temperature, ref name, .. } = *case.parameters();
         let each = if temperature == Temperature::FlushedRows { 2 } else { 1 };
         if layers < seats * each {
-            return Err(Error::Layers { name: name.clone(), layers, needed: seats * each, each });
+            return Err(BenchError::Layers { name: name.clone(), layers, needed: seats * each, each });
         }
         Ok(Self { rounds: layers / seats, step: None })
     }

@@ -1,7 +1,7 @@
 //! What is a case and what is not.
 
 use kvscatter::{ElementType, Mode};
-use kvscatter_bench::{Case, Error, Form, Pages, Scene, Sides, Temperature, UpdateLayout};
+use kvscatter_bench::{BenchError, Case, Form, Pages, Scene, Sides, Temperature, UpdateLayout};
 
 use crate::support::{case, parse};
 
@@ -71,7 +71,7 @@ fn every_rule_keeps_every_start_in_range() {
 #[test]
 fn nonsense_is_refused_in_one_line() {
     let lines = [
-        ("shape = [4]", "past_cache has 1 dimensions, must have at least 2"),
+        ("shape = [4]", "past_cache has 1 dimension, must have at least 2"),
         ("axis = 0", "axis = 0 is the batch dimension"),
         ("axis = 4", "axis = 4"),
         ("shape = [2, 0, 8, 4]", "shape [2, 0, 8, 4] has a dimension of 0, must be at least 1"),
@@ -116,6 +116,6 @@ fn nonsense_is_refused_in_one_line() {
 fn what_does_not_fit_into_memory_is_refused_before_it_is_allocated() {
     let case = case("name = \"huge\"\nshape = [1024, 64, 1048576, 128]\nrows = 1");
     let error = Scene::new(&case).expect_err("16 TiB");
-    assert!(matches!(error, Error::Memory { needed, available, .. } if needed > available), "{error}");
+    assert!(matches!(error, BenchError::Memory { needed, available, .. } if needed > available), "{error}");
     assert!(error.to_string().starts_with("case huge: needs "), "{error}");
 }

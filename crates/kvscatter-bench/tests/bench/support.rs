@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvscatter_bench::{Budget, Case, Engine, Error, Report, Scene, measure};
+use kvscatter_bench::{BenchError, Budget, Case, Engine, Report, Scene, measure};
 
 /// A case, or what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<Case, String> {
@@ -16,7 +16,7 @@ pub(crate) fn case(text: &str) -> Case {
     parse(&format!("{text}{pages}")).unwrap()
 }
 
-pub(crate) fn run(case: &Case, engines: &[Box<dyn Engine>]) -> Result<Report, Error> {
+pub(crate) fn run(case: &Case, engines: &[Box<dyn Engine>]) -> Result<Report, BenchError> {
     let budget = Budget { time: Duration::ZERO, least_rounds: 4 };
     measure(&mut Scene::new(case)?, engines, budget, |_| ())
 }

@@ -9,7 +9,7 @@ use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceWrite, Pair};
 use crate::element::element_of_both;
 use crate::scatter::Sides;
 use crate::writer::storage_of;
-use crate::{Error, TensorScatter};
+use crate::{CandleError, TensorScatter};
 
 /// A tensor: where its first element is, and how the others lie behind it.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub(super) fn launches(
     scatter: &TensorScatter,
     caches: &[Place],
     updates: &[Place],
-) -> Result<Vec<Launch>, Error> {
+) -> Result<Vec<Launch>, CandleError> {
     let mut launches: Vec<Launch> = Vec::new();
     for (index, (cache, update)) in caches.iter().zip(updates).enumerate() {
         let sides = [&cache.side, &update.side];
@@ -88,7 +88,7 @@ pub(super) fn launches(
 }
 
 impl Launch {
-    fn new(scatter: &TensorScatter, sides: [&Side; 2], index: usize) -> Result<Self, Error> {
+    fn new(scatter: &TensorScatter, sides: [&Side; 2], index: usize) -> Result<Self, CandleError> {
         let [cache, update] = sides;
         let element = element_of_both(cache.dtype, update.dtype)?;
         let prepared =
@@ -102,7 +102,7 @@ impl Launch {
         cuda: &Cuda,
         skip_all: bool,
         place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
-    ) -> Result<Arc<DeviceWrite>, Error> {
+    ) -> Result<Arc<DeviceWrite>, CandleError> {
         let pairs = self.members.iter().map(|&member| place(member));
         let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
         if let Some((known, write)) = &self.ready
@@ -110,7 +110,7 @@ impl Launch {
         {
             return Ok(Arc::clone(write));
         }
-        let write = Arc::new(cuda.prepare(self.prepared.geometry(), &pairs)?.skip_all(skip_all));
+        let write = Arc::new(cuda.prepare(&self.prepared, &pairs)?.skip_all(skip_all));
         self.ready = Some((pairs, Arc::clone(&write)));
         Ok(write)
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{DeviceWrite, Error as CudaError, Indices, Status, StatusWords};
+use kvscatter_cuda::{CandleError as CudaError, DeviceWrite, Indices, Status, StatusWords};
 
 use super::launch::Place;
-use crate::Error;
+use crate::CandleError;
 
 /// A write whose launches were all prepared.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Launched {
     /// Whether the length of a sample is part of its error. One row, if it is bad, was to be written.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
-        lengths && self.writes.iter().any(|write| write.geometry().span_limits().1 > 1)
+        lengths && self.writes.iter().any(|write| write.prepared().row_limits().1 > 1)
     }
 }
 
@@ -80,7 +80,7 @@ impl LaunchLog {
         words: StatusWords,
         status: Status,
         indices: &Indices,
-    ) -> Result<(), Error> {
+    ) -> Result<(), CandleError> {
         let Some(last) = self.last.as_ref().filter(|_| self.alike) else { return Ok(()) };
         // In the order in which they were launched: the first whose caches it does not fit has found it.
         for write in &last.writes {

@@ -10,7 +10,7 @@ use kvscatter::Argument;
 use kvscatter_cuda::{DeviceBuffer, DeviceList};
 
 use super::launch::Place;
-use crate::Error;
+use crate::CandleError;
 use crate::writer::storage_of;
 
 /// What is done with a tensor's storage.
@@ -47,7 +47,7 @@ impl LockedStorages {
     }
 
     /// A tensor of `i64` or `i32`, which has the memory that its shape asks for: candle does not compare them.
-    pub(super) fn list(&self, argument: Argument, place: &Place) -> Result<DeviceList, Error> {
+    pub(super) fn list(&self, argument: Argument, place: &Place) -> Result<DeviceList, CandleError> {
         let (DeviceBuffer { address, bytes }, want) = (self.buffer(place), place.elements());
         let (list, got) = match place.side.dtype {
             DType::I64 => (DeviceList::i64(address, want), bytes / size_of::<i64>()),
@@ -59,10 +59,10 @@ impl LockedStorages {
         Ok(list)
     }
 
-    pub(super) fn check_order(&self, argument: Argument, place: &Place) -> Result<(), Error> {
+    pub(super) fn check_order(&self, argument: Argument, place: &Place) -> Result<(), CandleError> {
         match self.storages.get(&place.storage) {
             Some(Area { is_ordered: true, .. }) => Ok(()),
-            _ => Err(Error::OtherStream { argument }),
+            _ => Err(CandleError::OtherStream { argument }),
         }
     }
 }
@@ -72,8 +72,8 @@ impl LockedStorages {
 pub(super) fn with_locked<'a>(
     locks: impl IntoIterator<Item = Lock<'a>>,
     stream: &CudaStream,
-    then: &mut dyn FnMut(&LockedStorages) -> Result<(), Error>,
-) -> Result<(), Error> {
+    then: &mut dyn FnMut(&LockedStorages) -> Result<(), CandleError>,
+) -> Result<(), CandleError> {
     let distinct = distinct(locks);
     let mut outcome = Ok(());
     let mut then = |locked: &LockedStorages| outcome = then(locked);

@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use candle_core::CudaDevice;
 use candle_core::cuda::cudarc::driver::CudaStream;
 
-use crate::Error;
+use crate::CandleError;
 
 /// `CU_STREAM_PER_THREAD`, the stream of `Device::new_cuda`: the handle is one, the streams are as many as threads.
 const PER_THREAD: usize = 2;
@@ -25,7 +25,7 @@ impl WriterStream {
 
     /// The stream, for this thread: behind everything that was put on it so far. If that was on another thread's, the
     /// device is waited for.
-    pub(super) fn current(&mut self) -> Result<Arc<CudaStream>, Error> {
+    pub(super) fn current(&mut self) -> Result<Arc<CudaStream>, CandleError> {
         if self.has_moved() {
             self.stream.context().synchronize().map_err(candle_core::Error::wrap)?;
             self.thread = thread::current().id();

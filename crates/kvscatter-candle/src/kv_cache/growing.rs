@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::store::{Needs, Store};
-use crate::{At, CacheWrite, Error, TensorScatter, write_many};
+use crate::{At, CacheWrite, CandleError, TensorScatter, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::Cache`.
 #[derive(Clone, Debug)]
@@ -82,25 +82,24 @@ impl Cache {
     }
 
     /// What the cache will be.
-    fn after(&self, src: &Tensor) -> std::result::Result<Appended, Error> {
+    fn after(&self, src: &Tensor) -> std::result::Result<Appended, CandleError> {
         let tokens = tokens(src, self.dim)?;
         if self.grow_by == 0 {
-            return Err(Error::NoRoom);
+            return Err(CandleError::NoRoom);
         }
-        let too_long = Error::TooLong { tokens, length: self.current_seq_len };
+        let too_long = CandleError::TooLong { tokens, length: self.current_seq_len };
         let Some(length) = self.current_seq_len.checked_add(tokens) else { return Err(too_long) };
         let missing = length.saturating_sub(self.max_seq_len).div_ceil(self.grow_by);
         let more = missing.checked_mul(self.grow_by).and_then(|more| more.checked_add(self.max_seq_len));
         let Some(capacity) = more else { return Err(too_long) };
-        let start = i64::try_from(self.current_seq_len).unwrap_or(i64::MAX);
-        Ok(Appended { start: [start], length, capacity })
+        Ok(Appended { start: [self.current_seq_len], length, capacity })
     }
 
     fn ready<'w>(
         &'w mut self,
         src: &'w Tensor,
         after: &'w Appended,
-    ) -> std::result::Result<CacheWrite<'w>, Error> {
+    ) -> std::result::Result<CacheWrite<'w>, CandleError> {
         let scatter = TensorScatter::new().one_start().axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
         let needs = Needs { scatter, dim: self.dim, capacity: after.capacity, kept: self.current_seq_len };
         let store = Store::ready(&mut self.store, &needs, src)?;
@@ -117,7 +116,7 @@ impl Cache {
 #[derive(Debug)]
 struct Appended {
     /// Where the new tokens go.
-    start: [i64; 1],
+    start: [usize; 1],
     length: usize,
     capacity: usize,
 }
@@ -215,11 +214,11 @@ impl KvCache {
 }
 
 /// Tokens of an update.
-pub(super) fn tokens(update: &Tensor, dim: usize) -> std::result::Result<usize, Error> {
-    update.dims().get(dim).copied().ok_or(Error::Dim { dim, rank: update.rank() })
+pub(super) fn tokens(update: &Tensor, dim: usize) -> std::result::Result<usize, CandleError> {
+    update.dims().get(dim).copied().ok_or(CandleError::Dim { dim, rank: update.rank() })
 }
 
 /// A length that a sequence can be cut to.
-pub(super) fn shorter(length: usize, current: usize) -> std::result::Result<usize, Error> {
-    if length <= current { Ok(length) } else { Err(Error::Longer { length, current }) }
+pub(super) fn shorter(length: usize, current: usize) -> std::result::Result<usize, CandleError> {
+    if length <= current { Ok(length) } else { Err(CandleError::Longer { length, current }) }
 }

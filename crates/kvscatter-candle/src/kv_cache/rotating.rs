@@ -7,7 +7,7 @@ use kvscatter::Mode;
 
 use super::growing::{shorter, tokens};
 use super::store::{Needs, Store};
-use crate::{At, CacheWrite, Error, TensorScatter, write_many};
+use crate::{At, CacheWrite, CandleError, TensorScatter, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::RotatingCache`.
 #[derive(Clone, Debug)]
@@ -89,11 +89,11 @@ impl RotatingCache {
         Ok(())
     }
 
-    fn check_truncate(&self, length: usize) -> std::result::Result<(), Error> {
+    fn check_truncate(&self, length: usize) -> std::result::Result<(), CandleError> {
         let (current, capacity) = (self.current_seq_len, self.max_seq_len);
         let kept = shorter(length, current)?;
         if kept < current && current > capacity {
-            return Err(Error::GoneRound { length, current, capacity });
+            return Err(CandleError::GoneRound { length, current, capacity });
         }
         Ok(())
     }
@@ -110,12 +110,12 @@ impl RotatingCache {
     }
 
     /// What the ring will be.
-    fn after(&self, src: &Tensor) -> std::result::Result<Appended, Error> {
+    fn after(&self, src: &Tensor) -> std::result::Result<Appended, CandleError> {
         let tokens = tokens(src, self.dim)?;
         if self.max_seq_len == 0 {
-            return Err(Error::NoRoom);
+            return Err(CandleError::NoRoom);
         }
-        let too_long = Error::TooLong { tokens, length: self.current_seq_len };
+        let too_long = CandleError::TooLong { tokens, length: self.current_seq_len };
         let Some(length) = self.current_seq_len.checked_add(tokens) else { return Err(too_long) };
         let fills = tokens >= self.max_seq_len;
         let first = if fills { 0 } else { self.offset };
@@ -123,14 +123,14 @@ impl RotatingCache {
         let rows = fills.then_some(tokens.saturating_sub(written)..tokens);
         // Both are at most the slots of a tensor.
         let offset = first.saturating_add(written) % self.max_seq_len;
-        Ok(Appended { start: [i64::try_from(first).unwrap_or(i64::MAX)], rows, offset, length, fills })
+        Ok(Appended { start: [first], rows, offset, length, fills })
     }
 
     fn ready<'w>(
         &'w mut self,
         src: &'w Tensor,
         after: &'w Appended,
-    ) -> std::result::Result<CacheWrite<'w>, Error> {
+    ) -> std::result::Result<CacheWrite<'w>, CandleError> {
         let ring = TensorScatter::new().mode(Mode::Circular).one_start();
         let scatter = ring.axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
         let needs = Needs { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.used_slots() };
@@ -194,7 +194,7 @@ impl RotatingCache {
 #[derive(Debug)]
 struct Appended {
     /// Where the new tokens go.
-    start: [i64; 1],
+    start: [usize; 1],
     /// Which of them go there; all, if it does not say.
     rows: Option<Range<usize>>,
     offset: usize,

@@ -7,7 +7,7 @@ use kvscatter::Mode;
 
 use super::growing::{shorter, tokens};
 use super::store::Store;
-use crate::{At, Error, TensorScatter, write_many};
+use crate::{At, CandleError, TensorScatter, write_many};
 
 /// Slots of `[batch, heads, context, head size]`.
 const DIM: usize = 2;
@@ -68,7 +68,7 @@ impl ScatteredKvCache {
         for update in [k, v] {
             let got = tokens(update, DIM)?;
             if got != iam.seq_len {
-                return Err(Error::SequenceLength { got, want: iam.seq_len }.into());
+                return Err(CandleError::SequenceLength { got, want: iam.seq_len }.into());
             }
         }
         let at = At::new(&iam.starts).lengths(&iam.lengths).rows(iam.rows.clone());
@@ -113,7 +113,7 @@ impl ScatteredCacheBuilder {
     /// If `context` is 0.
     pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
         if context == 0 {
-            return Err(Error::NoRoom.into());
+            return Err(CandleError::NoRoom.into());
         }
         let (positions, indices) = (vec![0; batch_size], vec![0; batch_size]);
         Ok(Self { context, positions, indices, dtype, device: device.clone() })
@@ -167,7 +167,7 @@ impl ScatteredCacheBuilder {
         let (current, capacity) = (self.positions[batch_index], self.context);
         shorter(length, current)?;
         if length < current && current > capacity {
-            return Err(Error::GoneRound { length, current, capacity }.into());
+            return Err(CandleError::GoneRound { length, current, capacity }.into());
         }
         if length < current {
             self.positions[batch_index] = length;
@@ -189,7 +189,7 @@ impl ScatteredCacheBuilder {
     pub fn indices_and_mask(&mut self, seq_len: usize, batch_mask: &[bool]) -> Result<IndicesAndMask> {
         let (got, want) = (batch_mask.len(), self.batch_size());
         if got != want {
-            return Err(Error::Entries { list: "batch_mask", got, want }.into());
+            return Err(CandleError::Entries { list: "batch_mask", got, want }.into());
         }
         let ends = self.ends(seq_len, batch_mask)?;
         let mask = if seq_len >= self.context {
@@ -214,11 +214,15 @@ impl ScatteredCacheBuilder {
     }
 
     /// The lengths of the active sequences after a step.
-    fn ends(&self, tokens: usize, batch_mask: &[bool]) -> std::result::Result<Vec<Option<usize>>, Error> {
+    fn ends(
+        &self,
+        tokens: usize,
+        batch_mask: &[bool],
+    ) -> std::result::Result<Vec<Option<usize>>, CandleError> {
         let end = |(&length, &active): (&usize, &bool)| match length.checked_add(tokens) {
             // Slots are computed from sums of this size.
             Some(end) if i64::try_from(end).is_ok() => Ok(active.then_some(end)),
-            _ => Err(Error::TooLong { tokens, length }),
+            _ => Err(CandleError::TooLong { tokens, length }),
         };
         self.positions.iter().zip(batch_mask).map(end).collect()
     }

@@ -7,7 +7,7 @@ use kvscatter::Argument;
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
-use crate::{At, CacheWrite, Error, TensorScatter, Writer};
+use crate::{At, CacheWrite, CandleError, TensorScatter, Writer};
 
 /// The slots of a cache.
 #[derive(Clone, Debug)]
@@ -41,12 +41,12 @@ impl Store {
         dtype: DType,
         needs: &Needs,
         like: &Tensor,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, CandleError> {
         Self::of(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
     }
 
     /// Takes over a tensor that nobody else writes.
-    pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, Error> {
+    pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, CandleError> {
         let writer = Writer::new(scatter, &tensor)?;
         Ok(Self { tensor: Some(tensor), writer, sole: Arc::new(()) })
     }
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// Copies the slots if a clone shares them.
-    pub(super) fn make_sole(&mut self) -> Result<(), Error> {
+    pub(super) fn make_sole(&mut self) -> Result<(), CandleError> {
         if !self.is_sole() {
             *self = Self::of(self.tensor().copy()?, self.writer.scatter())?;
         }
@@ -82,7 +82,7 @@ impl Store {
         store: &'s mut Option<Self>,
         needs: &Needs,
         update: &Tensor,
-    ) -> Result<&'s mut Self, Error> {
+    ) -> Result<&'s mut Self, CandleError> {
         let fits = |store: &Self| {
             let tensor = store.tensor();
             let has_room = tensor.dims().get(needs.dim) == Some(&needs.capacity);
@@ -102,12 +102,12 @@ impl Store {
     }
 
     /// Other slots with the same contents.
-    fn reallocated(last: Option<&Self>, needs: &Needs, update: &Tensor) -> Result<Self, Error> {
+    fn reallocated(last: Option<&Self>, needs: &Needs, update: &Tensor) -> Result<Self, CandleError> {
         let model = last.filter(|_| needs.kept > 0).map_or(update, Self::tensor);
         let mut shape = model.dims().to_vec();
         match shape.get_mut(needs.dim) {
             Some(slots) => *slots = needs.capacity,
-            None => return Err(Error::Dim { dim: needs.dim, rank: model.rank() }),
+            None => return Err(CandleError::Dim { dim: needs.dim, rank: model.rank() }),
         }
         // Nothing is allocated for an update that is refused anyway.
         let element = element_of_both(model.dtype(), update.dtype())?;
@@ -122,7 +122,7 @@ impl Store {
         let mut other = Self::zeros(shape, model.dtype(), needs, model)?;
         if let Some(last) = last.filter(|_| needs.kept > 0) {
             let at = At::new(&[0_i64]).rows(0..needs.kept);
-            other.writer.write(last.tensor(), at)?;
+            let _ = other.writer.write(last.tensor(), at)?;
         }
         Ok(other)
     }

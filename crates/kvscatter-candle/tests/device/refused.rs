@@ -5,7 +5,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
 use kvscatter::Argument;
 use kvscatter_candle::cuda::{At, Writer};
-use kvscatter_candle::{Error, TensorScatter, positions};
+use kvscatter_candle::{CandleError, TensorScatter, positions};
 
 use crate::calls::calls;
 use crate::driver::{all, caches, device, list, row, slots, writer};
@@ -17,12 +17,12 @@ fn caches_that_are_not_on_one_cuda_device() {
     let (device, here) = (device(), caches(&Device::Cpu));
     let there = caches(&device);
     let made = |caches: &[&Tensor]| Writer::new(TensorScatter::new(), caches).unwrap_err();
-    assert!(matches!(made(&[]), Error::NoCaches));
-    assert!(matches!(made(&[&here[0], &there[0]]), Error::NoCuda { device: DeviceLocation::Cpu }));
+    assert!(matches!(made(&[]), CandleError::NoCaches));
+    assert!(matches!(made(&[&here[0], &there[0]]), CandleError::NoCuda { device: DeviceLocation::Cpu }));
     let mixed = made(&[&there[0], &here[0]]);
     assert!(matches!(
         mixed,
-        Error::OtherDevice { argument: Argument::PastCache, device: DeviceLocation::Cpu, cache: CUDA }
+        CandleError::OtherDevice { argument: Argument::PastCache, device: DeviceLocation::Cpu, cache: CUDA }
     ));
 }
 
@@ -33,7 +33,7 @@ fn caches_that_meet() {
     let error = Writer::new(TensorScatter::new(), &views.each_ref()).unwrap_err();
     assert!(matches!(
         error,
-        Error::Write(kvscatter::Error::Overlap {
+        CandleError::Write(kvscatter::Error::Overlap {
             argument: Argument::PastCache,
             with: Argument::PastCache,
             buffer: 0,
@@ -45,7 +45,10 @@ fn caches_that_meet() {
     for dim in [3, 4] {
         let parts = [0, 1].map(|part| pairs.narrow(dim, part, 1).unwrap().squeeze(dim).unwrap());
         let error = Writer::new(TensorScatter::new(), &parts.each_ref()).unwrap_err();
-        assert!(matches!(error, Error::Write(kvscatter::Error::Overlap { with: Argument::PastCache, .. })));
+        assert!(matches!(
+            error,
+            CandleError::Write(kvscatter::Error::Overlap { with: Argument::PastCache, .. })
+        ));
     }
     let apart = [0, 1].map(|sample| cache.narrow(0, sample, 1).unwrap());
     Writer::new(TensorScatter::new(), &apart.each_ref()).unwrap();
@@ -61,38 +64,38 @@ fn updates_and_lists_that_do_not_belong_there() {
     let before = calls(&["cuLaunchKernel"]);
     let mut refused = |updates: &[&Tensor], at: At<'_>| writer.write(updates, at).unwrap_err();
 
-    assert!(matches!(refused(&[&update], At::new(&starts)), Error::Updates { got: 1, want: 2 }));
+    assert!(matches!(refused(&[&update], At::new(&starts)), CandleError::Updates { got: 1, want: 2 }));
     let here = row(&Device::Cpu, 1.);
     assert!(matches!(
         refused(&[&update, &here], At::new(&starts)),
-        Error::OtherDevice { argument: Argument::Update, device: DeviceLocation::Cpu, cache: CUDA }
+        CandleError::OtherDevice { argument: Argument::Update, device: DeviceLocation::Cpu, cache: CUDA }
     ));
     assert!(matches!(
         refused(&[&update, &update], At::new(&list(&Device::Cpu, &[0, 1]))),
-        Error::OtherDevice { argument: Argument::WriteIndices, .. }
+        CandleError::OtherDevice { argument: Argument::WriteIndices, .. }
     ));
     let own = caches[1].narrow(2, 0, 1).unwrap();
     assert!(matches!(
         refused(&[&own, &update], At::new(&starts)),
-        Error::Write(Core::Overlap { with: Argument::Update, buffer: 1, with_buffer: 0, .. })
+        CandleError::Write(Core::Overlap { with: Argument::Update, buffer: 1, with_buffer: 0, .. })
     ));
     let half =
         update.to_device(&Device::Cpu).unwrap().to_dtype(DType::F16).unwrap().to_device(&device).unwrap();
     assert!(matches!(
         refused(&[&update, &half], At::new(&starts)),
-        Error::Write(Core::ElementTypeMismatch { .. })
+        CandleError::Write(Core::ElementTypeMismatch { .. })
     ));
     assert!(matches!(
         refused(&[&update, &caches_row_of_three(&device)], At::new(&starts)),
-        Error::Write(Core::DimensionMismatch { .. })
+        CandleError::Write(Core::DimensionMismatch { .. })
     ));
     assert!(matches!(
         refused(&[&update, &update], At::new(&list(&device, &[0, 1, 2]))),
-        Error::Write(Core::Count { argument: Argument::WriteIndices, got: 3, want: 2 })
+        CandleError::Write(Core::Count { argument: Argument::WriteIndices, got: 3, want: 2 })
     ));
     assert!(matches!(
         refused(&[&update, &update], At::new(&starts).lengths(&list(&device, &[1]))),
-        Error::Write(Core::Count { argument: Argument::Lengths, got: 1, want: 2 })
+        CandleError::Write(Core::Count { argument: Argument::Lengths, got: 1, want: 2 })
     ));
     assert_eq!(calls(&["cuLaunchKernel"]), before);
     writer.write(&[&update, &update], &starts).unwrap();
@@ -111,7 +114,7 @@ fn lists_that_do_not_fit_the_last_of_several_launches_stop_the_first() {
     let mut writer = writer(&[two.clone(), three]);
     let updates = [row(&device, 1.), Tensor::zeros((3, 1, 1, 2), DType::F32, &device).unwrap()];
     let error = writer.write(&updates.each_ref(), &list(&device, &[0, 1])).unwrap_err();
-    assert!(matches!(error, Error::Write(kvscatter::Error::Count { got: 2, want: 3, .. })));
+    assert!(matches!(error, CandleError::Write(kvscatter::Error::Count { got: 2, want: 3, .. })));
     assert_eq!(slots(&two), [0.; 8]);
 }
 
@@ -128,7 +131,7 @@ fn lists_that_a_device_does_not_read() {
         [(&unsigned, (DType::U32, 1)), (&square, (DType::I64, 2)), (&strided, (DType::I64, 1))]
     {
         match writer.write(&[&update, &update], numbers).unwrap_err() {
-            Error::DeviceList { argument: Argument::WriteIndices, dtype, rank } => {
+            CandleError::DeviceList { argument: Argument::WriteIndices, dtype, rank } => {
                 assert_eq!((dtype, rank), expected);
             }
             other => panic!("{other}"),
@@ -137,7 +140,7 @@ fn lists_that_a_device_does_not_read() {
     let starts = list(&device, &[0, 1]);
     assert!(matches!(
         writer.write(&[&update, &update], At::new(&starts).lengths(&unsigned)),
-        Err(Error::DeviceList { argument: Argument::Lengths, .. })
+        Err(CandleError::DeviceList { argument: Argument::Lengths, .. })
     ));
 }
 
@@ -157,7 +160,7 @@ fn lists_that_are_longer_than_their_storages() {
         let starts = list(&device, &[0, 0]);
         for at in [At::new(&two), At::new(&starts).lengths(&two), At::new(&two.narrow(0, 1, 1).unwrap())] {
             let error = writer.write(&[&update, &update], at).unwrap_err();
-            assert!(matches!(error, Error::Write(kvscatter::Error::BufferLength { .. })), "{error}");
+            assert!(matches!(error, CandleError::Write(kvscatter::Error::BufferLength { .. })), "{error}");
         }
     }
     assert_eq!(calls(&["cuLaunchKernel"]), before);
@@ -171,8 +174,8 @@ fn what_is_for_the_cpu_says_so() {
     let [cache, _] = caches(&device);
     let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));
     let error = kvscatter_candle::Writer::new(TensorScatter::new(), &cache).unwrap_err();
-    assert!(matches!(error, Error::Device { argument: Argument::PastCache, device: CUDA }));
-    assert!(matches!(positions(&starts), Err(Error::Device { argument: Argument::WriteIndices, .. })));
+    assert!(matches!(error, CandleError::Device { argument: Argument::PastCache, device: CUDA }));
+    assert!(matches!(positions(&starts), Err(CandleError::Device { argument: Argument::WriteIndices, .. })));
     let error = cache.inplace_op3(&update, &starts, &TensorScatter::new()).unwrap_err();
     assert!(error.to_string().contains("cuda::Writer"), "{error}");
 }

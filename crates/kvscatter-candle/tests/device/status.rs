@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::cuda::{At, Writer};
-use kvscatter_candle::{Error, TensorScatter};
+use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::driver::{caches, device, list, row, slots, writer};
 
@@ -20,7 +20,7 @@ fn on_the_cpu_with(update: &Tensor, starts: &[i64], lengths: Option<&[i64]>) -> 
     };
     let mut writer = kvscatter_candle::Writer::new(TensorScatter::new(), &cache).unwrap();
     match writer.write(update, at) {
-        Err(Error::Write(error)) => error,
+        Err(CandleError::Write(error)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -30,17 +30,17 @@ fn rows(device: &Device) -> Tensor {
     Tensor::zeros((2, 1, 2, 2), DType::F32, device).unwrap()
 }
 
-fn write_error(checked: Result<(), Error>) -> kvscatter::Error {
+fn write_error(checked: Result<(), CandleError>) -> kvscatter::Error {
     match checked {
-        Err(Error::Write(error)) => error,
+        Err(CandleError::Write(error)) => error,
         other => panic!("{other:?}"),
     }
 }
 
 /// What is left where writes differ in what belongs to the error: whose the first bad position is, and its value.
-fn first_bad(checked: Result<(), Error>) -> (u32, Option<usize>, i64) {
+fn first_bad(checked: Result<(), CandleError>) -> (u32, Option<usize>, i64) {
     match checked {
-        Err(Error::Cuda(kvscatter_cuda::Error::BadIndices { bad_samples, first })) => {
+        Err(CandleError::Cuda(kvscatter_cuda::CudaError::BadIndices { bad_samples, first })) => {
             (bad_samples, first.sample, first.value)
         }
         other => panic!("{other:?}"),

@@ -7,7 +7,7 @@ use candle_core::cuda::cudarc::driver::{DeviceRepr, sys};
 use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Tensor};
 use kvscatter::Argument;
 use kvscatter_candle::cuda::{At, Writer};
-use kvscatter_candle::{Error, TensorScatter};
+use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::calls::calls;
 use crate::driver::{WAITS, all, caches, device, list, row, slots, writer};
@@ -47,7 +47,7 @@ fn a_check_waits_for_a_stream_that_blocks_no_other() {
     let mut writer = writer(&caches(&device));
     let (update, positions) = (row(&device, 1.), list(&device, &[0, 4]));
     writer.write(&[&update, &update], &positions).unwrap();
-    assert!(matches!(writer.check(), Err(Error::Write(_))));
+    assert!(matches!(writer.check(), Err(CandleError::Write(_))));
     writer.clear().unwrap();
     writer.check().unwrap();
 }
@@ -100,9 +100,9 @@ fn a_graph_replays_a_write_with_positions_that_change() {
     assert_eq!(bad_start(writer.check()), (0, 9));
 }
 
-fn bad_start(checked: Result<(), Error>) -> (usize, i64) {
+fn bad_start(checked: Result<(), CandleError>) -> (usize, i64) {
     match checked {
-        Err(Error::Write(kvscatter::Error::StartOutOfRange { index, value, .. })) => (index, value),
+        Err(CandleError::Write(kvscatter::Error::StartOutOfRange { index, value, .. })) => (index, value),
         other => panic!("{other:?}"),
     }
 }
@@ -116,9 +116,9 @@ fn written(value: f32) -> [f32; 16] {
     expected
 }
 
-fn argument(refused: Result<(), Error>) -> Argument {
+fn argument(refused: Result<(), CandleError>) -> Argument {
     match refused {
-        Err(Error::OtherStream { argument }) => argument,
+        Err(CandleError::OtherStream { argument }) => argument,
         other => panic!("{other:?}"),
     }
 }

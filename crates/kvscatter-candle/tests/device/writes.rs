@@ -4,7 +4,7 @@ use candle_core::cuda::CudaStorageSlice;
 use candle_core::{DType, Device, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
 use kvscatter_candle::cuda::{At, Writer};
-use kvscatter_candle::{CacheWrite, Error, TensorScatter, write_many};
+use kvscatter_candle::{CacheWrite, CandleError, TensorScatter, write_many};
 use kvscatter_oracle::cases::Random;
 
 use crate::calls::calls;
@@ -159,7 +159,9 @@ fn elements_of_four_and_six_bits_are_refused() {
         let whole = Tensor::from_raw_buffer(&[0xEE; 24], dtype, &[2, 1, 1, 4, 4], &device).unwrap();
         for cache in [&whole.get(0).unwrap(), &whole.get(1).unwrap()] {
             match Writer::new(scatter, &[cache]).unwrap_err() {
-                Error::DType { argument: Argument::PastCache, dtype: refused } => assert_eq!(refused, dtype),
+                CandleError::DType { argument: Argument::PastCache, dtype: refused } => {
+                    assert_eq!(refused, dtype)
+                }
                 other => panic!("{other}"),
             }
         }

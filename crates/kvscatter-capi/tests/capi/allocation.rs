@@ -30,9 +30,9 @@ fn runs_allocate_nothing() {
             *statuses = [
                 // SAFETY: the handle, `call`, the tensors, `pairs` and `written` outlive each call here, and no other
                 // thread uses them.
-                unsafe { kvs_in_place(handle, call, &pair.cache, &update, &mut written) },
+                unsafe { kvs_write(handle, call, &pair.cache, &update, &mut written) },
                 // SAFETY: the pointers of the first call, and `pairs` has 2 elements.
-                unsafe { kvs_in_place_many(handle, call, pairs.as_ptr(), 2, &mut written) },
+                unsafe { kvs_write_many(handle, call, pairs.as_ptr(), 2, &mut written) },
                 // SAFETY: the pointers of the first call.
                 unsafe { kvs_into_present(handle, call, &pair.cache, &update, &present, &mut written) },
                 // SAFETY: the pointers of the first call, and `nothing` returns.

@@ -53,7 +53,6 @@ pub(crate) const KV_CACHE_UPDATE: kvs_kv_cache_update_options = kvs_kv_cache_upd
 
 pub(crate) const KV_CACHE_OPERATION: kvs_kv_cache_operation_options = kvs_kv_cache_operation_options {
     struct_size: size_of::<kvs_kv_cache_operation_options>(),
-    rsv: [0; 8],
     out_of_range: kvs_out_of_range::KVS_OUT_OF_RANGE_ERROR as i32,
 };
 
@@ -119,7 +118,7 @@ impl PreparedHandle {
             },
             // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
             Operator::KvCacheOperation(options) => unsafe {
-                kvs_kv_cache_operation_prepare(options, update, cache, &mut out)
+                kvs_kv_cache_operation_prepare(options, cache, update, &mut out)
             },
         };
         assert_eq!(out.is_null(), status != 0, "the handle is put where it belongs, or nothing is");
@@ -140,15 +139,15 @@ impl PreparedHandle {
         let mut written = unwritten();
         // SAFETY: `call`, `cache`, `update` and `written` are references, the test owns the memory that they point
         // to, and `self` keeps the handle.
-        let status = unsafe { kvs_in_place(self.0, call, cache, update, &mut written) };
+        let status = unsafe { kvs_write(self.0, call, cache, update, &mut written) };
         skipped(status, written)
     }
 
-    pub(crate) fn in_place_many(&self, call: &kvs_call, pairs: &[kvs_pair]) -> Result<usize, Refused> {
+    pub(crate) fn write_many(&self, call: &kvs_call, pairs: &[kvs_pair]) -> Result<usize, Refused> {
         let mut written = unwritten();
         // SAFETY: `call` and `written` are references, `pairs` is a slice, the test owns the memory that they point
         // to, and `self` keeps the handle.
-        let status = unsafe { kvs_in_place_many(self.0, call, pairs.as_ptr(), pairs.len(), &mut written) };
+        let status = unsafe { kvs_write_many(self.0, call, pairs.as_ptr(), pairs.len(), &mut written) };
         skipped(status, written)
     }
 

@@ -9,9 +9,7 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{
-    KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused, narrow, result, wide,
-};
+use crate::c::{KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused, narrow, result, wide};
 use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
 
 /// Shapes and strides that are not the prepared ones.
@@ -55,7 +53,6 @@ fn boundary() -> Vec<Refused> {
 fn shapes() -> Vec<Refused> {
     let strided = |strides: &[i64]| OwnedTensor::strided(KVS_FLOAT32, &[2, 8, 4], strides);
     let axis = |axis| tensor_scatter(|options| options.axis = axis);
-    let reserved = kvs_kv_cache_operation_options { rsv: [0, 0, 9, 0, 0, 0, 0, 0], ..KV_CACHE_OPERATION };
     let padded = Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
     let far = 1 << 62;
     // Five dimensions after the sequence that do not merge with each other.
@@ -81,7 +78,6 @@ fn shapes() -> Vec<Refused> {
             ..tensor_scatter(|options| options.axis = 1)
         }
         .prepare(),
-        Scene { operator: Operator::KvCacheOperation(reserved), ..ascend() }.prepare(),
     ]
 }
 

@@ -30,7 +30,7 @@ fn one_wrong_pair_stops_all() {
     for (code, change) in wrong {
         let mut pairs = pairs;
         change(&mut pairs[2]);
-        let refused = prepared.in_place_many(&call, &pairs).unwrap_err();
+        let refused = prepared.write_many(&call, &pairs).unwrap_err();
         assert_eq!((refused.code, refused.index), (code, Some(2)));
         assert!(refused.message.contains("pair 2"), "{}", refused.message);
     }
@@ -50,7 +50,7 @@ fn nothing_that_is_read_may_be_written() {
     let values = v_at.data.wrapping_byte_add(62 * 8).cast_const();
     let call = kvs_call { write_indices: kvs_indices { values, count: 2, bits: 64 }, ..CALL };
     let pairs = [k_at, v_at].map(|cache| kvs_pair { cache, update });
-    let refused = prepared.in_place_many(&call, &pairs).unwrap_err();
+    let refused = prepared.write_many(&call, &pairs).unwrap_err();
     assert_eq!((refused.code, refused.index), ("KVS_ERROR_OVERLAP", Some(1)));
     assert_eq!(refused.message, "the buffer of past_cache (pair 1) shares memory with that of write_indices");
     let tensors = [&k_at, &update, &v_at];
@@ -71,15 +71,15 @@ fn what_a_call_points_to_lies_in_the_address_space() {
     let last = usize::MAX - 7;
     let (handle, none) = (prepared.handle(), ptr::null_mut());
     // SAFETY: the handle and `call` live; the address of the pairs is refused before anything is read there.
-    let pairs = unsafe { kvs_in_place_many(handle, &call, ptr::without_provenance(last), 1, none) };
+    let pairs = unsafe { kvs_write_many(handle, &call, ptr::without_provenance(last), 1, none) };
     assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     // SAFETY: the handle, `call` and `update` live; the address of the cache is refused before anything is read
     // there.
-    let tensor = unsafe { kvs_in_place(handle, &call, ptr::without_provenance(last), &update, none) };
+    let tensor = unsafe { kvs_write(handle, &call, ptr::without_provenance(last), &update, none) };
     assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     // SAFETY: the handle, `cache` and `update` live; the address of the call is refused before anything is read
     // there.
-    let call = unsafe { kvs_in_place(handle, ptr::without_provenance(last), &cache, &update, none) };
+    let call = unsafe { kvs_write(handle, ptr::without_provenance(last), &cache, &update, none) };
     assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     assert_eq!(slots, [1.0; 64]);
 }
@@ -99,7 +99,7 @@ fn pairs_may_not_be_written() {
     // SAFETY: `last` points to the last element of `memory`.
     unsafe { (*last).cache.data = data };
     // SAFETY: `last` points to one pair in `memory`, and the handle and the call outlive this.
-    let status = unsafe { kvs_in_place_many(prepared.handle(), &scene.call, last, 1, ptr::null_mut()) };
+    let status = unsafe { kvs_write_many(prepared.handle(), &scene.call, last, 1, ptr::null_mut()) };
     let refused = result(status).unwrap_err();
     assert_eq!(refused.message, "the buffer of past_cache shares memory with pairs");
 }

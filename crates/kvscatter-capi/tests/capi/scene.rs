@@ -91,7 +91,7 @@ impl Scene {
     pub(crate) fn run(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
         self.refused(change, |prepared, [cache, update, present]| {
             let refused = prepared.in_place(&self.call, &cache, &update).unwrap_err();
-            let many = prepared.in_place_many(&self.call, &[kvs_pair { cache, update }]).unwrap_err();
+            let many = prepared.write_many(&self.call, &[kvs_pair { cache, update }]).unwrap_err();
             assert_eq!(refused, many);
             let functional = prepared.functional(&self.call, [&cache, &update, &present]).unwrap_err();
             assert_eq!(functional.code, refused.code);

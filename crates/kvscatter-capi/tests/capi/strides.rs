@@ -60,7 +60,7 @@ fn tell_caches_that_meet_from_those_that_interleave() {
     let run = |cache: &OwnedTensor, second: usize, row: *mut [i16; 2]| {
         let pair = |at: usize| kvs_pair { cache: cache.at(first.wrapping_add(at)), update: update.at(row) };
         prepared(cache, &update)
-            .in_place_many(&kvs_call { write_indices: wide(&[1]), ..CALL }, &[pair(0), pair(second)])
+            .write_many(&kvs_call { write_indices: wide(&[1]), ..CALL }, &[pair(0), pair(second)])
     };
     let interleaved = OwnedTensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);
     assert_eq!(run(&interleaved, 2, &raw mut row), Ok(0));

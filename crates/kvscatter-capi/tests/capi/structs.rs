@@ -36,7 +36,7 @@ fn lie_as_the_header_says() {
         }
         kvs_tensor_scatter_options { struct_size, axis, mode, out_of_range, negative_index }
         kvs_kv_cache_update_options { struct_size, cache_mode, update_form, out_of_range }
-        kvs_kv_cache_operation_options { struct_size, rsv, out_of_range }
+        kvs_kv_cache_operation_options { struct_size, out_of_range }
         kvs_pair { cache, update }
         kvs_written { struct_size, skipped }
         kvs_loop { count, dst, src }
@@ -70,5 +70,5 @@ fn stay_as_they_were() {
         size_of::<kvs_block>(),
         size_of::<kvs_error>(),
     ];
-    assert_eq!(sizes, [40, 24, 160, 32, 24, 24, 80, 16, 96, 304]);
+    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 304]);
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kvscatter_session::{Error, OutOfPlace, Runner, most_likely};
+use kvscatter_session::{OutOfPlace, Runner, SessionError, most_likely};
 
 /// A sequence of tokens and the scores that it should give.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl<'r> Reference<'r> {
 
     /// Scores for a prompt, fed at once, and for the `steps` most likely tokens that follow it, fed one by one. A step
     /// that the engine refuses ends the scores, not the sequence, where the model is its own reference.
-    pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, Error> {
+    pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, SessionError> {
         let mut sequence = Sequence::default();
         let done = self.feed_greedy(&mut sequence, prompt, steps);
         let mut all = prompt.to_vec();
@@ -43,7 +43,12 @@ impl<'r> Reference<'r> {
     }
 
     /// Scores for tokens that are fed in chunks; only those after the last `keep` tokens are kept.
-    pub(crate) fn forced(&mut self, tokens: &[i64], chunk: usize, keep: usize) -> Result<Sequence, Error> {
+    pub(crate) fn forced(
+        &mut self,
+        tokens: &[i64],
+        chunk: usize,
+        keep: usize,
+    ) -> Result<Sequence, SessionError> {
         let mut sequence = Sequence::default();
         let done = self.feed_forced(&mut sequence, tokens, chunk, keep);
         self.end(sequence, tokens, done)
@@ -53,10 +58,10 @@ impl<'r> Reference<'r> {
         &self,
         mut sequence: Sequence,
         tokens: &[i64],
-        done: Result<(), Error>,
-    ) -> Result<Sequence, Error> {
+        done: Result<(), SessionError>,
+    ) -> Result<Sequence, SessionError> {
         match done {
-            Err(Error::Run { .. }) if self.is_model => {
+            Err(SessionError::Run { .. }) if self.is_model => {
                 let fed = sequence.tokens.len();
                 sequence.tokens.extend(tokens.get(fed..).unwrap_or_default());
                 Ok(sequence)
@@ -65,7 +70,12 @@ impl<'r> Reference<'r> {
         }
     }
 
-    fn feed_greedy(&mut self, sequence: &mut Sequence, prompt: &[i64], steps: usize) -> Result<(), Error> {
+    fn feed_greedy(
+        &mut self,
+        sequence: &mut Sequence,
+        prompt: &[i64],
+        steps: usize,
+    ) -> Result<(), SessionError> {
         let mut samples = self.start()?;
         let chunk = if self.is_by_token { 1 } else { prompt.len() };
         for tokens in prompt.chunks(chunk.max(1)) {
@@ -84,7 +94,7 @@ impl<'r> Reference<'r> {
         tokens: &[i64],
         chunk: usize,
         keep: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SessionError> {
         let mut samples = self.start()?;
         let (body, tail) = tokens.split_at(tokens.len().saturating_sub(keep));
         for chunk in body.chunks(chunk.max(1)) {
@@ -97,7 +107,7 @@ impl<'r> Reference<'r> {
     }
 
     /// How many tokens the model knows, asked of a run where it is not declared.
-    pub(crate) fn vocabulary(&mut self) -> Result<usize, Error> {
+    pub(crate) fn vocabulary(&mut self) -> Result<usize, SessionError> {
         if let Some(vocabulary) = self.runner.interface.vocabulary {
             return Ok(vocabulary);
         }
@@ -105,7 +115,7 @@ impl<'r> Reference<'r> {
     }
 
     /// One sample, or as many as the model insists on, all alike.
-    fn start(&self) -> Result<OutOfPlace, Error> {
+    fn start(&self) -> Result<OutOfPlace, SessionError> {
         OutOfPlace::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
     }
 
@@ -115,7 +125,7 @@ impl<'r> Reference<'r> {
         sequence: &mut Sequence,
         tokens: &[i64],
         keep: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SessionError> {
         let before = sequence.tokens.len();
         sequence.tokens.extend(tokens);
         let token = |_, position: usize| sequence.tokens.get(position).copied().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 use kvscatter_session::{self as session, Feed, Logits, Runner, Tensor};
 
-use crate::Error;
+use crate::CertifyError;
 use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
@@ -61,7 +61,7 @@ pub(crate) fn observe(
     runner: &mut Runner,
     plan: &Plan<'_>,
     stepped: &mut dyn FnMut(&str),
-) -> Result<Observed, Error> {
+) -> Result<Observed, CertifyError> {
     let mut observer = Observer::new(plan);
     for scenario in plan.scenarios {
         let zeros = observer.run_scenario(runner, scenario, Fill::Zeros, stepped)?;
@@ -144,7 +144,7 @@ impl<'a> Observer<'a> {
         scenario: &Scenario,
         fill: Fill,
         stepped: &mut dyn FnMut(&str),
-    ) -> Result<Scores, Error> {
+    ) -> Result<Scores, CertifyError> {
         let plan = self.plan;
         let batch = scenario.sequences.len();
         let is_painted = fill == Fill::Canaries;
@@ -170,7 +170,7 @@ impl<'a> Observer<'a> {
                 });
             let (out_of_place, in_place, present_at) = match ran {
                 Ok(ran) => ran,
-                Err(error @ session::Error::Run { .. }) => {
+                Err(error @ session::SessionError::Run { .. }) => {
                     self.runs.fail(place.failure(error.to_string()));
                     break;
                 }
@@ -268,7 +268,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Whether NaN in slots that nothing has written reaches the logits; as a property, not as a failure.
-    fn nan(&mut self, runner: &mut Runner, stepped: &mut dyn FnMut(&str)) -> Result<Check, Error> {
+    fn nan(&mut self, runner: &mut Runner, stepped: &mut dyn FnMut(&str)) -> Result<Check, CertifyError> {
         const ID: &str = "nan-does-not-spread";
         const CLAIM: &str = "NaN in slots that nothing has written does not reach the logits.";
         let plan = self.plan;
@@ -408,7 +408,12 @@ impl WideScales {
 }
 
 /// The caches that a scenario starts with.
-fn start_caches(runner: &Runner, batch: usize, plan: &Plan<'_>, fill: Fill) -> Result<Vec<Tensor>, Error> {
+fn start_caches(
+    runner: &Runner,
+    batch: usize,
+    plan: &Plan<'_>,
+    fill: Fill,
+) -> Result<Vec<Tensor>, CertifyError> {
     let mut caches = runner.caches(batch, plan.capacity)?;
     if fill == Fill::Canaries {
         let mut numbers = Numbers::new(plan.seed);

@@ -11,7 +11,7 @@ mod subject;
 
 use kvscatter_session::{CachePort, Interface};
 
-use crate::Error;
+use crate::CertifyError;
 use crate::certificate::{BytesMoved, Check, Timings};
 
 pub(crate) use subject::{Subject, Timed};
@@ -20,7 +20,7 @@ pub(crate) use subject::{Subject, Timed};
 ///
 /// # Errors
 /// Those of the engine, for steps that it refuses, and of the files that hold parts of the model meanwhile.
-pub(crate) fn gather(subject: &Subject<'_>) -> Result<(Timings, Vec<Check>), Error> {
+pub(crate) fn gather(subject: &Subject<'_>) -> Result<(Timings, Vec<Check>), CertifyError> {
     let (cache_path, flat) = cache_path::time(subject.engine, subject.model)?;
     let timings = Timings {
         cache_path,

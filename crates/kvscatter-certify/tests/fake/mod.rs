@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::{Engine, Error, Options, Ran, Session, Step, Tensor};
+use kvscatter_session::{Engine, Options, Ran, Session, SessionError, Step, Tensor};
 
 const HEADS: usize = 2;
 const HEAD: usize = 16;
@@ -56,14 +56,14 @@ impl Engine for Fake {
         "CPU"
     }
 
-    fn load(&self, model: &ModelFile, _: Options) -> Result<Box<dyn Session>, Error> {
+    fn load(&self, model: &ModelFile, _: Options) -> Result<Box<dyn Session>, SessionError> {
         let is_static = model.path().components().any(|part| part.as_os_str() == "mobius-llama-static");
         Ok(Box::new(FakeSession { is_static, fault: if is_static { self.0 } else { Fault::None } }))
     }
 }
 
 impl Session for FakeSession {
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
         let int64s = |name: &str| -> Vec<i64> {
             let (_, tensor) = step.inputs.iter().find(|(input, _)| *input == name).unwrap();
             assert_eq!(tensor.element(), ElementType::Int64);
@@ -92,7 +92,7 @@ impl Session for FakeSession {
             assert!(lengths.iter().zip(&starts).all(|(&length, start)| length as usize == start + width));
             let last = starts.iter().any(|start| start + width == caches[0].slots);
             if self.fault == Fault::RefusesLastSlot && last {
-                return Err(Error::Run { engine: "fake 1".to_owned(), says: "no".to_owned() });
+                return Err(SessionError::Run { engine: "fake 1".to_owned(), says: "no".to_owned() });
             }
         } else {
             caches.iter_mut().for_each(|cache| cache.grow(width));

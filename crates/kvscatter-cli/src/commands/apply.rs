@@ -8,7 +8,7 @@ use kvscatter::{Argument, ElementType, WritePlan};
 use kvscatter_onnx::Data;
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files::{self, Location, Place, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line};
@@ -175,7 +175,7 @@ struct Report {
     blocks: usize,
 }
 
-pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandError> {
     let request = Request::from(apply);
     let report = match &request.output {
         Some(location) => functional(&request, location)?,
@@ -190,13 +190,13 @@ pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, Error> {
 }
 
 /// Reads both tensors, writes the update into the copy in memory, and stores that.
-fn functional(request: &Request, location: &Location) -> Result<Report, Error> {
+fn functional(request: &Request, location: &Location) -> Result<Report, CommandError> {
     let mut cache = files::read(&request.cache, request.ty)?;
     let update = files::read(&request.update, request.ty)?;
     let described = [&cache, &update]
         .map(|tensor| Described { element: tensor.element(), shape: tensor.shape().to_vec() });
     let report = request.operator.with_plan(&described, |plan| {
-        cache.write(plan, &update)?;
+        let _ = cache.write(plan, &update)?;
         Ok(Report::new(plan, location, false))
     })?;
     let inputs: Vec<_> =
@@ -211,7 +211,7 @@ fn types_differ(cache: ElementType, element: ElementType) -> kvscatter::Error {
 
 /// Maps the cache where it lies and writes the update into the map. Nothing is stored before every check has
 /// passed.
-fn in_place(request: &Request) -> Result<Report, Error> {
+fn in_place(request: &Request) -> Result<Report, CommandError> {
     let update = files::read(&request.update, request.ty)?;
     let mut place = Place::open(&request.cache, request.ty)?;
     let mut described = [
@@ -236,7 +236,7 @@ fn in_place(request: &Request) -> Result<Report, Error> {
     }
     let report = request.operator.with_plan(&described, |plan| {
         let cache = place.reserved_mut(plan)?;
-        plan.write_bytes(cache, bytes)?;
+        let _ = plan.write_bytes(cache, bytes)?;
         Ok(Report::new(plan, &request.cache, true))
     })?;
     place.finish()?;

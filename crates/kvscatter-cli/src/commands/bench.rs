@@ -13,12 +13,12 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{
-    Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
-    Report, Scene, Starts, Temperature, UpdateLayout, engines, measure,
+    Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters,
+    Positions, Progress, Report, Scene, Temperature, UpdateLayout, engines, measure,
 };
 use kvscatter_onnx::file::Kind;
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 use crate::numbers::integer;
 use crate::operators::{element_type, mode};
@@ -79,7 +79,7 @@ pub(crate) struct Bench {
 
     /// First slots: ragged, equal, wrap (across the ring's end), or one per sample: 3,0,5
     #[arg(long, default_value = "ragged")]
-    starts: Starts,
+    starts: Positions,
 
     /// Write in place, or past and update into a new cache
     #[arg(long, default_value = "in-place", value_parser = one_of([("in-place", Form::InPlace), ("functional", Form::Functional)]))]
@@ -127,7 +127,7 @@ pub(crate) struct Bench {
     svg: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandError> {
     let (svg, medians) = (args.svg.clone(), args.medians);
     let processes = args.processes.unwrap_or(if args.cold.is_some() { 1 } else { PROCESSES });
     let budget = Budget {
@@ -160,7 +160,7 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, Error> {
 }
 
 /// How far this process and others like it are apart; `None` if no engine was measured.
-fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, Error> {
+fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, CommandError> {
     let Some(first) = Medians::of(report) else { return Ok(None) };
     let others = (1..processes).map(|_| other_process());
     let all: Vec<_> = std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?;
@@ -168,14 +168,14 @@ fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, Error> {
 }
 
 /// What a new process with the same arguments measures.
-fn other_process() -> Result<Medians, Error> {
-    let failed = |error: io::Error| Error::BenchProcess(error.to_string());
+fn other_process() -> Result<Medians, CommandError> {
+    let failed = |error: io::Error| CommandError::BenchProcess(error.to_string());
     let mut command = Command::new(env::current_exe().map_err(failed)?);
     command.args(env::args_os().skip(1)).arg("--medians").stdin(Stdio::null());
     let output = command.output().map_err(failed)?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let said = String::from_utf8_lossy(&output.stderr);
-        Error::BenchProcess(one_line(said.lines().last().unwrap_or("it measured no engine")))
+        CommandError::BenchProcess(one_line(said.lines().last().unwrap_or("it measured no engine")))
     })
 }
 
@@ -195,7 +195,7 @@ const PROCESSES: u8 = 4;
 const STEPS: usize = 1000;
 
 /// The report, with a bar while it is made.
-fn measured(case: &Case, budget: Budget) -> Result<Report, Error> {
+fn measured(case: &Case, budget: Budget) -> Result<Report, CommandError> {
     let bar = progress(STEPS);
     let mut scene = Scene::new(case)?;
     let report = measure(&mut scene, &engines::built_in(case), budget, |progress| match progress {
@@ -207,7 +207,7 @@ fn measured(case: &Case, budget: Budget) -> Result<Report, Error> {
 }
 
 impl Bench {
-    fn case(self) -> Result<Case, Error> {
+    fn case(self) -> Result<Case, CommandError> {
         let layers = self.layers.unwrap_or(if self.cold.is_some() { COLD_LAYERS } else { 1 });
         Ok(Case::new(Parameters {
             name: String::new(),

@@ -17,7 +17,7 @@ use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, progress};
@@ -78,7 +78,7 @@ struct Document {
     refused: usize,
 }
 
-pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandError> {
     check_empty(&args.output)?;
     let refused = write_all(&args)?;
     if output.is_json() {
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, Error> {
 /// They are made in a folder of their own inside the output, and moved up once all of them are complete. An error or a
 /// signal removes that folder. After what cannot be caught, such as a power failure, the folder remains, with
 /// its [`MARKER`].
-fn write_all(args: &Cases) -> Result<usize, Error> {
+fn write_all(args: &Cases) -> Result<usize, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = Unfinished::new();
     unfinished.folders(&args.output).map_err(refuse)?;
@@ -111,7 +111,7 @@ fn write_all(args: &Cases) -> Result<usize, Error> {
     for case in tensor_scatter(args.seed, args.count) {
         if names.len() == SAMPLE && args.count > MANY && !args.many {
             let estimate = Estimate::of(&folder, begun.elapsed(), args.count).map_err(refuse)?;
-            return Err(Error::ManyCases { count: args.count, estimate: estimate.to_string() });
+            return Err(CommandError::ManyCases { count: args.count, estimate: estimate.to_string() });
         }
         if unfinished.fill(|| write(&case, &folder.join(&case.name)))? {
             refused = refused.saturating_add(1);
@@ -195,9 +195,9 @@ fn on_disk(meta: &Metadata) -> u64 {
 }
 
 /// Writes one case; whether it is to be refused.
-fn write(case: &Case, folder: &Path) -> Result<bool, Error> {
+fn write(case: &Case, folder: &Path) -> Result<bool, CommandError> {
     let Call::TensorScatter { operator, write_indices, .. } = &case.call else {
-        return Err(Error::NotTensorScatter { what: case.name.clone() });
+        return Err(CommandError::NotTensorScatter { what: case.name.clone() });
     };
     let [cache, update] = case.elements;
     let (cache, update) = (element(cache)?, element(update)?);
@@ -209,7 +209,7 @@ fn write(case: &Case, folder: &Path) -> Result<bool, Error> {
         let bytes = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
         inputs.push(
             Tensor::new(ElementType::Int64, vec![indices.len()], Data::Bytes(bytes))
-                .map_err(kvscatter_onnx::Error::from)?,
+                .map_err(kvscatter_onnx::OnnxError::from)?,
         );
     }
     let model = model::tensor_scatter(operator.axis, &operator.mode, &inputs);
@@ -224,25 +224,27 @@ fn write(case: &Case, folder: &Path) -> Result<bool, Error> {
     Ok(refused.is_some())
 }
 
-fn element(element: &'static Element) -> Result<ElementType, Error> {
-    ElementType::from_name(element.name).ok_or(Error::ElementName { name: element.name })
+fn element(element: &'static Element) -> Result<ElementType, CommandError> {
+    ElementType::from_name(element.name).ok_or(CommandError::ElementName { name: element.name })
 }
 
-fn tensor(element: ElementType, shape: &[usize], values: &Values) -> Result<Tensor, Error> {
+fn tensor(element: ElementType, shape: &[usize], values: &Values) -> Result<Tensor, CommandError> {
     let data = match values {
         Values::Bytes(bytes) => Data::Bytes(bytes.clone()),
         Values::Strings(strings) => {
             Data::Strings(strings.iter().map(|text| text.as_bytes().to_vec()).collect())
         }
     };
-    Ok(Tensor::new(element, shape.to_vec(), data).map_err(kvscatter_onnx::Error::from)?)
+    Ok(Tensor::new(element, shape.to_vec(), data).map_err(kvscatter_onnx::OnnxError::from)?)
 }
 
 /// Old cases beside new ones would be verified with them.
-fn check_empty(folder: &Path) -> Result<(), Error> {
+fn check_empty(folder: &Path) -> Result<(), CommandError> {
     match std::fs::read_dir(folder).map(|mut entries| entries.next()) {
         Ok(None) => Ok(()),
-        Ok(Some(Ok(entry))) => Err(Error::NotEmpty { dir: folder.to_owned(), entry: entry.file_name() }),
+        Ok(Some(Ok(entry))) => {
+            Err(CommandError::NotEmpty { dir: folder.to_owned(), entry: entry.file_name() })
+        }
         Ok(Some(Err(error))) => Err(files::FileError::at_path(folder, error).into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(files::FileError::at_path(folder, error).into()),

@@ -13,7 +13,7 @@ use kvscatter_onnx::file::Kind;
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
 
 use crate::engines::{self, EngineName};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 use crate::numbers::{integer, tolerance};
 use crate::output::{Outcome, Output};
@@ -105,7 +105,7 @@ pub(crate) struct Certify {
     memory: u64,
 }
 
-pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, CommandError> {
     let inputs = args.inputs()?;
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
     if let Some(html) = &args.html {
@@ -169,7 +169,7 @@ impl Certify {
     }
 
     /// The files that are read, and so are not written.
-    fn inputs(&self) -> Result<Vec<PathBuf>, Error> {
+    fn inputs(&self) -> Result<Vec<PathBuf>, CommandError> {
         let mut inputs = Vec::new();
         for model in [Some(&self.model), self.original.as_ref()].into_iter().flatten() {
             inputs.push(model.clone());

@@ -10,7 +10,7 @@ use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;
 
 use super::weights::{self, File, WeightFiles};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, table};
 
@@ -107,7 +107,7 @@ impl Cost {
         }
     }
 
-    fn show(&self, output: &mut Output) -> Result<(), Error> {
+    fn show(&self, output: &mut Output) -> Result<(), CommandError> {
         let slots = self.slots_per_step;
         if let (Some(sample), Some(slot)) = (self.bytes_per_sample, self.bytes_per_slot) {
             writeln!(
@@ -143,10 +143,10 @@ impl Cost {
     }
 }
 
-pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let model = Model::load(&args.model)?;
     let converted = convert::convert(&model, args.max_seq).map_err(|cause| {
-        kvscatter_onnx::Error::InFile { path: args.model.clone(), cause: Box::new(cause) }
+        kvscatter_onnx::OnnxError::InFile { path: args.model.clone(), cause: Box::new(cause) }
     })?;
     let files = converted.model.save_with_weights(&args.output, args.weights.into())?;
     if output.is_json() {
@@ -158,7 +158,12 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Error> 
     Ok(Outcome::Passed)
 }
 
-fn show(args: &Convert, converted: &Converted, files: &[DataFile], output: &mut Output) -> Result<(), Error> {
+fn show(
+    args: &Convert,
+    converted: &Converted,
+    files: &[DataFile],
+    output: &mut Output,
+) -> Result<(), CommandError> {
     let slots = args.max_seq;
     writeln!(
         output,

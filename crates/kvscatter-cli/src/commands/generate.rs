@@ -12,7 +12,7 @@ use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Generator, Greedy, SessionOptions};
 
 use crate::engines::{self, EngineName, Runtime};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
 use prompts::Prompts;
@@ -78,7 +78,7 @@ pub(crate) struct Generate {
     memory: u64,
 }
 
-pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, CommandError> {
     let prompts = args.prompts.read()?;
     let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
     let options = SessionOptions {
@@ -111,10 +111,10 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Error>
 }
 
 /// An end that no sample can meet is a mistake.
-fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), Error> {
+fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), CommandError> {
     let Some(vocabulary) = vocabulary else { return Ok(()) };
     match eos.iter().find(|id| usize::try_from(**id).is_ok_and(|id| id >= vocabulary)) {
         None => Ok(()),
-        Some(&id) => Err(Error::EosUnknown { id, vocabulary }),
+        Some(&id) => Err(CommandError::EosUnknown { id, vocabulary }),
     }
 }

@@ -16,7 +16,7 @@ use kvscatter_onnx::convert::Advice;
 use kvscatter_onnx::decoder::{Cache, Decoder};
 
 use crate::commands::named::{Dim, unique};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output};
 use facts::{Inspected, Sizes};
@@ -69,10 +69,11 @@ enum Target {
     TensorRt,
 }
 
-pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, CommandError> {
     unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
     let model = Model::load(&args.model)?;
-    let in_file = |cause| kvscatter_onnx::Error::InFile { path: args.model.clone(), cause: Box::new(cause) };
+    let in_file =
+        |cause| kvscatter_onnx::OnnxError::InFile { path: args.model.clone(), cause: Box::new(cause) };
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
@@ -99,25 +100,25 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Error> 
 }
 
 /// The given sizes, each of a dimension that the costs need.
-fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>, Error> {
+fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>, CommandError> {
     let mut open: Vec<_> =
         decoder.caches.iter().flat_map(|cache| cache.open_dims(&BTreeMap::new())).collect();
     open.sort();
     open.dedup();
     match given.iter().find(|dim| !open.contains(&dim.name)) {
-        Some(dim) => Err(Error::DimUnknown { name: dim.name.clone(), open }),
+        Some(dim) => Err(CommandError::DimUnknown { name: dim.name.clone(), open }),
         None => Ok(given.iter().map(|dim| (dim.name.clone(), dim.size)).collect()),
     }
 }
 
 /// The sizes that are asked for, then those of the model, then usual ones.
-fn sizes(args: &Inspect, decoder: &Decoder<'_>) -> Result<Sizes, Error> {
+fn sizes(args: &Inspect, decoder: &Decoder<'_>) -> Result<Sizes, CommandError> {
     let room = decoder.caches.iter().filter_map(Cache::fixed_capacity).min();
     let max_seq = args.max_seq.map(NonZeroUsize::get);
     if let (Some(length), Some(limit)) = (args.length, room.or(max_seq))
         && length > limit
     {
-        return Err(Error::LengthBeyond { length, limit });
+        return Err(CommandError::LengthBeyond { length, limit });
     }
     let length = args.length.or(room).unwrap_or_else(|| max_seq.map_or(LENGTH, |max| max.min(LENGTH)));
     Ok(Sizes {

@@ -8,7 +8,7 @@ use kvscatter_onnx::{DataFile, Lowered, Model, Target, lower};
 use serde::Serialize;
 
 use super::weights::{self, File, WeightFiles};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::output::{Outcome, Output, count, one_line};
 
 /// Replace TensorScatter, for an engine that does not have it
@@ -83,9 +83,9 @@ struct Document {
     files: Vec<File>,
 }
 
-pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandError> {
     let model = Model::load(&args.model)?;
-    let lowered = lower(&model, args.to.target()).map_err(|cause| kvscatter_onnx::Error::InFile {
+    let lowered = lower(&model, args.to.target()).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
     })?;

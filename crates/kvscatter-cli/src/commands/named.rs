@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files::{self, Location};
 
 /// `NAME=FILE`.
@@ -37,15 +37,15 @@ pub(crate) struct Dim {
 /// Checks that an option names nothing twice.
 ///
 /// # Errors
-/// [`Error::Twice`] with the first name that is repeated.
+/// [`CommandError::Twice`] with the first name that is repeated.
 pub(crate) fn unique<'a>(
     option: &'static str,
     mut names: impl Iterator<Item = &'a String>,
-) -> Result<(), Error> {
+) -> Result<(), CommandError> {
     let mut seen = BTreeSet::new();
     match names.find(|name| !seen.insert(*name)) {
         None => Ok(()),
-        Some(name) => Err(Error::Twice { option, name: name.clone() }),
+        Some(name) => Err(CommandError::Twice { option, name: name.clone() }),
     }
 }
 

@@ -9,7 +9,7 @@ use kvscatter::{Block, ElementType, Segment, WritePlan};
 use kvscatter_onnx::file::Kind;
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line, table};
@@ -129,7 +129,7 @@ struct LoopDocument {
     update: isize,
 }
 
-pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, CommandError> {
     match plan {
         Plan::TensorScatter(planned) => planned.show(Operator::TensorScatter, output),
         Plan::KvCacheUpdate(planned) => planned.show(Operator::KvCacheUpdate, output),
@@ -138,7 +138,11 @@ pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, Error> {
 }
 
 impl<O: Args> Planned<O> {
-    fn show(self, operator: impl FnOnce(O) -> Operator, output: &mut Output) -> Result<Outcome, Error> {
+    fn show(
+        self,
+        operator: impl FnOnce(O) -> Operator,
+        output: &mut Output,
+    ) -> Result<Outcome, CommandError> {
         let described = Operand::describe_pair(&self.cache, &self.update, self.ty)?;
         let operator = operator(self.operator);
         let [cache, update] = described.clone().map(|side| side.shape);
@@ -172,7 +176,7 @@ impl<O: Args> Planned<O> {
     }
 }
 
-fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Error> {
+fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), CommandError> {
     let blocks: Vec<_> = plan.blocks().take(SHOWN).collect();
     if !blocks.is_empty() {
         let rows = blocks.iter().enumerate().map(|(index, block)| {

@@ -14,7 +14,7 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::test_dir::TestCase;
 
 use crate::commands::named::unique;
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 use crate::output::{Outcome, Output};
 
@@ -22,13 +22,13 @@ pub(crate) use args::Run;
 use record::{Done, Input};
 use subject::Subject;
 
-pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, CommandError> {
     let done = if args.model.is_dir() { run_test_dir(&args)? } else { vec![run_model(&args)?] };
     show::show(&done, output)?;
     Ok(if done.iter().all(Done::is_right) { Outcome::Passed } else { Outcome::Failed })
 }
 
-fn run_model(args: &Run) -> Result<Done, Error> {
+fn run_model(args: &Run) -> Result<Done, CommandError> {
     let model = Model::load(&args.model)?;
     let mut subject = Subject::of(args, &model)?;
     args.check_output_names(&subject)?;
@@ -41,24 +41,24 @@ fn run_model(args: &Run) -> Result<Done, Error> {
     Ok(done)
 }
 
-fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
+fn run_test_dir(args: &Run) -> Result<Vec<Done>, CommandError> {
     let dir = || args.model.clone();
     if !args.model.join("model.onnx").exists() {
-        return Err(Error::NoModel { dir: dir() });
+        return Err(CommandError::NoModel { dir: dir() });
     }
     let case = TestCase::open(&args.model)?;
     let given = [(!args.inputs.is_empty(), "--input"), (!args.dims.is_empty(), "--dim")];
     if let Some(&(_, option)) = given.iter().find(|(given, _)| *given) {
-        return Err(Error::OwnInputs { dir: dir(), option });
+        return Err(CommandError::OwnInputs { dir: dir(), option });
     }
     let model = Model::load(&case.model_path())?;
     let mut subject = Subject::of(args, &model)?;
     args.check_output_names(&subject)?;
     match case.data_sets.as_slice() {
-        [] => return Err(Error::NoDataSet { dir: dir() }),
+        [] => return Err(CommandError::NoDataSet { dir: dir() }),
         [_] => {}
         _ if args.outputs.is_empty() => {}
-        sets => return Err(Error::SeveralDataSets { dir: dir(), sets: sets.len() }),
+        sets => return Err(CommandError::SeveralDataSets { dir: dir(), sets: sets.len() }),
     }
     let mut all = Vec::with_capacity(case.data_sets.len());
     for set in &case.data_sets {
@@ -79,19 +79,19 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, Error> {
 
 impl Run {
     /// Before anything runs: a long run must not end in a misspelled name.
-    fn check_output_names(&self, subject: &Subject<'_>) -> Result<(), Error> {
+    fn check_output_names(&self, subject: &Subject<'_>) -> Result<(), CommandError> {
         unique("--output", self.outputs.iter().map(|output| &output.name))?;
         let have = || subject.outputs().iter().map(|output| output.name);
         match self.outputs.iter().find(|asked| !have().any(|name| name == asked.name)) {
             None => Ok(()),
-            Some(asked) => Err(Error::OutputUnknown {
+            Some(asked) => Err(CommandError::OutputUnknown {
                 name: asked.name.clone(),
                 have: have().map(str::to_owned).collect(),
             }),
         }
     }
 
-    fn write_outputs(&self, done: &Done, inputs: Vec<&Path>) -> Result<(), Error> {
+    fn write_outputs(&self, done: &Done, inputs: Vec<&Path>) -> Result<(), CommandError> {
         let mut files = Vec::with_capacity(self.outputs.len());
         for asked in &self.outputs {
             let named = done.ran.outputs.iter().find(|(name, _)| *name == asked.name);
@@ -107,7 +107,7 @@ fn run_once(
     subject: &mut Subject<'_>,
     title: String,
     mut inputs: Vec<Input>,
-) -> Result<Done, Error> {
+) -> Result<Done, CommandError> {
     let ran = subject.run(args, &mut inputs)?;
     let not_in_place = if args.in_place { subject.not_in_place(&ran) } else { Vec::new() };
     let tolerance = args.tolerance(subject.tolerance());

@@ -11,7 +11,7 @@ use kvscatter_onnx::test_dir::{Unread, discover};
 use serde::Serialize;
 
 use crate::compare::{Mismatch, Tolerance};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 use crate::numbers::tolerance;
 use crate::output::{Outcome, Output, count, one_line, progress, styled};
@@ -97,7 +97,7 @@ struct Failures {
     wrongly_refused: usize,
 }
 
-pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
+pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandError> {
     let (mut cases, mut lines) = (Vec::new(), Vec::new());
     for dir in args.dirs.iter().chain(&args.actual) {
         files::check_folder(dir)?;
@@ -105,7 +105,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
     for dir in &args.dirs {
         let discovered = discover(dir)?;
         if discovered.cases.is_empty() && discovered.unread.is_empty() {
-            return Err(Error::NoCases { dir: dir.clone() });
+            return Err(CommandError::NoCases { dir: dir.clone() });
         }
         cases.extend(discovered.cases.into_iter().map(|folder| (dir, folder)));
         lines.extend(discovered.unread.into_iter().map(Line::from));
@@ -134,7 +134,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, Error> {
 }
 
 /// Where in OUT the outputs of a case are: in the same place as below DIR, and under its own name if it is DIR.
-fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, Error> {
+fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, CommandError> {
     match case.strip_prefix(dir) {
         Ok(below) if below != Path::new("") => Ok(below.to_owned()),
         _ => {
@@ -145,7 +145,7 @@ fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, Error> {
+fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, CommandError> {
     let totals = Totals::of(lines);
     if output.is_json() {
         output.json(&Document { cases: lines.iter().map(LineDocument::from).collect(), totals })?;
@@ -153,7 +153,9 @@ fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, Error> {
         writeln!(output, "\n{totals}")?;
     }
     match totals {
-        Totals { passed: 0, failed: 0, unreadable, .. } => Err(Error::Unreadable { cases: unreadable }),
+        Totals { passed: 0, failed: 0, unreadable, .. } => {
+            Err(CommandError::Unreadable { cases: unreadable })
+        }
         Totals { failed: 0, unreadable: 0, .. } => Ok(Outcome::Passed),
         Totals { .. } => Ok(Outcome::Failed),
     }

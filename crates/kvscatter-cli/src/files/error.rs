@@ -104,7 +104,7 @@ pub(crate) enum Problem {
     WhichEntry { have: Vec<String> },
 
     #[error(transparent)]
-    Pb(#[from] kvscatter_onnx::Error),
+    Pb(#[from] kvscatter_onnx::OnnxError),
     /// A file given on the command line may be anybody's, and so may be the files it names.
     #[error(
         "the values are external data in {location:?}, which is only read for models and test directories"

@@ -17,7 +17,7 @@ pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
 
 fn decode(bytes: &[u8]) -> Result<Tensor, Problem> {
     read_tensor_pb(bytes).map_err(|error| match error.root() {
-        kvscatter_onnx::Error::ExternalWithoutFolder { location } => {
+        kvscatter_onnx::OnnxError::ExternalWithoutFolder { location } => {
             Problem::ExternalData { location: location.clone() }
         }
         _ => error.into(),

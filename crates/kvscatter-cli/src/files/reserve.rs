@@ -29,7 +29,7 @@ pub(super) fn reserve(file: &File, offset: u64, plan: &WritePlan<'_>) -> io::Res
     // P1: every run lies inside the buffer, whose size in bits fits u64.
     let bits = |elements: usize| elements_as_bits(elements, bits);
     let mut pages = Pages { file, wanted: None, result: Ok(()) };
-    plan.for_each(|block| {
+    plan.for_each_block(|block| {
         block.for_each_run(|first, _| {
             let end = bits(first.saturating_add(block.len)).div_ceil(8);
             pages.add(offset.saturating_add(bits(first) / 8)..offset.saturating_add(end));

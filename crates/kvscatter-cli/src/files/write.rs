@@ -68,7 +68,7 @@ pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) 
 pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     kind.check(path).map_err(|error| match error {
-        kvscatter_onnx::Error::Io(error) => FileError::at_path(path, error),
+        kvscatter_onnx::OnnxError::Io(error) => FileError::at_path(path, error),
         error => FileError::at_path(path, error),
     })
 }

@@ -8,7 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValuePar
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files::{self, Location, LocationError};
 
 /// `3,0,5`, or a file that holds a vector of integers. Empty text is the empty list, for an empty batch.
@@ -44,13 +44,13 @@ impl Indices {
     /// The numbers of the input that the specification calls `argument`.
     ///
     /// # Errors
-    /// [`Error::NotIndices`] if the file holds no vector of the integers asked for, or cannot be read.
-    pub(crate) fn load(&self, argument: &'static str, integers: Integers) -> Result<Vec<i64>, Error> {
+    /// [`CommandError::NotIndices`] if the file holds no vector of the integers asked for, or cannot be read.
+    pub(crate) fn load(&self, argument: &'static str, integers: Integers) -> Result<Vec<i64>, CommandError> {
         match self {
             Self::Inline(values) => Ok(values.clone()),
             Self::File(location) => {
                 let tensor = files::read(location, None)?;
-                integers.of(&tensor).ok_or_else(|| Error::NotIndices {
+                integers.of(&tensor).ok_or_else(|| CommandError::NotIndices {
                     argument,
                     element: tensor.element(),
                     shape: tensor.shape().to_vec(),

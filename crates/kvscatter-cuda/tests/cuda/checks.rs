@@ -3,14 +3,14 @@
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{ElementType, Error as CoreError, Geometry};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, Pair, Status, StatusWords};
+use kvscatter::{ElementType, Error as CoreError, Prepared};
+use kvscatter_cuda::{CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, StatusWords};
 use kvscatter_oracle::cases::Random;
 
 use crate::abi::{LAYER, LENGTH, SPAN};
 use crate::device::Memory;
 use crate::host::cuda;
-use crate::rig::{Rig, geometry};
+use crate::rig::{Rig, shapes};
 
 const BATCH: usize = 3;
 
@@ -20,17 +20,12 @@ fn writes() -> Vec<(DeviceWrite, bool)> {
     let onnx = TensorScatter::new().axis(1).prepare(half, &[BATCH, 5, 2], &[BATCH, 2, 2]).unwrap();
     let padded = KvCacheUpdate::new().prepare(half, &[BATCH, 1, 5, 2], &[BATCH, 1, 2, 2]).unwrap();
     let packed = KvCacheUpdate::new().prepare_packed(half, &[BATCH, 1, 5, 2], &[6, 1, 2]).unwrap();
-    let ends = KvCacheOperation::new().prepare(half, &[6, 2], &[2, BATCH, 5, 2]).unwrap();
-    let write = |geometry: &Geometry| {
+    let ends = KvCacheOperation::new().prepare(half, &[2, BATCH, 5, 2], &[6, 2]).unwrap();
+    let write = |prepared: &Prepared| {
         let (cache, update) = (DeviceBuffer::new(0x1000, 4096), DeviceBuffer::new(0x9000, 4096));
-        cuda().prepare(geometry, &[Pair { cache, update }]).unwrap()
+        cuda().prepare(prepared, &[Pair { cache, update }]).unwrap()
     };
-    vec![
-        (write(onnx.geometry()), false),
-        (write(padded.geometry()), false),
-        (write(packed.geometry()), true),
-        (write(ends.geometry()), true),
-    ]
+    vec![(write(&onnx), false), (write(&padded), false), (write(&packed), true), (write(&ends), true)]
 }
 
 #[test]
@@ -41,18 +36,20 @@ fn any_status_over_any_lists_is_an_error() {
     let (layer, memory) = (Memory::of_i32(&[0]), Memory::of(&[0; 16]));
     let lists = [BATCH, BATCH, BATCH + 1].map(|numbers| Memory::of_i64(&vec![0; numbers]));
     let mut told = 0;
-    for ((write, has_spans), _) in writes().iter().flat_map(|write| (0..300).map(move |round| (write, round)))
+    for ((write, has_row_counts), _) in
+        writes().iter().flat_map(|write| (0..300).map(move |round| (write, round)))
     {
         for list in &lists {
             let values = random.many(list.bytes / 8, |random| random.pick(&EDGES));
             list.fill(&values.into_iter().flat_map(i64::to_ne_bytes).collect::<Vec<_>>());
         }
-        let [starts, lengths, spans] = lists.each_ref().map(|list| list.address);
+        let [starts, lengths, row_counts] = lists.each_ref().map(|list| list.address);
         let mut indices =
             Indices::new(DeviceList::i64(starts, BATCH)).lengths(DeviceList::i64(lengths, BATCH));
-        if *has_spans {
-            let has_layer = write.geometry().layers() == 2;
-            indices = indices.spans(DeviceList::i64(spans, if has_layer { BATCH } else { BATCH + 1 }));
+        if *has_row_counts {
+            let has_layer = write.prepared().geometry().layers() == 2;
+            indices =
+                indices.row_counts(DeviceList::i64(row_counts, if has_layer { BATCH } else { BATCH + 1 }));
             indices = if has_layer { indices.layer(layer.address) } else { indices };
         }
         let sample = random.pick(&[0, 1, 2, 3, 4, SPAN - 1, 0x3FFF_FFFF, 0x3FFF_FFFE]);
@@ -65,10 +62,16 @@ fn any_status_over_any_lists_is_an_error() {
         let status = Status::at(memory.address).unwrap();
         // SAFETY: the status and the lists are memory of the context, as large as they are said to be.
         let found = unsafe { write.check(status, &indices) };
-        assert!(matches!(found, Err(Error::Write(_) | Error::BadIndices { .. })), "{found:?} {words:?}");
-        told += usize::from(matches!(found, Err(Error::Write(_))));
+        assert!(
+            matches!(found, Err(CudaError::Write(_) | CudaError::BadIndices { .. })),
+            "{found:?} {words:?}"
+        );
+        told += usize::from(matches!(found, Err(CudaError::Write(_))));
         let found = write.check_words(words);
-        assert!(matches!(found, Err(Error::Write(_) | Error::BadIndices { .. })), "{found:?} {words:?}");
+        assert!(
+            matches!(found, Err(CudaError::Write(_) | CudaError::BadIndices { .. })),
+            "{found:?} {words:?}"
+        );
     }
     assert!(told > 100, "{told}");
 }
@@ -81,10 +84,16 @@ fn the_value_is_that_of_the_launch() {
     let write = rig.write();
     rig.run(&write, [2, 7]);
     rig.starts.fill(&[0_i64, 0].map(i64::to_ne_bytes).concat());
-    let is_it = |found: &Result<(), Error>| {
+    let is_it = |found: &Result<(), CudaError>| {
         matches!(
             found,
-            Err(Error::Write(CoreError::StartOutOfRange { index: 1, value: 7, rows: 1, capacity: 4, .. }))
+            Err(CudaError::Write(CoreError::StartOutOfRange {
+                index: 1,
+                value: 7,
+                rows: 1,
+                capacity: 4,
+                ..
+            }))
         )
     };
     let found = rig.check(&write);
@@ -95,7 +104,7 @@ fn the_value_is_that_of_the_launch() {
     assert!(is_it(&found), "{found:?}");
     write.check_words(StatusWords::default()).unwrap();
     assert_eq!(write.check_indices(&rig.indices(), Some(rig.status())).unwrap(), 2);
-    assert_eq!(write.geometry().cache_bytes(), geometry().cache_bytes());
+    assert_eq!(write.prepared().geometry().cache_bytes(), shapes().geometry().cache_bytes());
 }
 
 fn bytes_of(words: StatusWords) -> Vec<u8> {

@@ -33,7 +33,7 @@ pub(crate) fn of(case: &Case) -> Option<Contract> {
                 | Refusal::UpdateLengthsTooLong { .. }
                 | Refusal::UpdateLengthsTotal { .. }
                 | Refusal::SeqLen { .. }
-                | Refusal::SeqLenTotal { .. } => bad_span(call, cache_shape, update_shape)?,
+                | Refusal::SeqLenTotal { .. } => bad_row_count(call, cache_shape, update_shape)?,
                 _ => return None,
             };
             let bad_samples = u32::try_from(batch(call, update_shape).max(1)).unwrap();
@@ -46,8 +46,8 @@ pub(crate) fn of(case: &Case) -> Option<Contract> {
 /// With lists that are right, each sample is held to the rule by itself.
 fn of_samples(case: &Case) -> Contract {
     let Case { call, cache_shape, update_shape, .. } = case;
-    let spans = spans_of(call, update_shape);
-    let is_bad = |sample: usize, length: i64| !(0..=spans[sample]).contains(&length);
+    let row_counts = row_counts_of(call, update_shape);
+    let is_bad = |sample: usize, length: i64| !(0..=row_counts[sample]).contains(&length);
     // A sample whose length is bad brings nothing, so that it may as well begin at a slot that there is.
     let mut told = with_policy(call, OutOfRange::SkipSample);
     let mut with_bad_length = 0;
@@ -56,7 +56,7 @@ fn of_samples(case: &Case) -> Contract {
         if is_bad(sample, *length) {
             *length = 0;
             with_bad_length += 1;
-            starts.set(sample, spans[sample]);
+            starts.set(sample, row_counts[sample]);
         }
     }
     let skipped = told.run_on_origins(cache_shape, update_shape).unwrap().skipped;
@@ -75,7 +75,7 @@ fn of_samples(case: &Case) -> Contract {
 }
 
 /// The first sample of a packed update that brings too few rows or too many, or their wrong sum.
-fn bad_span(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> Option<(u32, i64)> {
+fn bad_row_count(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> Option<(u32, i64)> {
     if let Call::KvCacheUpdate { update_lengths: Some(lengths), .. } = call
         && lengths[0] != 0
     {
@@ -87,21 +87,22 @@ fn bad_span(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> Optio
         (Call::KvCacheOperation { .. }, _) => (1, capacity),
         _ => (0, capacity),
     };
-    let spans = spans_of(call, update_shape);
-    let bad = spans.iter().position(|span| !(least..=most).contains(span));
-    let found = bad.map_or((spans.len(), spans.iter().sum()), |sample| (sample, spans[sample]));
+    let row_counts = row_counts_of(call, update_shape);
+    let bad = row_counts.iter().position(|rows| !(least..=most).contains(rows));
+    let found =
+        bad.map_or((row_counts.len(), row_counts.iter().sum()), |sample| (sample, row_counts[sample]));
     Some((u32::try_from(found.0).unwrap() | SPAN, found.1))
 }
 
 /// The rows that each sample brings.
-pub(crate) fn spans_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
+pub(crate) fn row_counts_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
     match call {
         Call::TensorScatter { operator, .. } => {
             let axis = operator.axis.rem_euclid(update_shape.len() as i64) as usize;
             vec![update_shape[axis] as i64; update_shape[0]]
         }
-        Call::KvCacheUpdate { update_lengths: Some(totals), .. } => {
-            totals.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])).collect()
+        Call::KvCacheUpdate { update_lengths: Some(cumulative), .. } => {
+            cumulative.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])).collect()
         }
         Call::KvCacheUpdate { .. } => vec![update_shape[2] as i64; update_shape[0]],
         Call::KvCacheOperation { seq_len, .. } => seq_len.iter().map(|&rows| rows.into()).collect(),
@@ -111,10 +112,10 @@ pub(crate) fn spans_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
 /// Samples of the update.
 pub(crate) fn batch(call: &Call, update_shape: &[usize]) -> usize {
     match call {
-        Call::KvCacheUpdate { operator, update_lengths: Some(totals), .. }
+        Call::KvCacheUpdate { operator, update_lengths: Some(cumulative), .. }
             if operator.update_form == UpdateForm::Packed =>
         {
-            totals.len() - 1
+            cumulative.len() - 1
         }
         Call::KvCacheOperation { seq_len, .. } => seq_len.len(),
         _ => update_shape[0],
@@ -142,32 +143,35 @@ pub(crate) fn lengths(call: &Call) -> Option<&[i64]> {
 }
 
 /// The starts of a call, whatever they count.
-enum Starts<'a> {
+enum Positions<'a> {
     None,
     First(&'a mut [i64]),
     End(&'a mut [i32]),
 }
 
-impl Starts<'_> {
-    /// Gives a sample that brings `span` rows slot 0.
-    fn set(&mut self, sample: usize, span: i64) {
+impl Positions<'_> {
+    /// Gives a sample that brings `rows` rows slot 0.
+    fn set(&mut self, sample: usize, rows: i64) {
         match self {
             Self::None => {}
             Self::First(starts) => starts[sample] = 0,
-            Self::End(ends) => ends[sample] = i32::try_from(span).unwrap(),
+            Self::End(ends) => ends[sample] = i32::try_from(rows).unwrap(),
         }
     }
 }
 
-fn lists_mut(call: &mut Call) -> (Starts<'_>, Option<&mut Vec<i64>>) {
+fn lists_mut(call: &mut Call) -> (Positions<'_>, Option<&mut Vec<i64>>) {
     match call {
-        Call::TensorScatter { write_indices, lengths, .. } => {
-            (write_indices.as_mut().map_or(Starts::None, |starts| Starts::First(starts)), lengths.as_mut())
-        }
+        Call::TensorScatter { write_indices, lengths, .. } => (
+            write_indices.as_mut().map_or(Positions::None, |starts| Positions::First(starts)),
+            lengths.as_mut(),
+        ),
         Call::KvCacheUpdate { write_indices, lengths, .. } => {
-            (Starts::First(write_indices), lengths.as_mut())
+            (Positions::First(write_indices), lengths.as_mut())
         }
-        Call::KvCacheOperation { token_offset, lengths, .. } => (Starts::End(token_offset), lengths.as_mut()),
+        Call::KvCacheOperation { token_offset, lengths, .. } => {
+            (Positions::End(token_offset), lengths.as_mut())
+        }
     }
 }
 

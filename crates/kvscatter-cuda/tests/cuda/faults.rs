@@ -5,11 +5,11 @@ use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
-use kvscatter_cuda::{Cuda, DeviceBuffer, Error, Indices, Pair, Stream as OfCaller};
+use kvscatter_cuda::{Cuda, CudaError, DeviceBuffer, Indices, Pair, Stream as OfCaller};
 
 use crate::device::{Failure, Handle, device, functions, path};
 use crate::fake::{Failing, OfGeneration, all_calls, calls, has, is_fake};
-use crate::rig::{Rig, geometry};
+use crate::rig::{Rig, shapes};
 
 const OUT_OF_MEMORY: Failure = 2;
 const INVALID_HANDLE: Failure = 400;
@@ -17,14 +17,14 @@ const ILLEGAL_ADDRESS: Failure = 700;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const OF_THIS_THREAD: c_int = 1;
 
-fn fresh() -> Result<Cuda, Error> {
+fn fresh() -> Result<Cuda, CudaError> {
     // SAFETY: the tests' own driver.
     unsafe { Cuda::load_from(Path::new(&path())) }
 }
 
 /// The driver's answer, however deep it lies.
-fn failed(call: &str, result: Result<(), Error>) {
-    let Err(Error::Driver { call: found, code, name, .. }) = result else {
+fn failed(call: &str, result: Result<(), CudaError>) {
+    let Err(CudaError::Driver { call: found, code, name, .. }) = result else {
         panic!("{result:?} instead of a failure of {call}");
     };
     assert_eq!((found, code, &*name), (call, OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"));
@@ -38,7 +38,7 @@ fn every_failure_names_the_call() {
     }
     let rig = Rig::new(1);
     let write = rig.write();
-    let with = |call: &'static str, act: &dyn Fn() -> Result<(), Error>| {
+    let with = |call: &'static str, act: &dyn Fn() -> Result<(), CudaError>| {
         let _failing = Failing::of(call, OUT_OF_MEMORY);
         failed(call, act());
     };
@@ -54,7 +54,7 @@ fn every_failure_names_the_call() {
     let every = ["cuCtxGetCurrent", "cuModuleGetFunction", "cuCtxGetDevice", "cuDeviceGetAttribute"];
     let newer = ["cuCtxGetId", "cuFuncLoad"].into_iter().filter(|name| has(name));
     for call in every.into_iter().chain(newer) {
-        with(call, &|| cuda.prepare(&geometry(), &rig.pairs()).map(drop));
+        with(call, &|| cuda.prepare(&shapes(), &rig.pairs()).map(drop));
     }
     with("cuLaunchKernel", &|| rig.launch(&write));
     rig.stream.synchronize();
@@ -70,7 +70,7 @@ fn every_failure_names_the_call() {
         rig.launch(&write).unwrap_err()
     };
     assert_eq!(unknown.to_string(), "cuLaunchKernel: unknown (12345): unknown");
-    assert!(matches!(cuda.set_device(1), Err(Error::Driver { call: "cuDeviceGet", code: 101, .. })));
+    assert!(matches!(cuda.set_device(1), Err(CudaError::Driver { call: "cuDeviceGet", code: 101, .. })));
     rig.launch(&write).unwrap();
     rig.stream.synchronize();
 }
@@ -85,7 +85,7 @@ fn devices_of_every_generation_get_what_they_can_run() {
     let rig = Rig::new(2);
     let prepared = |capability, newest_ptx| {
         let _generation = OfGeneration::new(capability, newest_ptx);
-        fresh().unwrap().prepare(&geometry(), &rig.pairs())
+        fresh().unwrap().prepare(&shapes(), &rig.pairs())
     };
     // Machine code; of drivers that cannot read it, PTX, which may be as old as they are.
     for (capability, newest_ptx) in
@@ -98,17 +98,17 @@ fn devices_of_every_generation_get_what_they_can_run() {
         assert_eq!(rig.run(&write, [0, 3]).bad_samples, 0, "{capability}");
     }
     let refused = prepared(90, 6.2);
-    let Err(Error::Kernels { machine_code, ptx }) = refused else { panic!("{refused:?}") };
+    let Err(CudaError::Kernels { machine_code, ptx }) = refused else { panic!("{refused:?}") };
     for (answer, expected) in [machine_code, ptx].into_iter().zip([200, 222]) {
         assert!(
-            matches!(*answer, Error::Driver { call: "cuModuleLoadData", code, .. } if code == expected),
+            matches!(*answer, CudaError::Driver { call: "cuModuleLoadData", code, .. } if code == expected),
             "{answer:?}"
         );
     }
     for (capability, numbers) in [(70, (7, 0)), (61, (6, 1)), (72, (7, 2))] {
         let refused = prepared(capability, 9.0).unwrap_err();
         assert!(
-            matches!(refused, Error::ComputeCapability { major, minor } if (major, minor) == numbers),
+            matches!(refused, CudaError::ComputeCapability { major, minor } if (major, minor) == numbers),
             "{refused:?}"
         );
     }
@@ -127,12 +127,12 @@ fn what_no_other_image_helps_is_told_as_it_is() {
     for code in [1, 200, 209, 218, 221, 222, 2, 3, 201, 700, 719, 900, 901, 906, 999] {
         let cuda = fresh().unwrap();
         let (before, _failing) = (calls("cuModuleLoadData"), Failing::of("cuModuleLoadData", code));
-        let refused = cuda.prepare(&geometry(), &rig.pairs());
+        let refused = cuda.prepare(&shapes(), &rig.pairs());
         let loads = calls("cuModuleLoadData") - before;
         if matches!(code, 1 | 200 | 209 | 218 | 221 | 222) {
-            assert!(loads == 2 && matches!(refused, Err(Error::Kernels { .. })), "{code}: {refused:?}");
+            assert!(loads == 2 && matches!(refused, Err(CudaError::Kernels { .. })), "{code}: {refused:?}");
         } else {
-            let is_told = matches!(refused, Err(Error::Driver { call: "cuModuleLoadData", code: told, .. }) if told == code);
+            let is_told = matches!(refused, Err(CudaError::Driver { call: "cuModuleLoadData", code: told, .. }) if told == code);
             assert!(loads == 1 && is_told, "{code}: {refused:?}");
         }
     }
@@ -150,15 +150,15 @@ fn a_first_write_while_a_stream_is_captured_is_refused() {
     let functions = functions();
     functions.cuStreamCreate(&raw mut stream, 1).unwrap();
     functions.cuStreamBeginCapture_v2(stream, OF_THIS_THREAD).unwrap();
-    let refused = cuda.prepare(&geometry(), &rig.pairs()).unwrap_err();
-    assert!(matches!(refused, Error::Driver { call: "cuModuleLoadData", code: 900, .. }), "{refused:?}");
+    let refused = cuda.prepare(&shapes(), &rig.pairs()).unwrap_err();
+    assert!(matches!(refused, CudaError::Driver { call: "cuModuleLoadData", code: 900, .. }), "{refused:?}");
     assert!(refused.to_string().contains("prepare one write in this context before"), "{refused}");
     assert!(functions.cuStreamEndCapture(stream, &raw mut graph).is_err());
 
     // Nothing of it is kept. Once the kernels are there, another write may be prepared while a stream is captured.
-    cuda.prepare(&geometry(), &rig.pairs()).unwrap();
+    cuda.prepare(&shapes(), &rig.pairs()).unwrap();
     functions.cuStreamBeginCapture_v2(stream, OF_THIS_THREAD).unwrap();
-    cuda.prepare(&geometry(), &rig.pairs()).unwrap();
+    cuda.prepare(&shapes(), &rig.pairs()).unwrap();
     functions.cuStreamEndCapture(stream, &raw mut graph).unwrap();
     drop(own);
 }
@@ -169,7 +169,7 @@ fn without_a_driver_there_is_an_error() {
     // SAFETY: there is no such file.
     let missing = unsafe { Cuda::load_from(Path::new("/nowhere/libcuda.so.1")) };
     assert!(
-        matches!(&missing, Err(Error::NoDriver { library, .. }) if library.starts_with("/nowhere")),
+        matches!(&missing, Err(CudaError::NoDriver { library, .. }) if library.starts_with("/nowhere")),
         "{missing:?}"
     );
 }
@@ -180,9 +180,9 @@ fn without_a_context_nothing_is_prepared() {
     let rig = Rig::new(1);
     let device = device();
     device.functions.cuCtxSetCurrent(null_mut()).unwrap();
-    let refused = fresh().unwrap().prepare(&geometry(), &rig.pairs());
+    let refused = fresh().unwrap().prepare(&shapes(), &rig.pairs());
     device.make_current();
-    assert!(matches!(refused, Err(Error::NoContext)), "{refused:?}");
+    assert!(matches!(refused, Err(CudaError::NoContext)), "{refused:?}");
 }
 
 /// Nobody has a context where nobody has initialised the driver.
@@ -195,9 +195,9 @@ fn a_driver_that_is_not_initialised_has_no_context() {
     const NOT_INITIALIZED: Failure = 3;
     let (rig, cuda) = (Rig::new(1), fresh().unwrap());
     let _failing = Failing::of("cuCtxGetCurrent", NOT_INITIALIZED);
-    let refused = cuda.prepare(&geometry(), &rig.pairs());
-    assert!(matches!(refused, Err(Error::NoContext)), "{refused:?}");
-    assert!(matches!(cuda.device(), Err(Error::NoContext)));
+    let refused = cuda.prepare(&shapes(), &rig.pairs());
+    assert!(matches!(refused, Err(CudaError::NoContext)), "{refused:?}");
+    assert!(matches!(cuda.device(), Err(CudaError::NoContext)));
 }
 
 /// A context of its own for this thread, which is destroyed in the end.
@@ -231,7 +231,7 @@ fn a_write_of_another_context_is_the_drivers_error() {
     let launched = rig.launch(&write);
     drop(own);
     assert!(
-        matches!(launched, Err(Error::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
+        matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
         "{launched:?}"
     );
 }
@@ -246,7 +246,7 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
     let (rig, cuda) = (Rig::new(1), fresh().unwrap());
     for slot in 0..3 {
         let own = OwnContext::new();
-        let (write, mut stream) = (cuda.prepare(&geometry(), &rig.pairs()).unwrap(), null_mut());
+        let (write, mut stream) = (cuda.prepare(&shapes(), &rig.pairs()).unwrap(), null_mut());
         functions().cuStreamCreate(&raw mut stream, 1).unwrap();
         // SAFETY: memory of the tests' own driver belongs to all contexts.
         unsafe { write.launch(OfCaller::new(stream), &Indices::zero(), None) }.unwrap();
@@ -269,7 +269,7 @@ fn a_stream_that_is_none_is_the_drivers_error() {
     // SAFETY: the tests' own driver refuses what is no stream.
     let launched = unsafe { write.launch(none, &rig.indices(), None) };
     assert!(
-        matches!(launched, Err(Error::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
+        matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
         "{launched:?}"
     );
 }
@@ -283,7 +283,7 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
     }
     let own = OwnContext::new();
     let pair = Pair { cache: DeviceBuffer::new(0x1000, 64), update: DeviceBuffer::new(0x2000, 16) };
-    let write = fresh().unwrap().prepare(&geometry(), &[pair]).unwrap();
+    let write = fresh().unwrap().prepare(&shapes(), &[pair]).unwrap();
     let mut stream = null_mut();
     let functions = functions();
     functions.cuStreamCreate(&raw mut stream, 1).unwrap();
@@ -293,6 +293,6 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
     };
     launch().unwrap();
     assert_eq!(functions.cuStreamSynchronize(stream), Err(ILLEGAL_ADDRESS));
-    assert!(matches!(launch(), Err(Error::Driver { call: "cuLaunchKernel", code: ILLEGAL_ADDRESS, .. })));
+    assert!(matches!(launch(), Err(CudaError::Driver { call: "cuLaunchKernel", code: ILLEGAL_ADDRESS, .. })));
     drop(own);
 }

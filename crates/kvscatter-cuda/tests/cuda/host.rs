@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use kvscatter::spec::{ascend, tensorrt};
-use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Layout};
+use kvscatter::{Argument, ElementType, Error as CoreError, Layout, Prepared};
 use kvscatter_cuda::{
-    Cuda, DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, Pair, Status, StatusWords,
+    Cuda, CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, StatusWords,
     Stream as OfCaller, Triple,
 };
 use kvscatter_oracle::OutOfRange;
@@ -27,28 +27,20 @@ pub(crate) fn cuda() -> &'static Cuda {
     CUDA.get_or_init(|| unsafe { Cuda::load_from(Path::new(&path())) }.unwrap())
 }
 
-/// What an operator makes of the shapes.
-fn geometry(
+/// The shapes as the operator of a call prepares them.
+fn prepare(
     call: &Call,
     element: ElementType,
     cache: Layout<'_>,
     update: Layout<'_>,
-) -> Result<Geometry, CoreError> {
+) -> Result<Prepared, CoreError> {
     match call {
-        Call::TensorScatter { operator, .. } => {
-            Ok(tensor_scatter(operator)?.prepare(element, cache, update)?.geometry().clone())
-        }
+        Call::TensorScatter { operator, .. } => tensor_scatter(operator)?.prepare(element, cache, update),
         Call::KvCacheUpdate { operator, .. } => match operator.update_form {
-            UpdateForm::Padded => {
-                Ok(tensorrt::KvCacheUpdate::new().prepare(element, cache, update)?.geometry().clone())
-            }
-            UpdateForm::Packed => {
-                Ok(tensorrt::KvCacheUpdate::new().prepare_packed(element, cache, update)?.geometry().clone())
-            }
+            UpdateForm::Padded => tensorrt::KvCacheUpdate::new().prepare(element, cache, update),
+            UpdateForm::Packed => tensorrt::KvCacheUpdate::new().prepare_packed(element, cache, update),
         },
-        Call::KvCacheOperation { .. } => {
-            Ok(ascend::KvCacheOperation::new().prepare(element, update, cache)?.geometry().clone())
-        }
+        Call::KvCacheOperation { .. } => ascend::KvCacheOperation::new().prepare(element, cache, update),
     }
 }
 
@@ -93,8 +85,8 @@ fn indices(lists: &Lists) -> Indices {
     if let Some(lengths) = &lists.lengths {
         indices = indices.lengths(list(lengths));
     }
-    if let Some(spans) = &lists.spans {
-        indices = indices.spans(list(spans));
+    if let Some(row_counts) = &lists.row_counts {
+        indices = indices.row_counts(list(row_counts));
     }
     if let Some(layer) = &lists.layer {
         indices = indices.layer(layer.address);
@@ -140,8 +132,8 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
     let cache = Place::of(cache, &strides[0], scene.bits, random);
     let update = Place::of(update, &strides[1], scene.bits, random);
     let call = contract::with_policy(&case.call, OutOfRange::Error);
-    let geometry = match geometry(&call, element, cache.layout, update.layout) {
-        Ok(geometry) => geometry,
+    let prepared = match prepare(&call, element, cache.layout, update.layout) {
+        Ok(prepared) => prepared,
         Err(error) => return assert!(matches!(error, CoreError::Layout { .. }), "{error:?} {case:?}"),
     };
     let (layouts, plain) = ((cache.layout, update.layout), &call);
@@ -151,7 +143,7 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
     let steps = Steps {
         scene: &scene,
         call: &call,
-        geometry: &geometry,
+        prepared: &prepared,
         places: [cache, update],
         lists: &lists,
         new: &new,
@@ -168,7 +160,7 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
 struct Steps<'a> {
     scene: &'a Scene<'a>,
     call: &'a Call,
-    geometry: &'a Geometry,
+    prepared: &'a Prepared,
     /// Where cache and update lie in their memory.
     places: [Place<'a>; 2],
     lists: &'a Lists,
@@ -184,7 +176,7 @@ impl Steps<'_> {
         let (scene, [cache, update]) = (self.scene, &self.places);
         let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&scene.past)).collect();
         let pair = |memory| Pair { cache: cache.buffer(memory), update: update.buffer(self.new) };
-        match cuda().prepare(self.geometry, &caches.iter().map(pair).collect::<Vec<_>>()) {
+        match cuda().prepare(self.prepared, &caches.iter().map(pair).collect::<Vec<_>>()) {
             Ok(write) => {
                 seen.in_place += 1;
                 seen.nibbles += usize::from(write.width().is_none());
@@ -196,7 +188,7 @@ impl Steps<'_> {
                 }
                 true
             }
-            Err(Error::SamplesNotAdjacent) => {
+            Err(CudaError::SamplesNotAdjacent) => {
                 let &[samples, rows, _, _] = scene.views[1].shape() else { panic!("{:?}", scene.case) };
                 let strides = strides(&scene.views[1]);
                 assert!(
@@ -222,7 +214,7 @@ impl Steps<'_> {
             update: update.buffer(self.new),
         };
         let write = cuda()
-            .prepare_present(self.geometry, &presents.iter().map(triple).collect::<Vec<_>>())
+            .prepare_present(self.prepared, &presents.iter().map(triple).collect::<Vec<_>>())
             .unwrap_or_else(|error| panic!("{error} {:?}", scene.case));
         seen.present += 1;
         seen.present_nibbles += usize::from(write.width().is_none());
@@ -257,7 +249,7 @@ impl Steps<'_> {
         let checked = unsafe { write.check(status, &indices) };
         match (self.expected(), checked) {
             (Ok(()), Ok(())) => {}
-            (Err(expected), Err(Error::Write(found))) => assert_eq!(found, expected, "{:?}", scene.case),
+            (Err(expected), Err(CudaError::Write(found))) => assert_eq!(found, expected, "{:?}", scene.case),
             (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
         }
         // SAFETY: the status is memory of the context, and the launches have run.
@@ -284,7 +276,7 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     }
     let element = ElementType::from_name(elements[0].name).unwrap();
     let layouts = (Layout::dense(cache_shape), Layout::dense(update_shape));
-    let Ok(geometry) = geometry(call, element, layouts.0, layouts.1) else { return };
+    let Ok(prepared) = prepare(call, element, layouts.0, layouts.1) else { return };
     let Err(on_cpu) = with_plan(call, element, layouts.0, layouts.1, |_| Ok(())) else { return };
     if matches!(on_cpu, CoreError::Count { argument: Argument::LayerId, .. }) {
         return; // It is one address here.
@@ -294,17 +286,17 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
         (Memory::of(&vec![0xEE; bytes]), bytes)
     };
     let ((cache, cache_bytes), (update, update_bytes)) =
-        (buffer(geometry.cache_bytes()), buffer(geometry.update_bytes()));
+        (buffer(prepared.geometry().cache_bytes()), buffer(prepared.geometry().update_bytes()));
     let pair = Pair {
         cache: DeviceBuffer::new(cache.address, cache_bytes),
         update: DeviceBuffer::new(update.address, update_bytes),
     };
     let (lists, stream) = (Lists::of(case, random), Stream::new());
-    let write = cuda().prepare(&geometry, &[pair]).unwrap();
+    let write = cuda().prepare(&prepared, &[pair]).unwrap();
     // SAFETY: all of it is memory of the context, which outlives this.
     let launched = unsafe { write.launch(OfCaller::new(stream.0), &indices(&lists), None) };
     match launched {
-        Err(Error::Write(error)) => assert_eq!(error, on_cpu, "{case:?}"),
+        Err(CudaError::Write(error)) => assert_eq!(error, on_cpu, "{case:?}"),
         other => panic!("{other:?} instead of {on_cpu:?}: {case:?}"),
     }
     stream.synchronize();

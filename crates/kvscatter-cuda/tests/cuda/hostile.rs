@@ -3,31 +3,31 @@
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Mode};
+use kvscatter::{Argument, ElementType, Error as CoreError, Mode, Prepared};
 use kvscatter_cuda::{
-    DeviceBuffer, DeviceList, Error, Indices, List, Pair, SlotMappingError, Status, TensorRole, Triple,
+    CudaError, DeviceBuffer, DeviceList, Indices, List, Pair, SlotMappingError, Status, TensorRole, Triple,
 };
 
 use crate::device::Memory;
 use crate::fake::{calls, is_fake};
 use crate::host::cuda;
-use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, geometry};
+use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, shapes};
 
 const CACHE: usize = SAMPLES * SLOTS * ROW;
 const UPDATE: usize = SAMPLES * ROW;
 
 /// Buffers at these addresses: nothing follows them.
-fn prepared(pairs: &[(u64, usize, u64, usize)]) -> Result<(), Error> {
+fn prepared(pairs: &[(u64, usize, u64, usize)]) -> Result<(), CudaError> {
     let buffers = |&(cache, cache_bytes, update, update_bytes): &(u64, usize, u64, usize)| Pair {
         cache: DeviceBuffer::new(cache, cache_bytes),
         update: DeviceBuffer::new(update, update_bytes),
     };
-    cuda().prepare(&geometry(), &pairs.iter().map(buffers).collect::<Vec<_>>()).map(drop)
+    cuda().prepare(&shapes(), &pairs.iter().map(buffers).collect::<Vec<_>>()).map(drop)
 }
 
-fn refused(result: Result<(), Error>) -> CoreError {
+fn refused(result: Result<(), CudaError>) -> CoreError {
     match result {
-        Err(Error::Write(error)) => error,
+        Err(CudaError::Write(error)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -37,7 +37,7 @@ fn refused(result: Result<(), Error>) -> CoreError {
 fn buffers_that_are_missing_or_short_are_refused() {
     let good = (0x1000, CACHE, 0x9000, UPDATE);
     let refused = |pairs: &[_]| match prepared(pairs) {
-        Err(error @ Error::Buffer { .. }) => error.to_string(),
+        Err(error @ CudaError::Buffer { .. }) => error.to_string(),
         other => panic!("{other:?}"),
     };
     for (pairs, expected) in [
@@ -58,14 +58,14 @@ fn buffers_that_are_missing_or_short_are_refused() {
     let triple = |present, past, update| {
         let buffer = |address| DeviceBuffer::new(address, CACHE);
         let triple = Triple { present: buffer(present), past: buffer(past), update: buffer(update) };
-        cuda().prepare_present(&geometry(), &[triple]).map(drop)
+        cuda().prepare_present(&shapes(), &[triple]).map(drop)
     };
     for (prepared, tensor) in [
         (triple(0, 0x2000, 0x3000), TensorRole::Present),
         (triple(0x1000, 0, 0x3000), TensorRole::Past),
         (triple(0x1000, 0x2000, 0), TensorRole::Update),
     ] {
-        let is_it = matches!(prepared, Err(Error::Buffer { tensor: at, index: 0, .. }) if at == tensor);
+        let is_it = matches!(prepared, Err(CudaError::Buffer { tensor: at, index: 0, .. }) if at == tensor);
         assert!(is_it, "{prepared:?}");
     }
     prepared(&[(0x1000, 2 * CACHE, 0x9000, 2 * UPDATE)]).unwrap();
@@ -94,15 +94,15 @@ fn buffers_that_overlap_are_refused() {
         past: DeviceBuffer::new(past, CACHE),
         update: DeviceBuffer::new(update, UPDATE),
     };
-    let present = |triple| cuda().prepare_present(&geometry(), &[triple]).map(drop);
+    let present = |triple| cuda().prepare_present(&shapes(), &[triple]).map(drop);
     assert!(is_overlap(refused(present(triple(0x1000, 0x1000, 0x9000)))));
     assert!(is_overlap(refused(present(triple(0x1000, 0x1000 + cache - 1, 0x9000)))));
     assert!(is_overlap(refused(present(triple(0x1000, 0x2000, 0x1000 - 1)))));
     present(triple(0x1000, 0x1000 + cache, 0x9000)).unwrap();
     // Each present is written whole, so that it lies in nothing that another one is made from, either.
     for second in [triple(0x1000, 0x4000, 0x9000), triple(0x5000, 0x1000 + cache - 1, 0x9000)] {
-        let both = cuda().prepare_present(&geometry(), &[triple(0x1000, 0x3000, 0x9000), second]);
-        assert!(matches!(both, Err(Error::Presents { triple, with }) if triple + with == 1), "{both:?}");
+        let both = cuda().prepare_present(&shapes(), &[triple(0x1000, 0x3000, 0x9000), second]);
+        assert!(matches!(both, Err(CudaError::Presents { triple, with }) if triple + with == 1), "{both:?}");
     }
 }
 
@@ -124,7 +124,7 @@ fn what_leaves_the_address_space_is_refused() {
     }
     let rig = Rig::new(2);
     let refused = rig.launch_with(&rig.write(), &Indices::new(DeviceList::i64(u64::MAX - 7, SAMPLES)));
-    assert!(matches!(refused, Err(Error::ListWraps { list: List::Starts, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(CudaError::ListWraps { list: List::Positions, .. })), "{refused:?}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn lists_that_a_device_cannot_read_are_refused() {
     for address in [0, at + 4, at + 1] {
         let refused = rig.launch_with(&write, &Indices::new(DeviceList::i64(address, SAMPLES)));
         assert!(
-            matches!(refused, Err(Error::Address { list: List::Starts, alignment: 8, .. })),
+            matches!(refused, Err(CudaError::Address { list: List::Positions, alignment: 8, .. })),
             "{refused:?}"
         );
     }
@@ -145,14 +145,14 @@ fn lists_that_a_device_cannot_read_are_refused() {
     for address in [0, at + 2] {
         let refused = rig.launch_with(&write, &lengths(address));
         assert!(
-            matches!(refused, Err(Error::Address { list: List::Lengths, alignment: 4, .. })),
+            matches!(refused, Err(CudaError::Address { list: List::Lengths, alignment: 4, .. })),
             "{refused:?}"
         );
     }
     for address in [0, 4, 12] {
         let refused = Status::at(address);
         assert!(
-            matches!(refused, Err(Error::Address { list: List::Status, alignment: 8, .. })),
+            matches!(refused, Err(CudaError::Address { list: List::Status, alignment: 8, .. })),
             "{refused:?}"
         );
     }
@@ -160,7 +160,7 @@ fn lists_that_a_device_cannot_read_are_refused() {
     let cache = rig.caches[1].address;
     for address in [cache, cache + CACHE as u64 - 8] {
         let refused = rig.launch_with(&write, &Indices::new(DeviceList::i64(address, SAMPLES)));
-        assert!(matches!(refused, Err(Error::Overlap { list: List::Starts, pair: 1 })), "{refused:?}");
+        assert!(matches!(refused, Err(CudaError::Overlap { list: List::Positions, pair: 1 })), "{refused:?}");
     }
     if let Some(before) = before {
         assert_eq!(calls("cuLaunchKernel"), before);
@@ -180,11 +180,11 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     let given = |indices: &Indices, list: List| {
         let refused = rig.launch_with(&write, indices);
         assert!(
-            matches!(refused, Err(Error::List { list: found, given: true }) if found == list),
+            matches!(refused, Err(CudaError::List { list: found, given: true }) if found == list),
             "{refused:?}"
         );
     };
-    given(&rig.indices().spans(list), List::Spans);
+    given(&rig.indices().row_counts(list), List::RowCounts);
     given(&rig.indices().layer(rig.starts.address), List::Layer);
     let count = |indices: &Indices, argument: Argument| {
         let error = refused(rig.launch_with(&write, indices));
@@ -199,12 +199,12 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     let half = ElementType::Float16;
     let (cache, update) = (Memory::of(&[0; 64]), Memory::of(&[0; 16]));
     let pairs = [Pair { cache: buffer(&cache), update: buffer(&update) }];
-    let layered = KvCacheOperation::new().prepare(half, &[2, 2], &[1, 2, 4, 2]).unwrap();
-    let layered = cuda().prepare(layered.geometry(), &pairs).unwrap();
-    let missing = rig.launch_with(&layered, &rig.indices().spans(list));
-    assert!(matches!(missing, Err(Error::List { list: List::Layer, given: false })), "{missing:?}");
+    let layered = KvCacheOperation::new().prepare(half, &[1, 2, 4, 2], &[2, 2]).unwrap();
+    let layered = cuda().prepare(&layered, &pairs).unwrap();
+    let missing = rig.launch_with(&layered, &rig.indices().row_counts(list));
+    assert!(matches!(missing, Err(CudaError::List { list: List::Layer, given: false })), "{missing:?}");
     let packed = KvCacheUpdate::new().prepare_packed(half, &[2, 1, 4, 2], &[2, 1, 2]).unwrap();
-    let packed = cuda().prepare(packed.geometry(), &pairs).unwrap();
+    let packed = cuda().prepare(&packed, &pairs).unwrap();
     assert!(
         rig.launch_with(&packed, &rig.indices()).is_err(),
         "a packed update says how many rows each sample has"
@@ -212,42 +212,42 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     assert!(rig.launch_with(&packed, &Indices::zero()).is_err());
 }
 
-/// Slots are all that says where tokens go: a geometry with more to it, and any other list, is refused.
+/// Slots are all that says where tokens go: an operator with more to it, and any other list, is refused.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn slot_mappings_take_starts_alone() {
     let half = ElementType::Float16;
     let (past, new) = ([1, 1, 4, 2], [1, 1, 2, 2]);
     let (cache, update) = (Memory::of(&[0xEE; 32]), Memory::of(&[1; 16]));
-    let prepare = |geometry: &Geometry| {
-        cuda().prepare_slots(geometry, &[Pair { cache: buffer(&cache), update: buffer(&update) }])
+    let prepare = |prepared: &Prepared| {
+        cuda().prepare_slots(prepared, &[Pair { cache: buffer(&cache), update: buffer(&update) }])
     };
-    let of = |operator: TensorScatter, past: &[usize], new: &[usize]| {
-        operator.prepare(half, past, new).unwrap().geometry().clone()
-    };
+    let of =
+        |operator: TensorScatter, past: &[usize], new: &[usize]| operator.prepare(half, past, new).unwrap();
     let linear = of(TensorScatter::new(), &past, &new);
     let packed = KvCacheUpdate::new().prepare_packed(half, &past, &[2, 1, 2]).unwrap();
-    let layered = KvCacheOperation::new().prepare(half, &[2, 2], &past).unwrap();
-    for (geometry, why) in [
+    let layered = KvCacheOperation::new().prepare(half, &past, &[2, 2]).unwrap();
+    for (prepared, why) in [
         (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), SlotMappingError::Ring),
         (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), SlotMappingError::Samples(2)),
-        (packed.geometry(), SlotMappingError::Lists),
-        (layered.geometry(), SlotMappingError::Lists),
+        (&packed, SlotMappingError::Lists),
+        (&layered, SlotMappingError::Lists),
     ] {
-        let refused = prepare(geometry);
-        assert!(matches!(refused, Err(Error::SlotMapping(found)) if found == why), "{why}: {refused:?}");
+        let refused = prepare(prepared);
+        assert!(matches!(refused, Err(CudaError::SlotMapping(found)) if found == why), "{why}: {refused:?}");
     }
 
     let (write, rig) = (prepare(&linear).unwrap(), Rig::new(0));
     let (list, indices) = (DeviceList::i64(rig.starts.address, 2), rig.indices());
     for (indices, list, given) in [
         (indices.lengths(list), List::Lengths, true),
-        (indices.spans(list), List::Spans, true),
+        (indices.row_counts(list), List::RowCounts, true),
         (indices.layer(rig.starts.address), List::Layer, true),
-        (Indices::zero(), List::Starts, false),
+        (Indices::zero(), List::Positions, false),
     ] {
         let refused = rig.launch_with(&write, &indices);
-        let is_it = matches!(refused, Err(Error::List { list: at, given: is }) if (at, is) == (list, given));
+        let is_it =
+            matches!(refused, Err(CudaError::List { list: at, given: is }) if (at, is) == (list, given));
         assert!(is_it, "{list}: {refused:?}");
     }
     for got in [0, 1, 3] {
@@ -266,7 +266,7 @@ fn odd_addresses_are_written_in_smaller_pieces() {
         let rig = Rig::new(1);
         let memory = Memory::of(&[0xEE; 2 * CACHE]);
         let cache = DeviceBuffer::new(memory.address + by, CACHE);
-        let write = cuda().prepare(&geometry(), &[Pair { cache, update: buffer(&rig.updates[0]) }]).unwrap();
+        let write = cuda().prepare(&shapes(), &[Pair { cache, update: buffer(&rig.updates[0]) }]).unwrap();
         assert_eq!(write.width(), Some(width), "{by}");
         rig.run(&write, [1, 3]);
         let all = memory.read();
@@ -285,11 +285,11 @@ fn caches_of_half_bytes_are_whole_words() {
     let write = write.prepare(ElementType::Int4, &[1, 3, 3], &[1, 1, 3]).unwrap(); // 9 elements, 5 bytes
     let prepare = |address, bytes| {
         let (cache, update) = (DeviceBuffer::new(address, bytes), DeviceBuffer::new(0x9000, 2));
-        cuda().prepare(write.geometry(), &[Pair { cache, update }]).map(|write| write.width())
+        cuda().prepare(&write, &[Pair { cache, update }]).map(|write| write.width())
     };
     assert_eq!(prepare(0x1000, 8).unwrap(), None);
     for (address, bytes) in [(0x1000, 5), (0x1000, 7), (0x1002, 8), (0x1001, 16)] {
         let refused = prepare(address, bytes);
-        assert!(matches!(refused, Err(Error::WholeWords { pair: 0, needed: 8, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(CudaError::WholeWords { pair: 0, needed: 8, .. })), "{refused:?}");
     }
 }

@@ -231,7 +231,7 @@ fn launched(
 
 /// What a launch is told of a case's lists.
 fn call_of(lists: &Lists, case: &Case) -> Call {
-    let [starts, lengths, spans] = [&lists.starts, &lists.lengths, &lists.spans]
+    let [starts, lengths, spans] = [&lists.starts, &lists.lengths, &lists.row_counts]
         .map(|list| list.as_ref().map_or((0, false), |list| (list.memory.address, list.is_i64)));
     let mut flags = [(starts, STARTS_I64), (lengths, LENGTHS_I64), (spans, SPANS_I64)]
         .iter()

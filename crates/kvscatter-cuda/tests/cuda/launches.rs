@@ -5,13 +5,13 @@ use std::thread;
 use allocation_counter::measure;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, Error, Indices, Pair, Stream as OfCaller, Triple};
+use kvscatter_cuda::{CudaError, DeviceBuffer, DeviceList, Indices, Pair, Stream as OfCaller, Triple};
 
 use crate::abi::StatusWords;
 use crate::device::{Memory, Stream, device};
 use crate::fake::{all_calls, calls, exchanges, is_fake};
 use crate::host::cuda;
-use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, geometry, written};
+use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, shapes, written};
 use crate::scene::status_of;
 
 fn status(bad_samples: u32, first_sample: u32, first_value: i64) -> StatusWords {
@@ -56,7 +56,7 @@ fn any_number_of_caches_is_written_and_each_sample_counted_once() {
             rows: 1,
             capacity: SLOTS,
         };
-        assert!(matches!(rig.check(&write), Err(Error::Write(error)) if error == expected));
+        assert!(matches!(rig.check(&write), Err(CudaError::Write(error)) if error == expected));
 
         assert_eq!(rig.run(&write.skip_all(true), [-1, 3]), status(2, 0, 4));
         rig.assert_written(&[[None, Some(2)]]);
@@ -155,7 +155,7 @@ fn words_that_rows_share_are_exchanged() {
     let (cache, update) =
         (Memory::of(&[0; 8]), Memory::of(&[0xBA, 0xDC, 0xFE, 0x21, 0x43, 0x65, 0x87, 0x09]));
     let pair = Pair { cache: buffer(&cache), update: buffer(&update) };
-    let write = cuda().prepare(write.geometry(), &[pair]).unwrap();
+    let write = cuda().prepare(&write, &[pair]).unwrap();
     let rig = Rig::new(0);
     let before = is_fake().then(exchanges);
     rig.launch_with(&write, &Indices::zero()).unwrap();
@@ -191,8 +191,8 @@ fn writes_of_nothing_report_what_is_bad() {
         let starts = Memory::of_i64(&[0, bad.unwrap_or(0)][..update[0]]);
         let indices = Indices::new(DeviceList::i64(starts.address, update[0]));
         for write in [
-            cuda().prepare(write.geometry(), &[in_place]).unwrap(),
-            cuda().prepare_present(write.geometry(), &[functional]).unwrap(),
+            cuda().prepare(&write, &[in_place]).unwrap(),
+            cuda().prepare_present(&write, &[functional]).unwrap(),
         ] {
             let rig = Rig::new(0);
             rig.launch_with(&write, &indices).unwrap();
@@ -203,7 +203,7 @@ fn writes_of_nothing_report_what_is_bad() {
         let [held, present] = held.map(|held| held.read());
         assert!(held.iter().chain(&present[..bytes]).all(|&byte| byte == 0xEE), "{cache:?}");
     }
-    let no_caches = cuda().prepare(&geometry(), &[]).unwrap();
+    let no_caches = cuda().prepare(&shapes(), &[]).unwrap();
     let rig = Rig::new(0);
     rig.launch(&no_caches).unwrap();
     rig.stream.synchronize();

@@ -1,9 +1,9 @@
 //! A small decoder's caches: `[2 samples, 4 slots, 8 bytes]`, a row for each sample, and as many of them as a test asks for.
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{ElementType, Geometry};
+use kvscatter::{ElementType, Prepared};
 use kvscatter_cuda::{
-    DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, Pair, Status, Stream as OfCaller, Triple,
+    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, Stream as OfCaller, Triple,
 };
 
 use crate::abi::StatusWords;
@@ -16,10 +16,9 @@ pub(crate) const SLOTS: usize = 4;
 pub(crate) const ROW: usize = 8;
 const OLD: u8 = 0xEE;
 
-pub(crate) fn geometry() -> Geometry {
+pub(crate) fn shapes() -> Prepared {
     let write = TensorScatter::new().axis(1);
-    let write = write.prepare(ElementType::UInt8, &[SAMPLES, SLOTS, ROW], &[SAMPLES, 1, ROW]).unwrap();
-    write.geometry().clone()
+    write.prepare(ElementType::UInt8, &[SAMPLES, SLOTS, ROW], &[SAMPLES, 1, ROW]).unwrap()
 }
 
 pub(crate) struct Rig {
@@ -48,7 +47,7 @@ impl Rig {
     }
 
     pub(crate) fn write(&self) -> DeviceWrite {
-        cuda().prepare(&geometry(), &self.pairs()).unwrap()
+        cuda().prepare(&shapes(), &self.pairs()).unwrap()
     }
 
     /// The functional form, with the caches as the past of every present.
@@ -59,7 +58,7 @@ impl Rig {
             past: cache,
             update,
         });
-        cuda().prepare_present(&geometry(), &triples.collect::<Vec<_>>()).unwrap()
+        cuda().prepare_present(&shapes(), &triples.collect::<Vec<_>>()).unwrap()
     }
 
     pub(crate) fn indices(&self) -> Indices {
@@ -74,11 +73,11 @@ impl Rig {
         Status::at(self.status.address).unwrap()
     }
 
-    pub(crate) fn launch(&self, write: &DeviceWrite) -> Result<(), Error> {
+    pub(crate) fn launch(&self, write: &DeviceWrite) -> Result<(), CudaError> {
         self.launch_with(write, &self.indices())
     }
 
-    pub(crate) fn launch_with(&self, write: &DeviceWrite, indices: &Indices) -> Result<(), Error> {
+    pub(crate) fn launch_with(&self, write: &DeviceWrite, indices: &Indices) -> Result<(), CudaError> {
         // SAFETY: everything is memory of this rig, which lives until its stream has been waited for, as large as it is
         // said to be; tests that lie about addresses say only what the host code refuses.
         unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
@@ -92,7 +91,7 @@ impl Rig {
         status_of(&self.status)
     }
 
-    pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), Error> {
+    pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), CudaError> {
         // SAFETY: the status and the lists are memory of this rig, as large as they are said to be, and the stream has
         // been waited for.
         unsafe { write.check(self.status(), &self.indices()) }

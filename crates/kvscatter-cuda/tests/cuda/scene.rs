@@ -66,7 +66,7 @@ impl<'a> Scene<'a> {
 pub(crate) struct Lists {
     pub(crate) starts: Option<List>,
     pub(crate) lengths: Option<List>,
-    pub(crate) spans: Option<List>,
+    pub(crate) row_counts: Option<List>,
     pub(crate) layer: Option<Memory>,
 }
 
@@ -76,16 +76,16 @@ impl Lists {
         let call = &case.call;
         let starts = contract::starts_of(call).as_deref().map(&mut list);
         let lengths = contract::lengths(call).map(&mut list);
-        let (spans, layer) = match call {
-            Operator::KvCacheUpdate { update_lengths: Some(totals), .. } => {
-                (Some(totals.iter().map(|&total| total.into()).collect::<Vec<i64>>()), None)
+        let (row_counts, layer) = match call {
+            Operator::KvCacheUpdate { update_lengths: Some(cumulative), .. } => {
+                (Some(cumulative.iter().map(|&length| length.into()).collect::<Vec<i64>>()), None)
             }
             Operator::KvCacheOperation { layer_id, .. } => {
-                (Some(contract::spans_of(call, &case.update_shape)), Some(Memory::of_i32(layer_id)))
+                (Some(contract::row_counts_of(call, &case.update_shape)), Some(Memory::of_i32(layer_id)))
             }
             _ => (None, None),
         };
-        Self { starts, lengths, spans: spans.as_deref().map(list), layer }
+        Self { starts, lengths, row_counts: row_counts.as_deref().map(list), layer }
     }
 }
 

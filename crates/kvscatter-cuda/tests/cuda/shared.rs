@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{ElementType, Geometry};
+use kvscatter::{ElementType, Geometry, Prepared};
 use kvscatter_cuda::{
-    DeviceBuffer, DeviceList, DeviceWrite, Error, Indices, List, Pair, Status, Stream as OfCaller, Triple,
+    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, List, Pair, Status, Stream as OfCaller, Triple,
 };
 
 use crate::device::{Memory, Stream};
@@ -89,9 +89,9 @@ impl Arena {
             seen[touched] += 1;
             let refused = launch(status);
             let is_it = match self.places[touched].1 {
-                Place::Read => matches!(refused, Err(Error::StatusShared)),
+                Place::Read => matches!(refused, Err(CudaError::StatusShared)),
                 Place::Written(number) => {
-                    matches!(refused, Err(Error::Overlap { list: List::Status, pair }) if pair == number)
+                    matches!(refused, Err(CudaError::Overlap { list: List::Status, pair }) if pair == number)
                 }
             };
             assert!(is_it, "{at} in {:?}: {refused:?}", self.places[touched].0);
@@ -113,19 +113,19 @@ impl Arena {
     }
 }
 
-/// Lists of starts, rows, and running totals: 2 samples of one row each.
-fn packed() -> Geometry {
-    KvCacheUpdate::new().prepare_packed(HALF, &[2, 1, 4, 2], &[2, 1, 2]).unwrap().geometry().clone()
+/// Lists of starts, rows, and cumulative lengths: 2 samples of one row each.
+fn packed() -> Prepared {
+    KvCacheUpdate::new().prepare_packed(HALF, &[2, 1, 4, 2], &[2, 1, 2]).unwrap()
 }
 
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_status_lies_in_no_cache_update_or_list() {
     let mut arena = Arena::new();
-    let pairs = [0, 1].map(|number| arena.pair(number, &packed()));
+    let pairs = [0, 1].map(|number| arena.pair(number, packed().geometry()));
     let write = cuda().prepare(&packed(), &pairs).unwrap();
     let (starts, lengths) = (arena.i64(&[3, 0]), arena.i32(&[1, 1]));
-    let indices = Indices::new(starts).lengths(lengths).spans(arena.i32(&[0, 1, 2]));
+    let indices = Indices::new(starts).lengths(lengths).row_counts(arena.i32(&[0, 1, 2]));
     arena.check(&write, &indices);
 }
 
@@ -133,12 +133,12 @@ fn a_status_lies_in_no_cache_update_or_list() {
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_status_does_not_lie_on_the_layer() {
     let mut arena = Arena::new();
-    let write = KvCacheOperation::new().prepare(HALF, &[2, 2], &[2, 2, 4, 2]).unwrap();
+    let write = KvCacheOperation::new().prepare(HALF, &[2, 2, 4, 2], &[2, 2]).unwrap();
     let pair = arena.pair(0, write.geometry());
-    let write = cuda().prepare(write.geometry(), &[pair]).unwrap();
+    let write = cuda().prepare(&write, &[pair]).unwrap();
     let (ends, rows) = (arena.i32(&[4, 1]), arena.i64(&[1, 1]));
     let layer = arena.put(Place::Read, 4, &1_i32.to_ne_bytes());
-    arena.check(&write, &Indices::new(ends).spans(rows).layer(layer.address));
+    arena.check(&write, &Indices::new(ends).row_counts(rows).layer(layer.address));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_status_lies_in_no_slot_mapping() {
     let mut arena = Arena::new();
     let shapes = KvCacheUpdate::new().prepare(HALF, &[1, 1, 5, 2], &[1, 1, 3, 2]).unwrap();
     let pair = arena.pair(0, shapes.geometry());
-    let write = cuda().prepare_slots(shapes.geometry(), &[pair]).unwrap();
+    let write = cuda().prepare_slots(&shapes, &[pair]).unwrap();
     let slots = arena.i64(&[4, -1, 0]);
     arena.check(&write, &Indices::new(slots));
 }
@@ -156,9 +156,9 @@ fn a_status_lies_in_no_slot_mapping() {
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_status_lies_in_no_present_and_in_nothing_that_it_is_made_from() {
     let mut arena = Arena::new();
-    let triples = [0, 1].map(|number| arena.triple(number, &packed()));
+    let triples = [0, 1].map(|number| arena.triple(number, packed().geometry()));
     let write = cuda().prepare_present(&packed(), &triples).unwrap();
     let (starts, lengths) = (arena.i32(&[3, 0]), arena.i64(&[1, 1]));
-    let indices = Indices::new(starts).lengths(lengths).spans(arena.i64(&[0, 1, 2]));
+    let indices = Indices::new(starts).lengths(lengths).row_counts(arena.i64(&[0, 1, 2]));
     arena.check(&write, &indices);
 }

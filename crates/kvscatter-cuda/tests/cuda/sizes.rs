@@ -105,7 +105,7 @@ impl Call {
             past: buffer(&past),
             update: buffer(&update),
         };
-        let write = cuda().prepare_present(geometry, &[triple]).unwrap();
+        let write = cuda().prepare_present(&self.write, &[triple]).unwrap();
         self.run(&write, skipped);
         assert!(present.read() == expected, "{:?} from {begin} on", self.plan());
         write
@@ -128,7 +128,7 @@ fn writes_of_any_size_are_those_of_the_core() {
 
             let (caches, update) = ([(); 3].map(|()| Memory::of(&call.past)), Memory::of(&call.new));
             let pairs = caches.each_ref().map(|cache| Pair { cache: buffer(cache), update: buffer(&update) });
-            let write = cuda().prepare(geometry, &pairs).unwrap();
+            let write = cuda().prepare(&call.write, &pairs).unwrap();
             assert_eq!(write.width(), size.width, "{:?}", size.cache);
             call.run(&write, skipped);
             for memory in &caches {

@@ -1,8 +1,8 @@
 //! Slot mappings, as engines with paged caches make them: a slot for each token, negative for none.
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{ElementType, Error as CoreError, Geometry};
-use kvscatter_cuda::{DeviceList, DeviceWrite, Error, Indices, Pair};
+use kvscatter::{ElementType, Error as CoreError, Prepared};
+use kvscatter_cuda::{CudaError, DeviceList, DeviceWrite, Indices, Pair};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::nibbles;
 
@@ -23,7 +23,7 @@ fn a_slot_mapping_leaves_out_what_is_negative() {
     let shapes = shapes.prepare(ElementType::Float16, &[1, SLOTS, 2, 4], &[1, TOKENS, 2, 4]).unwrap();
     let cache = Memory::of(&[0xEE; SLOTS * 16]);
     let update = Memory::of(&(0..TOKENS * 16).map(|at| at as u8).collect::<Vec<_>>());
-    let write = prepared(shapes.geometry(), &cache, &update);
+    let write = prepared(&shapes, &cache, &update);
     let mut expected = vec![0xEE; SLOTS * 16];
     let mut run = |slots: [i64; TOKENS], is_i64: bool| {
         let narrow: Vec<i32> = slots.iter().map(|&slot| slot as i32).collect();
@@ -45,7 +45,7 @@ fn a_slot_mapping_leaves_out_what_is_negative() {
     let (found, checked) = run([3, 40, -5, 0, 99, 8], false);
     assert_eq!(found, StatusWords { bad_samples: 2, first_sample: 1, first_value: 40 });
     match checked {
-        Err(Error::Write(CoreError::StartOutOfRange { index, value, rows, capacity, .. })) => {
+        Err(CudaError::Write(CoreError::StartOutOfRange { index, value, rows, capacity, .. })) => {
             assert_eq!((index, value, rows, capacity), (1, 40, 1, SLOTS));
         }
         other => panic!("{other:?}"),
@@ -69,7 +69,7 @@ fn slot_mappings_of_every_width_are_right() {
         let mapping = paged.mapping(random);
         let held = Memory::of(&whole_words(stored(element, 0..paged.elements(paged.slots))));
         let update = Memory::of(&stored(element, paged.of_update()));
-        let write = prepared(&paged.geometry(element), &held, &update);
+        let write = prepared(&paged.shapes(element), &held, &update);
         let list = Memory::of_i64(&mapping);
         let (status, _) = launched(&write, DeviceList::i64(list.address, paged.tokens));
         let expected = whole_words(stored(element, paged.written(&mapping)));
@@ -93,10 +93,10 @@ impl Paged {
         Self { heads, slots, head, tokens: random.between(0, slots.min(12)) }
     }
 
-    fn geometry(&self, element: ElementType) -> Geometry {
+    fn shapes(&self, element: ElementType) -> Prepared {
         let shape = |rows| [1, self.heads, rows, self.head];
         let write = TensorScatter::new().axis(2);
-        write.prepare(element, &shape(self.slots), &shape(self.tokens)).unwrap().geometry().clone()
+        write.prepare(element, &shape(self.slots), &shape(self.tokens)).unwrap()
     }
 
     /// Of a slot that two tokens have, either's row may be left: none has.
@@ -159,13 +159,13 @@ fn whole_words(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn prepared(geometry: &Geometry, cache: &Memory, update: &Memory) -> DeviceWrite {
+fn prepared(shapes: &Prepared, cache: &Memory, update: &Memory) -> DeviceWrite {
     let pair = Pair { cache: buffer(cache), update: buffer(update) };
-    cuda().prepare_slots(geometry, &[pair]).unwrap()
+    cuda().prepare_slots(shapes, &[pair]).unwrap()
 }
 
 /// Launches it with a status of its own, and waits: what that says, and what it means.
-fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), Error>) {
+fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), CudaError>) {
     let (rig, indices) = (Rig::new(0), Indices::new(slots));
     rig.launch_with(write, &indices).unwrap();
     rig.stream.synchronize();

@@ -1,11 +1,11 @@
 //! The error of a status: the CPU's own where the lists still say what they said, or are not needed.
 
-use kvscatter::spec::ascend::KvCacheOperation;
+use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, ElementType, Error as CoreError, Geometry, Prepared};
+use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
+use kvscatter::{Argument, ElementType, Error as CoreError, Prepared};
 use kvscatter_cuda::{
-    DeviceList, DeviceWrite, Error, Indices, Pair, Status, StatusWords, Stream as OfCaller,
+    CudaError, DeviceList, DeviceWrite, Indices, Pair, Status, StatusWords, Stream as OfCaller,
 };
 
 use crate::abi::SPAN;
@@ -23,11 +23,12 @@ struct Launched {
 }
 
 impl Launched {
-    fn new(geometry: &Geometry) -> Self {
+    fn new(prepared: &Prepared) -> Self {
+        let geometry = prepared.geometry();
         let tensors = [geometry.cache_bytes(), geometry.update_bytes()];
         let tensors = tensors.map(|bytes| Memory::of(&vec![0; bytes.unwrap()]));
         let [cache, update] = tensors.each_ref().map(buffer);
-        let write = cuda().prepare(geometry, &[Pair { cache, update }]).unwrap();
+        let write = cuda().prepare(prepared, &[Pair { cache, update }]).unwrap();
         Self { write, status: Memory::of(&[0; 16]), _tensors: tensors }
     }
 
@@ -46,24 +47,24 @@ impl Launched {
         unsafe { cuda().read(self.at()) }.unwrap()
     }
 
-    fn check(&self, indices: &Indices) -> Result<(), Error> {
+    fn check(&self, indices: &Indices) -> Result<(), CudaError> {
         // SAFETY: the status and the lists are memory of the context, as large as they are said to be; every launch was
         // waited for.
         unsafe { self.write.check(self.at(), indices) }
     }
 }
 
-fn assert_core(found: Result<(), Error>, expected: &CoreError) {
+fn assert_core(found: Result<(), CudaError>, expected: &CoreError) {
     match found {
-        Err(Error::Write(error)) => assert_eq!(error, *expected),
+        Err(CudaError::Write(error)) => assert_eq!(error, *expected),
         other => panic!("{other:?} instead of {expected:?}"),
     }
 }
 
 /// What cannot be told, with all that the status says.
-fn assert_untold(found: Result<(), Error>, words: StatusWords) {
+fn assert_untold(found: Result<(), CudaError>, words: StatusWords) {
     match found {
-        Err(Error::BadIndices { bad_samples, first }) => {
+        Err(CudaError::BadIndices { bad_samples, first }) => {
             assert_eq!((bad_samples, Some(first)), (words.bad_samples, words.first()));
         }
         other => panic!("{other:?} instead of {words:?}"),
@@ -87,7 +88,7 @@ fn padded() -> Prepared {
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn words_alone_tell_a_padded_start_and_length() {
     let (core, starts, lengths) = (padded(), Memory::of_i64(&[0, 3, 4]), Memory::of_i64(&[2, 2, 3]));
-    let launched = Launched::new(core.geometry());
+    let launched = Launched::new(&core);
     let alone = Indices::new(list(&starts));
     let both = alone.lengths(list(&lengths));
 
@@ -128,23 +129,29 @@ fn words_alone_tell_a_padded_start_and_length() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn words_alone_tell_the_layer_and_rows_of_samples() {
-    let core = KvCacheOperation::new().prepare(HALF, &[3, 2], &[2, 2, 5, 2]).unwrap();
+    let core = KvCacheOperation::new().prepare(HALF, &[2, 2, 5, 2], &[3, 2]).unwrap();
     let (ends, rows, layer) = (Memory::of_i32(&[5, 5]), Memory::of_i32(&[1, 2]), Memory::of_i32(&[2]));
-    let launched = Launched::new(core.geometry());
+    let launched = Launched::new(&core);
     let narrow = |memory: &Memory| DeviceList::i32(memory.address, 2);
-    let indices = Indices::new(narrow(&ends)).spans(narrow(&rows)).layer(layer.address);
+    let indices = Indices::new(narrow(&ends)).row_counts(narrow(&rows)).layer(layer.address);
     let checked = |layer_id: i32, offsets: [i32; 2], seq_len: [i32; 2]| {
         layer.fill(&layer_id.to_ne_bytes());
         ends.fill(&offsets.map(i32::to_ne_bytes).concat());
         rows.fill(&seq_len.map(i32::to_ne_bytes).concat());
         let words = launched.run(&indices);
-        let expected = core.plan(&[layer_id], &offsets, &seq_len).map(drop).unwrap_err();
+        let expected = core
+            .plan(KvCacheOperationCall { layer_id: &[layer_id], token_offset: &offsets, seq_len: &seq_len })
+            .map(drop)
+            .unwrap_err();
         assert_core(launched.check(&indices), &expected);
         (launched.write.check_words(words), words, expected)
     };
     for layer_id in [2, -1, i32::MIN, i32::MAX] {
         let (found, _, expected) = checked(layer_id, [5, 5], [1, 2]);
-        assert_eq!(expected, CoreError::LayerOutOfRange { value: layer_id.into(), layers: 2 });
+        assert_eq!(
+            expected,
+            CoreError::LayerOutOfRange { argument: Argument::LayerId, value: layer_id.into(), layers: 2 }
+        );
         assert_core(found, &expected);
     }
     for seq_len in [[1, 0], [6, 2], [1, 1]] {
@@ -162,8 +169,8 @@ fn words_alone_tell_the_layer_and_rows_of_samples() {
 fn of_a_packed_update_the_words_alone_tell_the_total() {
     let core = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 2], &[6, 1, 2]).unwrap();
     let (starts, totals) = (Memory::of_i64(&[0, 4, 0]), Memory::of_i64(&[0, 2, 4, 6]));
-    let launched = Launched::new(core.geometry());
-    let indices = Indices::new(list(&starts)).spans(list(&totals));
+    let launched = Launched::new(&core);
+    let indices = Indices::new(list(&starts)).row_counts(list(&totals));
     let words = launched.run(&indices);
     assert_eq!(words, StatusWords { bad_samples: 1, first_sample: 1, first_value: 4 });
     assert_untold(launched.write.check_words(words), words);
@@ -181,7 +188,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
     for narrow in [[1, 2, 4, 6], [0, 2, 1, 6], [0, 0, 6, 6], [0, 2, 4, 5]] {
         set(&totals, &narrow.map(i64::from));
         let words = launched.run(&indices);
-        let expected = core.plan(&[0_i64; 3], &narrow).map(drop).unwrap_err();
+        let expected = core.plan(PackedCall::new(&[0_i64; 3], &narrow)).map(drop).unwrap_err();
         assert_core(launched.check(&indices), &expected);
         let found = launched.write.check_words(words);
         if matches!(expected, CoreError::TokenSum { got: 5, tokens: 6, .. }) {
@@ -197,7 +204,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn lists_that_have_changed_leave_what_the_status_says() {
     let (core, starts, lengths) = (padded(), Memory::of_i64(&[0, 5, 0]), Memory::of_i64(&[2, 1, 2]));
-    let launched = Launched::new(core.geometry());
+    let launched = Launched::new(&core);
     let indices = Indices::new(list(&starts)).lengths(list(&lengths));
     let words = launched.run(&indices);
     for length in [0, -1, i64::MIN] {
@@ -207,8 +214,8 @@ fn lists_that_have_changed_leave_what_the_status_says() {
 
     let core = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 2], &[6, 1, 2]).unwrap();
     let (starts, totals) = (Memory::of_i64(&[0, 4, 0]), Memory::of_i64(&[0, 2, 4, 6]));
-    let launched = Launched::new(core.geometry());
-    let indices = Indices::new(list(&starts)).spans(list(&totals));
+    let launched = Launched::new(&core);
+    let indices = Indices::new(list(&starts)).row_counts(list(&totals));
     let words = launched.run(&indices);
     for changed in [[0, 2, 3, 6], [0, 2, 2, 6], [0, 2, 1, 6], [0, i64::MIN, i64::MAX, 6]] {
         set(&totals, &changed);
@@ -234,27 +241,30 @@ fn lists_that_have_changed_leave_what_the_status_says() {
 fn calls_without_samples_are_refused_as_on_the_cpu() {
     for batch in [2, 0] {
         let core = KvCacheUpdate::new().prepare_packed(HALF, &[batch, 1, 4, 2], &[2, 1, 2]).unwrap();
-        let launched = Launched::new(core.geometry());
+        let launched = Launched::new(&core);
         for total in [0, 5, -1] {
             let totals = Memory::of_i32(&[total]);
             // No numbers lie anywhere, also where the status does.
             let none = DeviceList::i64(launched.status.address, 0);
-            let indices = Indices::new(none).spans(DeviceList::i32(totals.address, 1));
+            let indices = Indices::new(none).row_counts(DeviceList::i32(totals.address, 1));
             let words = launched.run(&indices);
             assert_eq!(words, StatusWords { bad_samples: 1, first_sample: SPAN, first_value: total.into() });
-            let expected = core.plan(&[] as &[i64], &[total]).map(drop).unwrap_err();
+            let expected = core.plan(PackedCall::new(&[] as &[i64], &[total])).map(drop).unwrap_err();
             assert_core(launched.check(&indices), &expected);
             assert_eq!(total == 0, matches!(expected, CoreError::TokenSum { got: 0, tokens: 2, .. }));
             let found = launched.write.check_words(words);
             if (batch, total) == (0, 0) { assert_core(found, &expected) } else { assert_untold(found, words) }
         }
     }
-    let core = KvCacheOperation::new().prepare(HALF, &[2, 2], &[1, 0, 4, 2]).unwrap();
-    let (launched, layer) = (Launched::new(core.geometry()), Memory::of_i32(&[0]));
+    let core = KvCacheOperation::new().prepare(HALF, &[1, 0, 4, 2], &[2, 2]).unwrap();
+    let (launched, layer) = (Launched::new(&core), Memory::of_i32(&[0]));
     let none = DeviceList::i32(0, 0);
-    let indices = Indices::new(none).spans(none).layer(layer.address);
+    let indices = Indices::new(none).row_counts(none).layer(layer.address);
     let words = launched.run(&indices);
-    let expected = core.plan(&[0], &[], &[]).map(drop).unwrap_err();
+    let expected = core
+        .plan(KvCacheOperationCall { layer_id: &[0], token_offset: &[], seq_len: &[] })
+        .map(drop)
+        .unwrap_err();
     assert!(matches!(expected, CoreError::TokenSum { got: 0, tokens: 2, .. }), "{expected:?}");
     assert_core(launched.check(&indices), &expected);
     assert_core(launched.write.check_words(words), &expected);

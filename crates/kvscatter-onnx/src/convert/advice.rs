@@ -2,7 +2,7 @@
 
 use super::conversion::convert;
 use super::refusal::Refusal;
-use crate::{Error, Model};
+use crate::{Model, OnnxError};
 
 /// The result of converting a decoder whose caches grow.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub enum Advice {
         /// Slots of each sample.
         max_seq: usize,
         /// Why.
-        cause: Error,
+        cause: OnnxError,
     },
 }
 
@@ -37,7 +37,7 @@ impl Advice {
     pub fn near(model: &Model, max_seq: usize) -> Self {
         let advice = Self::at(model, max_seq);
         let Self::Refused { cause, .. } = &advice else { return advice };
-        let Error::Convert(Refusal::Table { rows, .. }) = *cause.root() else { return advice };
+        let OnnxError::Convert(Refusal::Table { rows, .. }) = *cause.root() else { return advice };
         match Self::at(model, rows) {
             Self::Refused { .. } => advice,
             fits => fits,

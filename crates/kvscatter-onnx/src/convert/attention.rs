@@ -11,7 +11,7 @@ use super::visibility::{self, Effect};
 use crate::decoder::{Decoder, Style};
 use crate::edit::NewNode;
 use crate::fold::Fold;
-use crate::{Error, Node};
+use crate::{Node, OnnxError};
 
 /// Slots of the operator's inputs.
 const MASK: usize = 3;
@@ -36,7 +36,7 @@ impl<'m> Attentions<'m> {
     ///
     /// # Errors
     /// [`Refusal::AttentionForm`]; those of [`Fold::shape`].
-    pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, Error> {
+    pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
         let mut attentions: Vec<Attention<'m>> = Vec::new();
         let mut seen = BTreeSet::new();
         for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, Style::AttentionPast)) {
@@ -77,7 +77,7 @@ impl<'m> Attentions<'m> {
     ///
     /// # Errors
     /// As [`visibility::check_sites`].
-    pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+    pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         // Layers share their masks: each is compared once.
         let mut seen = BTreeSet::new();
         for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
@@ -87,13 +87,13 @@ impl<'m> Attentions<'m> {
     }
 
     /// Puts a `TensorScatter` for keys and one for values before each node, which then reads the static cache.
-    pub(super) fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), Error> {
+    pub(super) fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
         self.0.iter().try_for_each(|attention| attention.rewrite(rewriter))
     }
 }
 
 impl<'m> Attention<'m> {
-    fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+    fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         let mask = self.node.input(MASK).map(|name| fold.value(name).cloned()).transpose()?;
         let effect = match mask.as_ref().map(|mask| mask.element) {
             Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
@@ -113,7 +113,7 @@ impl<'m> Attention<'m> {
         )
     }
 
-    fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), Error> {
+    fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
         let node = &self.node;
         let input = |slot| node.input(slot).unwrap_or_default();
         let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
@@ -149,7 +149,12 @@ impl<'m> Attention<'m> {
     }
 
     /// `[batch, heads, tokens, head size]`.
-    fn by_head(&self, rewriter: &mut Rewriter<'_, '_, '_>, value: &str, heads: i64) -> Result<String, Error> {
+    fn by_head(
+        &self,
+        rewriter: &mut Rewriter<'_, '_, '_>,
+        value: &str,
+        heads: i64,
+    ) -> Result<String, OnnxError> {
         if !self.is_flat {
             return Ok(value.to_owned());
         }

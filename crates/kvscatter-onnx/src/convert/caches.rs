@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::refusal::Refusal;
 use crate::decoder::{Cache, Decoder, Role, Style};
-use crate::{Dimension, Error, Graph, Node};
+use crate::{Dimension, Graph, Node, OnnxError};
 
 /// The form of a static cache: `[batch, heads, max_seq, head size]`.
 pub(super) const RANK: usize = 4;
@@ -14,7 +14,7 @@ pub(super) const AXIS: usize = 2;
 ///
 /// # Errors
 /// The first half of [`Refusal`], within the node that writes the cache.
-pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), Error> {
+pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
         return Err(Refusal::MaxSeq { max_seq }.into());
     }

@@ -9,7 +9,7 @@ use super::rewriter::AddedInputs;
 use super::{caches, refusal, rewrite};
 use crate::decoder::{At, Decoder, Role};
 use crate::fold::Fold;
-use crate::{Error, Graph, Model, opset};
+use crate::{Graph, Model, OnnxError, opset};
 
 /// The operator set of a converted model: the first with `TensorScatter`.
 const OPSET: i64 = 24;
@@ -36,10 +36,10 @@ pub struct Converted {
 /// Gives a decoder a static cache of `max_seq` slots for each sample.
 ///
 /// # Errors
-/// Those of [`Model::graph`]; [`Error::OpsetTooOld`], [`Error::OpsetTooNew`] and, within [`Error::InNode`],
-/// [`Error::OperatorUnknown`] and [`Error::OperatorChanged`] if the operator set cannot be raised; [`Error::Capacity`]
-/// and [`Error::Convert`], often within [`Error::InNode`], if this decoder cannot be converted.
-pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
+/// Those of [`Model::graph`]; [`OnnxError::OpsetTooOld`], [`OnnxError::OpsetTooNew`] and, within [`OnnxError::InNode`],
+/// [`OnnxError::OperatorUnknown`] and [`OnnxError::OperatorChanged`] if the operator set cannot be raised; [`OnnxError::Capacity`]
+/// and [`OnnxError::Convert`], often within [`OnnxError::InNode`], if this decoder cannot be converted.
+pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
     // Before the operator set is raised, which many a decoder that is refused anyway would not survive.
     let graph = model.graph()?;
     caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
@@ -51,7 +51,7 @@ pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, Error> {
 }
 
 /// Converts a decoder of operator set 24.
-fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, Error> {
+fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, OnnxError> {
     let decoder = Decoder::of(graph)?;
     let dims = BTreeMap::new();
     let at = At { batch: 1, length: 0, capacity: max_seq, dims: &dims };
@@ -73,7 +73,7 @@ fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Co
 
 /// The converted model, compared with the exported one. What depends on the length of the past is replaced only
 /// where something does.
-fn rewrite_and_compare(exported: &Exported<'_, '_>) -> Result<(Model, AddedInputs), Error> {
+fn rewrite_and_compare(exported: &Exported<'_, '_>) -> Result<(Model, AddedInputs), OnnxError> {
     let plain = rewrite_with(exported, &[])?;
     let Err(difference) = compare(exported, &plain.0) else { return Ok(plain) };
     let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
@@ -88,13 +88,13 @@ fn rewrite_and_compare(exported: &Exported<'_, '_>) -> Result<(Model, AddedInput
 fn rewrite_with<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
-) -> Result<(Model, AddedInputs), Error> {
+) -> Result<(Model, AddedInputs), OnnxError> {
     let mut model = exported.model.clone();
     let rewritten = rewrite::rewrite(exported, replacements, model.proto_mut())?;
     Ok((model, rewritten))
 }
 
-fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), Error> {
+fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxError> {
     let graph = converted.graph()?;
     let decoder = Decoder::of(&graph)?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::refusal::Refusal;
 use super::sites::Sites;
 use crate::fold::{Fold, Value, Values};
-use crate::{Error, Graph, Node};
+use crate::{Graph, Node, OnnxError};
 
 /// Both decoders in one situation.
 pub(super) struct Comparison<'c, 'a, 'b> {
@@ -27,7 +27,7 @@ impl<'b> Comparison<'_, '_, 'b> {
     ///
     /// # Errors
     /// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
-    pub(super) fn check(&mut self, converted: &Graph<'b>) -> Result<(), Error> {
+    pub(super) fn check(&mut self, converted: &Graph<'b>) -> Result<(), OnnxError> {
         for node in converted.nodes() {
             let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
             let mut is_arithmetic = false;
@@ -63,7 +63,7 @@ impl<'b> Comparison<'_, '_, 'b> {
     }
 
     /// Compares the known values that a node with an unknown result reads.
-    fn check_inputs(&mut self, node: &Node<'_>, has_slots: bool) -> Result<(), Error> {
+    fn check_inputs(&mut self, node: &Node<'_>, has_slots: bool) -> Result<(), OnnxError> {
         for (slot, name) in node.proto().input.iter().enumerate() {
             let is_shape = has_slots && slot == 1 && (node.is("Reshape") || node.is("Expand"));
             if name.is_empty() || is_shape || !self.names.contains(name.as_str()) {
@@ -78,7 +78,7 @@ impl<'b> Comparison<'_, '_, 'b> {
 
     /// Whether a value passes a comparison of the two graphs. One that is open in both passes, since the values that
     /// lead into it are compared.
-    fn is_same(&mut self, name: &str, same: impl FnOnce(&Value, &Value) -> bool) -> Result<bool, Error> {
+    fn is_same(&mut self, name: &str, same: impl FnOnce(&Value, &Value) -> bool) -> Result<bool, OnnxError> {
         Ok(match (self.exported.known(name)?, self.converted.known(name)?) {
             (Some(before), Some(after)) => same(before, after),
             (None, None) => true,

@@ -6,7 +6,7 @@ use super::sites::Sites;
 use super::visibility;
 use crate::decoder::Decoder;
 use crate::fold::Fold;
-use crate::{Error, ExternalData, Graph, Model};
+use crate::{ExternalData, Graph, Model, OnnxError};
 
 /// A decoder as it was exported: its inputs, its attentions, and the situations that it is evaluated in.
 pub(super) struct Exported<'a, 'm> {
@@ -30,7 +30,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         graph: &'a Graph<'m>,
         decoder: &'a Decoder<'m>,
         max_seq: usize,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OnnxError> {
         let inputs = Inputs::of(decoder)?;
         inputs.check_size(max_seq)?;
         let external = model.external_data()?;
@@ -42,7 +42,7 @@ impl<'a, 'm> Exported<'a, 'm> {
     }
 
     /// Proves, as far as computing shows it, that the masks keep the rule.
-    pub(super) fn check_masks(&self) -> Result<(), Error> {
+    pub(super) fn check_masks(&self) -> Result<(), OnnxError> {
         for probe in &self.probes {
             let checked = self.fold(probe).and_then(|mut fold| {
                 visibility::check_sites(&self.sites, probe, &mut fold)?;
@@ -54,7 +54,7 @@ impl<'a, 'm> Exported<'a, 'm> {
     }
 
     /// Returns an evaluation of the decoder in this situation.
-    pub(super) fn fold(&self, probe: &Probe) -> Result<Fold<'_, 'm>, Error> {
+    pub(super) fn fold(&self, probe: &Probe) -> Result<Fold<'_, 'm>, OnnxError> {
         let mut fold = Fold::new(self.graph, self.external.as_ref());
         probe.feed(&self.inputs, &mut fold)?;
         Ok(fold)

@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 
 use super::probe::Probe;
 use crate::fold::{Fold, Value, Values};
-use crate::{Error, Graph};
+use crate::{Graph, OnnxError};
 
 /// A value of the exported graph that is computed in another way in the converted one.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +26,8 @@ pub(super) enum Replacement<'m> {
 pub(super) fn replacements<'f, 'm: 'f>(
     graph: &Graph<'m>,
     probes: &[Probe],
-    fold: impl Fn(&Probe) -> Result<Fold<'f, 'm>, Error>,
-) -> Result<Vec<Replacement<'m>>, Error> {
+    fold: impl Fn(&Probe) -> Result<Fold<'f, 'm>, OnnxError>,
+) -> Result<Vec<Replacement<'m>>, OnnxError> {
     let Some((first, others)) = probes.split_first() else { return Ok(Vec::new()) };
     let mut replacements = all(graph, first, &mut fold(first)?);
     for probe in others {

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use super::refusal::Refusal;
 use crate::decoder::{Decoder, Input, Role};
 use crate::fold::{self, Fold, FoldError, Value, Values};
-use crate::{Dimension, Error, ValueInfo};
+use crate::{Dimension, OnnxError, ValueInfo};
 
 /// Samples in a situation where the decoder leaves their number open.
 pub(super) const SAMPLES: usize = 2;
@@ -85,7 +85,7 @@ impl Probe {
     }
 
     /// Gives a fold of the decoder as it was exported its inputs.
-    pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+    pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = match role {
@@ -105,7 +105,7 @@ impl Probe {
         growing: &Inputs<'_>,
         capacity: usize,
         fold: &mut Fold<'_, 'm>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), OnnxError> {
         for Input { value, role } in &decoder.inputs {
             let per_sample =
                 |number: usize| Values::Ints(vec![i64::try_from(number).unwrap_or(i64::MAX); self.batch]);
@@ -134,10 +134,10 @@ impl Probe {
     }
 
     /// What went wrong in this situation, as a limit of the decoder if its tables of masks and positions end.
-    pub(super) fn capacity(&self, cause: Error) -> Error {
+    pub(super) fn capacity(&self, cause: OnnxError) -> OnnxError {
         match cause.root() {
-            Error::Broadcast { .. } | Error::Fold(FoldError::Index { .. }) => {
-                Error::Capacity { tokens: self.total(), cause: Box::new(cause) }
+            OnnxError::Broadcast { .. } | OnnxError::Fold(FoldError::Index { .. }) => {
+                OnnxError::Capacity { tokens: self.total(), cause: Box::new(cause) }
             }
             _ => cause,
         }
@@ -182,7 +182,7 @@ impl Probe {
 impl<'m> Inputs<'m> {
     /// # Errors
     /// [`Refusal::InputShape`] for a dimension that is none of batch, past, new and their sum.
-    pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, Error> {
+    pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, OnnxError> {
         let mut symbols = BTreeMap::new();
         for input in &decoder.inputs {
             for (axis, length) in roles_lengths(decoder, input).into_iter().enumerate() {
@@ -208,13 +208,13 @@ impl<'m> Inputs<'m> {
                 }
                 _ => Err(Refusal::InputShape { name: input.value.name.to_owned(), axis }.into()),
             };
-            (0..dims).map(length).collect::<Result<Vec<_>, Error>>()
+            (0..dims).map(length).collect::<Result<Vec<_>, OnnxError>>()
         };
         let input = |input: &Input<'m>| {
             Ok(Growing { value: input.value.clone(), role: input.role, lengths: lengths(input)? })
         };
         let places = decoder.inputs.iter().enumerate().map(|(at, input)| (input.value.name, at)).collect();
-        Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, Error>>()?, places })
+        Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, OnnxError>>()?, places })
     }
 
     fn named(&self, name: &str) -> Option<&Growing<'m>> {
@@ -226,7 +226,7 @@ impl<'m> Inputs<'m> {
     ///
     /// # Errors
     /// [`Refusal::NewTokens`] and [`Refusal::MaskSize`].
-    pub(super) fn check_size(&self, max_seq: usize) -> Result<(), Error> {
+    pub(super) fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
         let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(1));
         if new > max_seq {
             return Err(Refusal::NewTokens { new, max_seq }.into());

@@ -3,9 +3,9 @@
 use kvscatter::ElementType;
 
 use crate::decoder::Growth;
-use crate::{Error, Graph, NodeLabel};
+use crate::{Graph, NodeLabel, OnnxError};
 
-/// Why a decoder was left as it is. The node it is about comes around it, as [`Error::InNode`](crate::Error::InNode).
+/// Why a decoder was left as it is. The node it is about comes around it, as [`OnnxError::InNode`](crate::OnnxError::InNode).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -106,18 +106,18 @@ pub enum Refusal {
 
 /// An error about a node of `changed`, said about the node of `original` that makes the same value: the place of the
 /// other one is nothing that the user has.
-pub(super) fn about(original: &Graph<'_>, changed: &Graph<'_>, error: Error) -> Error {
+pub(super) fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
     match error {
-        Error::InNode { node, cause } => {
+        OnnxError::InNode { node, cause } => {
             let there = changed.nodes().iter().find(|it| it.label() == *node).and_then(|it| it.output(0));
             let makes = |output: &&str| {
                 original.nodes().iter().find(|it| it.proto().output.iter().any(|name| name == output))
             };
             let node = there.as_ref().and_then(makes).map_or(node, |node| Box::new(node.label()));
-            Error::InNode { node, cause }
+            OnnxError::InNode { node, cause }
         }
-        Error::Capacity { tokens, cause } => {
-            Error::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
+        OnnxError::Capacity { tokens, cause } => {
+            OnnxError::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
         }
         other => other,
     }

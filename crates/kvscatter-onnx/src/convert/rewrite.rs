@@ -14,7 +14,7 @@ use super::sites::{Neutral, Sites, filler_of};
 use crate::decoder::{Cache, Role, Style};
 use crate::edit::{Editor, NewNode};
 use crate::proto::ModelProto;
-use crate::{Dimension, Error};
+use crate::{Dimension, OnnxError};
 
 /// Rewrites the graph of a model that is a copy of the exported one.
 ///
@@ -24,7 +24,7 @@ pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
     proto: &mut ModelProto,
-) -> Result<AddedInputs, Error> {
+) -> Result<AddedInputs, OnnxError> {
     let mut editor = Editor::new(proto)?;
     let mut rewriter = Rewriter::new(&mut editor, exported.decoder, &exported.inputs);
     for cache in &exported.decoder.caches {
@@ -49,7 +49,7 @@ fn rewrite_cache(
     rewriter: &mut Rewriter<'_, '_, '_>,
     cache: &Cache<'_>,
     max_seq: usize,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     let capacity = Dimension::Known(max_seq);
     let size = |(axis, &dim)| if axis == AXIS { capacity } else { dim };
     let dims: Vec<_> = cache.past_shape.iter().enumerate().map(size).collect();
@@ -73,7 +73,7 @@ fn rewrite_cache(
 }
 
 /// Exchanges the masks of every attention that is spelt out.
-fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Result<(), Error> {
+fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Result<(), OnnxError> {
     // What a node that is taken out handed on.
     let mut passed: BTreeMap<&str, &str> = BTreeMap::new();
     for &Neutral { node, scores, operand: _ } in &sites.neutral {
@@ -104,7 +104,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
     Ok(())
 }
 
-fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -> Result<(), Error> {
+fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -> Result<(), OnnxError> {
     let (value, element) = match *replacement {
         Replacement::Total { value, element, .. } | Replacement::Positions { value, element } => {
             (value, element)

@@ -6,7 +6,7 @@ use super::caches::AXIS;
 use super::probe::Inputs;
 use crate::decoder::{Decoder, Role};
 use crate::edit::{Editor, NewNode};
-use crate::{Dimension, Error};
+use crate::{Dimension, OnnxError};
 
 /// The names of the inputs that were added.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     }
 
     /// How many slots a cache has, as a scalar that is read from the cache.
-    pub(super) fn capacity(&mut self) -> Result<String, Error> {
+    pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
         if let Some(capacity) = &self.capacity {
             return Ok(capacity.clone());
         }
@@ -78,7 +78,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     }
 
     /// The slot that each new token is written to: `write_indices[b] + i`, int64 `[batch, new tokens]`.
-    pub(super) fn positions(&mut self) -> Result<String, Error> {
+    pub(super) fn positions(&mut self) -> Result<String, OnnxError> {
         if let Some(positions) = &self.positions {
             return Ok(positions.clone());
         }
@@ -93,7 +93,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     }
 
     /// Which slots each new token sees, for scores of this rank: bool `[batch, 1.., new tokens, slots]`.
-    pub(super) fn visible(&mut self, rank: usize) -> Result<String, Error> {
+    pub(super) fn visible(&mut self, rank: usize) -> Result<String, OnnxError> {
         let visible = match &self.visible {
             Some(visible) => visible.clone(),
             None => {
@@ -109,7 +109,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("Unsqueeze", &[&visible, &heads]))
     }
 
-    fn visible_to_tokens(&mut self) -> Result<String, Error> {
+    fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
         let capacity = self.capacity()?;
         let slots = self.range(&capacity)?;
         let positions = self.positions()?;
@@ -136,7 +136,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     }
 
     /// A dimension of a value, as a scalar.
-    fn size(&mut self, value: &str, axis: usize) -> Result<String, Error> {
+    fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
         let axis = i64::try_from(axis).unwrap_or_default();
         let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
         let shape = self.editor.add(shape);
@@ -145,7 +145,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     }
 
     /// `0..limit`.
-    fn range(&mut self, limit: &str) -> Result<String, Error> {
+    fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         Ok(self.editor.node("Range", &[&zero, limit, &one]))
     }

@@ -8,7 +8,7 @@ use super::probe::{Inputs, MANY, Probe};
 use super::refusal::Refusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value};
-use crate::{Dimension, Error, Graph, Node};
+use crate::{Dimension, Graph, Node, OnnxError};
 
 /// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
 const MIN_MASK_FACTOR: f64 = 1.0 / 32.0;
@@ -108,10 +108,10 @@ impl<'m> Sites<'m> {
         inputs: &Inputs<'m>,
         max_seq: usize,
         fold: &mut Fold<'_, 'm>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OnnxError> {
         // Where positions and masks come from tables, these may end soon; few slots tell axes apart less surely.
         match Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, MANY), fold) {
-            Err(Error::Capacity { .. }) => {
+            Err(OnnxError::Capacity { .. }) => {
                 Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
             }
             sites => sites,
@@ -124,7 +124,7 @@ impl<'m> Sites<'m> {
         inputs: &Inputs<'m>,
         probe: Probe,
         fold: &mut Fold<'_, 'm>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OnnxError> {
         let caches = &decoder.caches;
         probe.feed(inputs, fold)?;
         let mut walk = Walk { fold, probe: &probe, sites: Self::default() };
@@ -166,7 +166,7 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
 }
 
 impl<'m> Walk<'_, '_, 'm> {
-    fn visit(&mut self, node: &Node<'m>) -> Result<(), Error> {
+    fn visit(&mut self, node: &Node<'m>) -> Result<(), OnnxError> {
         let states: Vec<_> =
             node.proto().input.iter().map(|name| self.sites.states.get(name.as_str())).collect();
         if states.iter().all(Option::is_none) || node.is("Shape") || node.is("Size") {
@@ -193,7 +193,7 @@ impl<'m> Walk<'_, '_, 'm> {
         node: &Node<'m>,
         [a, b, c]: [&'m str; 3],
         states: &[Option<State<'m>>],
-    ) -> Result<Next<'m>, Error> {
+    ) -> Result<Next<'m>, OnnxError> {
         use State::{Cache, Flags, Scores, Weights};
         // `is` holds for operators of the default domain only.
         if node.output(0).is_none() || !node.is(node.op_type()) {
@@ -246,7 +246,7 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 
     /// The same elements, elsewhere.
-    fn moved(&mut self, node: &Node<'m>, state: &State<'m>) -> Result<Next<'m>, Error> {
+    fn moved(&mut self, node: &Node<'m>, state: &State<'m>) -> Result<Next<'m>, OnnxError> {
         let total = self.probe.total();
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);
@@ -261,7 +261,7 @@ impl<'m> Walk<'_, '_, 'm> {
 
     /// Whether slots that lie along an axis before a reshape do not keep their order behind it: something else than
     /// the elements of one slot lies behind them then.
-    fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, Error> {
+    fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, OnnxError> {
         let total = self.probe.total();
         let elements_after =
             |shape: &[usize], axis: usize| shape.iter().skip(axis).skip(1).product::<usize>();
@@ -272,7 +272,7 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 
     /// Whether what hides a score in the type of the masked ones is finite in the type that they are cast to.
-    fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, Error> {
+    fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, OnnxError> {
         let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
         let hidden = filler_of(to);
         let is_finite =
@@ -280,7 +280,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(masks.iter().all(is_finite))
     }
 
-    fn is_over_last(&mut self, softmax: &Node<'m>) -> Result<bool, Error> {
+    fn is_over_last(&mut self, softmax: &Node<'m>) -> Result<bool, OnnxError> {
         let axis = softmax.attribute("axis").and_then(|axis| axis.i).unwrap_or(-1);
         let last = self.rank(softmax.output(0).unwrap_or_default())?.saturating_sub(1);
         Ok(axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis == last))
@@ -288,7 +288,7 @@ impl<'m> Walk<'_, '_, 'm> {
 
     /// The same elements, multiplied or divided. What hides a score stays finite only if that makes it no larger, and
     /// hides it only if that does not make it small.
-    fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, Error> {
+    fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, OnnxError> {
         let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
         if is_masked {
             let factor = |by: f64| if node.is("Div") { by.recip() } else { by };
@@ -307,7 +307,7 @@ impl<'m> Walk<'_, '_, 'm> {
         masks: &[Mask<'m>],
         scores: &'m str,
         operand: &'m str,
-    ) -> Result<Next<'m>, Error> {
+    ) -> Result<Next<'m>, OnnxError> {
         let state = State::Scores { masks: masks.to_vec() };
         if !self.spans_slots(operand)? {
             return if masks.is_empty() { self.moved(node, &state) } else { Ok(Next::Unknown) };
@@ -325,7 +325,7 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 
     /// Scores that become weights: their masks are those of one attention.
-    fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, Error> {
+    fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, OnnxError> {
         if masks.is_empty() {
             return Err(Refusal::Unmasked.into());
         }
@@ -342,7 +342,7 @@ impl<'m> Walk<'_, '_, 'm> {
         masks: &[Mask<'m>],
         scores: &'m str,
         kind: Kind<'m>,
-    ) -> Result<Next<'m>, Error> {
+    ) -> Result<Next<'m>, OnnxError> {
         if masks.len() >= MAX_MASKS {
             return Ok(Next::Unknown);
         }
@@ -354,7 +354,7 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 
     /// Scores are `[batch, .., new tokens, slots]`.
-    fn check_scores(&mut self, scores: &str) -> Result<(), Error> {
+    fn check_scores(&mut self, scores: &str) -> Result<(), OnnxError> {
         let shape = self.fold.shape(scores)?;
         let want = (self.probe.batch, self.probe.new, self.probe.total());
         match shape {
@@ -365,20 +365,22 @@ impl<'m> Walk<'_, '_, 'm> {
 
     /// Whether [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still an
     /// error.
-    fn are_scores(&mut self, value: &str) -> Result<bool, Error> {
+    fn are_scores(&mut self, value: &str) -> Result<bool, OnnxError> {
         match self.check_scores(value) {
             Ok(()) => Ok(true),
-            Err(error) if matches!(error.root(), Error::Convert(Refusal::ScoresShape { .. })) => Ok(false),
+            Err(error) if matches!(error.root(), OnnxError::Convert(Refusal::ScoresShape { .. })) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
 
     /// Whether a value that the caches do not lead to has a dimension of the slots.
-    fn spans_slots(&mut self, value: &str) -> Result<bool, Error> {
+    fn spans_slots(&mut self, value: &str) -> Result<bool, OnnxError> {
         Ok(self.fold.shape(value)?.contains(&self.probe.total()))
     }
 
-    fn rank(&mut self, value: &str) -> Result<usize, Error> {
+    fn rank(&mut self, value: &str) -> Result<usize, OnnxError> {
         Ok(self.fold.shape(value)?.len())
     }
 }

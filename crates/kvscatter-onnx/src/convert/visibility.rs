@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::refusal::Refusal;
 use super::sites::{Kind, Site, Sites};
-use crate::Error;
+use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
 
 /// A mask that adds at most this hides a slot: its weight is below what float32 holds, whatever the scores are.
@@ -49,7 +49,7 @@ pub(super) fn check_sites<'m>(
     sites: &Sites<'m>,
     probe: &Probe,
     fold: &mut Fold<'_, 'm>,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     for neutral in &sites.neutral {
         let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
         if let Some(&added) = added.iter().find(|&&added| added != 0.0) {
@@ -69,7 +69,7 @@ pub(super) fn check_sites<'m>(
     Ok(())
 }
 
-fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), Error> {
+fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
     let mut masks = Vec::new();
     for mask in &site.masks {
         let (name, kind) = match mask.kind {
@@ -120,7 +120,7 @@ pub(super) enum Effect {
 
 impl Effect {
     /// Whether the element that belongs to a score lets it through.
-    pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, Error> {
+    pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
         let at = element_of(&mask.shape, score);
         match (self, &mask.data, at) {
             (Self::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) if at < flags.len() => {
@@ -154,9 +154,9 @@ pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> 
 pub(super) fn compare(
     probe: &Probe,
     heads: &[usize],
-    charge: impl Fn(usize) -> Result<(), Error>,
-    visible: impl Fn(&[usize]) -> Result<bool, Error>,
-) -> Result<(), Error> {
+    charge: impl Fn(usize) -> Result<(), OnnxError>,
+    visible: impl Fn(&[usize]) -> Result<bool, OnnxError>,
+) -> Result<(), OnnxError> {
     let mut at = vec![0; heads.len().saturating_add(3)];
     let count = heads.iter().copied().fold(1, usize::saturating_mul);
     charge([probe.batch, probe.new, probe.total()].into_iter().fold(count, usize::saturating_mul))?;
@@ -206,7 +206,7 @@ fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
 }
 
 /// A single very negative number.
-fn hidden(value: &Value) -> Result<(), Error> {
+fn hidden(value: &Value) -> Result<(), OnnxError> {
     match &value.data {
         Some(Values::Floats(numbers)) => match numbers.as_slice() {
             [number] if *number <= HIDDEN => Ok(()),

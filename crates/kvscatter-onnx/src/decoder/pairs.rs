@@ -9,7 +9,7 @@ use super::flow::Flow;
 use super::trace::{MAX_STEPS, Path};
 use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
-use crate::{Dimension, Error, Node, ValueInfo};
+use crate::{Dimension, Node, OnnxError, ValueInfo};
 
 /// The way of a cache through the graph.
 struct Way<'m> {
@@ -24,7 +24,7 @@ pub(super) fn find<'m>(
     flow: &Flow<'m>,
     inputs: &[ValueInfo<'m>],
     outputs: &[ValueInfo<'m>],
-) -> Result<Vec<Cache<'m>>, Error> {
+) -> Result<Vec<Cache<'m>>, OnnxError> {
     let by_name: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
     let mut caches: Vec<Cache<'m>> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
@@ -44,7 +44,9 @@ pub(super) fn find<'m>(
         let way = write.past.and_then(|past| Way::back(flow, past));
         let Some((way, past)) = way.and_then(|way| Some((by_name.get(way.past)?, way))).map(|(p, w)| (w, p))
         else {
-            unfed.get_or_insert_with(|| node.error(Error::CacheNotFed { present: output.name.to_owned() }));
+            unfed.get_or_insert_with(|| {
+                node.error(OnnxError::CacheNotFed { present: output.name.to_owned() })
+            });
             continue;
         };
         let Some(cache) = cache(past, output, &node, write, &way, &tail)? else { continue };
@@ -61,7 +63,7 @@ pub(super) fn find<'m>(
     }
     not_fed_back(flow, &by_name, &caches, &places)?;
     if caches.is_empty() {
-        return Err(Error::CacheNone);
+        return Err(OnnxError::CacheNone);
     }
     let order: BTreeMap<_, _> = outputs.iter().enumerate().map(|(at, output)| (output.name, at)).collect();
     caches.sort_by_key(|cache| order.get(cache.present).copied());
@@ -120,7 +122,7 @@ fn cache<'m>(
     write: CacheWrite<'m>,
     way: &Way<'m>,
     tail: &Path<'m>,
-) -> Result<Option<Cache<'m>>, Error> {
+) -> Result<Option<Cache<'m>>, OnnxError> {
     let steps: Vec<_> = way.steps().chain(tail.steps.iter().copied()).collect();
     let reshaped =
         steps.iter().find(|node| matches!(node.op_type(), "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten"));
@@ -130,7 +132,7 @@ fn cache<'m>(
     };
     let declared = past.shape.clone().or_else(|| present.shape.clone());
     let Some(mut shape) = declared.or_else(|| implied(&write.axis, &style)) else {
-        return Err(Error::CacheShapeMissing { name: past.name.to_owned() });
+        return Err(OnnxError::CacheShapeMissing { name: past.name.to_owned() });
     };
     // Pixels and embeddings are joined in this way too, but not rows of hidden features without a batch.
     if matches!(write.axis, Axis::At(_)) && node.is("Concat") && shape.len() < 3 {
@@ -248,7 +250,7 @@ fn not_fed_back<'m>(
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
     caches: &[Cache<'m>],
     places: &BTreeMap<&'m str, usize>,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     let kinds: BTreeSet<_> = caches.iter().map(|cache| (cache.element, cache.past_shape.len())).collect();
     // Models join other values than caches too, so the joined value must look like a cache.
     let like_a_cache = |value: &ValueInfo<'_>| match value.shape.as_ref().map(Vec::len) {
@@ -272,18 +274,18 @@ fn not_fed_back<'m>(
             if (node.is("Concat") && !like_a_cache(past)) || !looked_at.insert(past.name) {
                 continue;
             }
-            return Err(node.error(Error::CacheNotFedBack { past: past.name.to_owned() }));
+            return Err(node.error(OnnxError::CacheNotFedBack { past: past.name.to_owned() }));
         }
     }
     Ok(())
 }
 
 /// Whether the operator can write a cache of this rank along its axis.
-fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usize) -> Result<(), Error> {
+fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usize) -> Result<(), OnnxError> {
     let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
     if rank < 2 || (has_rank_4 && rank != 4) {
         let want = if has_rank_4 { "4" } else { "2 or more" };
-        return Err(node.error(Error::CacheRank { name: name.to_owned(), rank, want }));
+        return Err(node.error(OnnxError::CacheRank { name: name.to_owned(), rank, want }));
     }
     match (style, *axis) {
         (Style::TensorScatter(_), Axis::At(axis)) => {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::cache::{Cache, Style};
 use super::flow::Flow;
 use super::trace::Path;
-use crate::{Dimension, Error, Node, ValueInfo};
+use crate::{Dimension, Node, OnnxError, ValueInfo};
 
 /// Checks that no two declarations of one size differ: of past and present where they are one shape, of all batches,
 /// and of everything that has a symbol.
-pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Result<(), Error> {
+pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Result<(), OnnxError> {
     let mut sizes = Sizes::default();
     let mut batch = None;
     let inputs: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
@@ -29,7 +29,7 @@ pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Resul
             } else if cache.style.grows() && sizes.are_one(old, new) {
                 let size = dim(old).map(|dim| text(&dim)).unwrap_or_default();
                 let (past, present) = (cache.past.to_owned(), cache.present.to_owned());
-                return Err(Error::CacheDoesNotGrow { past, present, axis, size });
+                return Err(OnnxError::CacheDoesNotGrow { past, present, axis, size });
             }
         }
     }
@@ -48,7 +48,7 @@ struct Sizes<'m> {
 }
 
 impl<'m> Sizes<'m> {
-    fn unify(&mut self, left: Place<'_, 'm>, right: Place<'_, 'm>) -> Result<(), Error> {
+    fn unify(&mut self, left: Place<'_, 'm>, right: Place<'_, 'm>) -> Result<(), OnnxError> {
         let (Some(left_dim), Some(right_dim)) = (dim(left), dim(right)) else { return Ok(()) };
         let (left, right) = (self.resolve(left_dim, left), self.resolve(right_dim, right));
         match (left, right) {
@@ -100,13 +100,13 @@ impl<'m> Sizes<'m> {
     }
 }
 
-fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), Error> {
+fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), OnnxError> {
     let ((first_size, first, first_axis), (second_size, second, second_axis)) = (left, right);
     if first_size == second_size {
         return Ok(());
     }
     let (first, second) = (first.to_owned(), second.to_owned());
-    Err(Error::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size })
+    Err(OnnxError::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size })
 }
 
 /// A dimension that says something.

@@ -5,7 +5,7 @@ use super::flow::Flow;
 use super::trace::Path;
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Error, Node};
+use crate::{Node, OnnxError};
 
 /// What a node says about the cache that one of its outputs is.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
 
 impl<'m> Writer<'m> {
     /// Reads output `slot` of a node as a cache.
-    pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, Error> {
+    pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
         if node.is_function() {
             return Ok(Self::UnknownOperator);
         }
@@ -132,9 +132,9 @@ impl<'m> CacheWrite<'m> {
         })
     }
 
-    fn tensor_scatter(node: &Node<'m>) -> Result<Self, Error> {
+    fn tensor_scatter(node: &Node<'m>) -> Result<Self, OnnxError> {
         let Op::TensorScatter { mode, past_cache, update, .. } = Op::parse(node)? else {
-            return Err(node.error(Error::UnsupportedOperator));
+            return Err(node.error(OnnxError::UnsupportedOperator));
         };
         // ONNX's default.
         let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);

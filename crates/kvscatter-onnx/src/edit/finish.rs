@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Error;
+use crate::OnnxError;
 use crate::graph;
 use crate::proto::{GraphProto, NodeProto};
 
@@ -12,12 +12,12 @@ use super::names::{reads, subgraphs_mut};
 /// initializers that nothing uses and the declared shapes of values that depend on `changed` ones.
 ///
 /// # Errors
-/// [`Error::Cycle`] in a node that depends on itself.
+/// [`OnnxError::Cycle`] in a node that depends on itself.
 pub(super) fn finish(
     graph: &mut GraphProto,
     removed: &BTreeSet<usize>,
     mut changed: BTreeSet<String>,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     let order = {
         let links = Links::of(&graph.node, removed);
         links.order(&graph.node, &links.live(graph))?
@@ -76,7 +76,7 @@ impl<'g> Links<'g> {
     }
 
     /// In the order they have, except that what a node reads from comes before it.
-    fn order(&self, nodes: &[NodeProto], live: &BTreeSet<usize>) -> Result<Vec<usize>, Error> {
+    fn order(&self, nodes: &[NodeProto], live: &BTreeSet<usize>) -> Result<Vec<usize>, OnnxError> {
         let (mut order, mut entered, mut done) =
             (Vec::with_capacity(live.len()), BTreeSet::new(), BTreeSet::new());
         for &first in live {
@@ -104,10 +104,10 @@ impl<'g> Links<'g> {
     }
 }
 
-fn cycle(nodes: &[NodeProto], index: usize) -> Error {
+fn cycle(nodes: &[NodeProto], index: usize) -> OnnxError {
     match nodes.get(index) {
-        Some(node) => graph::in_node(graph::label(index, node, None), Error::Cycle),
-        None => Error::Cycle,
+        Some(node) => graph::in_node(graph::label(index, node, None), OnnxError::Cycle),
+        None => OnnxError::Cycle,
     }
 }
 

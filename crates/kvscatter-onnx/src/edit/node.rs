@@ -1,6 +1,6 @@
 //! A node to be added to a graph, built attribute by attribute.
 
-use crate::Error;
+use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{self, AttributeProto, NodeProto};
 
@@ -65,8 +65,8 @@ impl NewNode {
     /// bytes, which are far fewer than the text of all fields.
     ///
     /// # Errors
-    /// [`Error::Encode`].
-    pub(crate) fn key(&self) -> Result<(String, Vec<u8>), Error> {
+    /// [`OnnxError::Encode`].
+    pub(crate) fn key(&self) -> Result<(String, Vec<u8>), OnnxError> {
         Ok((self.hint.clone(), proto::encode(&self.proto)?))
     }
 

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use super::placement::Placed;
 use super::{Evaluator, Feed, Op, Types};
-use crate::{Data, Error, Tensor, storage_len};
+use crate::{Data, OnnxError, Tensor, storage_len};
 
 /// Refuses an evaluation that would allocate more than it may.
 ///
 /// # Errors
-/// [`Error::MemoryLimit`].
+/// [`OnnxError::MemoryLimit`].
 pub(super) fn check(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
     types: &Types<'_>,
     placed: &Placed,
-) -> Result<(), Error> {
+) -> Result<(), OnnxError> {
     let limit = evaluator.memory_limit;
     let needed = needed(evaluator, feeds, types, placed)?;
-    if needed > limit { Err(Error::MemoryLimit { needed, limit }) } else { Ok(()) }
+    if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
 }
 
 /// Bytes for values that the evaluation makes itself: results of `Add`, caches that are not written in place, and
@@ -29,8 +29,8 @@ fn needed(
     feeds: &BTreeMap<&str, Feed<'_>>,
     types: &Types<'_>,
     placed: &Placed,
-) -> Result<u64, Error> {
-    let missing = |name: &str| Error::ValueMissing { name: name.to_owned() };
+) -> Result<u64, OnnxError> {
+    let missing = |name: &str| OnnxError::ValueMissing { name: name.to_owned() };
     let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
     let constants = evaluator.constants.iter().map(|(&name, tensor)| (name, tensor));
     let feeds = feeds.iter().map(|(&name, feed)| (name, feed.tensor()));

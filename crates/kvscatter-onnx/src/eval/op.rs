@@ -6,7 +6,7 @@ use kvscatter::{ElementType, Mode};
 use crate::attribute::{self, int, string};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::proto::{AttributeProto, TensorProto};
-use crate::{Data, Error, ExternalData, Node, Tensor, tensor_proto};
+use crate::{Data, ExternalData, Node, OnnxError, Tensor, tensor_proto};
 
 /// An operator with the names of the values it reads and makes.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub(crate) enum ConstantValue<'m> {
 }
 
 impl<'m> Op<'m> {
-    pub(crate) fn parse(node: &Node<'m>) -> Result<Self, Error> {
+    pub(crate) fn parse(node: &Node<'m>) -> Result<Self, OnnxError> {
         parse(node).map_err(|error| node.error(error))
     }
 
@@ -77,7 +77,7 @@ impl<'m> Op<'m> {
 
 impl<'m> ConstantValue<'m> {
     /// The value that a `Constant`'s attribute of this name has.
-    pub(crate) fn parse(name: &str, attribute: &'m AttributeProto) -> Result<Self, Error> {
+    pub(crate) fn parse(name: &str, attribute: &'m AttributeProto) -> Result<Self, OnnxError> {
         Ok(match name {
             "value" => Self::Tensor(attribute::tensor(attribute)?),
             "value_int" => Self::Int(int(attribute)?),
@@ -86,13 +86,13 @@ impl<'m> ConstantValue<'m> {
             "value_floats" => Self::Floats(attribute::floats(attribute)?),
             "value_string" => Self::String(string(attribute)?),
             "value_strings" => Self::Strings(attribute::strings(attribute)?),
-            "sparse_value" => return Err(Error::Sparse { name: name.to_owned() }),
+            "sparse_value" => return Err(OnnxError::Sparse { name: name.to_owned() }),
             _ => return Err(unknown(attribute)),
         })
     }
 
     /// The tensor, of type int64, float or string where the attribute is no tensor itself.
-    pub(crate) fn read(&self, external: Option<&ExternalData>) -> Result<Tensor, Error> {
+    pub(crate) fn read(&self, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
         let bytes = |element, shape, bytes| Tensor::new(element, shape, Data::Bytes(bytes));
         let strings = |shape, strings| Tensor::new(ElementType::String, shape, Data::Strings(strings));
         Ok(match *self {
@@ -115,12 +115,12 @@ impl<'m> ConstantValue<'m> {
     }
 }
 
-fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     if node.is_function() {
-        return Err(Error::Function);
+        return Err(OnnxError::Function);
     }
     if node.domain() != DEFAULT_DOMAIN {
-        return Err(Error::UnsupportedOperator);
+        return Err(OnnxError::UnsupportedOperator);
     }
     match node.op_type() {
         "TensorScatter" => at_least(24, node).and_then(tensor_scatter),
@@ -128,16 +128,16 @@ fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
         // Before version 7, operands broadcast by an attribute.
         "Add" => at_least(7, node).and_then(add),
         "Constant" => constant(node),
-        _ => Err(Error::UnsupportedOperator),
+        _ => Err(OnnxError::UnsupportedOperator),
     }
 }
 
-fn at_least<'n, 'm>(least: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, Error> {
+fn at_least<'n, 'm>(least: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, OnnxError> {
     let version = node.version();
-    if version < least { Err(Error::OpsetTooOld { version, least }) } else { Ok(node) }
+    if version < least { Err(OnnxError::OpsetTooOld { version, least }) } else { Ok(node) }
 }
 
-fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     let (mut op, mut mode) = (TensorScatter::new(), Mode::Linear);
     for attribute in attributes(node)? {
         match attribute.name.as_deref() {
@@ -157,69 +157,69 @@ fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
     })
 }
 
-fn identity<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+fn identity<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     no_attributes(node)?;
     Ok(Op::Identity { input: present(&inputs(node, 1, 1)?, 0)?, output: output(node)? })
 }
 
-fn add<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+fn add<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     no_attributes(node)?;
     let inputs = inputs(node, 2, 2)?;
     Ok(Op::Add { left: present(&inputs, 0)?, right: present(&inputs, 1)?, output: output(node)? })
 }
 
-fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, Error> {
+fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     inputs(node, 0, 0)?;
     let &[attribute] = attributes(node)?.as_slice() else {
-        return Err(Error::ConstantAttributes { got: node.proto().attribute.len() });
+        return Err(OnnxError::ConstantAttributes { got: node.proto().attribute.len() });
     };
     let name = attribute.name.as_deref().unwrap_or_default();
     let value = ConstantValue::parse(name, attribute)?;
     Ok(Op::Constant { value, output: output(node)? })
 }
 
-fn inputs<'m>(node: &Node<'m>, least: usize, most: usize) -> Result<Vec<&'m str>, Error> {
+fn inputs<'m>(node: &Node<'m>, least: usize, most: usize) -> Result<Vec<&'m str>, OnnxError> {
     let inputs: Vec<_> = node.proto().input.iter().map(String::as_str).collect();
     let got = inputs.len();
-    if (least..=most).contains(&got) { Ok(inputs) } else { Err(Error::InputCount { least, most, got }) }
+    if (least..=most).contains(&got) { Ok(inputs) } else { Err(OnnxError::InputCount { least, most, got }) }
 }
 
 /// An empty name stands for an absent input.
-fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, Error> {
+fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, OnnxError> {
     let name = inputs.get(index).copied().unwrap_or_default();
-    if name.is_empty() { Err(Error::InputAbsent { index }) } else { Ok(name) }
+    if name.is_empty() { Err(OnnxError::InputAbsent { index }) } else { Ok(name) }
 }
 
-fn output<'m>(node: &Node<'m>) -> Result<&'m str, Error> {
+fn output<'m>(node: &Node<'m>) -> Result<&'m str, OnnxError> {
     match node.proto().output.as_slice() {
         [output] if !output.is_empty() => Ok(output),
         outputs => {
-            Err(Error::OutputCount { got: outputs.iter().filter(|output| !output.is_empty()).count() })
+            Err(OnnxError::OutputCount { got: outputs.iter().filter(|output| !output.is_empty()).count() })
         }
     }
 }
 
-fn attributes<'m>(node: &Node<'m>) -> Result<Vec<&'m AttributeProto>, Error> {
+fn attributes<'m>(node: &Node<'m>) -> Result<Vec<&'m AttributeProto>, OnnxError> {
     let mut names = std::collections::BTreeSet::new();
     let attributes: Vec<_> = node.proto().attribute.iter().collect();
     for attribute in &attributes {
         if !names.insert(attribute.name.as_deref()) {
             let name = attribute.name.clone().unwrap_or_default();
-            return Err(Error::AttributeTwice { name });
+            return Err(OnnxError::AttributeTwice { name });
         }
     }
     Ok(attributes)
 }
 
-fn no_attributes(node: &Node<'_>) -> Result<(), Error> {
+fn no_attributes(node: &Node<'_>) -> Result<(), OnnxError> {
     node.proto().attribute.first().map_or(Ok(()), |attribute| Err(unknown(attribute)))
 }
 
-fn unknown(attribute: &AttributeProto) -> Error {
-    Error::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
+fn unknown(attribute: &AttributeProto) -> OnnxError {
+    OnnxError::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
 }
 
-fn parse_mode(name: &[u8]) -> Result<Mode, Error> {
+fn parse_mode(name: &[u8]) -> Result<Mode, OnnxError> {
     let name = String::from_utf8_lossy(name);
-    name.parse().map_err(|_| Error::Mode { mode: name.into_owned() })
+    name.parse().map_err(|_| OnnxError::Mode { mode: name.into_owned() })
 }

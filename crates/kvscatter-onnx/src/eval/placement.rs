@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Evaluator, NotInPlace, Op, Placement, Use};
-use crate::{Error, NodeLabel, ValueInfo};
+use crate::{NodeLabel, OnnxError, ValueInfo};
 
 /// A buffer during evaluation, under all the names that values in it have.
 struct Buffer {
@@ -39,12 +39,12 @@ pub(super) struct Placed {
 /// Decides for a graph whose values are all there.
 ///
 /// # Errors
-/// [`Error::NotInPlace`] within [`Error::InNode`] if [`Placement::InPlace`] is asked for and impossible.
+/// [`OnnxError::NotInPlace`] within [`OnnxError::InNode`] if [`Placement::InPlace`] is asked for and impossible.
 pub(super) fn place(
     evaluator: &Evaluator<'_>,
     is_donated: impl Fn(&str) -> Option<bool>,
     placement: Placement,
-) -> Result<Placed, Error> {
+) -> Result<Placed, OnnxError> {
     let last_uses = last_uses(evaluator);
     let last_use = |name: &str| last_uses.get(name).map(|&reader| (reader, name.into()));
     let mut labels = BTreeMap::new();
@@ -77,7 +77,7 @@ pub(super) fn place(
         };
         if let (Some(reason), Placement::InPlace) = (&reason, placement) {
             let reason = Box::new(reason.clone());
-            return Err(node.error(Error::NotInPlace { reason }));
+            return Err(node.error(OnnxError::NotInPlace { reason }));
         }
         let last_use = last_use(op.output());
         let buffer = match source.and_then(|source| Some((source, buffers.get_mut(source)?))) {

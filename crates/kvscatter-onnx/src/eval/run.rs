@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter::{Starts, WritePlan};
+use kvscatter::{Positions, WritePlan};
 
 use super::memory::size;
 use super::placement::place;
@@ -10,7 +10,7 @@ use super::{
     Evaluation, Evaluator, Feed, NodeReport, NotInPlace, Op, Outcome, OutputCopy, Placement, Report,
     TensorType, Types, add, memory,
 };
-use crate::{Data, Error, Node, Tensor};
+use crate::{Data, Node, OnnxError, Tensor};
 
 /// Values during evaluation. Several names may stand for one buffer.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(super) fn run<'a, 'm>(
     feeds: BTreeMap<&str, Feed<'a>>,
     placement: Placement,
     observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
-) -> Result<Evaluation, Error> {
+) -> Result<Evaluation, OnnxError> {
     let mut feeds = feeds;
     let types = evaluator.infer(&feed_types(evaluator, &feeds)?)?;
     let is_donated = |name: &str| feeds.get(name).map(|feed| matches!(feed, Feed::Donated(_)));
@@ -71,7 +71,7 @@ pub(super) fn run<'a, 'm>(
 fn feed_types<'m>(
     evaluator: &Evaluator<'m>,
     feeds: &BTreeMap<&str, Feed<'_>>,
-) -> Result<BTreeMap<&'m str, TensorType>, Error> {
+) -> Result<BTreeMap<&'m str, TensorType>, OnnxError> {
     let mut types = BTreeMap::new();
     for input in &evaluator.inputs {
         if let Some(feed) = feeds.get(input.name) {
@@ -79,7 +79,7 @@ fn feed_types<'m>(
         }
     }
     match feeds.keys().find(|&&name| !types.contains_key(name)) {
-        Some(&name) => Err(Error::InputUnknown { name: name.to_owned() }),
+        Some(&name) => Err(OnnxError::InputUnknown { name: name.to_owned() }),
         None => Ok(types),
     }
 }
@@ -118,11 +118,11 @@ impl<'a> Values<'a> {
     }
 
     /// The buffer that a name stands for.
-    fn index(&self, name: &str) -> Result<usize, Error> {
+    fn index(&self, name: &str) -> Result<usize, OnnxError> {
         self.buffer_of.get(name).copied().ok_or_else(|| missing(name))
     }
 
-    fn get(&self, name: &str) -> Result<&Tensor, Error> {
+    fn get(&self, name: &str) -> Result<&Tensor, OnnxError> {
         match self.buffers.get(self.index(name)?) {
             Some(Buffer::Borrowed(tensor)) => Ok(tensor),
             Some(Buffer::Owned { tensor, .. }) => Ok(tensor),
@@ -131,7 +131,7 @@ impl<'a> Values<'a> {
     }
 
     /// Takes a value of the evaluation's own out of its buffer, and says where it lay when it came to be.
-    fn take(&mut self, name: &str) -> Result<(Tensor, usize), Error> {
+    fn take(&mut self, name: &str) -> Result<(Tensor, usize), OnnxError> {
         let index = self.index(name)?;
         let slot = self.buffers.get_mut(index).ok_or_else(|| missing(name))?;
         match std::mem::replace(slot, Buffer::Taken) {
@@ -149,7 +149,7 @@ impl<'a> Values<'a> {
         types: &Types<'_>,
         reason: Option<NotInPlace>,
         observe: &mut dyn FnMut(&WritePlan<'_>),
-    ) -> Result<Did, Error> {
+    ) -> Result<Did, OnnxError> {
         match *op {
             Op::Constant { .. } => Ok(Did::nothing(Outcome::Constant)),
             Op::Identity { input, output } => {
@@ -167,7 +167,7 @@ impl<'a> Values<'a> {
             }
             Op::TensorScatter { past_cache, update, write_indices, present_cache, .. } => {
                 let starts = write_indices.map(|name| self.int64s(name)).transpose()?;
-                let starts = starts.as_ref().map_or(Starts::Zero, Starts::from);
+                let starts = starts.as_ref().map_or(Positions::Zero, Positions::from);
                 let prepared = types.prepared(present_cache).ok_or_else(|| missing(present_cache))?;
                 let scatter = Scatter { plan: prepared.plan(starts)?, past_cache, update, present_cache };
                 observe(&scatter.plan);
@@ -181,18 +181,18 @@ impl<'a> Values<'a> {
         }
     }
 
-    fn int64s(&self, name: &str) -> Result<Vec<i64>, Error> {
+    fn int64s(&self, name: &str) -> Result<Vec<i64>, OnnxError> {
         self.get(name)?.int64s().map(Iterator::collect).ok_or_else(|| missing(name))
     }
 
     /// How it came out, and the bytes that moved.
-    fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<(Outcome, usize), Error> {
+    fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<(Outcome, usize), OnnxError> {
         let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
         let buffer = self.index(past_cache)?;
         // Taken out while it is written, so that the update can be read from its neighbours.
         let (mut cache, entered) = self.take(past_cache)?;
         let new = self.get(update)?;
-        cache.write(plan, new)?;
+        let _ = cache.write(plan, new)?;
         let moved = moved(plan, new);
         if let Some(slot) = self.buffers.get_mut(buffer) {
             *slot = Buffer::Owned { tensor: cache, entered };
@@ -202,7 +202,7 @@ impl<'a> Values<'a> {
     }
 
     /// Where a value that was written in place came to be, and where it lies.
-    fn in_place(&self, present_cache: &str) -> Result<Outcome, Error> {
+    fn in_place(&self, present_cache: &str) -> Result<Outcome, OnnxError> {
         match self.buffers.get(self.index(present_cache)?) {
             Some(&Buffer::Owned { ref tensor, entered }) => {
                 Ok(Outcome::InPlace { past_address: entered, present_address: tensor.address() })
@@ -212,18 +212,18 @@ impl<'a> Values<'a> {
     }
 
     /// The bytes that moved.
-    fn write_copy(&mut self, scatter: &Scatter<'_, 'a>) -> Result<usize, Error> {
+    fn write_copy(&mut self, scatter: &Scatter<'_, 'a>) -> Result<usize, OnnxError> {
         let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
         let past = self.get(past_cache)?;
         let data = match (past.data(), self.get(update)?.data()) {
             (Data::Bytes(past), Data::Bytes(update)) => {
                 let mut present = vec![0; past.len()];
-                plan.into_present_bytes(past, update, &mut present)?;
+                let _ = plan.into_present_bytes(past, update, &mut present)?;
                 Data::Bytes(present)
             }
             (Data::Strings(past), Data::Strings(update)) => {
                 let mut present = vec![Vec::new(); past.len()];
-                plan.into_present_cloned(past, update, &mut present)?;
+                let _ = plan.into_present_cloned(past, update, &mut present)?;
                 Data::Strings(present)
             }
             _ => return Err(missing(update)),
@@ -240,7 +240,7 @@ impl<'a> Values<'a> {
         evaluator: &Evaluator<'_>,
         output_copies: &[bool],
         report: &mut Report,
-    ) -> Result<Vec<(String, Tensor)>, Error> {
+    ) -> Result<Vec<(String, Tensor)>, OnnxError> {
         let outputs = || evaluator.outputs.iter().map(|output| output.name).zip(output_copies);
         let mut copies = BTreeMap::new();
         for (name, _) in outputs().filter(|(_, is_copy)| **is_copy) {
@@ -271,8 +271,8 @@ impl<'a> Values<'a> {
     }
 }
 
-fn missing(name: &str) -> Error {
-    Error::ValueMissing { name: name.to_owned() }
+fn missing(name: &str) -> OnnxError {
+    OnnxError::ValueMissing { name: name.to_owned() }
 }
 
 /// Bytes of the update in the blocks that a plan is executed by.
@@ -280,11 +280,11 @@ fn moved(plan: &WritePlan<'_>, update: &Tensor) -> usize {
     let mut moved = 0_usize;
     match update.data() {
         Data::Bytes(_) => {
-            plan.for_each(|block| moved = moved.saturating_add(block.elements()));
+            plan.for_each_block(|block| moved = moved.saturating_add(block.elements()));
             update.element().storage_len(&[moved]).unwrap_or(usize::MAX)
         }
         Data::Strings(strings) => {
-            plan.for_each(|block| {
+            plan.for_each_block(|block| {
                 block.for_each_run(|_, from| {
                     let run = strings.iter().skip(from).take(block.len);
                     moved = run.map(Vec::len).fold(moved, usize::saturating_add);
@@ -298,7 +298,7 @@ fn moved(plan: &WritePlan<'_>, update: &Tensor) -> usize {
 #[cfg(test)]
 mod tests {
     use kvscatter::spec::onnx::TensorScatter;
-    use kvscatter::{ElementType, Starts};
+    use kvscatter::{ElementType, Positions};
 
     use super::{Buffer, Outcome, Scatter, Values};
     use crate::{Data, Tensor};
@@ -316,7 +316,7 @@ mod tests {
         values.add("u", Buffer::owned(bytes(&[1, 2], &[7, 9])));
         let (tensor, entered) = values.take("x").unwrap();
         values.buffers[0] = Buffer::Owned { tensor: treat(tensor), entered };
-        let plan = prepared.plan(Starts::Zero).unwrap();
+        let plan = prepared.plan(Positions::Zero).unwrap();
         let scatter = Scatter { plan, past_cache: "x", update: "u", present_cache: "y" };
         let did = values.write_in_place(&scatter).unwrap();
         assert_eq!(values.get("y").unwrap(), &bytes(&[1, 4], &[7, 9, 0, 0]));

@@ -7,7 +7,7 @@ use kvscatter::spec::onnx::Inferred;
 use kvscatter::{ElementType, Prepared};
 
 use super::{MAX_RANK, Op};
-use crate::{Dimension, Error, Tensor, ValueInfo, storage_len};
+use crate::{Dimension, OnnxError, Tensor, ValueInfo, storage_len};
 
 /// A type and a shape whose size fits a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,16 +50,16 @@ impl<'m> Types<'m> {
         self.prepared.get(present_cache)
     }
 
-    pub(crate) fn add_value(&mut self, name: &'m str, ty: TensorType) -> Result<(), Error> {
+    pub(crate) fn add_value(&mut self, name: &'m str, ty: TensorType) -> Result<(), OnnxError> {
         let rank = ty.shape.len();
         if rank > MAX_RANK {
-            return Err(Error::RankTooLarge { name: name.to_owned(), rank, limit: MAX_RANK });
+            return Err(OnnxError::RankTooLarge { name: name.to_owned(), rank, limit: MAX_RANK });
         }
         self.values.insert(name, ty);
         Ok(())
     }
 
-    pub(crate) fn add_node(&mut self, op: &Op<'m>) -> Result<(), Error> {
+    pub(crate) fn add_node(&mut self, op: &Op<'m>) -> Result<(), OnnxError> {
         let ty = match *op {
             Op::Constant { .. } => return Ok(()),
             Op::Identity { input, .. } => self.value(input)?.clone(),
@@ -84,33 +84,33 @@ impl<'m> Types<'m> {
     }
 
     /// A graph's nodes are in order, so the values a node reads are there.
-    fn value(&self, name: &str) -> Result<&TensorType, Error> {
-        self.values.get(name).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
+    fn value(&self, name: &str) -> Result<&TensorType, OnnxError> {
+        self.values.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 }
 
 impl<'m> Bindings<'m> {
     /// Whether a value is what the graph declares, and what its symbolic dimensions were elsewhere.
-    pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), Error> {
+    pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), OnnxError> {
         let name = || declared.name.to_owned();
         if declared.element != ty.element {
-            return Err(Error::ValueType { name: name(), want: declared.element, got: ty.element });
+            return Err(OnnxError::ValueType { name: name(), want: declared.element, got: ty.element });
         }
         let Some(dims) = &declared.shape else {
             return Ok(());
         };
         if dims.len() != ty.shape.len() {
-            return Err(Error::ValueRank { name: name(), want: dims.len(), got: ty.shape.len() });
+            return Err(OnnxError::ValueRank { name: name(), want: dims.len(), got: ty.shape.len() });
         }
         for (axis, (dim, &got)) in dims.iter().zip(ty.shape.iter()).enumerate() {
             match *dim {
                 Dimension::Known(want) if want != got => {
-                    return Err(Error::ValueDim { name: name(), axis, want, got });
+                    return Err(OnnxError::ValueDim { name: name(), axis, want, got });
                 }
                 Dimension::Symbolic(symbol) => {
                     let want = *self.0.entry(symbol).or_insert(got);
                     if want != got {
-                        return Err(Error::SymbolConflict {
+                        return Err(OnnxError::SymbolConflict {
                             name: name(),
                             axis,
                             symbol: symbol.to_owned(),
@@ -127,12 +127,12 @@ impl<'m> Bindings<'m> {
 }
 
 /// The type of a sum: integers of one type, shapes broadcast as NumPy does.
-fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, Error> {
+fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, OnnxError> {
     if left.element != right.element {
-        return Err(Error::AddTypes { left: left.element, right: right.element });
+        return Err(OnnxError::AddTypes { left: left.element, right: right.element });
     }
     if !is_integer(left.element) {
-        return Err(Error::AddType { element: left.element });
+        return Err(OnnxError::AddType { element: left.element });
     }
     let rank = left.shape.len().max(right.shape.len());
     let dims = |shape: &Rc<[usize]>| {
@@ -147,8 +147,8 @@ fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, Error> {
         _ => None,
     };
     let shape = dims(&left.shape).zip(dims(&right.shape)).map(dim).collect::<Option<Rc<[usize]>>>();
-    let shape =
-        shape.ok_or_else(|| Error::Broadcast { left: left.shape.to_vec(), right: right.shape.to_vec() })?;
+    let shape = shape
+        .ok_or_else(|| OnnxError::Broadcast { left: left.shape.to_vec(), right: right.shape.to_vec() })?;
     storage_len(left.element, &shape)?;
     Ok(TensorType { element: left.element, shape })
 }

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 
-use crate::{Error, file};
+use crate::{OnnxError, file};
 
 /// A folder in which only regular files can be read.
 ///
@@ -16,16 +16,16 @@ use crate::{Error, file};
 pub(crate) struct Folder(Dir);
 
 impl Folder {
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Self, OnnxError> {
         // The parent of a bare file name is the empty path.
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         Dir::open_ambient_dir(path, ambient_authority())
             .map(Self)
-            .map_err(|cause| Error::Io(cause).in_file(path))
+            .map_err(|cause| OnnxError::Io(cause).in_file(path))
     }
 
     /// Opens a regular file, and returns its size.
-    pub(crate) fn file(&self, location: &Path) -> Result<(File, u64), Error> {
+    pub(crate) fn file(&self, location: &Path) -> Result<(File, u64), OnnxError> {
         let file = self
             .0
             .open_with(relative(location)?, &file::read_only())
@@ -36,33 +36,33 @@ impl Folder {
 
     /// Returns the size of a regular file, or `None` if nothing exists there. Does not open it, because some
     /// devices act when they are opened.
-    pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, Error> {
+    pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, OnnxError> {
         match self.0.metadata(relative(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
-            Ok(_) => Err(Error::NotRegularFile),
+            Ok(_) => Err(OnnxError::NotRegularFile),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(cause(error, location)),
         }
     }
 
     /// Returns the path of a file below the folder, with every symbolic link resolved.
-    pub(crate) fn resolve(&self, location: &Path) -> Result<PathBuf, Error> {
+    pub(crate) fn resolve(&self, location: &Path) -> Result<PathBuf, OnnxError> {
         self.0.canonicalize(relative(location)?).map_err(|error| cause(error, location))
     }
 }
 
 /// Returns the location if it is relative and no part of it leads up.
-pub(super) fn relative(location: &Path) -> Result<&Path, Error> {
+pub(super) fn relative(location: &Path) -> Result<&Path, OnnxError> {
     let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     if location.components().all(stays) { Ok(location) } else { Err(escape(location, false)) }
 }
 
-fn escape(location: &Path, is_link: bool) -> Error {
-    Error::ExternalEscape { location: location.to_string_lossy().into_owned(), is_link }
+fn escape(location: &Path, is_link: bool) -> OnnxError {
+    OnnxError::ExternalEscape { location: location.to_string_lossy().into_owned(), is_link }
 }
 
-fn cause(error: std::io::Error, location: &Path) -> Error {
+fn cause(error: std::io::Error, location: &Path) -> OnnxError {
     // cap-std's refusal to leave the folder differs from the system's refusals by having no system error code.
     let is_escape = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
-    if is_escape { escape(location, true) } else { Error::Io(error) }
+    if is_escape { escape(location, true) } else { OnnxError::Io(error) }
 }

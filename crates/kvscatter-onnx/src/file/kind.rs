@@ -6,7 +6,7 @@ use std::path::Path;
 
 use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
 
-use crate::Error;
+use crate::OnnxError;
 
 /// The kind of an output whose file name does not decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,21 +27,21 @@ impl Kind {
     /// empty, it must begin as files of this kind do.
     ///
     /// # Errors
-    /// [`Error::OtherKind`] and [`Error::Io`].
-    pub fn check(self, path: &Path) -> Result<(), Error> {
+    /// [`OnnxError::OtherKind`] and [`OnnxError::Io`].
+    pub fn check(self, path: &Path) -> Result<(), OnnxError> {
         match std::fs::metadata(path) {
             Ok(meta) if meta.is_file() && meta.len() > 0 => {}
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Error::Io(error)),
+            Err(error) => return Err(OnnxError::Io(error)),
         }
-        let (file, size) = super::open(path).map_err(Error::into_root)?;
+        let (file, size) = super::open(path).map_err(OnnxError::into_root)?;
         let mut bytes = Vec::new();
-        file.take(BEGINNING).read_to_end(&mut bytes).map_err(Error::Io)?;
+        file.take(BEGINNING).read_to_end(&mut bytes).map_err(OnnxError::Io)?;
         if self.begins(&bytes, size > BEGINNING) {
             Ok(())
         } else {
-            Err(Error::OtherKind { kind: self.name() })
+            Err(OnnxError::OtherKind { kind: self.name() })
         }
     }
 
@@ -131,7 +131,7 @@ mod tests {
         assert!(Kind::Html.check(&path).is_ok());
         std::fs::write(&path, b"notes").unwrap();
         let error = Kind::Html.check(&path).unwrap_err();
-        assert!(matches!(error, crate::Error::OtherKind { .. }), "{error}");
+        assert!(matches!(error, crate::OnnxError::OtherKind { .. }), "{error}");
         #[cfg(unix)]
         assert!(Kind::Html.check("/dev/null".as_ref()).is_ok());
     }

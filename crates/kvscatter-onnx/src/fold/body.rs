@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::{FoldError, Value};
 use crate::graph::{self, DEFAULT_DOMAIN, FunctionNames};
 use crate::proto::{FunctionProto, NodeProto, TensorProto};
-use crate::{Error, Graph, Node, NodeLabel};
+use crate::{Graph, Node, NodeLabel, OnnxError};
 
 /// Nodes in order, and the values between them.
 #[derive(Debug)]
@@ -54,15 +54,15 @@ pub(super) struct Open(Rc<(Vec<NodeLabel>, FoldError)>);
 
 impl Open {
     /// Returns the reason that an error gives, if the error is about an open shape.
-    pub(super) fn of(error: &Error) -> Option<Self> {
+    pub(super) fn of(error: &OnnxError) -> Option<Self> {
         let mut nodes = Vec::new();
         let mut error = error;
-        while let Error::InNode { node, cause } = error {
+        while let OnnxError::InNode { node, cause } = error {
             nodes.push(node.as_ref().clone());
             error = cause;
         }
         match error {
-            Error::Fold(cause @ FoldError::ValuesUnknown { .. }) => {
+            OnnxError::Fold(cause @ FoldError::ValuesUnknown { .. }) => {
                 Some(Self(Rc::new((nodes, cause.clone()))))
             }
             _ => None,
@@ -70,11 +70,13 @@ impl Open {
     }
 
     /// The error again, which names the node.
-    pub(super) fn error(&self) -> Error {
+    pub(super) fn error(&self) -> OnnxError {
         let (nodes, cause) = self.0.as_ref();
-        let within =
-            |cause, node: &NodeLabel| Error::InNode { node: Box::new(node.clone()), cause: Box::new(cause) };
-        nodes.iter().rev().fold(Error::from(cause.clone()), within)
+        let within = |cause, node: &NodeLabel| OnnxError::InNode {
+            node: Box::new(node.clone()),
+            cause: Box::new(cause),
+        };
+        nodes.iter().rev().fold(OnnxError::from(cause.clone()), within)
     }
 }
 
@@ -217,13 +219,13 @@ impl<'g, 'm> Body<'g, 'm> {
     /// That of a function, whose structure nobody has checked, with the inputs of a call.
     ///
     /// # Errors
-    /// Those of [`graph::nodes`]; [`Error::ValueMissing`] for a value that no earlier node makes, and
-    /// [`Error::DuplicateName`] for one that is made twice.
+    /// Those of [`graph::nodes`]; [`OnnxError::ValueMissing`] for a value that no earlier node makes, and
+    /// [`OnnxError::DuplicateName`] for one that is made twice.
     pub(super) fn of_function(
         function: &'m FunctionProto,
         functions: &Functions<'m>,
         inputs: &[Option<&Value>],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OnnxError> {
         let nodes = graph::nodes(&function.opset_import, &functions.names, &function.node)?;
         let mut body = Self::empty(Cow::Owned(nodes));
         for (index, name) in function.input.iter().enumerate() {
@@ -236,10 +238,10 @@ impl<'g, 'm> Body<'g, 'm> {
         for (index, proto) in function.node.iter().enumerate() {
             let is_known = |name: &String| body.names.contains_key(name.as_str());
             if let Some(name) = proto.input.iter().find(|name| !name.is_empty() && !is_known(name)) {
-                return Err(Error::ValueMissing { name: name.clone() });
+                return Err(OnnxError::ValueMissing { name: name.clone() });
             }
             if let Some(name) = proto.output.iter().find(|name| is_known(name)) {
-                return Err(Error::DuplicateName { name: name.clone() });
+                return Err(OnnxError::DuplicateName { name: name.clone() });
             }
             body.connect(index, proto);
         }
@@ -249,9 +251,9 @@ impl<'g, 'm> Body<'g, 'm> {
     /// The place of a value.
     ///
     /// # Errors
-    /// [`Error::ValueMissing`].
-    pub(super) fn id(&self, name: &str) -> Result<usize, Error> {
-        self.names.get(name).copied().ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
+    /// [`OnnxError::ValueMissing`].
+    pub(super) fn id(&self, name: &str) -> Result<usize, OnnxError> {
+        self.names.get(name).copied().ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 
     pub(super) fn slot(&self, id: usize) -> Option<&Slot<'m>> {

@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 
 use super::{FoldError, MAX_VALUES, Value, Values, Work, shapes};
 use crate::proto::{AttributeProto, NodeProto};
-use crate::{Error, ExternalData, attribute, tensor_proto};
+use crate::{ExternalData, OnnxError, attribute, tensor_proto};
 
 /// A node's operator with what it is applied to.
 pub(super) struct Call<'a> {
@@ -29,7 +29,7 @@ pub(super) struct Attributes<'m>(BTreeMap<&'m str, &'m AttributeProto>);
 
 impl<'m> Attributes<'m> {
     /// A reference to an attribute that the call leaves out and that has no default is as good as absent.
-    pub(super) fn resolve(node: &'m NodeProto, outer: &Self) -> Result<Self, Error> {
+    pub(super) fn resolve(node: &'m NodeProto, outer: &Self) -> Result<Self, OnnxError> {
         let mut all = BTreeMap::new();
         for attribute in &node.attribute {
             let name = attribute.name.as_deref().unwrap_or_default();
@@ -37,7 +37,7 @@ impl<'m> Attributes<'m> {
             let resolved = referred.map_or(Some(attribute), |referred| outer.0.get(referred).copied());
             let Some(resolved) = resolved else { continue };
             if all.insert(name, resolved).is_some() {
-                return Err(Error::AttributeTwice { name: name.to_owned() });
+                return Err(OnnxError::AttributeTwice { name: name.to_owned() });
             }
         }
         Ok(Self(all))
@@ -56,12 +56,12 @@ impl<'m> Attributes<'m> {
 }
 
 /// The one output that nearly every operator has.
-pub(super) type Outputs = Result<Vec<Value>, Error>;
+pub(super) type Outputs = Result<Vec<Value>, OnnxError>;
 
 impl<'a> Call<'a> {
     /// An input.
-    pub(super) fn input(&self, index: usize) -> Result<&'a Value, Error> {
-        self.optional(index).ok_or(Error::InputAbsent { index })
+    pub(super) fn input(&self, index: usize) -> Result<&'a Value, OnnxError> {
+        self.optional(index).ok_or(OnnxError::InputAbsent { index })
     }
 
     /// An input that may be absent.
@@ -70,12 +70,12 @@ impl<'a> Call<'a> {
     }
 
     /// All inputs; none may be absent.
-    pub(super) fn all_inputs(&self) -> Result<Vec<&'a Value>, Error> {
+    pub(super) fn all_inputs(&self) -> Result<Vec<&'a Value>, OnnxError> {
         (0..self.inputs.len()).map(|index| self.input(index)).collect()
     }
 
     /// The integers of an input on which the output's shape depends.
-    pub(super) fn ints(&self, index: usize) -> Result<&'a [i64], Error> {
+    pub(super) fn ints(&self, index: usize) -> Result<&'a [i64], OnnxError> {
         let input = self.input(index)?;
         input.as_ints().ok_or_else(|| match &input.data {
             None => FoldError::ValuesUnknown { input: index }.into(),
@@ -86,12 +86,12 @@ impl<'a> Call<'a> {
     }
 
     /// As [`ints`](Self::ints), where the input may be absent.
-    pub(super) fn optional_ints(&self, index: usize) -> Result<Option<&'a [i64]>, Error> {
+    pub(super) fn optional_ints(&self, index: usize) -> Result<Option<&'a [i64]>, OnnxError> {
         self.optional(index).map(|_| self.ints(index)).transpose()
     }
 
     /// The one integer of an input on which the output's shape depends.
-    pub(super) fn scalar(&self, index: usize) -> Result<i64, Error> {
+    pub(super) fn scalar(&self, index: usize) -> Result<i64, OnnxError> {
         match self.ints(index)? {
             &[value] => Ok(value),
             _ => Err(self.bad_shape(index, "one element")),
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
     }
 
     /// Integers that older versions of the operator have as an attribute and newer ones as an input.
-    pub(super) fn ints_of(&self, index: usize, name: &'static str) -> Result<Option<Vec<i64>>, Error> {
+    pub(super) fn ints_of(&self, index: usize, name: &'static str) -> Result<Option<Vec<i64>>, OnnxError> {
         match self.optional_ints(index)? {
             Some(values) => Ok(Some(values.to_vec())),
             None => Ok(self.attribute(name).map(attribute::ints).transpose()?.map(<[i64]>::to_vec)),
@@ -110,20 +110,20 @@ impl<'a> Call<'a> {
         self.attributes.0.get(name).copied()
     }
 
-    pub(super) fn int(&self, name: &str, default: i64) -> Result<i64, Error> {
+    pub(super) fn int(&self, name: &str, default: i64) -> Result<i64, OnnxError> {
         self.attribute(name).map_or(Ok(default), attribute::int)
     }
 
-    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, Error> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, OnnxError> {
         Ok(self.int(name, default.into())? != 0)
     }
 
-    pub(super) fn float(&self, name: &str, default: f32) -> Result<f64, Error> {
+    pub(super) fn float(&self, name: &str, default: f32) -> Result<f64, OnnxError> {
         self.attribute(name).map_or(Ok(default), attribute::float).map(f64::from)
     }
 
     /// A string that is text; `default` if it is absent.
-    pub(super) fn string(&self, name: &'static str, default: &'a str) -> Result<&'a str, Error> {
+    pub(super) fn string(&self, name: &'static str, default: &'a str) -> Result<&'a str, OnnxError> {
         let Some(attribute) = self.attribute(name) else { return Ok(default) };
         let bytes = attribute::string(attribute)?;
         std::str::from_utf8(bytes).map_err(|_| {
@@ -133,18 +133,18 @@ impl<'a> Call<'a> {
     }
 
     /// The type that an attribute such as `to` gives by its number.
-    pub(super) fn element(&self, name: &str) -> Result<Option<ElementType>, Error> {
+    pub(super) fn element(&self, name: &str) -> Result<Option<ElementType>, OnnxError> {
         let code = |attribute| attribute::int(attribute).map(|code| i32::try_from(code).unwrap_or(i32::MAX));
         let code = self.attribute(name).map(code).transpose()?.filter(|&code| code != 0);
         code.map(|code| tensor_proto::element_type(Some(code))).transpose()
     }
 
     /// An axis given as an attribute, of an input.
-    pub(super) fn axis(&self, name: &str, default: i64, of: &Value) -> Result<usize, Error> {
+    pub(super) fn axis(&self, name: &str, default: i64, of: &Value) -> Result<usize, OnnxError> {
         shapes::axis(self.int(name, default)?, of.rank())
     }
 
-    pub(super) fn bad_shape(&self, input: usize, want: &'static str) -> Error {
+    pub(super) fn bad_shape(&self, input: usize, want: &'static str) -> OnnxError {
         let shape = self.optional(input).map(|value| value.shape.clone()).unwrap_or_default();
         FoldError::InputShape { input, shape, want }.into()
     }
@@ -154,8 +154,8 @@ impl<'a> Call<'a> {
         &self,
         element: ElementType,
         shape: Vec<usize>,
-        compute: impl FnOnce(&[usize]) -> Result<Option<Values>, Error>,
-    ) -> Result<Value, Error> {
+        compute: impl FnOnce(&[usize]) -> Result<Option<Values>, OnnxError>,
+    ) -> Result<Value, OnnxError> {
         let value = Value::shaped(element, shape)?;
         // Beside an empty dimension, others may be huge: there is nothing to compute.
         if !self.values || value.len() > MAX_VALUES || value.len() == 0 {
@@ -170,7 +170,7 @@ impl<'a> Call<'a> {
         &self,
         from: &Value,
         shape: Vec<usize>,
-        positions: impl FnOnce(&[usize]) -> Result<Vec<usize>, Error>,
+        positions: impl FnOnce(&[usize]) -> Result<Vec<usize>, OnnxError>,
     ) -> Outputs {
         let made = self.make(from.element, shape, |shape| {
             let Some(data) = &from.data else { return Ok(None) };
@@ -192,6 +192,6 @@ impl<'a> Call<'a> {
 }
 
 /// A dimension that was computed.
-pub(super) fn dim(dim: i64) -> Result<usize, Error> {
+pub(super) fn dim(dim: i64) -> Result<usize, OnnxError> {
     usize::try_from(dim).map_err(|_| FoldError::Dim { dim }.into())
 }

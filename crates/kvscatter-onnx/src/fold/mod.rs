@@ -29,7 +29,7 @@ mod value;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::{Error, ExternalData, Graph, Node};
+use crate::{ExternalData, Graph, Node, OnnxError};
 
 pub use error::FoldError;
 
@@ -105,8 +105,8 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// Gives a value: an input's, or any other, which cuts the graph there. What was computed before is forgotten.
     ///
     /// # Errors
-    /// [`Error::ValueMissing`] if the graph has no value of this name; those of [`Value::new`].
-    pub(crate) fn set(&mut self, name: &str, value: Value) -> Result<(), Error> {
+    /// [`OnnxError::ValueMissing`] if the graph has no value of this name; those of [`Value::new`].
+    pub(crate) fn set(&mut self, name: &str, value: Value) -> Result<(), OnnxError> {
         let value = Value::new(value.element, value.shape, value.data);
         let value = value.map_err(|error| error.in_tensor(name))?;
         self.body.set(self.body.id(name)?, value);
@@ -120,7 +120,7 @@ impl<'g, 'm> Fold<'g, 'm> {
     ///
     /// # Errors
     /// As [`known`](Self::known), and [`FoldError::ValuesUnknown`] if the value is open.
-    pub(crate) fn value(&mut self, name: &str) -> Result<&Value, Error> {
+    pub(crate) fn value(&mut self, name: &str) -> Result<&Value, OnnxError> {
         let id = self.body.id(name)?;
         let level = self.most(id)?;
         self.demand(id, level)
@@ -130,10 +130,10 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// shape depends on unknown values.
     ///
     /// # Errors
-    /// [`Error::ValueMissing`] if the graph has no value of this name; [`Error::InputMissing`] if it depends on an
-    /// input that is not set; within [`Error::InNode`], which names the node, [`FoldError`] and the errors about
+    /// [`OnnxError::ValueMissing`] if the graph has no value of this name; [`OnnxError::InputMissing`] if it depends on an
+    /// input that is not set; within [`OnnxError::InNode`], which names the node, [`FoldError`] and the errors about
     /// attributes, inputs and tensors.
-    pub(crate) fn known(&mut self, name: &str) -> Result<Option<&Value>, Error> {
+    pub(crate) fn known(&mut self, name: &str) -> Result<Option<&Value>, OnnxError> {
         let id = self.body.id(name)?;
         let level = self.most(id)?;
         self.known_at(id, level).map(Known::value)
@@ -143,7 +143,7 @@ impl<'g, 'm> Fold<'g, 'm> {
     ///
     /// # Errors
     /// As [`value`](Self::value).
-    pub(crate) fn shape(&mut self, name: &str) -> Result<&[usize], Error> {
+    pub(crate) fn shape(&mut self, name: &str) -> Result<&[usize], OnnxError> {
         let id = self.body.id(name)?;
         self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
@@ -152,39 +152,39 @@ impl<'g, 'm> Fold<'g, 'm> {
     ///
     /// # Errors
     /// [`FoldError::TooMuch`].
-    pub(crate) fn charge(&self, elements: usize) -> Result<(), Error> {
+    pub(crate) fn charge(&self, elements: usize) -> Result<(), OnnxError> {
         self.work.charge(elements)
     }
 
     /// Returns the highest level that is computed of a value: of large constants only the shape.
-    fn most(&mut self, id: usize) -> Result<Level, Error> {
+    fn most(&mut self, id: usize) -> Result<Level, OnnxError> {
         let is_weight = self.origin(id) == Origin::Constant
             && self.known_at(id, Level::Shape)?.value().is_some_and(|value| value.len() > MAX_CONSTANTS);
         Ok(if is_weight { Level::Shape } else { Level::Values })
     }
 
-    fn demand(&mut self, id: usize, level: Level) -> Result<&Value, Error> {
+    fn demand(&mut self, id: usize, level: Level) -> Result<&Value, OnnxError> {
         match self.known_at(id, level)? {
             Known::Value(value) => Ok(value),
             Known::Open(open) => Err(open.error()),
         }
     }
 
-    fn known_at(&mut self, id: usize, level: Level) -> Result<&Known, Error> {
+    fn known_at(&mut self, id: usize, level: Level) -> Result<&Known, OnnxError> {
         self.evaluate(id, level)?;
         let name = self.body.slot(id).map_or("", |slot| slot.name);
-        self.body.known(id).ok_or_else(|| Error::ValueMissing { name: name.to_owned() })
+        self.body.known(id).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 
     /// Computes a value up to a level, after the values that it needs. If one of these cannot be computed,
     /// all values that wait for it fail as well.
-    fn evaluate(&mut self, id: usize, level: Level) -> Result<(), Error> {
+    fn evaluate(&mut self, id: usize, level: Level) -> Result<(), OnnxError> {
         self.origin(id);
         let mut stack = vec![Demand { id, level, is_waiting: false }];
         let result = self.evaluate_all(&mut stack);
         if let Err(error) = &result {
             // If an operator lacks one output, its others can still be computed.
-            let is_output = matches!(error.root(), Error::Fold(FoldError::NoOutput { .. }));
+            let is_output = matches!(error.root(), OnnxError::Fold(FoldError::NoOutput { .. }));
             let failed = stack.len().saturating_sub(usize::from(is_output));
             for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
                 let Some(Source::Node(node)) = self.body.slot(id).map(|slot| slot.source) else { continue };
@@ -198,7 +198,7 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     /// The stack has each value that waits for another. Inputs come from earlier nodes, so no value waits for
     /// itself.
-    fn evaluate_all(&mut self, stack: &mut Vec<Demand>) -> Result<(), Error> {
+    fn evaluate_all(&mut self, stack: &mut Vec<Demand>) -> Result<(), OnnxError> {
         while let Some(demand) = stack.last_mut() {
             let &mut Demand { id, level, .. } = demand;
             if self.body.level(id) >= level {
@@ -229,7 +229,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                     self.store(id, Known::Value(value), level)?;
                 }
                 Source::Input | Source::Absent | Source::Set => {
-                    return Err(Error::InputMissing { name: name.to_owned() });
+                    return Err(OnnxError::InputMissing { name: name.to_owned() });
                 }
             }
         }
@@ -272,7 +272,7 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     /// Evaluates a node whose inputs are there, for one of its outputs. Others that nothing is known of matter only
     /// if they are asked for.
-    fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), Error> {
+    fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), OnnxError> {
         let Some((node, wires)) = self.body.node(node) else { return Ok(()) };
         let wires = wires.clone();
         let outputs = match self.outputs(&node, &wires, values) {
@@ -300,7 +300,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(())
     }
 
-    fn outputs(&self, node: &Node<'m>, wires: &Wires, values: bool) -> Result<Vec<Option<Known>>, Error> {
+    fn outputs(&self, node: &Node<'m>, wires: &Wires, values: bool) -> Result<Vec<Option<Known>>, OnnxError> {
         self.work.charge(NODE_WORK)?;
         let known: Vec<_> = wires.inputs.iter().map(|id| id.and_then(|id| self.body.known(id))).collect();
         if let Some(outputs) = self.outputs_of_open(node, &known)? {
@@ -330,7 +330,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         &self,
         node: &Node<'m>,
         inputs: &[Option<&Known>],
-    ) -> Result<Option<Vec<Option<Known>>>, Error> {
+    ) -> Result<Option<Vec<Option<Known>>>, OnnxError> {
         let open = |known: &&Known| matches!(known, Known::Open(_));
         let Some(first) = inputs.iter().copied().flatten().find(open) else { return Ok(None) };
         let like = ops::shaped_like(node.domain(), node.op_type()).filter(|_| !node.is_function());
@@ -350,7 +350,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         inputs: &[Option<&Value>],
         mut attributes: Attributes<'m>,
         values: bool,
-    ) -> Result<Vec<Option<Known>>, Error> {
+    ) -> Result<Vec<Option<Known>>, OnnxError> {
         let (depth, limit) = (self.depth.saturating_add(1), MAX_DEPTH);
         if depth > limit {
             return Err(FoldError::TooDeep { limit }.into());
@@ -388,7 +388,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(outputs.into_iter().map(|known| known.map(within)).collect())
     }
 
-    fn store(&mut self, id: usize, known: Known, level: Level) -> Result<(), Error> {
+    fn store(&mut self, id: usize, known: Known, level: Level) -> Result<(), OnnxError> {
         known.value().map_or(Ok(()), |value| self.work.charge_values(value))?;
         self.body.store(id, known, level);
         Ok(())
@@ -410,14 +410,14 @@ impl Work {
     ///
     /// # Errors
     /// [`FoldError::TooMuch`] beyond [`MAX_WORK`].
-    fn charge(&self, amount: usize) -> Result<(), Error> {
+    fn charge(&self, amount: usize) -> Result<(), OnnxError> {
         let left = u64::try_from(amount).ok().and_then(|amount| self.0.get().checked_sub(amount));
         self.0.set(left.ok_or(FoldError::TooMuch { limit: MAX_WORK })?);
         Ok(())
     }
 
     /// As [`charge`](Self::charge), for the bytes of a value.
-    fn charge_values(&self, value: &Value) -> Result<(), Error> {
+    fn charge_values(&self, value: &Value) -> Result<(), OnnxError> {
         self.charge(match &value.data {
             None => 0,
             Some(Values::Bools(values)) => values.len(),

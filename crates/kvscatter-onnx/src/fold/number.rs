@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 
 use super::shapes::signed;
 use super::{FoldError, Values};
-use crate::Error;
+use crate::OnnxError;
 
 /// How a type's values are kept. Strings, complex numbers and floats of fewer than 16 bits have no kind: only their
 /// shapes are known.
@@ -47,7 +47,7 @@ pub(crate) fn round(element: ElementType, value: f64) -> f64 {
 ///
 /// # Errors
 /// [`FoldError::Overflow`] for the result of arithmetic that left 64 bits (`None`) or leaves the type.
-pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, Error> {
+pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxError> {
     let (least, most) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
     value.filter(|value| (least..=most).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
 }
@@ -58,7 +58,7 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, Error
 /// # Errors
 /// [`FoldError::Cast`] for a float that truncates to no value of the integer type, which ONNX leaves undefined, and
 /// for a negative integer as uint64, of which only the lower half is kept.
-pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, Error> {
+pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, OnnxError> {
     let Some(kind) = Kind::of(to) else { return Ok(None) };
     Ok(Some(match (values, kind) {
         (Values::Ints(from), Kind::Int) => {
@@ -143,7 +143,7 @@ fn int_range(element: ElementType) -> Option<(i64, i64)> {
 ///
 /// # Errors
 /// [`FoldError::Cast`] for a negative number as uint64, of which only the lower half is kept.
-fn wrap(element: ElementType, value: i64) -> Result<i64, Error> {
+fn wrap(element: ElementType, value: i64) -> Result<i64, OnnxError> {
     let (least, most) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
     if (least..=most).contains(&value) {
         return Ok(value);
@@ -165,7 +165,7 @@ pub(crate) fn int_to_float(element: ElementType, value: i64) -> f64 {
 }
 
 #[expect(clippy::as_conversions, reason = "the value is a whole number of the 64-bit range")]
-pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, Error> {
+pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, OnnxError> {
     let refused = || FoldError::Cast { value: value.to_string(), element };
     let whole = value.trunc();
     // 2^63 is a float, the largest int64 is not.

@@ -4,7 +4,7 @@
 //! that is computed below saturates.
 
 use super::FoldError;
-use crate::Error;
+use crate::OnnxError;
 
 /// How many elements a shape has.
 pub(crate) fn elements(shape: &[usize]) -> usize {
@@ -47,13 +47,13 @@ pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> 
 /// The shape that two shapes broadcast to, as NumPy does it.
 ///
 /// # Errors
-/// [`Error::Broadcast`] if two dimensions differ and neither is 1.
-pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, Error> {
+/// [`OnnxError::Broadcast`] if two dimensions differ and neither is 1.
+pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, OnnxError> {
     let rank = left.len().max(right.len());
     let dim = |(left_dim, right_dim)| match (left_dim, right_dim) {
         (1, dim) | (dim, 1) => Ok(dim),
         (left_dim, right_dim) if left_dim == right_dim => Ok(left_dim),
-        _ => Err(Error::Broadcast { left: left.to_vec(), right: right.to_vec() }),
+        _ => Err(OnnxError::Broadcast { left: left.to_vec(), right: right.to_vec() }),
     };
     aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
 }
@@ -70,7 +70,7 @@ pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
 ///
 /// # Errors
 /// [`FoldError::Axis`] outside `-rank..rank`.
-pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Error> {
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, OnnxError> {
     let from_start = if axis < 0 { axis.saturating_add(signed(rank)) } else { axis };
     usize::try_from(from_start)
         .ok()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 
 use super::{Fold, Value, Values};
-use crate::{Error, FoldError, Graph, Model};
+use crate::{FoldError, Graph, Model, OnnxError};
 
 const BATCH: usize = 2;
 const PAST: usize = 7;
@@ -131,9 +131,14 @@ fn what_experts_are_given_is_open_and_what_they_make_is_not() {
         open += usize::from(is_open);
         assert!(!node.is("NonZero") || is_open, "{output}");
         if is_open {
-            let Error::InNode { node, cause } = fold.shape(output).unwrap_err() else { panic!("{output}") };
+            let OnnxError::InNode { node, cause } = fold.shape(output).unwrap_err() else {
+                panic!("{output}")
+            };
             assert_eq!(node.op_type, "NonZero", "{output}");
-            assert!(matches!(cause.root(), Error::Fold(FoldError::ValuesUnknown { input: 0 })), "{output}");
+            assert!(
+                matches!(cause.root(), OnnxError::Fold(FoldError::ValuesUnknown { input: 0 })),
+                "{output}"
+            );
         }
         if node.is("ScatterElements") {
             assert_eq!(fold.shape(output).unwrap(), [BATCH * NEW, 16]);
@@ -181,7 +186,7 @@ fn weights_are_not_read_for_shapes() {
     assert_eq!(fold.value("logits").unwrap().data, None);
     assert!(matches!(
         fold.value("model.rotary_emb.cos_cache").unwrap_err().root(),
-        Error::ExternalWithoutFolder { .. }
+        OnnxError::ExternalWithoutFolder { .. }
     ));
 }
 
@@ -192,7 +197,7 @@ fn what_is_set_cuts_the_graph() {
     let mut fold = Fold::new(&graph, None);
     let error = fold.value("/model/Gather_output_0").unwrap_err();
     assert!(
-        matches!(error.root(), Error::InputMissing { name } if name == "past_key_values.0.key"),
+        matches!(error.root(), OnnxError::InputMissing { name } if name == "past_key_values.0.key"),
         "{error}"
     );
     let ints = |values: Vec<i64>| Value::new(ElementType::Int64, vec![], Some(Values::Ints(values))).unwrap();
@@ -201,10 +206,12 @@ fn what_is_set_cuts_the_graph() {
     assert_eq!(fold.value("/model/Range_output_0").unwrap().as_ints().unwrap(), [4, 5]);
     fold.set("/model/Gather_output_0", ints(vec![9])).unwrap();
     assert_eq!(fold.value("/model/Range_output_0").unwrap().as_ints().unwrap(), [9, 10]);
-    assert!(matches!(fold.value("nothing").unwrap_err(), Error::ValueMissing { name } if name == "nothing"));
+    assert!(
+        matches!(fold.value("nothing").unwrap_err(), OnnxError::ValueMissing { name } if name == "nothing")
+    );
     let mismatched = Value { element: ElementType::Int64, shape: vec![2], data: Some(Values::Ints(vec![1])) };
     let error = fold.set("input_ids", mismatched).unwrap_err();
-    assert!(matches!(error.root(), Error::Fold(FoldError::Values { got: 1, .. })), "{error}");
+    assert!(matches!(error.root(), OnnxError::Fold(FoldError::Values { got: 1, .. })), "{error}");
 }
 
 /// A graph that calls functions, each of one node unless told otherwise.
@@ -214,7 +221,7 @@ mod functions {
     use crate::proto::{
         AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
     };
-    use crate::{Error, Graph};
+    use crate::{Graph, OnnxError};
     use kvscatter::ElementType;
 
     fn strings(names: &[&str]) -> Vec<String> {
@@ -276,7 +283,7 @@ mod functions {
         ModelProto { graph: graph.into(), functions, opset_import: imports(), ..Default::default() }
     }
 
-    fn evaluate(model: &ModelProto, x: Value) -> Result<Value, Error> {
+    fn evaluate(model: &ModelProto, x: Value) -> Result<Value, OnnxError> {
         let graph = Graph::new(model)?;
         let mut fold = Fold::new(&graph, None);
         fold.set("x", x)?;
@@ -319,9 +326,9 @@ mod functions {
         fold.set("x", Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
         assert_eq!(fold.shape("y").unwrap(), [5, 3]);
         assert!(fold.known("open").unwrap().is_none());
-        let Error::InNode { node, cause } = fold.value("open").unwrap_err() else { panic!() };
+        let OnnxError::InNode { node, cause } = fold.value("open").unwrap_err() else { panic!() };
         assert_eq!(node.op_type, "Both");
-        let Error::InNode { node, .. } = *cause else { panic!("{cause}") };
+        let OnnxError::InNode { node, .. } = *cause else { panic!("{cause}") };
         assert_eq!(node.op_type, "NonZero");
     }
 
@@ -333,15 +340,15 @@ mod functions {
             evaluate(&model(node("own", "F", &["x"], &["y"]), vec![function]), x()).unwrap_err()
         };
         let error = refused(vec![node("own", "F", &["a"], &["b"])]);
-        assert!(matches!(error.root(), Error::Fold(FoldError::TooDeep { limit: 16 })), "{error}");
+        assert!(matches!(error.root(), OnnxError::Fold(FoldError::TooDeep { limit: 16 })), "{error}");
         let error = refused(vec![node("", "Neg", &["b"], &["c"]), node("", "Neg", &["c"], &["b"])]);
-        assert!(matches!(error.root(), Error::ValueMissing { name } if name == "b"), "{error}");
+        assert!(matches!(error.root(), OnnxError::ValueMissing { name } if name == "b"), "{error}");
         let error = refused(vec![node("", "Neg", &["a"], &["a"])]);
-        assert!(matches!(error.root(), Error::DuplicateName { name } if name == "a"), "{error}");
+        assert!(matches!(error.root(), OnnxError::DuplicateName { name } if name == "a"), "{error}");
         let error = refused(vec![node("", "Neg", &["a"], &["c"])]);
-        assert!(matches!(error.root(), Error::ValueMissing { name } if name == "b"), "{error}");
+        assert!(matches!(error.root(), OnnxError::ValueMissing { name } if name == "b"), "{error}");
         let error = refused(vec![node("", "Mystery", &["a"], &["b"])]);
-        assert!(matches!(error.root(), Error::Fold(FoldError::NoRule)), "{error}");
+        assert!(matches!(error.root(), OnnxError::Fold(FoldError::NoRule)), "{error}");
         assert!(error.to_string().contains("Mystery"), "{error}");
     }
 
@@ -361,6 +368,6 @@ mod functions {
         let model = model(node("own", "F0", &["x"], &["y"]), functions);
         let x = Value::ints(vec![1; 1 << 18]).unwrap();
         let error = evaluate(&model, x).unwrap_err();
-        assert!(matches!(error.root(), Error::Fold(FoldError::TooMuch { .. })), "{error}");
+        assert!(matches!(error.root(), OnnxError::Fold(FoldError::TooMuch { .. })), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use super::number::{self, Kind};
 use super::{FoldError, MAX_VALUES, shapes};
 use crate::eval::MAX_RANK;
 use crate::proto::TensorProto;
-use crate::{Data, Error, ExternalData, Tensor, storage_len, tensor_proto};
+use crate::{Data, ExternalData, OnnxError, Tensor, storage_len, tensor_proto};
 
 /// A value of a graph. Its fields belong together as [`Value::new`] checks.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,9 +30,13 @@ impl Value {
     /// A value whose parts agree.
     ///
     /// # Errors
-    /// [`FoldError::RankTooLarge`]; [`Error::Tensor`] if the shape is larger than any buffer;
+    /// [`FoldError::RankTooLarge`]; [`OnnxError::Tensor`] if the shape is larger than any buffer;
     /// [`FoldError::Values`] if the values are of another number or kind than the shape and the type ask for.
-    pub(crate) fn new(element: ElementType, shape: Vec<usize>, data: Option<Values>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        element: ElementType,
+        shape: Vec<usize>,
+        data: Option<Values>,
+    ) -> Result<Self, OnnxError> {
         if shape.len() > MAX_RANK {
             return Err(FoldError::RankTooLarge { rank: shape.len(), limit: MAX_RANK }.into());
         }
@@ -53,7 +57,7 @@ impl Value {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(crate) fn shaped(element: ElementType, shape: Vec<usize>) -> Result<Self, Error> {
+    pub(crate) fn shaped(element: ElementType, shape: Vec<usize>) -> Result<Self, OnnxError> {
         Self::new(element, shape, None)
     }
 
@@ -61,7 +65,7 @@ impl Value {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(crate) fn ints(values: Vec<i64>) -> Result<Self, Error> {
+    pub(crate) fn ints(values: Vec<i64>) -> Result<Self, OnnxError> {
         Self::new(ElementType::Int64, vec![values.len()], Some(Values::Ints(values)))
     }
 
@@ -70,7 +74,7 @@ impl Value {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(crate) fn of(tensor: &Tensor) -> Result<Self, Error> {
+    pub(crate) fn of(tensor: &Tensor) -> Result<Self, OnnxError> {
         let data = match tensor.data() {
             Data::Bytes(bytes) => number::decode(tensor.element(), bytes, tensor.elements()),
             Data::Strings(_) => None,
@@ -81,9 +85,9 @@ impl Value {
     /// What a file says of a tensor, without its values.
     ///
     /// # Errors
-    /// Within [`Error::InTensor`]: [`Error::UndefinedType`], [`Error::UnsupportedType`], [`Error::NegativeDim`], and
+    /// Within [`OnnxError::InTensor`]: [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`], and
     /// those of [`new`](Self::new).
-    pub(crate) fn header(name: &str, message: &TensorProto) -> Result<Self, Error> {
+    pub(crate) fn header(name: &str, message: &TensorProto) -> Result<Self, OnnxError> {
         let dims = message.dims.iter().enumerate();
         let shape = dims.map(|(axis, &dim)| tensor_proto::size(axis, dim)).collect::<Result<_, _>>();
         let element = tensor_proto::element_type(message.data_type);
@@ -99,7 +103,7 @@ impl Value {
         name: &str,
         message: &TensorProto,
         external: Option<&ExternalData>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OnnxError> {
         let header = Self::header(name, message)?;
         if header.len() > MAX_VALUES {
             return Ok(header);
@@ -172,8 +176,8 @@ impl Values {
     ///
     /// # Errors
     /// [`FoldError::Position`] for a position where there is no value.
-    pub(crate) fn pick(&self, positions: &[usize]) -> Result<Self, Error> {
-        fn each<T: Copy>(values: &[T], positions: &[usize]) -> Result<Vec<T>, Error> {
+    pub(crate) fn pick(&self, positions: &[usize]) -> Result<Self, OnnxError> {
+        fn each<T: Copy>(values: &[T], positions: &[usize]) -> Result<Vec<T>, OnnxError> {
             let at = |&position: &usize| {
                 let count = values.len();
                 values.get(position).copied().ok_or_else(|| FoldError::Position { position, count }.into())

@@ -7,14 +7,14 @@ use kvscatter::Mode;
 use kvscatter::spec::onnx::TensorScatter;
 
 use super::{Evaluator, Op, Types};
-use crate::{Error, Tensor};
+use crate::{OnnxError, Tensor};
 
 /// The range that every element of a value must stay in, for the inputs that are constrained at all.
 pub(super) fn ranges<'m>(
     evaluator: &Evaluator<'m>,
     types: &Types<'m>,
     given: &BTreeMap<&str, &Tensor>,
-) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, Error> {
+) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, OnnxError> {
     let known = known(evaluator, given);
     let mut ranges = BTreeMap::new();
     // Later nodes first: when a node is reached, all that is asked of its output is known.
@@ -22,7 +22,7 @@ pub(super) fn ranges<'m>(
         match *op {
             Op::TensorScatter { op, mode, update, write_indices: Some(indices), present_cache, .. } => {
                 let prepared = types.prepared(present_cache);
-                let missing = || Error::ValueMissing { name: present_cache.to_owned() };
+                let missing = || OnnxError::ValueMissing { name: present_cache.to_owned() };
                 let capacity = prepared.ok_or_else(missing)?.geometry().capacity();
                 let last = match mode {
                     Mode::Circular => capacity.saturating_sub(1),
@@ -54,7 +54,7 @@ pub(super) fn ranges<'m>(
     for input in evaluator.required_inputs().filter(|input| !given.contains_key(input.name)) {
         let is_empty = types.get(input.name).is_some_and(|ty| ty.shape.contains(&0));
         if !is_empty && ranges.get(input.name).is_some_and(RangeInclusive::is_empty) {
-            return Err(Error::NoValidIndices { name: input.name.to_owned() });
+            return Err(OnnxError::NoValidIndices { name: input.name.to_owned() });
         }
     }
     Ok(ranges)

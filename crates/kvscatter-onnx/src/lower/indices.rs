@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::Mode;
 
 use crate::edit::{Editor, NewNode};
-use crate::{Dimension, Error};
+use crate::{Dimension, OnnxError};
 
 use super::Scatter;
 
@@ -28,13 +28,13 @@ impl<'p> Indices<'p> {
     }
 
     /// Puts the graph in order and returns how many nodes were made.
-    pub(super) fn finish(self) -> Result<usize, Error> {
+    pub(super) fn finish(self) -> Result<usize, OnnxError> {
         let made = self.made.len();
         self.editor.finish().map(|()| made)
     }
 
     /// For `ScatterElements`: the position on the axis of every element, int64 of the shape that the update has to have.
-    pub(super) fn of_elements(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+    pub(super) fn of_elements(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let rank = scatter.cache.len();
         let shape = self.update_shape(scatter, rank)?;
         let positions = self.positions(scatter, rank)?;
@@ -43,7 +43,7 @@ impl<'p> Indices<'p> {
 
     /// For `ScatterND`: the place of every row, int64 `[batch, outer…, length, axis + 1]`: its coordinates before the
     /// axis, and its position.
-    pub(super) fn of_rows(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+    pub(super) fn of_rows(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let rank = scatter.axis.saturating_add(1);
         let shape = self.update_shape(scatter, rank)?;
         let last = self.editor.ints(&[-1])?;
@@ -65,7 +65,7 @@ impl<'p> Indices<'p> {
 
     /// The first `rank` dimensions that the update has to have: the cache's, with its own length. An update of others is
     /// refused at run time.
-    fn update_shape(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, Error> {
+    fn update_shape(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let mut dims = Vec::with_capacity(rank);
         for axis in 0..rank {
             dims.push(if axis == scatter.axis {
@@ -80,7 +80,7 @@ impl<'p> Indices<'p> {
 
     /// The positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`. Those that would be errors lie
     /// behind the cache's end, where the engine refuses them: negative ones it would count from the end.
-    fn positions(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, Error> {
+    fn positions(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let length = self.length(scatter)?;
         let capacity = self.dim(scatter.past_cache, &scatter.cache, scatter.axis)?;
         let steps = self.range(&length)?;
@@ -104,14 +104,14 @@ impl<'p> Indices<'p> {
                 let fits = self.node(NewNode::new("Less", &[&steps, &capacity]))?;
                 self.node(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))?
             }
-            other => return Err(Error::Mode { mode: format!("{other:?}") }),
+            other => return Err(OnnxError::Mode { mode: format!("{other:?}") }),
         };
         self.unsqueeze(&positions, (1..rank).filter(|&axis| axis != scatter.axis))
     }
 
     /// `write_indices` as int64 `[batch, 1]`, refused at run time if they are not one for each sample; `[1, 1]` zeros
     /// where they are absent.
-    fn starts(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+    fn starts(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let one = self.editor.ints(&[1])?;
         let Some(write_indices) = scatter.write_indices else {
             let zero = self.editor.ints(&[0])?;
@@ -124,17 +124,17 @@ impl<'p> Indices<'p> {
     }
 
     /// The update's length, int64 `[1]`.
-    fn length(&mut self, scatter: &Scatter<'_>) -> Result<String, Error> {
+    fn length(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         self.size(scatter.update, scatter.length, scatter.axis)
     }
 
     /// A dimension of the cache, int64 `[1]`.
-    fn dim(&mut self, value: &str, dims: &[Dimension<'_>], axis: usize) -> Result<String, Error> {
+    fn dim(&mut self, value: &str, dims: &[Dimension<'_>], axis: usize) -> Result<String, OnnxError> {
         self.size(value, dims.get(axis).copied().unwrap_or(Dimension::Unknown), axis)
     }
 
     /// A dimension as a value, int64 `[1]`: a constant, what has the same symbol, or asked of the tensor.
-    fn size(&mut self, value: &str, declared: Dimension<'_>, axis: usize) -> Result<String, Error> {
+    fn size(&mut self, value: &str, declared: Dimension<'_>, axis: usize) -> Result<String, OnnxError> {
         if let Dimension::Known(size) = declared {
             return self.editor.ints(&[i64::try_from(size).unwrap_or(i64::MAX)]);
         }
@@ -153,7 +153,7 @@ impl<'p> Indices<'p> {
     }
 
     /// 0, 1, 2… up to a size, int64 of rank 1.
-    fn range(&mut self, size: &str) -> Result<String, Error> {
+    fn range(&mut self, size: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         let first = self.editor.ints(&[0])?;
         let size = self.node(NewNode::new("Squeeze", &[size, &first]))?;
@@ -161,7 +161,7 @@ impl<'p> Indices<'p> {
     }
 
     /// With dimensions of 1 at these places of the result.
-    fn unsqueeze(&mut self, value: &str, axes: impl IntoIterator<Item = usize>) -> Result<String, Error> {
+    fn unsqueeze(&mut self, value: &str, axes: impl IntoIterator<Item = usize>) -> Result<String, OnnxError> {
         let axes: Vec<_> = axes.into_iter().map(axis_of).collect();
         if axes.is_empty() {
             return Ok(value.to_owned());
@@ -170,7 +170,7 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Unsqueeze", &[value, &axes]))
     }
 
-    fn node(&mut self, new: NewNode) -> Result<String, Error> {
+    fn node(&mut self, new: NewNode) -> Result<String, OnnxError> {
         let key = new.key()?;
         if let Some(made) = self.made.get(&key) {
             return Ok(made.clone());

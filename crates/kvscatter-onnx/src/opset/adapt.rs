@@ -1,6 +1,6 @@
 //! One operator at a time: the nodes that mean at a newer version what a node meant at an older one.
 
-use crate::Error;
+use crate::OnnxError;
 use crate::attribute;
 use crate::edit::NewNode;
 use crate::edit::names::Names;
@@ -25,7 +25,7 @@ impl Adapter {
     }
 
     /// The nodes that stand for this one, in order. Those that are added need version 18.
-    pub(super) fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, Error> {
+    pub(super) fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, OnnxError> {
         match node.op_type.as_deref().unwrap_or_default() {
             "Squeeze" | "Unsqueeze" | "ReduceSum" if self.crosses(13) => self.axes_as_input(node)?,
             "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
@@ -54,12 +54,12 @@ impl Adapter {
         self.from < version && version <= self.to
     }
 
-    fn changed(&self, what: &'static str) -> Error {
-        Error::OperatorChanged { from: self.from, to: self.to, what }
+    fn changed(&self, what: &'static str) -> OnnxError {
+        OnnxError::OperatorChanged { from: self.from, to: self.to, what }
     }
 
     /// 13 and 18: `axes` is the second input, no attribute. No axes still mean all of them.
-    fn axes_as_input(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn axes_as_input(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if let Some(axes) = take(&mut node, "axes") {
             let axes = self.ints(attribute::ints(&axes)?);
             set_input(&mut node, 1, axes);
@@ -70,7 +70,7 @@ impl Adapter {
 
     /// 13: `split` is the second input, no attribute. 18: without it the number of parts is said, where it followed
     /// from the number of outputs.
-    fn split(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn split(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if let Some(lengths) = take(&mut node, "split") {
             let lengths = self.ints(attribute::ints(&lengths)?);
             set_input(&mut node, 1, lengths);
@@ -109,7 +109,7 @@ impl Adapter {
 
     /// 12: the ratio is an input, and without the input `training_mode` it has no effect. What the mask is where
     /// nothing is dropped was left open, and is said since.
-    fn dropout(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn dropout(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
             return Err(self.changed("its mask is another one"));
         }
@@ -119,7 +119,7 @@ impl Adapter {
     }
 
     /// 14: training is an attribute, where it followed from the number of outputs.
-    fn batch_normalization(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn batch_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
             return Err(self.changed("with outputs for training it had others"));
         }
@@ -128,7 +128,7 @@ impl Adapter {
     }
 
     /// 13: what is not given is absent, where it was an empty tensor.
-    fn resize(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn resize(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let mode = find(&node, "coordinate_transformation_mode").map(attribute::string).transpose()?;
         let uses_roi = match mode {
             Some(b"tf_half_pixel_for_nn") => return Err(self.changed("tf_half_pixel_for_nn exists no more")),
@@ -151,7 +151,7 @@ impl Adapter {
     }
 
     /// 20: `axis` is the third input, no attribute, and its default another one.
-    fn dft(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn dft(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let axis = take(&mut node, "axis").map_or(Ok(1), |axis| attribute::int(&axis))?;
         let axis = self.add(NewNode::new("Constant", &[]).int("value_int", axis).called("axis"));
         set_input(&mut node, 2, axis);
@@ -160,7 +160,7 @@ impl Adapter {
     }
 
     /// 20: two modes have other names.
-    fn grid_sample(&mut self, node: NodeProto) -> Result<(), Error> {
+    fn grid_sample(&mut self, node: NodeProto) -> Result<(), OnnxError> {
         let renamed = match find(&node, "mode").map(attribute::string).transpose()? {
             Some(b"bilinear") => Some("linear"),
             Some(b"bicubic") => Some("cubic"),
@@ -175,7 +175,7 @@ impl Adapter {
     }
 
     /// 21: scale and bias have an element for each channel, where they had one for each group.
-    fn group_normalization(&mut self, mut node: NodeProto) -> Result<(), Error> {
+    fn group_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let groups = find(&node, "num_groups").map_or(Ok(1), attribute::int)?;
         let values = node.input.first().cloned().unwrap_or_default();
         let channels = self.add(NewNode::new("Shape", &[&values]).int("start", 1).int("end", 2));
@@ -195,7 +195,7 @@ impl Adapter {
     }
 
     /// 22: rounding up, a window that begins in the padding is left out.
-    fn pool(&mut self, node: NodeProto) -> Result<(), Error> {
+    fn pool(&mut self, node: NodeProto) -> Result<(), OnnxError> {
         match find(&node, "ceil_mode").map_or(Ok(0), attribute::int)? {
             0 => self.done.push(node),
             _ => return Err(self.changed("with ceil_mode it may have fewer windows")),

@@ -1,7 +1,7 @@
 //! Every change, on nodes with literal attributes.
 
 use super::upgrade;
-use crate::Error;
+use crate::OnnxError;
 use crate::edit::NewNode;
 use crate::edit::names::Names;
 use crate::proto::attribute_proto::AttributeType;
@@ -203,10 +203,10 @@ fn what_has_no_equal_is_refused_with_node_and_versions() {
     ];
     for (version, op_type) in unknown {
         let error = upgrade(&mut model(version, node(op_type, &["x"])), 24).unwrap_err();
-        assert!(matches!(error.root(), Error::OperatorUnknown { .. }), "{error}");
+        assert!(matches!(error.root(), OnnxError::OperatorUnknown { .. }), "{error}");
     }
     let error = upgrade(&mut model(10, node("Relu", &["x"])), 24).unwrap_err();
-    assert!(matches!(error, Error::OpsetTooOld { version: 10, least: 11 }), "{error}");
+    assert!(matches!(error, OnnxError::OpsetTooOld { version: 10, least: 11 }), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::convert::{Converted, Refusal, convert};
 use kvscatter_onnx::decoder::{Decoder, Role, Style};
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
-use kvscatter_onnx::{Dimension, Error, Model};
+use kvscatter_onnx::{Dimension, Model, OnnxError};
 
 use crate::support::{int, node, testdata, value};
 
@@ -38,7 +38,7 @@ fn graph(model: &ModelProto) -> &GraphProto {
 fn refused(model: &Model, max_seq: usize) -> Refusal {
     let Err(error) = convert(model, max_seq) else { panic!("it was converted") };
     match error.root() {
-        Error::Convert(refusal) => refusal.clone(),
+        OnnxError::Convert(refusal) => refusal.clone(),
         other => panic!("{other}"),
     }
 }
@@ -183,7 +183,7 @@ fn windows_and_biases() {
 fn a_refusal_names_the_node_as_the_file_has_it() {
     let model = load("decoders/optimum-1.18-falcon");
     let error = convert(&model, MAX_SEQ).unwrap_err();
-    let Error::InNode { node, .. } = &error else { panic!("{error}") };
+    let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
     let there = &graph(model.proto()).node[node.index];
     assert_eq!((there.name.as_deref(), node.version), (Some(node.name.as_str()), Some(14)), "{error}");
     assert_eq!(there.op_type.as_deref(), Some(node.op_type.as_str()));
@@ -206,7 +206,7 @@ fn caches_that_have_no_static_form() {
     let table = graph.initializer.iter_mut().find(|it| it.name.as_deref() == Some("transformer.wpe.weight"));
     table.unwrap().dims[0] = 4096;
     let error = convert(&model, 4096).unwrap_err();
-    assert!(matches!(error, Error::Capacity { .. }), "{error}");
+    assert!(matches!(error, OnnxError::Capacity { .. }), "{error}");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn what_the_router_chooses_may_reach_tokens_and_not_masks_or_caches() {
     const SCORES: &str = "/model/layers.1/self_attn/Add_2";
     const CACHE: &str = "/model/layers.1/self_attn/Concat_6";
     let refused = |model: Model| match convert(&model, MAX_SEQ).unwrap_err() {
-        Error::InNode { node, cause } => (node.name, cause.to_string()),
+        OnnxError::InNode { node, cause } => (node.name, cause.to_string()),
         other => panic!("{other}"),
     };
     let why = "the shape of its output depends on the values of input 0, of which only the shape is known";

@@ -8,14 +8,14 @@ use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::{AttributeProto, FunctionProto, NodeProto, StringStringEntryProto, TensorProto};
 use kvscatter_onnx::test_dir::{TestCase, discover};
-use kvscatter_onnx::{Data, Error, Model, Tensor, tensor_proto};
+use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
 
 use crate::support::{
     assert_refused, bytes, int, int64, model, node, opset, scatter, string, testdata, value,
 };
 
 /// Runs a model on tensors that the caller gives up.
-fn run(model: &Model, inputs: &[(&str, Tensor)], placement: Placement) -> Result<Evaluation, Error> {
+fn run(model: &Model, inputs: &[(&str, Tensor)], placement: Placement) -> Result<Evaluation, OnnxError> {
     let feeds: BTreeMap<_, _> =
         inputs.iter().map(|(name, tensor)| (*name, Feed::Donated(tensor.clone()))).collect();
     Evaluator::new(model)?.run(feeds, placement)
@@ -196,8 +196,8 @@ fn indices_may_be_computed() {
     let error = run(&model, &inputs(&[0, i64::MAX]), Placement::Auto).unwrap_err();
     let wrapped = i64::MAX.wrapping_add(2);
     assert!(
-        matches!(&error, Error::InNode { node, .. } if node.index == 3)
-            && matches!(error.root(), Error::Operator(kvscatter::Error::NegativeStart { index: 1, value, .. }) if *value == wrapped),
+        matches!(&error, OnnxError::InNode { node, .. } if node.index == 3)
+            && matches!(error.root(), OnnxError::Operator(kvscatter::Error::NegativeStart { index: 1, value, .. }) if *value == wrapped),
         "{error}"
     );
 }
@@ -253,7 +253,7 @@ fn nodes_that_cannot_be_evaluated_are_named() {
         Evaluator::new(&model).map(|_| ()).unwrap_err()
     };
     let error = refused(node("Relu", &["x"], "y"));
-    assert!(matches!(error.root(), Error::UnsupportedOperator));
+    assert!(matches!(error.root(), OnnxError::UnsupportedOperator));
     assert_eq!(
         error.to_string(),
         "node 0 \"ny\" (Relu, domain ai.onnx, version 24): this operator cannot be evaluated; \
@@ -263,13 +263,13 @@ fn nodes_that_cannot_be_evaluated_are_named() {
     elsewhere.domain = Some("com.example".into());
     let error = refused(elsewhere.clone());
     assert!(
-        matches!(&error, Error::InNode { node, .. } if node.domain == "com.example" && node.version == Some(3))
-            && matches!(error.root(), Error::UnsupportedOperator),
+        matches!(&error, OnnxError::InNode { node, .. } if node.domain == "com.example" && node.version == Some(3))
+            && matches!(error.root(), OnnxError::UnsupportedOperator),
         "{error}"
     );
     elsewhere.op_type = Some("Mine".into());
-    assert!(matches!(refused(elsewhere).root(), Error::Function));
-    assert!(matches!(refused(node("If", &["x"], "y")).root(), Error::UnsupportedOperator));
+    assert!(matches!(refused(elsewhere).root(), OnnxError::Function));
+    assert!(matches!(refused(node("If", &["x"], "y")).root(), OnnxError::UnsupportedOperator));
 
     let with = |attribute: AttributeProto| {
         let mut node = node("TensorScatter", &["x", "u"], "y");
@@ -286,21 +286,22 @@ fn nodes_that_cannot_be_evaluated_are_named() {
     let root = [
         (
             with(string("Mode", "linear")),
-            (|e| matches!(e, Error::AttributeUnknown { name } if name == "Mode")) as fn(&Error) -> bool,
+            (|e| matches!(e, OnnxError::AttributeUnknown { name } if name == "Mode"))
+                as fn(&OnnxError) -> bool,
         ),
-        (with(string("axis", "1")), |e| matches!(e, Error::AttributeType { want: "INT", .. })),
-        (with(int("mode", 0)), |e| matches!(e, Error::AttributeType { want: "STRING", .. })),
-        (with(reference), |e| matches!(e, Error::AttributeType { .. })),
-        (with(string("mode", "ring")), |e| matches!(e, Error::Mode { mode } if mode == "ring")),
-        (refused(twice), |e| matches!(e, Error::AttributeTwice { name } if name == "axis")),
-        (refused(scatter(&["x"], "y")), |e| matches!(e, Error::InputCount { least: 2, most: 3, got: 1 })),
-        (refused(scatter(&["x", "u", "", ""], "y")), |e| matches!(e, Error::InputCount { got: 4, .. })),
-        (refused(scatter(&["x", ""], "y")), |e| matches!(e, Error::InputAbsent { index: 1 })),
-        (refused(two_outputs), |e| matches!(e, Error::OutputCount { got: 2 })),
-        (refused(scatter(&["x", "u"], "")), |e| matches!(e, Error::OutputCount { got: 0 })),
-        (refused(node("Constant", &[], "y")), |e| matches!(e, Error::ConstantAttributes { got: 0 })),
-        (refused(constant(sparse, "y")), |e| matches!(e, Error::Sparse { .. })),
-        (refused(constant(int("value_float", 1), "y")), |e| matches!(e, Error::AttributeType { .. })),
+        (with(string("axis", "1")), |e| matches!(e, OnnxError::AttributeType { want: "INT", .. })),
+        (with(int("mode", 0)), |e| matches!(e, OnnxError::AttributeType { want: "STRING", .. })),
+        (with(reference), |e| matches!(e, OnnxError::AttributeType { .. })),
+        (with(string("mode", "ring")), |e| matches!(e, OnnxError::Mode { mode } if mode == "ring")),
+        (refused(twice), |e| matches!(e, OnnxError::AttributeTwice { name } if name == "axis")),
+        (refused(scatter(&["x"], "y")), |e| matches!(e, OnnxError::InputCount { least: 2, most: 3, got: 1 })),
+        (refused(scatter(&["x", "u", "", ""], "y")), |e| matches!(e, OnnxError::InputCount { got: 4, .. })),
+        (refused(scatter(&["x", ""], "y")), |e| matches!(e, OnnxError::InputAbsent { index: 1 })),
+        (refused(two_outputs), |e| matches!(e, OnnxError::OutputCount { got: 2 })),
+        (refused(scatter(&["x", "u"], "")), |e| matches!(e, OnnxError::OutputCount { got: 0 })),
+        (refused(node("Constant", &[], "y")), |e| matches!(e, OnnxError::ConstantAttributes { got: 0 })),
+        (refused(constant(sparse, "y")), |e| matches!(e, OnnxError::Sparse { .. })),
+        (refused(constant(int("value_float", 1), "y")), |e| matches!(e, OnnxError::AttributeType { .. })),
     ];
     for (error, is_expected) in root {
         assert!(is_expected(error.root()), "{error}");
@@ -311,7 +312,7 @@ fn nodes_that_cannot_be_evaluated_are_named() {
 fn old_operator_sets() {
     let mut model = one_scatter(Int8);
     model.proto_mut().opset_import = vec![opset("", 23)];
-    assert_refused!(Evaluator::new(&model), Error::OpsetTooOld { version: 23, least: 24 });
+    assert_refused!(Evaluator::new(&model), OnnxError::OpsetTooOld { version: 23, least: 24 });
     model.proto_mut().opset_import = vec![opset("", 28)];
     assert!(Evaluator::new(&model).is_ok());
 }
@@ -332,11 +333,11 @@ fn external_constants_need_a_folder() {
         ..TensorProto::default()
     };
     model.proto_mut().graph.get_or_insert_default().initializer = vec![outside];
-    assert_refused!(Evaluator::new(&model), Error::ExternalWithoutFolder { .. });
+    assert_refused!(Evaluator::new(&model), OnnxError::ExternalWithoutFolder { .. });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     model.save(&path).unwrap();
-    assert_refused!(Model::load(&path), Error::ExternalEscape { .. });
+    assert_refused!(Model::load(&path), OnnxError::ExternalEscape { .. });
 }
 
 #[test]
@@ -347,25 +348,29 @@ fn feeds_that_do_not_fit() {
     let (x, u, i) = (("x", zeros(&[2, 4])), ("u", zeros(&[2, 1])), ("i", int64(&[2], &[0, 0])));
 
     let error = refused(&[x.clone(), u.clone()]);
-    assert!(matches!(&error, Error::InputMissing { name } if name == "i"), "{error}");
+    assert!(matches!(&error, OnnxError::InputMissing { name } if name == "i"), "{error}");
     let error = refused(&[x.clone(), u.clone(), i.clone(), ("z", zeros(&[1]))]);
-    assert!(matches!(&error, Error::InputUnknown { name } if name == "z"), "{error}");
+    assert!(matches!(&error, OnnxError::InputUnknown { name } if name == "z"), "{error}");
     let error = refused(&[x.clone(), u.clone(), ("i", bytes(Int32, &[2], &[0; 8]))]);
-    assert!(matches!(&error, Error::ValueType { want: Int64, got: Int32, .. }), "{error}");
+    assert!(matches!(&error, OnnxError::ValueType { want: Int64, got: Int32, .. }), "{error}");
     let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2, 1], &[0, 0]))]);
-    assert!(matches!(&error, Error::ValueRank { want: 1, got: 2, .. }), "{error}");
+    assert!(matches!(&error, OnnxError::ValueRank { want: 1, got: 2, .. }), "{error}");
     let error = refused(&[x.clone(), ("u", zeros(&[3, 1])), i.clone()]);
     assert!(
-        matches!(&error, Error::SymbolConflict { name, axis: 0, symbol, want: 2, got: 3 } if name == "u" && symbol == "b"),
+        matches!(&error, OnnxError::SymbolConflict { name, axis: 0, symbol, want: 2, got: 3 } if name == "u" && symbol == "b"),
         "{error}"
     );
     // What the graph leaves open, the operator's own rules decide, before anything is written.
     let error = refused(&[x.clone(), ("u", zeros(&[2, 5])), i.clone()]);
-    let too_long = kvscatter::Error::UpdateLongerThanCache { rows: 5, capacity: 4 };
-    assert!(matches!(error.root(), Error::Operator(error) if *error == too_long), "{error}");
+    let argument = Argument::Update;
+    let too_long = kvscatter::Error::UpdateLongerThanCache { argument, rows: 5, capacity: 4 };
+    assert!(matches!(error.root(), OnnxError::Operator(error) if *error == too_long), "{error}");
     let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2], &[0, 4]))]);
     assert!(
-        matches!(error.root(), Error::Operator(kvscatter::Error::StartOutOfRange { index: 1, value: 4, .. })),
+        matches!(
+            error.root(),
+            OnnxError::Operator(kvscatter::Error::StartOutOfRange { index: 1, value: 4, .. })
+        ),
         "{error}"
     );
 }
@@ -383,7 +388,7 @@ fn models_whose_types_do_not_fit() {
     let u = value("u", UInt8, &["2", "1"]);
     assert_refused!(
         run_with(vec![x(), u], scatter(&["x", "u"], "y"), vec![]),
-        Error::Operator(kvscatter::Error::ElementTypeMismatch {
+        OnnxError::Operator(kvscatter::Error::ElementTypeMismatch {
             cache: Int8,
             argument: Argument::Update,
             element: UInt8
@@ -394,28 +399,31 @@ fn models_whose_types_do_not_fit() {
     for (indices, rule) in [
         (value("i", Int64, &["1"]), kvscatter::Error::Count { argument, got: 1, want: 2 }),
         (value("i", Int64, &["2", "1"]), kvscatter::Error::Rank { argument, rank: 2, expected: &[1] }),
-        (value("i", Int32, &["2"]), kvscatter::Error::ElementType { argument, element: Int32 }),
+        (
+            value("i", Int32, &["2"]),
+            kvscatter::Error::ElementType { argument, element: Int32, accepted: &[Int64] },
+        ),
     ] {
         assert_refused!(
             run_with(vec![x(), u(), indices], scatter(&["x", "u", "i"], "y"), vec![]),
-            Error::Operator(got) if *got == rule
+            OnnxError::Operator(got) if *got == rule
         );
     }
     assert_refused!(
         run_with(vec![x(), value("v", Int8, &["3"])], node("Add", &["x", "v"], "y"), vec![]),
-        Error::Broadcast { .. }
+        OnnxError::Broadcast { .. }
     );
     assert_refused!(
         run_with(vec![value("f", Float32, &["2"])], node("Add", &["f", "f"], "y"), vec![]),
-        Error::AddType { element: Float32 }
+        OnnxError::AddType { element: Float32 }
     );
     assert_refused!(
         run_with(vec![x()], node("Identity", &["x"], "y"), vec![value("y", Int8, &["2", "5"])]),
-        Error::ValueDim { axis: 1, want: 5, got: 4, .. }
+        OnnxError::ValueDim { axis: 1, want: 5, got: 4, .. }
     );
     assert_refused!(
         run_with(vec![value("x", Int8, &["1"; 65])], node("Identity", &["x"], "y"), vec![]),
-        Error::RankTooLarge { rank: 65, limit: 64, .. }
+        OnnxError::RankTooLarge { rank: 65, limit: 64, .. }
     );
 }
 
@@ -433,7 +441,7 @@ fn memory_is_limited() {
     // The sum, and both operands at its size.
     assert_refused!(
         evaluator.run(feeds, Placement::Auto),
-        Error::MemoryLimit { needed: 24_000_000, limit } if *limit == 1 << 20
+        OnnxError::MemoryLimit { needed: 24_000_000, limit } if *limit == 1 << 20
     );
 }
 
@@ -453,7 +461,7 @@ fn memory_is_added_up_before_anything_is_computed() {
         (evaluator.run_observed(feeds, Placement::Auto, &mut |_, _| executed += 1), executed)
     };
     let (refused, executed) = run(2_047_999);
-    assert_refused!(refused, Error::MemoryLimit { needed: 2_048_000, limit: 2_047_999 });
+    assert_refused!(refused, OnnxError::MemoryLimit { needed: 2_048_000, limit: 2_047_999 });
     assert_eq!(executed, 0);
     assert!(matches!(run(2_048_000), (Ok(_), 2000)));
 }

@@ -6,7 +6,7 @@ use kvscatter_onnx::proto::{
     self, AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto,
     StringStringEntryProto, TensorProto, TrainingInfoProto,
 };
-use kvscatter_onnx::{Data, Error, ExternalData, Model, tensor_proto};
+use kvscatter_onnx::{Data, ExternalData, Model, OnnxError, tensor_proto};
 use tempfile::TempDir;
 
 use crate::support::{assert_refused, testdata};
@@ -32,12 +32,12 @@ impl Scene {
     }
 
     /// Reads a tensor of four bytes described by these entries.
-    fn read(&self, entries: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
+    fn read(&self, entries: &[(&str, &str)]) -> Result<Vec<u8>, OnnxError> {
         read(&ExternalData::open(&self.folder())?, message(entries))
     }
 }
 
-fn read(external: &ExternalData, message: TensorProto) -> Result<Vec<u8>, Error> {
+fn read(external: &ExternalData, message: TensorProto) -> Result<Vec<u8>, OnnxError> {
     match tensor_proto::decode(message, Some(external))?.into_parts().2 {
         Data::Bytes(bytes) => Ok(bytes),
         Data::Strings(_) => Ok(vec![]),
@@ -69,7 +69,7 @@ fn as_the_onnx_package_writes_it() {
     assert_eq!(read(&external, message.clone()).unwrap(), [2, 0, 3, 0, 4, 0]);
     assert_refused!(
         tensor_proto::decode(message, None),
-        Error::ExternalWithoutFolder { location } if location == "external.bin"
+        OnnxError::ExternalWithoutFolder { location } if location == "external.bin"
     );
 }
 
@@ -193,9 +193,9 @@ fn tensors_are_found_everywhere() {
     let files = model.external_files();
     assert_eq!(files.len(), count);
     for file in files {
-        assert_refused!(model.file(), Error::Io(_));
+        assert_refused!(model.file(), OnnxError::Io(_));
         std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
-        assert_refused!(Model::load(&path), Error::ExternalEscape { .. });
+        assert_refused!(Model::load(&path), OnnxError::ExternalEscape { .. });
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, b"1234").unwrap();
     }
@@ -261,14 +261,14 @@ fn an_engine_is_given_a_file_as_it_was_read() {
     assert_eq!(read("external.bin", 0, None).unwrap(), whole);
     assert_eq!(read("external.bin", 1, Some(2)).unwrap(), whole[1..3]);
     assert_eq!(read("external.bin", len, None).unwrap(), []);
-    assert_refused!(read("external.bin", len + 1, None), Error::ExternalRange { .. });
-    assert_refused!(read("external.bin", 1, Some(len)), Error::ExternalRange { .. });
-    assert_refused!(read("external.bin", 1, Some(u64::MAX)), Error::ExternalRange { .. });
-    assert_refused!(read("../onnx-tensors/external.bin", 0, None), Error::ExternalEscape { .. });
-    assert_refused!(file.open("/dev/zero".as_ref()), Error::ExternalEscape { .. });
+    assert_refused!(read("external.bin", len + 1, None), OnnxError::ExternalRange { .. });
+    assert_refused!(read("external.bin", 1, Some(len)), OnnxError::ExternalRange { .. });
+    assert_refused!(read("external.bin", 1, Some(u64::MAX)), OnnxError::ExternalRange { .. });
+    assert_refused!(read("../onnx-tensors/external.bin", 0, None), OnnxError::ExternalEscape { .. });
+    assert_refused!(file.open("/dev/zero".as_ref()), OnnxError::ExternalEscape { .. });
     model.proto_mut();
-    assert_refused!(model.file(), Error::NotAsRead);
-    assert_refused!(Model::from_proto(model.proto().clone()).file(), Error::NotAsRead);
+    assert_refused!(model.file(), OnnxError::NotAsRead);
+    assert_refused!(Model::from_proto(model.proto().clone()).file(), OnnxError::NotAsRead);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn outside_the_folder() {
     for location in
         ["../secret.bin", "sub/../../secret.bin", "sub/../data.bin", "/dev/zero", secret.to_str().unwrap()]
     {
-        assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { location: got, .. } if got == location);
+        assert_refused!(scene.read(&[("location", location)]), OnnxError::ExternalEscape { location: got, .. } if got == location);
     }
 }
 
@@ -304,9 +304,9 @@ fn symbolic_links() {
     link("circle", "circle");
     assert_eq!(scene.read(&[("location", "inside"), ("offset", "6")]).unwrap(), [6, 7, 8, 9]);
     for location in ["out", "up/secret.bin", "device"] {
-        assert_refused!(scene.read(&[("location", location)]), Error::ExternalEscape { .. });
+        assert_refused!(scene.read(&[("location", location)]), OnnxError::ExternalEscape { .. });
     }
-    assert_refused!(scene.read(&[("location", "circle")]), Error::Io(_));
+    assert_refused!(scene.read(&[("location", "circle")]), OnnxError::Io(_));
 }
 
 /// Opening a pipe that nobody writes to would wait for ever.
@@ -317,10 +317,10 @@ fn only_regular_files() {
     let pipe = scene.folder().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for location in ["pipe", "sub", "."] {
-        assert_refused!(scene.read(&[("location", location)]), Error::NotRegularFile);
+        assert_refused!(scene.read(&[("location", location)]), OnnxError::NotRegularFile);
     }
-    assert_refused!(Model::load(&pipe), Error::NotRegularFile);
-    assert_refused!(scene.read(&[("location", "absent")]), Error::Io(_));
+    assert_refused!(Model::load(&pipe), OnnxError::NotRegularFile);
+    assert_refused!(scene.read(&[("location", "absent")]), OnnxError::Io(_));
 }
 
 #[test]
@@ -330,30 +330,30 @@ fn bytes_that_are_not_there() {
         let entries = [("location", "data.bin"), ("offset", offset), ("length", length)];
         scene.read(&entries[..if length.is_empty() { 2 } else { 3 }])
     };
-    assert_refused!(range("7", "4"), Error::ExternalRange { offset: 7, length: 4, size: 10, .. });
-    assert_refused!(range("18446744073709551615", "4"), Error::ExternalRange { .. });
+    assert_refused!(range("7", "4"), OnnxError::ExternalRange { offset: 7, length: 4, size: 10, .. });
+    assert_refused!(range("18446744073709551615", "4"), OnnxError::ExternalRange { .. });
     // Without a length, the data reaches to the end of the file, which is too much here.
-    assert_refused!(range("5", ""), Error::ExternalRange { offset: 5, .. });
-    assert_refused!(range("0", "3"), Error::ExternalLength { want: 4, got: 3 });
-    assert_refused!(range("-1", "4"), Error::ExternalNumber { key: "offset", .. });
-    assert_refused!(range("0", "4.0"), Error::ExternalNumber { key: "length", .. });
+    assert_refused!(range("5", ""), OnnxError::ExternalRange { offset: 5, .. });
+    assert_refused!(range("0", "3"), OnnxError::ExternalLength { want: 4, got: 3 });
+    assert_refused!(range("-1", "4"), OnnxError::ExternalNumber { key: "offset", .. });
+    assert_refused!(range("0", "4.0"), OnnxError::ExternalNumber { key: "length", .. });
 }
 
 #[test]
 fn entries_that_make_no_sense() {
     let scene = Scene::new().unwrap();
-    assert_refused!(scene.read(&[]), Error::ExternalLocationMissing);
-    assert_refused!(scene.read(&[("location", "")]), Error::ExternalLocationMissing);
+    assert_refused!(scene.read(&[]), OnnxError::ExternalLocationMissing);
+    assert_refused!(scene.read(&[("location", "")]), OnnxError::ExternalLocationMissing);
     let twice = [("location", "data.bin"), ("location", "data.bin")];
-    assert_refused!(scene.read(&twice), Error::ExternalKeyTwice { key } if key == "location");
+    assert_refused!(scene.read(&twice), OnnxError::ExternalKeyTwice { key } if key == "location");
 
     let external = ExternalData::open(&scene.folder()).unwrap();
     let mut also_inline = message(&[("location", "data.bin")]);
     also_inline.raw_data = Some(vec![0; 4]);
-    assert_refused!(read(&external, also_inline), Error::TwoFields { second: "raw_data", .. });
+    assert_refused!(read(&external, also_inline), OnnxError::TwoFields { second: "raw_data", .. });
     let mut strings = message(&[("location", "data.bin")]);
     strings.data_type = Some(ElementType::String.onnx_code());
-    assert_refused!(read(&external, strings), Error::ExternalStrings);
+    assert_refused!(read(&external, strings), OnnxError::ExternalStrings);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn the_checksum_is_the_sha1_of_the_file() {
     // sha1sum of the bytes 0 to 9.
     assert!(checked("494179714a6cd627239dfededf2de9ef994caf03").is_ok());
     assert!(checked("494179714A6CD627239DFEDEDF2DE9EF994CAF03").is_ok());
-    assert_refused!(checked("00"), Error::ExternalChecksum { want, .. } if want == "00");
+    assert_refused!(checked("00"), OnnxError::ExternalChecksum { want, .. } if want == "00");
 }
 
 /// A sparse file is as large as it likes; what is read of it is not.
@@ -375,12 +375,12 @@ fn no_more_than_the_limit() {
     let mut huge = message(&[("location", "sparse")]);
     huge.dims = vec![1 << 40];
     let external = ExternalData::open(&scene.folder()).unwrap();
-    assert_refused!(read(&external, huge), Error::ExternalLimit { .. });
+    assert_refused!(read(&external, huge), OnnxError::ExternalLimit { .. });
     let checked = message(&[("location", "sparse"), ("length", "4"), ("checksum", "00")]);
-    assert_refused!(read(&external, checked), Error::ExternalLimit { .. });
+    assert_refused!(read(&external, checked), OnnxError::ExternalLimit { .. });
 
     let external = external.limit(7);
     let small = message(&[("location", "data.bin"), ("length", "4")]);
     assert!(read(&external, small.clone()).is_ok());
-    assert_refused!(read(&external, small), Error::ExternalLimit { wanted: 4, left: 3 });
+    assert_refused!(read(&external, small), OnnxError::ExternalLimit { wanted: 4, left: 3 });
 }

@@ -6,7 +6,7 @@ use kvscatter::ElementType::{self, Int8, Int64};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Error, Model, Tensor, generate, tensor_proto};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model, OnnxError, Tensor, generate, tensor_proto};
 
 use crate::support::{assert_refused, bytes, int64, model, node, scatter, string, value};
 
@@ -62,7 +62,7 @@ fn indices_are_valid_by_construction() {
     // The sum has rank 2, so the model is wrong whatever the values are.
     assert_refused!(
         generate::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
-        Error::Operator(kvscatter::Error::Rank { rank: 2, .. })
+        OnnxError::Operator(kvscatter::Error::Rank { rank: 2, .. })
     );
     let initializer = tensor_proto::encode("w", &int64(&[1], &[2]));
     offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
@@ -84,7 +84,7 @@ fn indices_that_cannot_be_valid() {
     model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
     assert_refused!(
         generate::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
-        Error::NoValidIndices { name } if name == "i"
+        OnnxError::NoValidIndices { name } if name == "i"
     );
     assert!(generate::inputs(&model, &dims(&[("batch", 0), ("u[1]", 3)]), 1).is_ok());
 }
@@ -119,7 +119,7 @@ fn dimensions_must_be_given() {
     let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
     let refused = |given: &[(&str, usize)]| generate::inputs(&model, &dims(given), 0).unwrap_err();
     let open = |given: &[(&str, usize)]| match refused(given) {
-        Error::DimsMissing { open } => {
+        OnnxError::DimsMissing { open } => {
             open.into_iter().map(|open| (open.dim, open.input)).collect::<Vec<_>>()
         }
         other => panic!("{other}"),
@@ -129,13 +129,13 @@ fn dimensions_must_be_given() {
     assert_eq!(open(&[("u[1]", 3)]), [of("batch", "x")]);
     assert_eq!(open(&[("batch", 2)]), [of("u[1]", "u")]);
     let error = refused(&[("batch", 2), ("u[1]", 3), ("x[1]", 3)]);
-    assert!(matches!(&error, Error::DimUnused { dim } if dim == "x[1]"), "{error}");
+    assert!(matches!(&error, OnnxError::DimUnused { dim } if dim == "x[1]"), "{error}");
     let error = refused(&[("batch", usize::MAX), ("u[1]", 3)]);
-    assert!(matches!(error.root(), Error::Tensor(_) | Error::Operator(_)), "{error}");
+    assert!(matches!(error.root(), OnnxError::Tensor(_) | OnnxError::Operator(_)), "{error}");
     // As large as a buffer may be, and far beyond what is allocated.
     let error = refused(&[("batch", 1 << 40), ("u[1]", 3)]);
     assert!(
-        matches!(error, Error::MemoryLimit { needed, limit: DEFAULT_MEMORY_LIMIT } if needed == (8 + 3 + 8 + 8) << 40),
+        matches!(error, OnnxError::MemoryLimit { needed, limit: DEFAULT_MEMORY_LIMIT } if needed == (8 + 3 + 8 + 8) << 40),
         "{error}"
     );
 }
@@ -155,7 +155,7 @@ fn only_what_is_missing_is_generated() {
     ty.shape = None.into();
     assert_refused!(
         generate::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0),
-        Error::ShapeUnknown { name } if name == "x"
+        OnnxError::ShapeUnknown { name } if name == "x"
     );
 
     let (x, u, i) = (bytes(Int8, &[2, 8], &[0; 16]), bytes(Int8, &[2, 3], &[1; 6]), int64(&[2], &[4, 5]));
@@ -179,14 +179,17 @@ fn given_tensors_that_do_not_fit() {
         generate::missing_inputs(&evaluator, &BTreeMap::from([(name, tensor)]), &dims(given), 0).unwrap_err()
     };
     let error = refused("z", &i, &[]);
-    assert!(matches!(&error, Error::InputUnknown { name } if name == "z"), "{error}");
+    assert!(matches!(&error, OnnxError::InputUnknown { name } if name == "z"), "{error}");
     let error = refused("i", &i, &[("batch", 3), ("u[1]", 3)]);
-    assert!(matches!(&error, Error::SymbolConflict { name, want: 3, got: 2, .. } if name == "i"), "{error}");
+    assert!(
+        matches!(&error, OnnxError::SymbolConflict { name, want: 3, got: 2, .. } if name == "i"),
+        "{error}"
+    );
     let error = refused("i", &int8, &[("u[1]", 3)]);
-    assert!(matches!(&error, Error::ValueType { want: Int64, got: Int8, .. }), "{error}");
+    assert!(matches!(&error, OnnxError::ValueType { want: Int64, got: Int8, .. }), "{error}");
     // Caches of 2 * 8, updates of 2 * 3 bytes and 2 indices of 8 bytes.
     let error = refused("i", &i, &[("u[1]", 3)]);
-    assert!(matches!(&error, Error::MemoryLimit { needed: 38, limit: 31 }), "{error}");
+    assert!(matches!(&error, OnnxError::MemoryLimit { needed: 38, limit: 31 }), "{error}");
 }
 
 /// What only a part of the inputs is made for: the others need no sizes, but theirs are known names.
@@ -200,8 +203,8 @@ fn shapes_of_some_inputs() {
     let made = shapes(&[("batch", 2), ("u[1]", 3)]).unwrap();
     assert_eq!(made, BTreeMap::from([("x", vec![2, 8])]));
     assert_eq!(shapes(&[("batch", 2)]).unwrap(), made);
-    assert!(matches!(shapes(&[]), Err(Error::DimsMissing { open }) if open.len() == 1));
-    assert!(matches!(shapes(&[("batch", 2), ("rows", 3)]), Err(Error::DimUnused { .. })));
+    assert!(matches!(shapes(&[]), Err(OnnxError::DimsMissing { open }) if open.len() == 1));
+    assert!(matches!(shapes(&[("batch", 2), ("rows", 3)]), Err(OnnxError::DimUnused { .. })));
 }
 
 #[test]
@@ -212,7 +215,7 @@ fn tensors_without_a_graph() {
     assert_eq!(made, generate::tensors(&types, 7, 28).unwrap());
     assert_ne!(made, generate::tensors(&types, 8, 28).unwrap());
     let refused = generate::tensors(&types, 7, 27);
-    assert!(matches!(refused, Err(Error::MemoryLimit { needed: 28, limit: 27 })));
+    assert!(matches!(refused, Err(OnnxError::MemoryLimit { needed: 28, limit: 27 })));
 
     let drawn = generate::int64s(&(-2..=2), 200, 7);
     assert_eq!((drawn.len(), drawn.iter().min(), drawn.iter().max()), (200, Some(&-2), Some(&2)));

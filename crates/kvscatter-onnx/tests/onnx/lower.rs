@@ -6,7 +6,7 @@ use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Error, Model, Target, lower};
+use kvscatter_onnx::{Model, OnnxError, Target, lower};
 
 use crate::support::{int, model, node, scatter, string, testdata, value};
 
@@ -115,7 +115,7 @@ fn what_cannot_be_lowered() {
     let refused = |model: &Model| lower(model, Target::ScatterNd).unwrap_err();
 
     let none = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
-    assert!(matches!(refused(&none), Error::NothingToLower));
+    assert!(matches!(refused(&none), OnnxError::NothingToLower));
 
     let of_type = |element| {
         let float = |name: &str| value(name, element, &["2", "8", "4"]);
@@ -125,7 +125,7 @@ fn what_cannot_be_lowered() {
         [ElementType::Float8E4M3Fn, ElementType::Float8E8M0, ElementType::Int4, ElementType::Float4E2M1]
     {
         let error = refused(&of_type(element));
-        assert!(matches!(error.root(), Error::LowerType { element: got } if *got == element), "{error}");
+        assert!(matches!(error.root(), OnnxError::LowerType { element: got } if *got == element), "{error}");
     }
     lower(&of_type(ElementType::BFloat16), Target::ScatterNd).unwrap();
 
@@ -136,13 +136,13 @@ fn what_cannot_be_lowered() {
     graph.node[2] = scatter(&["past", "update"], "present");
     graph.node.push(node("Neg", &["present"], "y"));
     let error = refused(&unknown);
-    assert!(matches!(error.root(), Error::RankUnknown), "{error}");
+    assert!(matches!(error.root(), OnnxError::RankUnknown), "{error}");
     assert!(error.to_string().starts_with("node 2 \"npresent\" (TensorScatter"), "{error}");
 
     let mut batch = of_type(ElementType::Float32);
     batch.proto_mut().graph.get_or_insert_default().node[0].attribute = vec![int("axis", 0)];
     let error = refused(&batch);
-    assert!(matches!(error.root(), Error::Operator(_)), "{error}");
+    assert!(matches!(error.root(), OnnxError::Operator(_)), "{error}");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn bodies_and_functions_are_refused_with_their_node() {
     choice.attribute = vec![branch];
     nested.proto_mut().graph.get_or_insert_default().node.push(choice);
     let error = lower(&nested, Target::ScatterElements).unwrap_err();
-    assert!(matches!(error.root(), Error::ScatterNested), "{error}");
+    assert!(matches!(error.root(), OnnxError::ScatterNested), "{error}");
     assert!(error.to_string().starts_with("node 3 \"nchosen\" (If"), "{error}");
 
     let mut called = three_caches();
@@ -169,5 +169,5 @@ fn bodies_and_functions_are_refused_with_their_node() {
         ..FunctionProto::default()
     }];
     let error = lower(&called, Target::ScatterElements).unwrap_err();
-    assert!(matches!(error.root(), Error::ScatterInFunction { name } if name == "write"), "{error}");
+    assert!(matches!(error.root(), OnnxError::ScatterInFunction { name } if name == "write"), "{error}");
 }

@@ -3,7 +3,7 @@
 use kvscatter::ElementType::{Float32, Int64};
 use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};
 use kvscatter_onnx::proto::{self, ModelProto, SparseTensorProto, TensorProto};
-use kvscatter_onnx::{Dimension, Error, Model};
+use kvscatter_onnx::{Dimension, Model, OnnxError};
 
 use crate::support::{assert_refused, model, node, opset, testdata, value};
 
@@ -60,10 +60,10 @@ fn bytes_that_are_no_model() {
             let _ = model.graph();
         }
     }
-    assert_refused!(Model::from_bytes(b"\x3A\x05abc"), Error::Decode { message: "ModelProto", .. });
-    assert_refused!(Model::from_bytes(b"GGUF\x03\0\0\0"), Error::OtherFormat { format: "GGUF" });
-    assert_refused!(Model::load(&testdata("absent.onnx")), Error::Io(_));
-    assert_refused!(Model::load(&testdata("")), Error::NotRegularFile);
+    assert_refused!(Model::from_bytes(b"\x3A\x05abc"), OnnxError::Decode { message: "ModelProto", .. });
+    assert_refused!(Model::from_bytes(b"GGUF\x03\0\0\0"), OnnxError::OtherFormat { format: "GGUF" });
+    assert_refused!(Model::load(&testdata("absent.onnx")), OnnxError::Io(_));
+    assert_refused!(Model::load(&testdata("")), OnnxError::NotRegularFile);
 }
 
 /// A sequence of sequences of …: `ModelProto.graph.input.type`, then `sequence_type` (4) and `elem_type` (1) in turn.
@@ -83,7 +83,7 @@ fn nesting_is_limited() {
     assert!(Model::from_bytes(&nested(90)).is_ok());
     assert_refused!(
         Model::from_bytes(&nested(200)),
-        Error::Decode { cause: buffa::DecodeError::RecursionLimitExceeded, .. }
+        OnnxError::Decode { cause: buffa::DecodeError::RecursionLimitExceeded, .. }
     );
 }
 
@@ -99,7 +99,7 @@ fn small_files_cannot_grow_large_in_memory() {
     };
     assert_refused!(
         Model::from_bytes(&field(0x3A, &field(0x0A, &attributes))),
-        Error::Decode { cause: buffa::DecodeError::ElementMemoryLimitExceeded, .. }
+        OnnxError::Decode { cause: buffa::DecodeError::ElementMemoryLimitExceeded, .. }
     );
 }
 
@@ -123,11 +123,11 @@ fn long_names_are_refused() {
     ];
     for name in names {
         named(4096, name).graph().unwrap();
-        assert_refused!(named(4097, name).graph(), Error::NameTooLong { bytes: 4097, limit: 4096, .. });
+        assert_refused!(named(4097, name).graph(), OnnxError::NameTooLong { bytes: 4097, limit: 4096, .. });
     }
     let input = "a".repeat(4097);
     let of_input = model(vec![float(&input)], vec![], vec![]);
-    assert_refused!(of_input.graph(), Error::NameTooLong { what: "input", index: 0, .. });
+    assert_refused!(of_input.graph(), OnnxError::NameTooLong { what: "input", index: 0, .. });
 }
 
 fn float(name: &str) -> proto::ValueInfoProto {
@@ -148,20 +148,20 @@ fn values_have_one_producer() {
         refused(&["x"], vec![identity("x", "y")], &["y", "y"]),
     ];
     for error in cases {
-        assert!(matches!(&error, Error::DuplicateName { .. }), "{error}");
+        assert!(matches!(&error, OnnxError::DuplicateName { .. }), "{error}");
     }
     let error = refused(&["x", ""], vec![], &["x"]);
-    assert!(matches!(error, Error::NameMissing { what: "input", index: 1 }), "{error}");
+    assert!(matches!(error, OnnxError::NameMissing { what: "input", index: 1 }), "{error}");
     let error = refused(&["x"], vec![identity("x", "y")], &[""]);
-    assert!(matches!(error, Error::NameMissing { what: "output", index: 0 }), "{error}");
+    assert!(matches!(error, OnnxError::NameMissing { what: "output", index: 0 }), "{error}");
     let error = refused(&["x"], vec![identity("z", "y")], &["y"]);
     assert!(
-        matches!(&error, Error::InNode { node, .. } if node.name == "ny")
-            && matches!(error.root(), Error::ValueMissing { name } if name == "z"),
+        matches!(&error, OnnxError::InNode { node, .. } if node.name == "ny")
+            && matches!(error.root(), OnnxError::ValueMissing { name } if name == "z"),
         "{error}"
     );
     let error = refused(&["x"], vec![], &["y"]);
-    assert!(matches!(&error, Error::ValueMissing { name } if name == "y"), "{error}");
+    assert!(matches!(&error, OnnxError::ValueMissing { name } if name == "y"), "{error}");
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn an_input_may_have_an_initializer() {
     assert!(model.graph().unwrap().initializers().contains_key("x"));
     let initializers = &mut model.proto_mut().graph.get_or_insert_default().initializer;
     initializers.push(initializer("x"));
-    assert_refused!(model.graph(), Error::DuplicateName { .. });
+    assert_refused!(model.graph(), OnnxError::DuplicateName { .. });
     model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer("")];
-    assert_refused!(model.graph(), Error::NameMissing { what: "initializer", .. });
+    assert_refused!(model.graph(), OnnxError::NameMissing { what: "initializer", .. });
     model.proto_mut().graph.get_or_insert_default().sparse_initializer = vec![SparseTensorProto::default()];
-    assert_refused!(model.graph(), Error::Sparse { .. });
+    assert_refused!(model.graph(), OnnxError::Sparse { .. });
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn order_and_cycles_are_told_apart() {
     let wrong_order = graph(vec![node("Identity", &["b"], "a"), node("Identity", &["x"], "b")]);
     assert_refused!(
         wrong_order.graph(),
-        Error::NodeOrder { name, producer } if name == "b" && producer.index == 1
+        OnnxError::NodeOrder { name, producer } if name == "b" && producer.index == 1
     );
     for cycle in [
         vec![node("Identity", &["a"], "a")],
@@ -195,9 +195,9 @@ fn order_and_cycles_are_told_apart() {
     ] {
         let model = graph(cycle);
         let error = model.graph().unwrap_err();
-        assert!(matches!(error.root(), Error::Cycle), "{error}");
+        assert!(matches!(error.root(), OnnxError::Cycle), "{error}");
         let on_cycle = |label: &str| label != "na" || model.proto().graph.node.len() < 3;
-        assert!(matches!(&error, Error::InNode { node, .. } if on_cycle(&node.name)), "{error}");
+        assert!(matches!(&error, OnnxError::InNode { node, .. } if on_cycle(&node.name)), "{error}");
     }
 }
 
@@ -208,10 +208,10 @@ fn operator_sets() {
     model.proto_mut().opset_import = vec![opset("ai.onnx", 24)];
     assert_eq!(model.graph().unwrap().nodes()[0].version(), 24);
     model.proto_mut().opset_import.push(opset("", 23));
-    assert_refused!(model.graph(), Error::OpsetTwice { domain } if domain == "ai.onnx");
+    assert_refused!(model.graph(), OnnxError::OpsetTwice { domain } if domain == "ai.onnx");
     model.proto_mut().opset_import = vec![opset("com.example", 1)];
-    assert_refused!(model.graph(), Error::OpsetMissing { domain } if domain == "ai.onnx");
-    assert_refused!(Model::from_proto(ModelProto::default()).graph(), Error::GraphMissing);
+    assert_refused!(model.graph(), OnnxError::OpsetMissing { domain } if domain == "ai.onnx");
+    assert_refused!(Model::from_proto(ModelProto::default()).graph(), OnnxError::GraphMissing);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn declared_types() {
         Some([Dimension::Known(3), Dimension::Symbolic("n"), Dimension::Unknown].as_slice())
     );
 
-    let mut refused = |change: &dyn Fn(&mut proto::ValueInfoProto), is_expected: fn(&Error) -> bool| {
+    let mut refused = |change: &dyn Fn(&mut proto::ValueInfoProto), is_expected: fn(&OnnxError) -> bool| {
         let mut input = value("x", Int64, &["3"]);
         change(&mut input);
         model.proto_mut().graph.get_or_insert_default().input = vec![input];
@@ -233,19 +233,19 @@ fn declared_types() {
         assert!(is_expected(error.root()), "{error}");
     };
     refused(&|input| *input = value("x", Int64, &["-1"]), |error| {
-        matches!(error, Error::NegativeDim { axis: 0, dim: -1 })
+        matches!(error, OnnxError::NegativeDim { axis: 0, dim: -1 })
     });
-    refused(&|input| input.r#type = None.into(), |error| matches!(error, Error::TypeMissing { .. }));
+    refused(&|input| input.r#type = None.into(), |error| matches!(error, OnnxError::TypeMissing { .. }));
     refused(
         &|input| {
             input.r#type.get_or_insert_default().value =
                 Some(TypeValue::SequenceType(Box::<Sequence>::default()));
         },
-        |error| matches!(error, Error::NotATensor { kind: "sequence", .. }),
+        |error| matches!(error, OnnxError::NotATensor { kind: "sequence", .. }),
     );
     for (code, is_expected) in [
-        (0, (|error| matches!(error, Error::UndefinedType)) as fn(&Error) -> bool),
-        (26, |error| matches!(error, Error::UnsupportedType { code: 26 })),
+        (0, (|error| matches!(error, OnnxError::UndefinedType)) as fn(&OnnxError) -> bool),
+        (26, |error| matches!(error, OnnxError::UnsupportedType { code: 26 })),
     ] {
         refused(
             &|input| {

@@ -3,7 +3,7 @@
 use kvscatter::ElementType::Int8;
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, NotInPlace, Outcome, Placement, Use};
 use kvscatter_onnx::proto::NodeProto;
-use kvscatter_onnx::{Data, Error, Model, Tensor, tensor_proto};
+use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
 
 use crate::support::{assert_refused, bytes, model, node, scatter, value};
 
@@ -21,7 +21,7 @@ fn cache() -> Tensor {
     bytes(Int8, &[1, 4], &[1, 2, 3, 4])
 }
 
-fn run(model: &Model, cache: Feed<'_>, placement: Placement) -> Result<Evaluation, Error> {
+fn run(model: &Model, cache: Feed<'_>, placement: Placement) -> Result<Evaluation, OnnxError> {
     let update = bytes(Int8, &[1, 1], &[9]);
     let feeds = [("x", cache), ("u", Feed::Borrowed(&update))].into();
     Evaluator::new(model)?.run(feeds, placement)
@@ -84,7 +84,7 @@ fn the_caller_keeps_what_is_not_donated() {
     ));
     assert_refused!(
         run(&model, Feed::Borrowed(&kept), Placement::InPlace),
-        Error::NotInPlace { reason } if matches!(**reason, NotInPlace::NotDonated { .. })
+        OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::NotDonated { .. })
     );
     // The copy that the first write made is the evaluation's own: the second writes into it.
     let model = graph(vec![scatter(&["x", "u"], "y"), scatter(&["y", "u"], "z")], &["z"]);
@@ -103,7 +103,7 @@ fn old_values_that_are_needed_later() {
     assert!(used_later_by(&reasons(&alias), "a", None));
     assert_refused!(
         run(&alias, Feed::Donated(cache()), Placement::InPlace),
-        Error::NotInPlace { reason } if matches!(**reason, NotInPlace::UsedLater { .. })
+        OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::UsedLater { .. })
     );
 
     // Two writes to one cache: the first must leave it as it is, the second may take it.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, StringStringEntryProto, TensorProto};
-use kvscatter_onnx::{DataFile, Error, Model, Placed, Weights};
+use kvscatter_onnx::{DataFile, Model, OnnxError, Placed, Weights};
 
 use crate::support::testdata;
 
@@ -92,7 +92,7 @@ fn links_copies_and_what_is_there_already() {
     assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let error = model.save_with_weights(&path, Weights::Copy).unwrap_err();
-    assert!(matches!(error.root(), Error::DataFileDiffers), "{error}");
+    assert!(matches!(error.root(), OnnxError::DataFileDiffers), "{error}");
     assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let beside = source.path().join("beside.onnx");
@@ -107,14 +107,14 @@ fn what_is_read_is_not_overwritten() {
     let before = contents(&source);
     for name in ["model.onnx", "a.bin"] {
         let error = model.save_with_weights(&source.path().join(name), Weights::Link).unwrap_err();
-        assert!(matches!(error.root(), Error::OverInput), "{error}");
+        assert!(matches!(error.root(), OnnxError::OverInput), "{error}");
     }
     assert_eq!(std::fs::read(source.path().join("a.bin")).unwrap(), b"values");
     assert_eq!(contents(&source), before);
 
     let out = tempfile::tempdir().unwrap();
     let error = model.save_with_weights(&out.path().join("a.bin"), Weights::Link).unwrap_err();
-    assert!(matches!(error.root(), Error::DataFileIsModel), "{error}");
+    assert!(matches!(error.root(), OnnxError::DataFileIsModel), "{error}");
     assert!(contents(&out).is_empty());
 }
 
@@ -132,7 +132,7 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     std::fs::remove_file(source.path().join("sub/b.bin")).unwrap();
     let error = refused(&source);
     assert!(
-        matches!(error.root(), Error::Io(cause) if cause.kind() == std::io::ErrorKind::NotFound),
+        matches!(error.root(), OnnxError::Io(cause) if cause.kind() == std::io::ErrorKind::NotFound),
         "{error}"
     );
     let model = source.path().join("model.onnx").display().to_string();
@@ -141,10 +141,10 @@ fn nothing_new_is_left_when_a_file_is_refused() {
 
     for location in ["/etc/passwd", "../a.bin"] {
         let error = refused(&folder(&["a.bin", location]));
-        assert!(matches!(error.root(), Error::ExternalEscape { .. }), "{error}");
+        assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
     }
     let error = refused(&folder(&["a.bin", "sub/.."]));
-    assert!(matches!(error.root(), Error::ExternalEscape { .. }), "{error}");
+    assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
 
     let mut long = load(&source);
     let tensor = &mut long.proto_mut().graph.get_or_insert_default().initializer[0];
@@ -156,7 +156,7 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     tensor.external_data.extend([entry("offset", "3"), entry("length", "4")]);
     let error = long.save_with_weights(&path, Weights::Link).unwrap_err();
     let root = error.root();
-    assert!(matches!(root, Error::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
+    assert!(matches!(root, OnnxError::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
     assert!(contents(&out).is_empty());
 
     // The second of two has no place: the first goes again, and so do the folders.
@@ -186,13 +186,13 @@ fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
     symlink(outside.path().join("secret"), source.path().join("a.bin")).unwrap();
     let error = model.save_with_weights(&path, Weights::Link).unwrap_err();
-    assert!(matches!(error.root(), Error::ExternalEscape { .. }), "{error}");
+    assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
 
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
     let pipe = source.path().join("a.bin");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let error = model.save_with_weights(&path, Weights::Link).unwrap_err();
-    assert!(matches!(error.root(), Error::NotRegularFile), "{error}");
+    assert!(matches!(error.root(), OnnxError::NotRegularFile), "{error}");
     assert!(contents(&out).is_empty());
 
     // A link inside the folder is followed: the new name is one of the file, not of the link.

@@ -1,7 +1,7 @@
 //! Tensor messages: every type in every place values are stored, and every message that is not a tensor.
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::{self, TensorProto};
-use kvscatter_onnx::{Data, Error, Model, Tensor, TensorError, storage_len, tensor_proto};
+use kvscatter_onnx::{Data, Model, OnnxError, Tensor, TensorError, storage_len, tensor_proto};
 use proptest::prelude::*;
 
 use crate::support::testdata;
@@ -15,9 +15,9 @@ fn message(element: ElementType, dims: &[i64]) -> TensorProto {
     }
 }
 
-fn refused(message: TensorProto) -> Error {
+fn refused(message: TensorProto) -> OnnxError {
     match tensor_proto::decode(message, None) {
-        Err(Error::InTensor { name, cause }) if name == "t" => *cause,
+        Err(OnnxError::InTensor { name, cause }) if name == "t" => *cause,
         other => panic!("{other:?}"),
     }
 }
@@ -86,23 +86,23 @@ fn scalars_and_empty_tensors() {
 fn types_that_are_none() {
     let mut none = message(ElementType::Float32, &[]);
     none.data_type = None;
-    assert!(matches!(refused(none.clone()), Error::UndefinedType));
+    assert!(matches!(refused(none.clone()), OnnxError::UndefinedType));
     none.data_type = Some(0);
-    assert!(matches!(refused(none.clone()), Error::UndefinedType));
+    assert!(matches!(refused(none.clone()), OnnxError::UndefinedType));
     for code in [-1, 25, 26, i32::MAX] {
         none.data_type = Some(code);
-        assert!(matches!(refused(none.clone()), Error::UnsupportedType { code: got } if got == code));
+        assert!(matches!(refused(none.clone()), OnnxError::UnsupportedType { code: got } if got == code));
     }
 }
 
 #[test]
 fn shapes_that_are_none() {
     let negative = message(ElementType::Float32, &[2, -1]);
-    assert!(matches!(refused(negative), Error::NegativeDim { axis: 1, dim: -1 }));
+    assert!(matches!(refused(negative), OnnxError::NegativeDim { axis: 1, dim: -1 }));
     for dims in [[1 << 40, 1 << 40], [i64::MAX, 1]] {
         assert!(matches!(
             refused(message(ElementType::Float32, &dims)),
-            Error::Tensor(TensorError::TooLarge { .. })
+            OnnxError::Tensor(TensorError::TooLarge { .. })
         ));
     }
 }
@@ -111,13 +111,13 @@ fn shapes_that_are_none() {
 #[test]
 fn data_shorter_or_longer_than_the_shape() {
     let huge = message(ElementType::Float32, &[1 << 58]);
-    assert!(matches!(refused(huge), Error::EntryCount { got: 0, want, .. } if want == 1 << 58));
+    assert!(matches!(refused(huge), OnnxError::EntryCount { got: 0, want, .. } if want == 1 << 58));
     for len in [0, 7, 9] {
         let mut raw = message(ElementType::Float32, &[2]);
         raw.raw_data = Some(vec![0; len]);
         match refused(raw) {
-            Error::EntryCount { field: "float_data", want: 2, got: 0, .. } if len == 0 => {}
-            Error::Tensor(TensorError::DataLength { want: 8, got, .. }) if got == len => {}
+            OnnxError::EntryCount { field: "float_data", want: 2, got: 0, .. } if len == 0 => {}
+            OnnxError::Tensor(TensorError::DataLength { want: 8, got, .. }) if got == len => {}
             other => panic!("{other}"),
         }
     }
@@ -133,7 +133,7 @@ fn data_shorter_or_longer_than_the_shape() {
         let grow = long.dims.len();
         long.dims = vec![3; grow];
         match refused(long) {
-            Error::EntryCount { element: got_element, got, .. } => {
+            OnnxError::EntryCount { element: got_element, got, .. } => {
                 assert_eq!((got_element, got), (element, entries));
             }
             other => panic!("{element}: {other}"),
@@ -155,16 +155,22 @@ fn values_stored_twice_or_elsewhere() {
     let mut twice = message(ElementType::Float32, &[1]);
     twice.raw_data = Some(vec![0; 4]);
     twice.float_data = vec![0.0];
-    assert!(matches!(refused(twice), Error::TwoFields { first: "raw_data", second: "float_data" }));
+    assert!(matches!(refused(twice), OnnxError::TwoFields { first: "raw_data", second: "float_data" }));
     let mut elsewhere = message(ElementType::Float32, &[1]);
     elsewhere.double_data = vec![0.0];
-    assert!(matches!(refused(elsewhere), Error::WrongField { field: "double_data", want: "float_data", .. }));
+    assert!(matches!(
+        refused(elsewhere),
+        OnnxError::WrongField { field: "double_data", want: "float_data", .. }
+    ));
     let mut raw_string = message(ElementType::String, &[1]);
     raw_string.raw_data = Some(vec![b'x']);
-    assert!(matches!(refused(raw_string), Error::WrongField { field: "raw_data", want: "string_data", .. }));
+    assert!(matches!(
+        refused(raw_string),
+        OnnxError::WrongField { field: "raw_data", want: "string_data", .. }
+    ));
     let mut segment = message(ElementType::Float32, &[1]);
     segment.segment.get_or_insert_default().begin = Some(0);
-    assert!(matches!(refused(segment), Error::Segment));
+    assert!(matches!(refused(segment), OnnxError::Segment));
 }
 
 #[test]
@@ -187,14 +193,14 @@ fn entries_beyond_the_type() {
             let mut beyond = message(element, &[if element.bits() == Some(4) { 4 } else { 2 }]);
             beyond.int32_data = vec![1, value];
             match refused(beyond) {
-                Error::EntryRange { index: 1, value: got, .. } => assert_eq!(got, i128::from(value)),
+                OnnxError::EntryRange { index: 1, value: got, .. } => assert_eq!(got, i128::from(value)),
                 other => panic!("{element}: {other}"),
             }
         }
     }
     let mut beyond = message(ElementType::UInt32, &[1]);
     beyond.uint64_data = vec![1 << 32];
-    assert!(matches!(refused(beyond), Error::EntryRange { field: "uint64_data", index: 0, .. }));
+    assert!(matches!(refused(beyond), OnnxError::EntryRange { field: "uint64_data", index: 0, .. }));
 }
 
 #[test]
@@ -202,7 +208,7 @@ fn bytes_that_are_no_message() {
     for bytes in [b"\xFF".as_slice(), b"\x08", b"\x4A\x05abc", &[0x0A; 40]] {
         assert!(matches!(
             tensor_proto::read_tensor_pb(bytes),
-            Err(Error::Decode { message: "TensorProto", .. })
+            Err(OnnxError::Decode { message: "TensorProto", .. })
         ));
     }
 }

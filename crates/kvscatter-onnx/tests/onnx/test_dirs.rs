@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType::Float32;
 use kvscatter_onnx::test_dir::{DataSet, TestCase, discover};
-use kvscatter_onnx::{Error, Model, tensor_proto};
+use kvscatter_onnx::{Model, OnnxError, tensor_proto};
 
 use crate::support::{assert_refused, int64, testdata};
 
@@ -47,7 +47,7 @@ fn what_is_written_is_read() {
 
     let six = [tensors(0), tensors(0)].concat();
     let written = TestCase::write(folder.path(), &model, &[(six, vec![])]);
-    assert_refused!(written, Error::TestFileCount { what: "input", want: 3, got: 6 });
+    assert_refused!(written, OnnxError::TestFileCount { what: "input", want: 3, got: 6 });
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn as_many_input_files_as_the_graph_has_inputs() {
     std::fs::copy(&third, &fourth).unwrap();
     assert_refused!(
         set().read_inputs(&model.graph().unwrap()),
-        Error::TestFileCount { what: "input", want: 3, got: 4 }
+        OnnxError::TestFileCount { what: "input", want: 3, got: 4 }
     );
     std::fs::remove_file(fourth).unwrap();
     std::fs::remove_file(third).unwrap();
     assert_refused!(
         set().read_inputs(&model.graph().unwrap()),
-        Error::TestFileMissing { missing, .. } if missing == "input_2.pb"
+        OnnxError::TestFileMissing { missing, .. } if missing == "input_2.pb"
     );
     // Unless the graph has a default for it.
     let default = tensor_proto::encode("write_indices", &tensor());
@@ -88,8 +88,8 @@ fn numbers_without_a_gap() {
     }
     // One broken directory does not hide its neighbours.
     assert_eq!(discover(folder.path()).unwrap().cases, [folder.path()]);
-    assert_refused!(TestCase::open(folder.path()), Error::TestFileMissing { missing, .. } if missing == "input_1.pb");
-    assert_refused!(discover(&folder.path().join("absent")), Error::Io(_));
+    assert_refused!(TestCase::open(folder.path()), OnnxError::TestFileMissing { missing, .. } if missing == "input_1.pb");
+    assert_refused!(discover(&folder.path().join("absent")), OnnxError::Io(_));
 }
 
 #[cfg(unix)]
@@ -138,8 +138,8 @@ fn entries_that_cannot_be_read_are_named() {
     assert_eq!(unread, names.map(std::path::Path::new));
     for unread in &found.unread {
         let is_io = ["dangling", "loop", "notes"].iter().any(|name| unread.path.ends_with(name));
-        assert_eq!(matches!(unread.cause, Error::Io(_)), is_io, "{unread:?}");
-        assert_eq!(matches!(unread.cause, Error::LinkLeadsOut), !is_io, "{unread:?}");
+        assert_eq!(matches!(unread.cause, OnnxError::Io(_)), is_io, "{unread:?}");
+        assert_eq!(matches!(unread.cause, OnnxError::LinkLeadsOut), !is_io, "{unread:?}");
     }
     // The folder that was named may be a link itself.
     symlink("root", outer.path().join("link")).unwrap();

@@ -3,18 +3,19 @@
 use core::ffi::CStr;
 
 use kvscatter::Argument;
-use kvscatter::spec::ascend::{self, Prepared};
+use kvscatter::spec::ascend::{self, KvCacheOperationCall};
+use kvscatter::spec::fill_unknown;
 
 use super::Operator;
 use crate::context::Context;
 use crate::node::Node;
 use crate::status::Failure;
-use crate::tensor_info::{TensorInfo, fill_unknown_sizes};
+use crate::tensor_info::TensorInfo;
 use crate::write::PreparedWrites;
 
 /// `KVCacheOperation(new_kv, layer_id, past, token_offset, seq_len)`. It has no attributes; the output is `past`.
 pub(crate) struct KvCacheOperation {
-    writes: PreparedWrites<Prepared>,
+    writes: PreparedWrites,
 }
 
 const OPERATOR: ascend::KvCacheOperation = ascend::KvCacheOperation::new();
@@ -22,12 +23,15 @@ const OPERATOR: ascend::KvCacheOperation = ascend::KvCacheOperation::new();
 impl Operator for KvCacheOperation {
     const NAME: &'static CStr = c"KVCacheOperation";
 
-    const RENAMED: &'static [(Argument, &'static str)] = &[
-        (Argument::NewKv, "new_kv"),
-        (Argument::LayerId, "layer_id"),
-        (Argument::TokenOffset, "token_offset"),
-        (Argument::SeqLen, "seq_len"),
-    ];
+    fn input_name(argument: Argument) -> &'static str {
+        match argument {
+            Argument::NewKv => "new_kv",
+            Argument::LayerId => "layer_id",
+            Argument::TokenOffset => "token_offset",
+            Argument::SeqLen => "seq_len",
+            other => other.name(),
+        }
+    }
 
     fn new(_node: &Node<'_>) -> Result<Self, Failure> {
         Ok(Self { writes: PreparedWrites::new() })
@@ -43,11 +47,11 @@ impl Operator for KvCacheOperation {
             context,
             past,
             new_kv,
-            |element, past, new_kv| OPERATOR.prepare(element, new_kv, past),
+            |element, past, new_kv| OPERATOR.prepare(element, past, new_kv),
             |write| {
                 let (layer_id, token_offset, seq_len) =
-                    (layer_id.list()?, token_offset.list()?, seq_len.list()?);
-                write.write(&write.plan(&layer_id, &token_offset, &seq_len)?)
+                    (&layer_id.list()?, &token_offset.list()?, &seq_len.list()?);
+                write.write(&write.plan(KvCacheOperationCall { layer_id, token_offset, seq_len })?)
             },
         )
     }
@@ -66,8 +70,8 @@ impl Operator for KvCacheOperation {
             }
             _ => &[(3, 1)],
         };
-        let (past, new_kv) = fill_unknown_sizes(past, new_kv, pairs);
-        OPERATOR.prepare(element, &new_kv, &past)?;
+        let (past, new_kv) = fill_unknown(past, new_kv, pairs);
+        OPERATOR.prepare(element, &past, &new_kv)?;
         Ok(())
     }
 }

@@ -3,28 +3,31 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::tensorrt::{self, PreparedPacked};
-use kvscatter::{Argument, ElementType, Prepared, Starts};
+use kvscatter::spec::fill_unknown;
+use kvscatter::spec::tensorrt::{self, PackedCall};
+use kvscatter::{Argument, ElementType, Error, Integers, Prepared};
 
 use super::Operator;
 use crate::context::{Context, InputTensor};
 use crate::node::Node;
 use crate::status::Failure;
-use crate::tensor_info::{TensorInfo, fill_unknown_sizes};
+use crate::tensor_info::TensorInfo;
 use crate::write::PreparedWrites;
 
 /// `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes `cache_mode` and
 /// `update_form`.
 pub(crate) struct KvCacheUpdate {
     form: Form,
+    writes: PreparedWrites,
 }
 
 /// The layout of an update.
+#[derive(Clone, Copy)]
 enum Form {
     /// `[b, d, s, h]`, every sample as long as the longest.
-    Padded(PreparedWrites<Prepared>),
+    Padded,
     /// `[totalTokens, d, h]`, one sample after the other.
-    Packed(PreparedWrites<PreparedPacked>),
+    Packed,
 }
 
 const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
@@ -32,8 +35,13 @@ const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
 impl Operator for KvCacheUpdate {
     const NAME: &'static CStr = c"KVCacheUpdate";
 
-    const RENAMED: &'static [(Argument, &'static str)] =
-        &[(Argument::TensorRtWriteIndices, "write_indices"), (Argument::UpdateLengths, "update_lengths")];
+    fn input_name(argument: Argument) -> &'static str {
+        match argument {
+            Argument::TensorRtWriteIndices => "write_indices",
+            Argument::UpdateLengths => "update_lengths",
+            other => other.name(),
+        }
+    }
 
     fn new(node: &Node<'_>) -> Result<Self, Failure> {
         match node.string(c"cache_mode")?.as_deref() {
@@ -43,15 +51,15 @@ impl Operator for KvCacheUpdate {
             }
         }
         let form = match node.string(c"update_form")?.as_deref() {
-            None | Some("padded") => Form::Padded(PreparedWrites::new()),
-            Some("packed_nhd") => Form::Packed(PreparedWrites::new()),
+            None | Some("padded") => Form::Padded,
+            Some("packed_nhd") => Form::Packed,
             Some(other) => {
                 return Err(Failure::invalid_argument(format!(
                     "update_form must be 'padded' or 'packed_nhd', got '{other}'"
                 )));
             }
         };
-        Ok(Self { form })
+        Ok(Self { form, writes: PreparedWrites::new() })
     }
 
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
@@ -59,27 +67,24 @@ impl Operator for KvCacheUpdate {
         let update = &context.input(1, Argument::Update)?;
         let write_indices = context.input(2, Argument::TensorRtWriteIndices)?;
         let write_indices = Indices::of(&write_indices)?;
-        let starts = write_indices.starts();
-        match &self.form {
-            Form::Padded(writes) => writes.with(
-                context,
-                cache,
-                update,
-                |element, cache, update| OPERATOR.prepare(element, cache, update),
-                |write| write.write(&write.plan(starts)?),
-            ),
-            Form::Packed(writes) => {
-                let lengths = context.input(3, Argument::UpdateLengths)?;
-                let lengths = &lengths.list()?;
-                writes.with(
-                    context,
-                    cache,
-                    update,
-                    |element, cache, update| OPERATOR.prepare_packed(element, cache, update),
-                    |write| write.write(&write.plan(starts, lengths)?),
-                )
-            }
-        }
+        let write_indices = write_indices.integers();
+        let lengths = match self.form {
+            Form::Padded => None,
+            Form::Packed => Some(context.input(3, Argument::UpdateLengths)?.list()?),
+        };
+        self.writes.with(
+            context,
+            cache,
+            update,
+            |element, cache, update| self.prepare(element, cache, update),
+            |write| {
+                let plan = match &lengths {
+                    None => write.plan(write_indices),
+                    Some(lengths) => write.plan(PackedCall::new(write_indices, lengths)),
+                };
+                write.write(&plan?)
+            },
+        )
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
@@ -87,31 +92,31 @@ impl Operator for KvCacheUpdate {
         self.check_lengths(inputs.get(3).is_some_and(is_given))?;
         let [cache, update, ..] = inputs else { return Ok(()) };
         let Some(element) = cache.element else { return Ok(()) };
-        let sizes = |rank, pairs| fill_unknown_sizes(cache.sizes_or(4), update.sizes_or(rank), pairs);
-        match self.form {
-            Form::Padded(_) => {
-                let (cache, update) = sizes(4, &[(0, 0), (1, 1), (2, 2), (3, 3)]);
-                OPERATOR.prepare(element, &cache, &update)?;
-            }
-            Form::Packed(_) => {
-                let (cache, update) = sizes(3, &[(1, 1), (3, 2)]);
-                OPERATOR.prepare_packed(element, &cache, &update)?;
-            }
-        }
+        let (rank, pairs): (_, &[_]) = match self.form {
+            Form::Padded => (4, &[(0, 0), (1, 1), (2, 2), (3, 3)]),
+            Form::Packed => (3, &[(1, 1), (3, 2)]),
+        };
+        let (cache, update) = fill_unknown(cache.sizes_or(4), update.sizes_or(rank), pairs);
+        self.prepare(element, &cache, &update)?;
         Ok(())
     }
 }
 
 impl KvCacheUpdate {
+    fn prepare(&self, element: ElementType, cache: &[usize], update: &[usize]) -> Result<Prepared, Error> {
+        match self.form {
+            Form::Padded => OPERATOR.prepare(element, cache, update),
+            Form::Packed => OPERATOR.prepare_packed(element, cache, update),
+        }
+    }
+
     /// Refuses what TensorRT's builder refuses: packed updates without lengths, and padded ones with them.
     fn check_lengths(&self, given: bool) -> Result<(), Failure> {
-        match (&self.form, given) {
-            (Form::Packed(_), false) => {
+        match (self.form, given) {
+            (Form::Packed, false) => {
                 Err(Failure::fail("update_form packed_nhd needs the input update_lengths"))
             }
-            (Form::Padded(_), true) => {
-                Err(Failure::fail("update_lengths is for update_form packed_nhd alone"))
-            }
+            (Form::Padded, true) => Err(Failure::fail("update_lengths is for update_form packed_nhd alone")),
             _ => Ok(()),
         }
     }
@@ -132,10 +137,10 @@ impl<'a> Indices<'a> {
         }
     }
 
-    fn starts(&self) -> Starts<'_> {
+    fn integers(&self) -> Integers<'_> {
         match self {
-            Self::I32(values) => Starts::I32(values),
-            Self::I64(values) => Starts::I64(values),
+            Self::I32(values) => Integers::I32(values),
+            Self::I64(values) => Integers::I64(values),
         }
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use std::borrow::Cow;
 
 use kvscatter::spec::onnx::{self, Dimension, Inferred};
-use kvscatter::{Argument, Error, Mode, NegativeIndex, Prepared};
+use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
 use super::Operator;
 use crate::context::{Context, InputTensor};
@@ -16,7 +16,7 @@ use crate::write::PreparedWrites;
 /// `TensorScatter(past_cache, update, write_indices?, lengths?)`. The runtime's rules: a negative index is refused.
 pub(crate) struct TensorScatter {
     operator: onnx::TensorScatter,
-    writes: PreparedWrites<Prepared>,
+    writes: PreparedWrites,
 }
 
 impl Operator for TensorScatter {
@@ -88,7 +88,7 @@ fn runtime_message(error: Error) -> String {
         Error::StartOutOfRange { argument, index, value, rows, capacity } => format!(
             "TensorScatter linear mode: {argument}[{index}] + sequence_length ({value} + {rows}) exceeds max_sequence_length ({capacity})"
         ),
-        Error::UpdateLongerThanCache { rows, capacity } => {
+        Error::UpdateLongerThanCache { rows, capacity, .. } => {
             format!("TensorScatter: update sequence_length ({rows}) exceeds max_sequence_length ({capacity})")
         }
         Error::DimensionMismatch { argument, dimension, expected, got } => format!(

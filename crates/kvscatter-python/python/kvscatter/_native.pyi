@@ -42,7 +42,7 @@ __all__ = [
     "cuda_prepare_present",
     "cuda_prepare_slots",
     "generate",
-    "in_place_many",
+    "write_many",
     "integer_within",
     "kv_cache_operation_",
     "kv_cache_update_",
@@ -149,7 +149,7 @@ def tensor_scatter_(
     out_of_range: OutOfRange = "error",
     negative_index: NegativeIndex = "modulo",
 ) -> int: ...
-def in_place_many(
+def write_many(
     pairs: Iterable[tuple[SupportsDLPack, SupportsDLPack]],
     write_indices: Indices | None = None,
     *,
@@ -169,13 +169,12 @@ def kv_cache_update_(
     out_of_range: OutOfRange = "error",
 ) -> int: ...
 def kv_cache_operation_(
+    past: SupportsDLPack,
     newKv: SupportsDLPack,
     layerId: Indices | Integer,
-    past: SupportsDLPack,
     tokenOffset: Indices,
     seqLen: Indices,
     *,
-    param: bytes = ...,
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
 ) -> int: ...
@@ -355,8 +354,8 @@ class _Positions(Protocol):
     def start_from_length_after(self, length: _Numbers, rows: _Numbers) -> _Positions64: ...
     def token_offset(self, start: _Numbers, rows: _Numbers) -> _Positions64: ...
     def start_from_token_offset(self, token_offset: _Numbers, rows: _Numbers) -> _Positions64: ...
-    def last_index(self, start: _Numbers, rows: _Numbers) -> _Positions64: ...
-    def start_from_last_index(self, last: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def seqlens_k(self, start: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def start_from_seqlens_k(self, last: _Numbers, rows: _Numbers) -> _Positions64: ...
     def nonpad_kv_seqlen(self, start: _Numbers, rows: _Numbers, capacity: int, mode: str) -> _Positions64: ...
     def start_from_nonpad_kv_seqlen(
         self, length: _Numbers, rows: _Numbers, capacity: int, mode: str

@@ -155,7 +155,7 @@ class ShapeError(Error, ValueError):
 
 
 class OptionError(Error, ValueError):
-    """An option that does not exist or does not apply: an axis, a mode, a policy, reserved bytes."""
+    """An option that does not exist or does not apply: an axis, a mode, a policy."""
 
     value: Any = None
     """The option as it was given."""

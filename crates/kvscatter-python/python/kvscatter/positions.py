@@ -19,9 +19,9 @@ One write, four numbers. A cache of 8 slots has 5 tokens of one sample, and 2 mo
 7
 >>> positions.token_offset(start, rows=2)
 7
->>> positions.last_index(start, rows=2)
+>>> positions.seqlens_k(start, rows=2)
 6
->>> positions.start_from_last_index(6, rows=2)
+>>> positions.start_from_seqlens_k(6, rows=2)
 5
 
 A batch is an array, and the result one as well; ``rows`` may then differ from sample to sample:
@@ -53,10 +53,10 @@ from kvscatter._native import positions as _native
 from kvscatter._typing import Indices, Integer, Mode
 
 __all__ = [
-    "last_index",
+    "seqlens_k",
     "length_after",
     "nonpad_kv_seqlen",
-    "start_from_last_index",
+    "start_from_seqlens_k",
     "start_from_length_after",
     "start_from_nonpad_kv_seqlen",
     "start_from_token_offset",
@@ -139,41 +139,41 @@ def start_from_token_offset(
 
 
 @overload
-def last_index(start: Integer, rows: Integer) -> int: ...
+def seqlens_k(start: Integer, rows: Integer) -> int: ...
 @overload
-def last_index(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def seqlens_k(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
 @overload
-def last_index(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
-def last_index(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
+def seqlens_k(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
+def seqlens_k(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """``write_indices`` → GroupQueryAttention's ``seqlens_k``; -1 for a sample that is still empty.
 
-    >>> last_index(5, rows=2)
+    >>> seqlens_k(5, rows=2)
     6
-    >>> last_index(0, rows=0)
+    >>> seqlens_k(0, rows=0)
     -1
 
     Raises:
         PositionError: The start is negative, or the sum does not fit 64 bits.
     """
-    return _native.last_index(start, rows)
+    return _native.seqlens_k(start, rows)
 
 
 @overload
-def start_from_last_index(last: Integer, rows: Integer) -> int: ...
+def start_from_seqlens_k(last: Integer, rows: Integer) -> int: ...
 @overload
-def start_from_last_index(last: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
+def start_from_seqlens_k(last: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
 @overload
-def start_from_last_index(last: Integer, rows: Indices) -> NDArray[np.int64]: ...
-def start_from_last_index(last: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
+def start_from_seqlens_k(last: Integer, rows: Indices) -> NDArray[np.int64]: ...
+def start_from_seqlens_k(last: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
     """GroupQueryAttention's ``seqlens_k`` → ``write_indices``.
 
-    >>> start_from_last_index(6, rows=2)
+    >>> start_from_seqlens_k(6, rows=2)
     5
 
     Raises:
         PositionError: Fewer rows than were written lie up to there.
     """
-    return _native.start_from_last_index(last, rows)
+    return _native.start_from_seqlens_k(last, rows)
 
 
 @overload

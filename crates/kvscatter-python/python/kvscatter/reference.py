@@ -182,27 +182,23 @@ def kv_cache_update(
 
 @_present
 def kv_cache_operation(
+    past: Array,
     newKv: Array,
     layerId: Indices | Integer,
-    past: Array,
     tokenOffset: Indices,
     seqLen: Indices,
     *,
-    param: bytes = bytes(8),
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
 ) -> Answer:
     """Ascend ATB ``KVCacheOperation``: ``present`` for the cache ``past`` of ``[layer, batch, maxSeqLen, hiddenSize]``.
 
     ``newKv`` is ``[ntokens, hiddenSize]`` or ``[batch, seq_len, head_num, head_size]``; ``tokenOffset`` counts the
-    tokens after the write, ``seqLen`` those of this call. ``param`` is the reserved eight bytes, which must be zero.
-    The rest is as in ``tensor_scatter``.
+    tokens after the write, ``seqLen`` those of this call. The rest is as in ``tensor_scatter``.
 
     Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
     for masked ones.
     """
-    if len(param) != 8 or any(param):
-        raise Refused(f"reserved: param = {param!r} must be eight zero bytes", "reserved", "param")
     cache, new = as_array("past", past), as_array("newKv", newKv)
     layers = [layerId] if isinstance(layerId, (int, np.integer)) else layerId
     told = _native.oracle_kv_cache_operation(

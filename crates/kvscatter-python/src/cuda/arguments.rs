@@ -3,7 +3,7 @@
 //! Of several errors the first is that of the first argument that is no array on a CUDA device; then, in this order, of
 //! types, of shapes and of devices, each in the order of the call; then what the driver or the memory does not allow.
 
-use kvscatter::{ElementType, Geometry, Layout};
+use kvscatter::{ElementType, Layout, Prepared};
 use kvscatter_cuda::{Cuda, Pair, Status, Triple};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -37,7 +37,7 @@ pub(super) fn prepare<'py>(
     operator: &'static Operator,
     tensors: &Bound<'py, PyAny>,
     Given { lists, skip_all, status }: Given<'_, 'py>,
-    geometry: impl FnOnce(Shapes<'_>) -> Result<Geometry, kvscatter::Error>,
+    check: impl FnOnce(Shapes<'_>) -> Result<Prepared, kvscatter::Error>,
 ) -> PyResult<CudaWrite> {
     let py = tensors.py();
     let raise = |refused| error::raise(py, operator, refused);
@@ -53,7 +53,7 @@ pub(super) fn prepare<'py>(
     lists.check_types()?;
 
     first.check_forms(&rows)?;
-    let geometry = geometry(first.shapes()).map_err(|refused| raise(refused.into()))?;
+    let prepared = check(first.shapes()).map_err(|refused| raise(refused.into()))?;
     let indices = lists.indices()?;
     status.as_ref().map(status_address).transpose()?;
 
@@ -63,7 +63,7 @@ pub(super) fn prepare<'py>(
         array.check_on(device)?;
     }
 
-    let write = make(py, cuda, operator, &geometry, &rows).map_err(raise)?.skip_all(skip_all);
+    let write = make(py, cuda, operator, &prepared, &rows).map_err(raise)?.skip_all(skip_all);
     let cache = &first.written().object;
     let current =
         Current::of(cache, device, stream::streams_of(rows.iter().flat_map(Row::iter).chain(lists.iter())))?;
@@ -190,22 +190,23 @@ fn make(
     py: Python<'_>,
     cuda: &Cuda,
     operator: &Operator,
-    geometry: &Geometry,
+    prepared: &Prepared,
     rows: &[Row<'_>],
-) -> Result<kvscatter_cuda::DeviceWrite, kvscatter_cuda::Error> {
+) -> Result<kvscatter_cuda::DeviceWrite, kvscatter_cuda::CudaError> {
+    let geometry = prepared.geometry();
     let cache = |row: &Row<'_>| row.cache.buffer(geometry.cache_bytes());
     let update = |row: &Row<'_>| row.update.buffer(geometry.update_bytes());
     match operator.make {
         Make::InPlace(make) => {
             let pair = |row| Pair { cache: cache(row), update: update(row) };
             let pairs: Vec<_> = rows.iter().map(pair).collect();
-            py.detach(|| make(cuda, geometry, &pairs))
+            py.detach(|| make(cuda, prepared, &pairs))
         }
         Make::Present(make) => {
             let present = |row: &Row<'_>| row.written().buffer(geometry.present_bytes());
             let triple = |row| Triple { past: cache(row), update: update(row), present: present(row) };
             let triples: Vec<_> = rows.iter().map(triple).collect();
-            py.detach(|| make(cuda, geometry, &triples))
+            py.detach(|| make(cuda, prepared, &triples))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
 
-use kvscatter_cuda::{Counted, Error, FirstBad, List, SlotMappingError, TensorRole};
+use kvscatter_cuda::{Counted, CudaError, FirstBad, List, SlotMappingError, TensorRole};
 use pyo3::prelude::*;
 
 use super::operator::Operator;
@@ -11,16 +11,16 @@ type Described = (Class, &'static str, Option<&'static str>, Vec<(&'static str, 
 
 /// The exception for an error about this operator.
 #[cold]
-pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: Error) -> PyErr {
+pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: CudaError) -> PyErr {
     let message = error.with_names(|list| operator.list(list));
     let (class, kind, argument, fields) = match error {
-        Error::Write(refused) => return (operator.refuse)(py, refused),
+        CudaError::Write(refused) => return (operator.refuse)(py, refused),
         error => describe(operator, &error),
     };
     raise_of(py, class, kind, argument, message, &fields)
 }
 
-fn describe(operator: &Operator, error: &Error) -> Described {
+fn describe(operator: &Operator, error: &CudaError) -> Described {
     of_driver(error)
         .or_else(|| of_tensors(operator, error))
         .or_else(|| of_lists(operator, error))
@@ -28,30 +28,30 @@ fn describe(operator: &Operator, error: &Error) -> Described {
 }
 
 /// An error of the driver, its device or its context.
-fn of_driver(error: &Error) -> Option<Described> {
+fn of_driver(error: &CudaError) -> Option<Described> {
     let (kind, fields) = match error {
-        Error::NoDriver { .. } => ("no_driver", vec![]),
-        Error::Driver { code, .. } => ("driver", vec![("code", i64::from(*code).into())]),
-        Error::ComputeCapability { major, minor } => {
+        CudaError::NoDriver { .. } => ("no_driver", vec![]),
+        CudaError::Driver { code, .. } => ("driver", vec![("code", i64::from(*code).into())]),
+        CudaError::ComputeCapability { major, minor } => {
             let got = major.saturating_mul(10).saturating_add(*minor);
             ("compute_capability", vec![("got", i64::from(got).into())])
         }
         // The PTX is what every driver reads.
-        Error::Kernels { ptx, .. } => match **ptx {
-            Error::Driver { code, .. } => ("kernels", vec![("code", i64::from(code).into())]),
+        CudaError::Kernels { ptx, .. } => match **ptx {
+            CudaError::Driver { code, .. } => ("kernels", vec![("code", i64::from(code).into())]),
             _ => ("kernels", vec![]),
         },
-        Error::NoContext => ("no_context", vec![]),
+        CudaError::NoContext => ("no_context", vec![]),
         _ => return None,
     };
     Some((Class::Cuda, kind, None, fields))
 }
 
 /// An error of a cache, an update or a present: its shape, its layout or its memory.
-fn of_tensors(operator: &Operator, error: &Error) -> Option<Described> {
+fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
     Some(match error {
-        Error::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
-        Error::TooLarge { what, got, most } => {
+        CudaError::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
+        CudaError::TooLarge { what, got, most } => {
             let fields = vec![
                 ("what", Field::Name(what.to_string())),
                 ("got", (*got).into()),
@@ -59,26 +59,26 @@ fn of_tensors(operator: &Operator, error: &Error) -> Option<Described> {
             ];
             (Class::Shape, "too_large", count_argument(operator, *what), fields)
         }
-        Error::Buffer { tensor, index, bytes, needed, .. } => (
+        CudaError::Buffer { tensor, index, bytes, needed, .. } => (
             Class::Array,
             "buffer_length",
             Some(tensor_argument(operator, *tensor)),
             numbers([("buffer", *index), ("len", *bytes), ("needed", *needed)]),
         ),
-        Error::WholeWords { pair, bytes, needed, .. } => (
+        CudaError::WholeWords { pair, bytes, needed, .. } => (
             Class::Array,
             "whole_words",
             Some(operator.written),
             numbers([("buffer", *pair), ("len", *bytes), ("needed", *needed)]),
         ),
-        Error::Presents { triple, with } => (
+        CudaError::Presents { triple, with } => (
             Class::Array,
             "overlap",
             Some(operator.written),
             numbers([("buffer", *triple), ("with_buffer", *with)]),
         ),
-        Error::SamplesNotAdjacent => (Class::Array, "apart", Some(operator.update), vec![]),
-        Error::SlotMapping(why) => {
+        CudaError::SamplesNotAdjacent => (Class::Array, "apart", Some(operator.update), vec![]),
+        CudaError::SlotMapping(why) => {
             let fields = match why {
                 SlotMappingError::Samples(samples) => {
                     vec![("got", (*samples).into()), ("want", 1_usize.into())]
@@ -92,20 +92,20 @@ fn of_tensors(operator: &Operator, error: &Error) -> Option<Described> {
 }
 
 /// An error of a list or the status: its presence, its memory or a value in it.
-fn of_lists(operator: &Operator, error: &Error) -> Option<Described> {
+fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
     let (class, kind, list, fields) = match error {
-        Error::List { list, .. } => (Class::Option, "list", list, vec![]),
-        Error::Address { list, .. } => (Class::Array, "misaligned", list, vec![]),
-        Error::ListWraps { list, bytes, .. } => {
+        CudaError::List { list, .. } => (Class::Option, "list", list, vec![]),
+        CudaError::Address { list, .. } => (Class::Array, "misaligned", list, vec![]),
+        CudaError::ListWraps { list, bytes, .. } => {
             (Class::Array, "buffer_wraps", list, numbers([("len", *bytes)]))
         }
-        Error::Overlap { list, pair } => {
+        CudaError::Overlap { list, pair } => {
             let fields =
                 vec![("with_", Field::Name(operator.written.into())), ("with_buffer", (*pair).into())];
             (Class::Array, "overlap", list, fields)
         }
-        Error::StatusShared => (Class::Array, "overlap", &List::Status, vec![]),
-        Error::BadIndices { bad_samples, first: FirstBad { list, sample, value } } => {
+        CudaError::StatusShared => (Class::Array, "overlap", &List::Status, vec![]),
+        CudaError::BadIndices { bad_samples, first: FirstBad { list, sample, value } } => {
             let mut fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*value).into())];
             fields.extend(sample.map(|sample| ("index", sample.into())));
             (Class::Position, "bad_indices", list, fields)

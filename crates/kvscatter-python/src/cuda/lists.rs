@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub(crate) struct Lists<'a, 'py> {
     pub(crate) layer: Option<&'a Bound<'py, PyAny>>,
     pub(crate) starts: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) spans: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) row_counts: Option<&'a Bound<'py, PyAny>>,
     pub(crate) lengths: Option<&'a Bound<'py, PyAny>>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Lists<'a, 'py> {
 pub(crate) struct ListArrays<'py> {
     layer: Option<DeviceArray<'py>>,
     starts: Option<DeviceArray<'py>>,
-    spans: Option<DeviceArray<'py>>,
+    row_counts: Option<DeviceArray<'py>>,
     lengths: Option<DeviceArray<'py>>,
 }
 
@@ -33,7 +33,7 @@ impl<'py> Lists<'_, 'py> {
         Ok(ListArrays {
             layer: read(self.layer, "layerId")?,
             starts: read(self.starts, operator.starts)?,
-            spans: read(self.spans, operator.spans)?,
+            row_counts: read(self.row_counts, operator.row_counts)?,
             lengths: read(self.lengths, "lengths")?,
         })
     }
@@ -42,22 +42,22 @@ impl<'py> Lists<'_, 'py> {
 impl<'py> ListArrays<'py> {
     /// In the order of the call.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &DeviceArray<'py>> {
-        [&self.layer, &self.starts, &self.spans, &self.lengths].into_iter().flatten()
+        [&self.layer, &self.starts, &self.row_counts, &self.lengths].into_iter().flatten()
     }
 
     pub(crate) fn into_arrays(self) -> impl Iterator<Item = DeviceArray<'py>> {
-        [self.layer, self.starts, self.spans, self.lengths].into_iter().flatten()
+        [self.layer, self.starts, self.row_counts, self.lengths].into_iter().flatten()
     }
 
     pub(crate) fn check_types(&self) -> Result<(), Failure> {
-        let Self { layer, starts, spans, lengths } = self;
+        let Self { layer, starts, row_counts, lengths } = self;
         layer.iter().try_for_each(DeviceArray::check_int32)?;
-        starts.iter().chain(spans).chain(lengths).try_for_each(|list| list.of_integers().map(drop))
+        starts.iter().chain(row_counts).chain(lengths).try_for_each(|list| list.of_integers().map(drop))
     }
 
     /// Where they lie, if all have the shape of a list.
     pub(crate) fn indices(&self) -> PyResult<Indices> {
-        let Self { layer, starts, spans, lengths } = self;
+        let Self { layer, starts, row_counts, lengths } = self;
         let layer = layer.as_ref().map(DeviceArray::layer).transpose()?;
         let mut indices = match starts {
             Some(starts) => Indices::new(starts.list()?),
@@ -66,8 +66,8 @@ impl<'py> ListArrays<'py> {
         if let Some(layer) = layer {
             indices = indices.layer(layer);
         }
-        if let Some(spans) = spans {
-            indices = indices.spans(spans.list()?);
+        if let Some(row_counts) = row_counts {
+            indices = indices.row_counts(row_counts.list()?);
         }
         if let Some(lengths) = lengths {
             indices = indices.lengths(lengths.list()?);

@@ -1,7 +1,7 @@
 //! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
 
-use kvscatter::{Argument, Geometry};
-use kvscatter_cuda::{Cuda, DeviceWrite, Error, List, Pair, Triple};
+use kvscatter::Prepared;
+use kvscatter_cuda::{Cuda, CudaError, DeviceWrite, List, Pair, Triple};
 
 use crate::error::{self, Refuse};
 
@@ -10,7 +10,7 @@ pub(crate) struct Operator {
     pub(crate) cache: &'static str,
     pub(crate) update: &'static str,
     pub(crate) starts: &'static str,
-    pub(crate) spans: &'static str,
+    pub(crate) row_counts: &'static str,
     /// What is written.
     pub(crate) written: &'static str,
     pub(crate) make: Make,
@@ -20,8 +20,8 @@ pub(crate) struct Operator {
 /// How a write is prepared, and whether of pairs or of triples.
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
-    InPlace(fn(&Cuda, &Geometry, &[Pair]) -> Result<DeviceWrite, Error>),
-    Present(fn(&Cuda, &Geometry, &[Triple]) -> Result<DeviceWrite, Error>),
+    InPlace(fn(&Cuda, &Prepared, &[Pair]) -> Result<DeviceWrite, CudaError>),
+    Present(fn(&Cuda, &Prepared, &[Triple]) -> Result<DeviceWrite, CudaError>),
 }
 
 impl Make {
@@ -38,7 +38,7 @@ pub(crate) static ONNX: Operator = Operator {
     cache: "cache",
     update: "update",
     starts: "write_indices",
-    spans: "lengths",
+    row_counts: "lengths",
     written: "cache",
     make: Make::InPlace(Cuda::prepare),
     refuse: error::core_in_place,
@@ -59,29 +59,25 @@ pub(crate) static SLOTS: Operator = Operator {
     ..ONNX
 };
 
-pub(crate) static TENSORRT: Operator = Operator {
-    starts: "writeIndices",
-    spans: "updateLengths",
-    refuse: |py, refused| error::core_about(py, refused, Argument::Cache, Argument::Update),
-    ..ONNX
-};
+pub(crate) static TENSORRT: Operator =
+    Operator { starts: "writeIndices", row_counts: "updateLengths", refuse: error::core_as_named, ..ONNX };
 
 pub(crate) static ASCEND: Operator = Operator {
     cache: "past",
     update: "newKv",
     starts: "tokenOffset",
-    spans: "seqLen",
+    row_counts: "seqLen",
     written: "past",
     make: Make::InPlace(Cuda::prepare),
-    refuse: |py, refused| error::core_about(py, refused, Argument::Past, Argument::NewKv),
+    refuse: error::core_as_named,
 };
 
 impl Operator {
     pub(crate) fn list(&self, list: List) -> &'static str {
         match list {
-            List::Starts => self.starts,
+            List::Positions => self.starts,
             List::Lengths => "lengths",
-            List::Spans => self.spans,
+            List::RowCounts => self.row_counts,
             List::Layer => "layerId",
             _ => "status",
         }

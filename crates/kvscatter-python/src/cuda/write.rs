@@ -176,7 +176,7 @@ impl Launch {
         Err(Failure::NotCurrent { argument: self.operator.written, device: self.device, current }.into())
     }
 
-    fn raise(&self, py: Python<'_>, refused: kvscatter_cuda::Error) -> PyErr {
+    fn raise(&self, py: Python<'_>, refused: kvscatter_cuda::CudaError) -> PyErr {
         error::raise(py, self.operator, refused)
     }
 }

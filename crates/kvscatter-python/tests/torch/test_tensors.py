@@ -229,5 +229,5 @@ def test_a_refused_write_is_not_counted() -> None:
 
 def test_what_differs_from_the_first_pair_is_named() -> None:
     pairs = [(torch.zeros(1, 4, 2), torch.ones(1, 1, 2)), (torch.zeros(1, 4, 3), torch.ones(1, 1, 3))]
-    error = refused("prepared", "cache", lambda: kvscatter.in_place_many(pairs, [0]))
+    error = refused("prepared", "cache", lambda: kvscatter.write_many(pairs, [0]))
     assert "cache (pair 1) has shape (1, 4, 3), must have (1, 4, 2)" in str(error)

@@ -16,9 +16,9 @@ def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: ND
     assert_type(kvscatter.tensor_scatter(cache, update, [0, 1]), NDArray[np.float16])
     assert_type(kvscatter.tensor_scatter(cache, update, [starts[0], 1]), NDArray[np.float16])
     assert_type(kvscatter.tensor_scatter(cache, update, out=cache), NDArray[np.float16])
-    assert_type(kvscatter.in_place_many([(cache, update), (cache, update)], (0, 1)), int)
+    assert_type(kvscatter.write_many([(cache, update), (cache, update)], (0, 1)), int)
     assert_type(kvscatter.kv_cache_update_(cache, update, starts, updateLengths=[0, 1]), int)
-    assert_type(kvscatter.kv_cache_operation_(update, 0, cache, starts, [1], out_of_range="skip"), int)
+    assert_type(kvscatter.kv_cache_operation_(cache, update, 0, starts, [1], out_of_range="skip"), int)
 
 
 def on_jax(cache: jax.Array, update: jax.Array) -> None:

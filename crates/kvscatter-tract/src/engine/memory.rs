@@ -3,7 +3,7 @@
 use std::mem;
 
 use kvscatter::ElementType;
-use kvscatter_session::{Error, Memory, Tensor};
+use kvscatter_session::{Memory, SessionError, Tensor};
 use tract_onnx::prelude::{DatumType, Tensor as Theirs, TractResult};
 use tract_onnx::tract_hir::internal::bail;
 
@@ -14,7 +14,7 @@ pub(super) struct TractMemory(Theirs);
 
 impl TractMemory {
     /// A tensor of tract's, as a session's.
-    pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, Error> {
+    pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, SessionError> {
         // Types that only tract has, and strings, are no bytes: a session refuses them.
         let element = element::ours(theirs.datum_type()).unwrap_or(ElementType::String);
         let shape = theirs.shape().to_vec();
@@ -43,8 +43,8 @@ impl Memory for TractMemory {
 }
 
 /// A tensor of zeros in tract's memory.
-pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
-    let too_large = || Error::TensorTooLarge { element, shape: shape.to_vec() };
+pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
+    let too_large = || SessionError::TensorTooLarge { element, shape: shape.to_vec() };
     let datum = element::theirs(element).filter(|datum| datum.is_number() || *datum == DatumType::Bool);
     let datum = datum.ok_or_else(too_large)?;
     let len = element.storage_len(shape).ok_or_else(too_large)?;

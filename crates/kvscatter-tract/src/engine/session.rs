@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvscatter::ElementType;
-use kvscatter_session::{Error, Ran, Session, Step, Tensor};
+use kvscatter_session::{Ran, Session, SessionError, Step, Tensor};
 use tract_onnx::tract_hir::internal::*;
 
 use super::memory::{self, TractMemory};
@@ -39,14 +39,14 @@ impl TractSession {
         Ok(Self { state: plan.spawn()?, inputs, outputs })
     }
 
-    fn input(&self, name: &str) -> Result<usize, Error> {
+    fn input(&self, name: &str) -> Result<usize, SessionError> {
         self.inputs
             .iter()
             .position(|input| input == name)
             .ok_or_else(|| refused(format!("it has no input {name:?}")))
     }
 
-    fn output(&self, name: &str) -> Result<usize, Error> {
+    fn output(&self, name: &str) -> Result<usize, SessionError> {
         self.outputs
             .iter()
             .position(|output| output == name)
@@ -54,7 +54,7 @@ impl TractSession {
     }
 
     /// Checks every name, before any cache is moved.
-    fn check_names(&self, step: &Step<'_>) -> Result<(), Error> {
+    fn check_names(&self, step: &Step<'_>) -> Result<(), SessionError> {
         let mut given = vec![0_usize; self.inputs.len()];
         let pasts = step.shared.iter().map(|shared| shared.past);
         for name in step.inputs.iter().map(|(name, _)| *name).chain(pasts) {
@@ -78,7 +78,7 @@ impl TractSession {
     }
 
     /// Gives the plan its inputs, caches last. An error leaves the caches where they are found again.
-    fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), Error> {
+    fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), SessionError> {
         for (name, tensor) in &step.inputs {
             let input = self.input(name)?;
             let fed = messages::catch_panics(|| self.state.set_input(input, memory::copy(tensor)?.into()));
@@ -136,7 +136,7 @@ impl TractSession {
     }
 
     /// Brings the caches back after a run that failed.
-    fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: Error) -> Error {
+    fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: SessionError) -> SessionError {
         let values: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache)).collect();
         self.clear();
         let mut error = error;
@@ -146,7 +146,7 @@ impl TractSession {
             match (theirs, shared.cache.memory_mut::<TractMemory>()) {
                 (Some(theirs), Some(memory)) => memory.put(theirs),
                 (None, Some(_)) => {
-                    error = Error::CacheLost { engine: label(), cache: shared.past.to_owned() };
+                    error = SessionError::CacheLost { engine: label(), cache: shared.past.to_owned() };
                 }
                 // It was copied in, and is as it was.
                 (_, None) => {}
@@ -166,7 +166,7 @@ impl TractSession {
         &self,
         step: Step<'_>,
         mut results: Vec<Option<TValue>>,
-    ) -> Result<(Vec<Tensor>, Vec<usize>), Error> {
+    ) -> Result<(Vec<Tensor>, Vec<usize>), SessionError> {
         let mut take = |output: usize| {
             results.get_mut(output).and_then(Option::take).ok_or_else(|| refused("an output is missing"))
         };
@@ -197,11 +197,11 @@ impl TractSession {
 }
 
 impl Session for TractSession {
-    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, Error> {
+    fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
         memory::zeros(element, shape)
     }
 
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, Error> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
         self.check_names(&step)?;
         let mut caches = Vec::with_capacity(step.shared.len());
         if let Err(error) = self.feed(&mut step, &mut caches) {
@@ -230,6 +230,6 @@ impl Session for TractSession {
     }
 }
 
-fn refused(says: impl Into<String>) -> Error {
-    Error::Run { engine: label(), says: says.into() }
+fn refused(says: impl Into<String>) -> SessionError {
+    SessionError::Run { engine: label(), says: says.into() }
 }

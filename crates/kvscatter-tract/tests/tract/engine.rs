@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::{Model, ModelFile};
-use kvscatter_session::{Engine, Error, Options, Session, Shared, Step, Tensor};
+use kvscatter_session::{Engine, Options, Session, SessionError, Shared, Step, Tensor};
 use kvscatter_tract::Tract;
 
 use crate::support::{decoder, testdata};
@@ -27,7 +27,12 @@ fn rows(value: f32) -> Tensor {
 }
 
 /// Writes a row into each sample; where the engine says that the present lies.
-fn write(session: &mut dyn Session, cache: &mut Tensor, value: f32, at: &[i64]) -> Result<usize, Error> {
+fn write(
+    session: &mut dyn Session,
+    cache: &mut Tensor,
+    value: f32,
+    at: &[i64],
+) -> Result<usize, SessionError> {
     let (rows, at) = (rows(value), Tensor::int64s(&[at.len()], at)?);
     let shared = vec![Shared { past: "past_cache", present: "present_cache", cache }];
     let inputs = vec![("update", &rows), ("write_indices", &at)];
@@ -71,7 +76,7 @@ fn after_a_bad_index_the_cache_is_back_and_as_it_was() {
     let address = cache.address();
     write(&mut *session, &mut cache, 1.0, &[1, 2]).unwrap();
     for at in [[0, 4], [-1, 0], [i64::MAX, 0]] {
-        let Err(Error::Run { says, .. }) = write(&mut *session, &mut cache, 9.0, &at) else {
+        let Err(SessionError::Run { says, .. }) = write(&mut *session, &mut cache, 9.0, &at) else {
             panic!("{at:?}")
         };
         assert!(says.contains("(TensorScatter): ") && !says.contains('\n'), "{says}");
@@ -90,10 +95,14 @@ fn a_step_that_does_not_fit_is_refused_with_the_name_and_the_cache_is_back() {
     let mut larger = session.zeros(ElementType::Float32, &[2, 1, 5, 5]).unwrap();
     let mut halves = session.zeros(ElementType::Float16, &CACHE).unwrap();
     for (cache, says) in [(&mut larger, "cache \"past_cache\""), (&mut halves, "cache \"past_cache\"")] {
-        let Err(Error::Run { says: words, .. }) = write(&mut *session, cache, 1.0, &[0, 0]) else { panic!() };
+        let Err(SessionError::Run { says: words, .. }) = write(&mut *session, cache, 1.0, &[0, 0]) else {
+            panic!()
+        };
         assert!(words.starts_with(says) && !words.contains('\n'), "{words}");
     }
-    let Err(Error::Run { says, .. }) = write(&mut *session, &mut cache, 1.0, &[0, 0, 0]) else { panic!() };
+    let Err(SessionError::Run { says, .. }) = write(&mut *session, &mut cache, 1.0, &[0, 0, 0]) else {
+        panic!()
+    };
     assert!(says.starts_with("input \"write_indices\": "), "{says}");
     let (rows, at) = (rows(1.0), Tensor::int64s(&[2], &[0, 0]).unwrap());
     for (inputs, present, says) in [
@@ -103,7 +112,7 @@ fn a_step_that_does_not_fit_is_refused_with_the_name_and_the_cache_is_back() {
     ] {
         let shared = vec![Shared { past: "past_cache", present, cache: &mut cache }];
         let refused = session.run(Step { inputs, shared, ..Step::default() });
-        let Err(Error::Run { says: words, .. }) = refused else { panic!("{says}") };
+        let Err(SessionError::Run { says: words, .. }) = refused else { panic!("{says}") };
         assert_eq!(words, says);
     }
     assert_eq!(cache.address(), address);
@@ -142,11 +151,15 @@ fn weights_that_are_exchanged_after_the_check_are_refused() {
     assert!(Tract.load(&file, Options::default()).is_ok());
     std::fs::remove_file(&weights).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
-    let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("a pipe") };
+    let Err(SessionError::Load { says, .. }) = Tract.load(&file, Options::default()) else {
+        panic!("a pipe")
+    };
     assert!(says.contains("model.onnx.data: not a regular file"), "{says}");
     std::fs::remove_file(&weights).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &weights).unwrap();
-    let Err(Error::Load { says, .. }) = Tract.load(&file, Options::default()) else { panic!("a device") };
+    let Err(SessionError::Load { says, .. }) = Tract.load(&file, Options::default()) else {
+        panic!("a device")
+    };
     assert!(says.contains("/dev/zero"), "{says}");
 }
 
@@ -156,13 +169,13 @@ fn a_model_that_does_not_load_is_refused_in_one_line() {
     let path = folder.path().join("model.onnx");
     for bytes in [&[][..], &[0x3a, 0x02, 0x0a, 0x00]] {
         std::fs::write(&path, bytes).unwrap();
-        let Err(Error::Load { says, .. }) = Tract.load(&file(&path), Options::default()) else {
+        let Err(SessionError::Load { says, .. }) = Tract.load(&file(&path), Options::default()) else {
             panic!("{bytes:?} is no model")
         };
         assert!(!says.is_empty() && !says.contains('\n'), "{says}");
     }
     let packed = file(&decoder("genai-llama-gqa"));
-    let Err(Error::Load { says, .. }) = Tract.load(&packed, Options::default()) else {
+    let Err(SessionError::Load { says, .. }) = Tract.load(&packed, Options::default()) else {
         panic!("packed keys and values are not known")
     };
     assert!(

@@ -1,6 +1,6 @@
 //! Sessions on decoders that are made here: of one layer and one head, with what exporters do not, or not yet, write.
 
-use kvscatter_session::{Error, KvSession, SessionOptions};
+use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_tract::Tract;
 use prost::Message;
 use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, tensor_proto::DataType};
@@ -62,7 +62,7 @@ fn decoder(head: Vec<NodeProto>) -> ModelProto {
     made
 }
 
-fn open(model: &ModelProto) -> Result<KvSession, Error> {
+fn open(model: &ModelProto) -> Result<KvSession, SessionError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     std::fs::write(&path, model.encode_to_vec()).unwrap();
@@ -106,7 +106,9 @@ fn a_past_that_something_else_reads_is_refused() {
         node("ReduceMax", "peek", &["key_cache.0"], &["most"]),
         node("Add", "add", &["y", "most"], &["scored"]),
     ]);
-    let Err(Error::PastRead { input, reader }) = open(&model).map(|_| ()) else { panic!("it is read") };
+    let Err(SessionError::PastRead { input, reader }) = open(&model).map(|_| ()) else {
+        panic!("it is read")
+    };
     assert_eq!(input, "key_cache.0");
     assert!(reader.contains("\"peek\""), "{reader}");
 }

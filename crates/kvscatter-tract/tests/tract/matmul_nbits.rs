@@ -4,7 +4,7 @@ use half::f16;
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, Error, Options, Step};
+use kvscatter_session::{Engine, Options, SessionError, Step};
 use prost::Message;
 use tract_onnx::pb::{
     AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, tensor_proto::DataType,
@@ -409,7 +409,7 @@ fn levels_of_accuracy_are_kept_since_float32_is_the_best_of_them() {
 }
 
 /// ONNX Runtime's product. Its operator is the definition.
-fn product_in_onnx_runtime(case: &Case, runtime: &OnnxRuntime) -> Result<Vec<f32>, Error> {
+fn product_in_onnx_runtime(case: &Case, runtime: &OnnxRuntime) -> Result<Vec<f32>, SessionError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let mut model = case.model();

@@ -1,20 +1,19 @@
-//! Large writes on the threads of whoever calls: the core has none of its own.
+//! Large writes on the threads of the calling program. The core starts none.
 
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::limits::PIECE;
-use crate::mapping::Rows;
+use super::limits::{PARALLEL_MIN_BYTES, PIECE};
+use crate::geometry::Rows;
 
-/// The warm threads of a host, lent for one write.
+/// The warm threads of the calling program, for one write.
 ///
-/// A write that is large enough hands over one closure, and every call of it takes parts of the write until none
-/// are left. However often it is called, and on however many threads, each part is written once; parts that nobody
-/// took are written by the calling thread. So an executor can be slow, but not
-/// wrong.
+/// A large write passes one closure to the executor. Each call of it claims parts of the write until none are left, and
+/// each part is written once, however many threads call it and however often. The calling thread writes the parts that
+/// no call claimed. So an executor can make a write slow, but not wrong.
 ///
-/// Waking a sleeping thread costs more than copying a megabyte: lend threads that are already awake.
+/// Waking a sleeping thread costs more than copying a megabyte: use threads that are already awake.
 ///
 /// ```
 /// use kvscatter::{ElementType, Executor, spec::onnx::TensorScatter};
@@ -49,9 +48,16 @@ pub trait Executor: Sync {
 #[derive(Clone, Copy)]
 pub(crate) struct Host<'a>(pub(crate) Option<&'a dyn Executor>);
 
+impl<'a> Host<'a> {
+    /// The executor, if there is one and a write of this many bytes is faster with it.
+    pub(crate) fn for_bytes(self, bytes: usize) -> Option<&'a dyn Executor> {
+        self.0.filter(|_| bytes >= PARALLEL_MIN_BYTES)
+    }
+}
+
 impl fmt::Debug for Host<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "its host's threads" } else { "one thread" })
+        f.write_str(if self.0.is_some() { "the threads of an executor" } else { "one thread" })
     }
 }
 
@@ -66,12 +72,12 @@ pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Sh
         }
     };
     executor.broadcast(&run);
-    // What no call has taken. That the calls have returned is the executor's word, and what makes their stores
-    // visible here: `run` is borrowed no longer than that.
+    // Write the parts that no call has claimed. `broadcast` has returned, so by its contract every call of `run` has
+    // returned and its stores are visible here.
     run();
 }
 
-/// Equal parts of a write, each of which one thread takes: a bit of a word.
+/// The number of equal parts that a shared write is divided into: one for each bit of the word that records claims.
 const SLOTS: u32 = usize::BITS;
 
 /// Where a thread begins: the first at the front, the second in the middle, the next two at the quarters. Threads
@@ -87,7 +93,7 @@ pub(super) enum Share<'a> {
     /// There is one thread.
     All,
     /// Those whose slots this walk takes.
-    Of {
+    Claims {
         /// The slots that are taken.
         taken: &'a AtomicUsize,
         /// Those that this walk asks for.
@@ -103,12 +109,13 @@ pub(super) enum Share<'a> {
 impl<'a> Share<'a> {
     pub(super) fn of(taken: &'a AtomicUsize, slots: Range<u32>, bytes: usize) -> Self {
         let slot_bytes = usize::try_from(SLOTS).map_or(bytes, |slots| bytes.div_ceil(slots));
-        Self::Of { taken, slots, slot_bytes, walked: 0, current: None }
+        Self::Claims { taken, slots, slot_bytes, walked: 0, current: None }
     }
 
-    /// Whether the next so many bytes are this thread's. Every walk must ask for the same in the same order.
+    /// Claims the next `bytes` bytes of the write, and returns whether this thread is to write them. Every walk must
+    /// pass the same sizes in the same order.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
-        let Self::Of { taken, slots, slot_bytes, walked, current } = self else { return true };
+        let Self::Claims { taken, slots, slot_bytes, walked, current } = self else { return true };
         let slot = walked.checked_div(*slot_bytes).unwrap_or(0);
         // A walk over more than was said stays in the last slot.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX).min(SLOTS.wrapping_sub(1));

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// The instruction sets that kernels are written for.
 ///
-/// [`Isa::detected`] is what this machine has. What a geometry uses ([`Geometry::isa`](crate::Geometry::isa))
+/// [`Isa::detected`] is what this machine has. What a geometry uses ([`Prepared::isa`](crate::Prepared::isa))
 /// is chosen when it is prepared: the detected one, or with the feature `std` a narrower one that the
 /// environment variable `KVSCATTER_MAX_ISA` names (`portable`, `sse2`, `avx2`, `avx512`). The variable is for
 /// tests, and for telling a kernel's fault from another's; it is read once, and a word that is none of these

@@ -1,29 +1,32 @@
 //! Copying runs: the algorithms once, and per instruction set a thin function that compiles them.
 //!
 //! A kernel is called once for a batch of blocks that differ only in where they begin, never per run. Which one
-//! is decided when a geometry is prepared, by the length that its runs will have ([`Kernels::choose`]); blocks
-//! of another length (a ring's wrap, `lengths`) go to the one for any length. Everything here counts bytes.
+//! is decided when a write is prepared, by the length that its runs will have (`dispatch.rs`); blocks of another
+//! length (a ring's wrap, `lengths`) go to the one for any length. Everything here counts bytes.
 
 use core::ptr;
 
-use super::Isa;
-use super::limits::SHORT;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use super::x86;
-use crate::mapping::Loop;
-
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
+use super::limits::INLINE_MAX_RUN;
+use super::prefetch::{Hint, LINE, prefetch_run};
+use crate::geometry::Loop;
+use crate::size::Width;
 
 /// A place on either side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sides {
+pub(super) struct Pointers {
     pub(super) dst: *mut u8,
     pub(super) src: *const u8,
 }
 
 // SAFETY: threads that share the pointers write disjoint bytes (P2, P3) and only read those at `src`.
-unsafe impl Sync for Sides {}
+unsafe impl Sync for Pointers {}
+
+impl Pointers {
+    /// These pointers, moved on by so many elements.
+    pub(super) fn offset(self, width: Width, (dst, src): (usize, usize)) -> Self {
+        Self { dst: self.dst.wrapping_add(width.bytes(dst)), src: self.src.wrapping_add(width.bytes(src)) }
+    }
+}
 
 /// What the blocks of a batch have in common.
 #[derive(Clone, Copy, Debug)]
@@ -32,32 +35,15 @@ pub(super) struct Pattern {
     pub(super) runs: Loop,
     /// Bytes of one run.
     pub(super) len: usize,
-    /// How many runs ahead of the copy destinations are prefetched; [`NEVER`] where the machine sees for itself
+    /// How many runs ahead of the copy destinations are prefetched; [`NO_PREFETCH`] where the machine sees for itself
     /// what comes next.
-    pub(super) lead: usize,
+    pub(super) prefetch_distance: usize,
     /// The cache that they are prefetched into.
     pub(super) hint: Hint,
 }
 
-/// The cache that destinations are prefetched into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hint {
-    Nearest,
-    SecondLevel,
-}
-
-impl Hint {
-    /// Returns the cache that suits this machine.
-    pub(super) fn here() -> Self {
-        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-        return x86::prefetch_hint();
-        #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
-        Self::SecondLevel
-    }
-}
-
 /// More runs than any batch has.
-pub(super) const NEVER: usize = usize::MAX >> 1;
+pub(super) const NO_PREFETCH: usize = usize::MAX >> 1;
 
 /// Copies all runs of a batch, the blocks of which begin at these places.
 ///
@@ -66,54 +52,7 @@ pub(super) const NEVER: usize = usize::MAX >> 1;
 /// run, which is `len` bytes at a beginning moved by a multiple of the pattern's steps below its count, is valid
 /// for writes on the left and for reads on the right; no run that is written overlaps one that is read. The
 /// machine has the instruction set that the kernel was chosen for.
-pub(super) type Kernel = unsafe fn(&[Sides], &Pattern);
-
-/// The kernels of one mapping.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kernels {
-    /// The length that [`usual`](Self::usual) is for.
-    pub(super) len: usize,
-    pub(super) usual: Kernel,
-    pub(super) any: Kernel,
-    /// Past the caches: for writes that no cache can hold.
-    pub(super) stream: Kernel,
-    /// The same for runs of whole lines.
-    pub(super) lines: Kernel,
-}
-
-impl Kernels {
-    /// For runs of usually `len` bytes.
-    pub(super) fn choose(isa: Isa, len: usize) -> Self {
-        match isa {
-            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Isa::Avx512 => Self::of::<x86::Avx512>(len),
-            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Isa::Avx2 => Self::of::<x86::Avx2>(len),
-            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Isa::Sse2 => Self::of::<x86::Sse2>(len),
-            _ => Self::of::<Portable>(len),
-        }
-    }
-
-    fn of<I: Instructions>(len: usize) -> Self {
-        let usual = match len {
-            1 => I::kernel::<Fixed<1>>(),
-            2 => I::kernel::<Fixed<2>>(),
-            4 => I::kernel::<Fixed<4>>(),
-            8 => I::kernel::<Fixed<8>>(),
-            16 => I::kernel::<Fixed<16>>(),
-            32 => I::kernel::<Fixed<32>>(),
-            64 => I::kernel::<Fixed<64>>(),
-            128 => I::kernel::<Fixed<128>>(),
-            192 if len <= I::LONGEST => I::kernel::<Fixed<192>>(),
-            256 if len <= I::LONGEST => I::kernel::<Fixed<256>>(),
-            512 if len <= I::LONGEST => I::kernel::<Fixed<512>>(),
-            _ => I::kernel::<I::Any>(),
-        };
-        let (any, stream, lines) = (I::kernel::<I::Any>(), I::kernel::<I::Stream>(), I::kernel::<I::Lines>());
-        Self { len, usual, any, stream, lines }
-    }
-}
+pub(super) type Kernel = unsafe fn(&[Pointers], &Pattern);
 
 /// An instruction set that kernels are compiled for.
 pub(super) trait Instructions {
@@ -128,25 +67,6 @@ pub(super) trait Instructions {
     fn kernel<R: Run>() -> Kernel;
 }
 
-struct Portable;
-
-impl Instructions for Portable {
-    const LONGEST: usize = 128;
-    type Any = Memcpy;
-    type Stream = Memcpy;
-    type Lines = Memcpy;
-
-    fn kernel<R: Run>() -> Kernel {
-        copy_runs::<R>
-    }
-}
-
-/// Makes streamed stores visible to other threads before anything that follows.
-pub(super) fn fence() {
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    x86::fence();
-}
-
 /// How one run is copied.
 pub(super) trait Run {
     /// # Safety
@@ -157,16 +77,8 @@ pub(super) trait Run {
     /// Prefetches a destination that will be written soon.
     #[inline(always)]
     fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
-        prefetch::<NEAREST>(dst, len);
+        prefetch_run::<NEAREST>(dst, len);
     }
-}
-
-#[inline(always)]
-fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    x86::prefetch_run::<NEAREST>(dst, len);
-    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
-    let _ = (dst, len);
 }
 
 /// Every run of a batch. `R` sees two pointers and a length.
@@ -174,61 +86,68 @@ fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
 /// # Safety
 /// As [`Kernel`].
 #[inline(always)]
-pub(super) unsafe fn copy_runs<R: Run>(batch: &[Sides], pattern: &Pattern) {
-    let Pattern { runs, len, lead, hint } = *pattern;
-    if batch.len().wrapping_mul(runs.count) <= lead {
-        for &sides in batch {
+pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
+    let Pattern { runs, len, prefetch_distance, hint } = *pattern;
+    if batch.len().wrapping_mul(runs.count) <= prefetch_distance {
+        for &pointers in batch {
             // SAFETY: P1, by the contract of `Kernel`, for every run of the block.
-            unsafe { copy_block::<R>(sides, runs, len) };
+            unsafe { copy_block::<R>(pointers, runs, len) };
         }
         return;
     }
     match hint {
         // SAFETY: this function's contract.
-        Hint::Nearest => unsafe { prefetch_and_copy_runs::<R, true>(batch, pattern) },
-        // SAFETY: as above.
-        Hint::SecondLevel => unsafe { prefetch_and_copy_runs::<R, false>(batch, pattern) },
+        Hint::L1 => unsafe { prefetch_and_copy_runs::<R, true>(batch, pattern) },
+        // SAFETY: this function's contract.
+        Hint::L2 => unsafe { prefetch_and_copy_runs::<R, false>(batch, pattern) },
     }
 }
 
-/// Copies every run of a batch, each `lead` runs after its destination was prefetched.
+/// Copies every run of a batch, each `prefetch_distance` runs after its destination was prefetched.
 ///
 /// # Safety
 /// As [`Kernel`].
 #[inline(always)]
-unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Sides], pattern: &Pattern) {
-    let Pattern { runs, len, lead, .. } = *pattern;
-    // A block of up to `lead` runs prefetches the block that many runs further on, so the loop needs only one
+unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Pointers], pattern: &Pattern) {
+    let Pattern { runs, len, prefetch_distance, .. } = *pattern;
+    // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop needs only one
     // pointer more than the copy. A longer block first prefetches its own later runs, and those of the next
     // block while it copies its last ones.
-    let (blocks, within) = match lead.checked_div(runs.count) {
+    let (blocks, within) = match prefetch_distance.checked_div(runs.count) {
         Some(blocks @ 1..) => (blocks, 0),
-        _ => (1, lead),
+        _ => (1, prefetch_distance),
     };
     let own = if within == 0 { 0 } else { runs.count.wrapping_sub(within) };
     let rest = Loop { count: runs.count.wrapping_sub(own), ..runs };
-    for &Sides { mut dst, .. } in batch.iter().take(blocks) {
+    for &Pointers { mut dst, .. } in batch.iter().take(blocks) {
         for _ in 0..rest.count {
             R::prefetch::<NEAREST>(dst, len);
             dst = dst.wrapping_offset(runs.dst);
         }
     }
     let mut next = batch.iter().skip(blocks);
-    for &Sides { mut dst, mut src } in batch {
+    for &Pointers { mut dst, mut src } in batch {
         if own > 0 {
             let ahead = dst.wrapping_offset(runs.dst.wrapping_mul(within.cast_signed()));
             // SAFETY: P1, by the contract of `Kernel`, for the first `own` runs of the block.
             unsafe {
-                copy_and_prefetch::<R, NEAREST>(Sides { dst, src }, ahead, Loop { count: own, ..runs }, len)
+                copy_and_prefetch::<R, NEAREST>(
+                    Pointers { dst, src },
+                    ahead,
+                    Loop { count: own, ..runs },
+                    len,
+                )
             };
             dst = dst.wrapping_offset(runs.dst.wrapping_mul(own.cast_signed()));
             src = src.wrapping_offset(runs.src.wrapping_mul(own.cast_signed()));
         }
         match next.next() {
             // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
-            Some(next) => unsafe { copy_and_prefetch::<R, NEAREST>(Sides { dst, src }, next.dst, rest, len) },
-            // SAFETY: as above.
-            None => unsafe { copy_block::<R>(Sides { dst, src }, rest, len) },
+            Some(next) => unsafe {
+                copy_and_prefetch::<R, NEAREST>(Pointers { dst, src }, next.dst, rest, len)
+            },
+            // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
+            None => unsafe { copy_block::<R>(Pointers { dst, src }, rest, len) },
         }
     }
 }
@@ -238,7 +157,7 @@ unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Sides], p
 /// # Safety
 /// Every run is valid for [`Run::copy`].
 #[inline(always)]
-unsafe fn copy_block<R: Run>(Sides { mut dst, mut src }: Sides, runs: Loop, len: usize) {
+unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop, len: usize) {
     for _ in 0..runs.count {
         // SAFETY: this function's contract.
         unsafe { R::copy(dst, src, len) };
@@ -255,7 +174,7 @@ unsafe fn copy_block<R: Run>(Sides { mut dst, mut src }: Sides, runs: Loop, len:
 /// Every run is valid for [`Run::copy`].
 #[inline(always)]
 unsafe fn copy_and_prefetch<R: Run, const NEAREST: bool>(
-    Sides { mut dst, mut src }: Sides,
+    Pointers { mut dst, mut src }: Pointers,
     mut ahead: *mut u8,
     runs: Loop,
     len: usize,
@@ -264,7 +183,7 @@ unsafe fn copy_and_prefetch<R: Run, const NEAREST: bool>(
         R::prefetch::<NEAREST>(ahead, len);
         // SAFETY: this function's contract.
         unsafe { R::copy(dst, src, len) };
-        // As in `copy_block`.
+        // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
         ahead = ahead.wrapping_offset(runs.dst);
         dst = dst.wrapping_offset(runs.dst);
         src = src.wrapping_offset(runs.src);
@@ -285,8 +204,8 @@ impl<const N: usize> Run for Fixed<N> {
         // as long where destinations do not begin with a line and meet in one set of the first-level cache.
         while at < N {
             let piece = if N < LINE { N } else { LINE };
-            // SAFETY: the caller's, for `N` bytes: the contract of [`Kernel`] is that runs are as long. `N` is less
-            // than a line or a number of them, as asserted above, so that `at + piece` is at most `N`.
+            // SAFETY: both pointers are valid for `len` bytes by this function's contract, and by that of [`Kernel`] `len`
+            // is `N`. `N` is less than a line or a number of them, as asserted above, so `at + piece` is at most `N`.
             unsafe { ptr::copy_nonoverlapping(src.wrapping_add(at), dst.wrapping_add(at), piece) };
             at = at.wrapping_add(piece);
         }
@@ -294,7 +213,7 @@ impl<const N: usize> Run for Fixed<N> {
 
     #[inline(always)]
     fn prefetch<const NEAREST: bool>(dst: *mut u8, _: usize) {
-        prefetch::<NEAREST>(dst, N);
+        prefetch_run::<NEAREST>(dst, N);
     }
 }
 
@@ -304,7 +223,7 @@ pub(super) struct Memcpy;
 impl Run for Memcpy {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
         unsafe { ptr::copy_nonoverlapping(src, dst, len) };
     }
 }
@@ -316,8 +235,8 @@ pub(super) struct Short<const N: usize>;
 impl<const N: usize> Run for Short<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        let Some(last) = len.checked_sub(N).filter(|_| len <= SHORT) else {
-            // SAFETY: the caller's.
+        let Some(last) = len.checked_sub(N).filter(|_| len <= INLINE_MAX_RUN) else {
+            // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
         let mut at = 0;

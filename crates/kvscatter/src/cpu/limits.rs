@@ -11,20 +11,20 @@ const fn limit(value: usize, tiny: usize) -> usize {
 }
 
 /// Runs longer than this are left to `memcpy`. Measured: 512 and 1024.
-pub(super) const SHORT: usize = limit(1024, 160);
+pub(super) const INLINE_MAX_RUN: usize = limit(1024, 160);
 
 /// Runs longer than this are left to the machine's own prefetching. Measured: 512 and 1024.
-pub(super) const FORESEEN: usize = limit(512, 40);
+pub(super) const PREFETCH_MAX_RUN: usize = limit(512, 40);
 
 /// Bytes of destinations that are prefetched before they are written. Measured: 2 to 32 KiB.
-pub(super) const LEAD: usize = limit(4 << 10, 8);
+pub(super) const PREFETCH_DISTANCE: usize = limit(4 << 10, 8);
 
 /// How many samples a kernel is called for at once.
 pub(super) const BATCH: usize = limit(64, 2);
 
 /// Writes of at least this many bytes go past the caches: they would not be kept until they are read, and lines
 /// that are overwritten whole need not be read first.
-pub(super) const STREAMED: usize = limit(64 << 20, 96);
+pub(super) const STREAM_MIN_BYTES: usize = limit(64 << 20, 96);
 
 /// A run is streamed if it has this many bytes behind its first whole line; and how far ahead of a streamed copy
 /// its source is asked for.
@@ -32,22 +32,22 @@ pub(super) const AHEAD: usize = limit(1024, 64);
 
 /// Writes smaller than this stay on one thread: handing parts of them over would cost what it gains. Measured: 128 KiB
 /// to 1 MiB.
-pub(crate) const SHARED: usize = limit(512 << 10, 4);
+pub(super) const PARALLEL_MIN_BYTES: usize = limit(512 << 10, 4);
 
 /// The grain in which rows are handed to threads. Measured: 32 to 256 KiB.
 pub(super) const PIECE: usize = limit(128 << 10, 3);
 
 /// Slabs of this size are copied in pieces around the update, or along.
-pub(super) const WIDE: usize = limit(4 << 10, 48);
+pub(super) const SLAB_OVERWRITE_MAX: usize = limit(4 << 10, 48);
 
 /// Bytes of a group of slabs. Measured: 16 to 64 KiB.
-pub(super) const TILE: usize = limit(32 << 10, 64);
+pub(super) const SLAB_TILE: usize = limit(32 << 10, 64);
 
 /// Slabs from this size on are stored along where they go past the caches. Measured: 4 bytes to 512.
-pub(super) const THIN: usize = limit(256, 12);
+pub(super) const SLAB_STREAM_MIN: usize = limit(256, 12);
 
 /// Longer slabs than this are streamed for a whole sample at once, and up to so many bytes of shorter ones belong
 /// together.
-pub(super) const STRIP: usize = limit(128 << 10, 80);
+pub(super) const SLAB_STREAM_MAX: usize = limit(128 << 10, 80);
 
-const _: () = assert!(WIDE <= TILE, "a tile holds a slab");
+const _: () = assert!(SLAB_OVERWRITE_MAX <= SLAB_TILE, "a tile holds a slab");

@@ -1,21 +1,21 @@
-//! The CPU backend: a plan and buffers in, bytes moved. It sees no axis, no mode and no specification.
+//! The CPU backend: the moves of one call and buffers in, bytes moved. It sees no axis, no mode and no specification.
 //!
-//! Functions here are safe because they check, against the plan's geometry, the two things a plan cannot know:
-//! how long the buffers are and how wide their elements. P1 does the rest.
+//! Functions here are safe because they check, against the geometry, the two things that moves cannot know: how long
+//! the buffers are and how wide their elements. P1 does the rest.
 //!
-//! `ARCHITECTURE.md` says which file does what.
+//! `ARCHITECTURE.md` has a table of the files.
 
-mod copier;
-mod copiers;
+mod bytes;
+mod copy;
+mod dispatch;
 mod executor;
 mod fill;
 mod isa;
 mod kernel;
 mod limits;
-mod lines;
 mod nibbles;
 mod parts;
-mod raw;
+mod prefetch;
 #[cfg(test)]
 mod tests;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -23,174 +23,170 @@ mod x86;
 
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
+use core::slice;
 
 use bytemuck::NoUninit;
 
-pub(crate) use self::copiers::{Copiers, Shapes};
+use self::bytes::Bytes;
 pub use self::executor::Executor;
 pub(crate) use self::executor::Host;
 pub use self::isa::Isa;
-pub(crate) use self::limits::SHARED;
 use self::nibbles::Nibbles;
-pub use self::raw::RawBuffer;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::plan::Moves;
 use crate::size::Width;
-use crate::{ElementType, Error, Geometry, WritePlan};
 
-/// What is decided when a geometry is prepared.
+/// The kernels for a geometry, chosen when a write is prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) isa: Isa,
-    by: By,
+    kernels: Kernels,
 }
 
 /// How elements of a type are moved.
 #[derive(Clone, Debug)]
-enum By {
-    Bytes(Box<Copiers>),
+enum Kernels {
+    Bytes(Box<Bytes>),
     /// 4-bit elements some of which move without the one they share a byte with.
     Nibbles(Nibbles),
-    /// Strings: no bytes of theirs are ever copied.
+    /// Strings: their bytes are never copied.
     Clone,
 }
 
-impl Cpu {
-    pub(crate) fn new(element: ElementType, shapes: &Shapes<'_>) -> Self {
-        let isa = Isa::allowed();
-        let bytes = |width| By::Bytes(Box::new(Copiers::new(isa, width, shapes)));
-        let by = match element.bits() {
-            None => By::Clone,
-            Some(4) => match shapes.half() {
-                Some(half) => bytes(half),
-                None => By::Nibbles(Nibbles::new(isa, shapes.write, shapes.rows)),
-            },
-            Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
-        };
-        Self { isa, by }
-    }
-}
-
-/// Checks that a plan moves elements as wide as `T`, and that buffers of these lengths hold its tensors.
-/// `buffer` is the place an error names.
-#[inline]
-pub(crate) fn check<'a, T>(
-    plan: &WritePlan<'a>,
-    buffer: usize,
-    cache: usize,
-    update: usize,
-) -> Result<&'a Copiers, Error> {
-    let geometry = plan.geometry();
-    match &geometry.cpu.by {
-        By::Bytes(copiers) if copiers.moves::<T>() => {
-            geometry.check_buffers(buffer, cache, update, |buffer| buffer.len)?;
-            Ok(copiers)
-        }
-        _ => Err(Error::ElementWidth { got: size_of::<T>().saturating_mul(8), element: geometry.element() }),
-    }
-}
-
-/// The same for raw bytes, which may be elements of any fixed width.
-pub(crate) fn check_bytes<'a>(
-    plan: &WritePlan<'a>,
-    buffer: usize,
-    cache: usize,
-    update: usize,
-) -> Result<Raw<'a>, Error> {
-    check_lengths(plan.geometry(), buffer, cache, update)
-}
-
-fn check_lengths(geometry: &Geometry, buffer: usize, cache: usize, update: usize) -> Result<Raw<'_>, Error> {
-    let raw = match &geometry.cpu.by {
-        By::Bytes(copiers) => Raw::Bytes(copiers),
-        By::Nibbles(nibbles) => Raw::Nibbles(nibbles),
-        By::Clone => return Err(Error::ElementWidth { got: 8, element: geometry.element() }),
-    };
-    geometry.check_buffers(buffer, cache, update, |buffer| buffer.bytes)?;
-    Ok(raw)
-}
-
-/// What moves raw bytes.
+/// The kernels that move raw bytes.
 pub(crate) enum Raw<'a> {
-    Bytes(&'a Copiers),
+    Bytes(&'a Bytes),
     Nibbles(&'a Nibbles),
 }
 
-/// Writes in place.
-#[inline]
-pub(crate) fn write<T: NoUninit>(
-    plan: &WritePlan<'_>,
-    buffer: usize,
-    cache: &mut [T],
-    update: &[T],
-) -> Result<(), Error> {
-    let copiers = check::<T>(plan, buffer, cache.len(), update.len())?;
-    // SAFETY: just checked; the cache is borrowed exclusively, and values of `T` are moved whole.
-    unsafe { copiers.write(plan, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
-    Ok(())
-}
-
-/// [`write`] over raw bytes.
-pub(crate) fn write_bytes(
-    plan: &WritePlan<'_>,
-    buffer: usize,
-    cache: &mut [u8],
-    update: &[u8],
-) -> Result<(), Error> {
-    match check_bytes(plan, buffer, cache.len(), update.len())? {
-        Raw::Nibbles(nibbles) => nibbles.write(plan, cache, update),
-        // SAFETY: just checked; the cache is borrowed exclusively.
-        Raw::Bytes(copiers) => unsafe { copiers.write(plan, cache.as_mut_ptr(), update.as_ptr()) },
+impl Cpu {
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        let isa = Isa::allowed();
+        let bytes = |width| Kernels::Bytes(Box::new(Bytes::new(isa, width, geometry)));
+        let kernels = match geometry.element.bits() {
+            None => Kernels::Clone,
+            Some(4) if geometry.is_even() => bytes(Width::Half),
+            Some(4) => Kernels::Nibbles(Nibbles::new(isa, geometry)),
+            Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
+        };
+        Self { isa, kernels }
     }
-    Ok(())
-}
 
-/// Fills all of `present`: the update where the plan writes, the past everywhere else.
-pub(crate) fn into_present<T: NoUninit>(
-    plan: &WritePlan<'_>,
-    past: &[T],
-    update: &[T],
-    present: &mut [T],
-) -> Result<(), Error> {
-    let copiers = check::<T>(plan, 0, past.len(), update.len())?;
-    plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
-    let present = present.as_mut_ptr().cast();
-    // SAFETY: just checked; the present is borrowed exclusively, and values of `T` are moved whole.
-    unsafe { copiers.fill(plan, present, past.as_ptr().cast(), update.as_ptr().cast()) };
-    Ok(())
-}
-
-/// [`into_present`] into memory that need not be initialised.
-pub(crate) fn into_present_uninit<'p, T: NoUninit>(
-    plan: &WritePlan<'_>,
-    past: &[T],
-    update: &[T],
-    present: &'p mut [MaybeUninit<T>],
-) -> Result<&'p mut [T], Error> {
-    let copiers = check::<T>(plan, 0, past.len(), update.len())?;
-    plan.geometry().check_present(present.len(), |buffer| buffer.len)?;
-    let start = present.as_mut_ptr().cast();
-    // SAFETY: just checked; the present is borrowed exclusively.
-    unsafe { copiers.fill(plan, start, past.as_ptr().cast(), update.as_ptr().cast()) };
-    // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the plan's (both
-    // just checked), and the blocks from the past and from the update partition it: each element was copied
-    // whole from a valid `T`.
-    Ok(unsafe { present.assume_init_mut() })
-}
-
-/// [`into_present`] over raw bytes.
-pub(crate) fn into_present_bytes(
-    plan: &WritePlan<'_>,
-    past: &[u8],
-    update: &[u8],
-    present: &mut [u8],
-) -> Result<(), Error> {
-    let raw = check_bytes(plan, 0, past.len(), update.len())?;
-    plan.geometry().check_present(present.len(), |buffer| buffer.bytes)?;
-    match raw {
-        Raw::Nibbles(nibbles) => nibbles.fill(plan, present, past, update),
-        // SAFETY: just checked; the present is borrowed exclusively.
-        Raw::Bytes(copiers) => unsafe {
-            copiers.fill(plan, present.as_mut_ptr(), past.as_ptr(), update.as_ptr());
-        },
+    /// The kernels for elements as wide as `T`, if buffers of these lengths hold the tensors.
+    #[inline]
+    pub(crate) fn check<T>(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<&Bytes, Error> {
+        match &self.kernels {
+            Kernels::Bytes(bytes) if bytes.moves::<T>() => {
+                moves.check_buffers(pair, lens, |buffer| buffer.len)?;
+                Ok(bytes)
+            }
+            _ => {
+                let (got, element) = (size_of::<T>().saturating_mul(8), moves.geometry().element);
+                Err(Error::ElementWidth { got, element })
+            }
+        }
     }
-    Ok(())
+
+    /// The kernels for raw bytes, which may be elements of any fixed width.
+    pub(crate) fn raw(&self, geometry: &Geometry) -> Result<Raw<'_>, Error> {
+        match &self.kernels {
+            Kernels::Bytes(bytes) => Ok(Raw::Bytes(bytes)),
+            Kernels::Nibbles(nibbles) => Ok(Raw::Nibbles(nibbles)),
+            Kernels::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
+        }
+    }
+
+    /// Writes in place. An error names the pair.
+    #[inline]
+    pub(crate) fn write<T: NoUninit>(
+        &self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        pair: usize,
+        cache: &mut [T],
+        update: &[T],
+    ) -> Result<(), Error> {
+        let bytes = self.check::<T>(moves, pair, [cache.len(), update.len()])?;
+        // SAFETY: `check` has compared both lengths with the geometry of `moves`. The cache is borrowed exclusively, and
+        // values of `T` are moved whole, since `T` is as wide as an element.
+        unsafe { bytes.write(moves, host, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
+        Ok(())
+    }
+
+    /// [`write`](Self::write) over raw bytes.
+    pub(crate) fn write_bytes(
+        &self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        cache: &mut [u8],
+        update: &[u8],
+    ) -> Result<(), Error> {
+        let raw = self.raw(moves.geometry())?;
+        moves.check_buffers(0, [cache.len(), update.len()], |buffer| buffer.bytes)?;
+        match raw {
+            Raw::Nibbles(nibbles) => nibbles.write(moves, host, cache, update),
+            // SAFETY: both lengths have been compared with the geometry of `moves`, and the cache is borrowed exclusively.
+            Raw::Bytes(bytes) => unsafe { bytes.write(moves, host, cache.as_mut_ptr(), update.as_ptr()) },
+        }
+        Ok(())
+    }
+
+    /// Fills all of `present`: the update where the plan writes, the past everywhere else.
+    pub(crate) fn fill<T: NoUninit>(
+        &self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        past: &[T],
+        update: &[T],
+        present: &mut [T],
+    ) -> Result<(), Error> {
+        // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole values of `T`
+        // are stored there.
+        let present = unsafe { slice::from_raw_parts_mut(present.as_mut_ptr().cast(), present.len()) };
+        self.fill_uninit(moves, host, past, update, present).map(|_| ())
+    }
+
+    /// [`fill`](Self::fill) into memory that need not be initialised.
+    pub(crate) fn fill_uninit<'p, T: NoUninit>(
+        &self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        past: &[T],
+        update: &[T],
+        present: &'p mut [MaybeUninit<T>],
+    ) -> Result<&'p mut [T], Error> {
+        let bytes = self.check::<T>(moves, 0, [past.len(), update.len()])?;
+        moves.check_present(present.len(), |buffer| buffer.len)?;
+        let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
+        // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
+        // exclusively.
+        unsafe { bytes.fill(moves, host, start, sources) };
+        // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the geometry's (both
+        // checked above), and the pieces from the past and from the update partition it: each element was copied whole
+        // from a valid `T`.
+        Ok(unsafe { present.assume_init_mut() })
+    }
+
+    /// [`fill`](Self::fill) over raw bytes.
+    pub(crate) fn fill_bytes(
+        &self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        past: &[u8],
+        update: &[u8],
+        present: &mut [u8],
+    ) -> Result<(), Error> {
+        let raw = self.raw(moves.geometry())?;
+        moves.check_buffers(0, [past.len(), update.len()], |buffer| buffer.bytes)?;
+        moves.check_present(present.len(), |buffer| buffer.bytes)?;
+        let sources = [past.as_ptr(), update.as_ptr()];
+        match raw {
+            Raw::Nibbles(nibbles) => nibbles.fill(moves, host, present, past, update),
+            // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
+            // exclusively.
+            Raw::Bytes(bytes) => unsafe { bytes.fill(moves, host, present.as_mut_ptr(), sources) },
+        }
+        Ok(())
+    }
 }

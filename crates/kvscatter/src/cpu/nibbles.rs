@@ -1,6 +1,6 @@
 //! Blocks of 4-bit elements, two to a byte, the first in the low nibble: a row of odd length begins or ends in
 //! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2). Where nothing ever begins
-//! or ends there, bytes are moved instead, by [`Copiers`](super::Copiers).
+//! or ends there, bytes are moved instead, by [`Bytes`](super::Bytes).
 //!
 //! Every run is held against its slices, two comparisons, and then moved through pointers: slices would check the
 //! same several times over for a row that is one vector long. A run that fails would be a broken proof of P1, and
@@ -8,12 +8,11 @@
 
 use core::hint;
 
-use super::Isa;
+use super::executor::Host;
 use super::kernel::{Run, Short};
-use super::parts;
-use crate::WritePlan;
-use crate::mapping::{Block, Loop, Mapping};
-use crate::plan::{Sample, Source};
+use super::{Isa, parts};
+use crate::geometry::{Block, Geometry, Loop, SampleRows, Source};
+use crate::plan::Moves;
 
 const LOW: u8 = 0x0f;
 const HIGH: u8 = 0xf0;
@@ -25,16 +24,16 @@ const PIECE: usize = 32;
 /// How 4-bit elements are moved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nibbles {
-    kernel: Kernel,
+    kernel: NibbleKernel,
     /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
     rows: usize,
     /// That loop.
-    usual: Pattern,
+    usual: NibbleRuns,
 }
 
 /// Runs that are evenly apart; everything is counted in nibbles.
 #[derive(Clone, Copy, Debug)]
-struct Pattern {
+struct NibbleRuns {
     runs: Loop,
     /// That of one run.
     len: usize,
@@ -45,27 +44,29 @@ struct Pattern {
 ///
 /// # Safety
 /// The machine has the instruction set that the kernel was chosen for.
-type Kernel = unsafe fn(&mut [u8], usize, &[u8], usize, &Pattern);
+type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
 impl Nibbles {
-    pub(super) fn new(isa: Isa, write: &Mapping, rows: usize) -> Self {
-        let (rows, (runs, len)) = write.only_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
-        Self { kernel: kernel(isa), rows, usual: Pattern { runs, len } }
+    pub(super) fn new(isa: Isa, geometry: &Geometry) -> Self {
+        let rows = geometry.usual_rows();
+        let usual = geometry.write.single_loop(rows);
+        let (rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
+        Self { kernel: kernel(isa), rows, usual: NibbleRuns { runs, len } }
     }
 
     /// Writes in place.
-    pub(super) fn write(self, plan: &WritePlan<'_>, cache: &mut [u8], update: &[u8]) {
-        let geometry = plan.geometry();
-        let bytes = plan.bytes().unwrap_or(0);
-        let written = bytes.checked_div(plan.batch()).unwrap_or(0);
-        let executor = plan.executor(bytes).filter(|_| geometry.cache.exact);
-        let (dst, src) = plan.bases();
+    pub(crate) fn write(self, moves: &Moves<'_>, host: Host<'_>, cache: &mut [u8], update: &[u8]) {
+        let geometry = moves.geometry();
+        let bytes = moves.elements().div_ceil(2);
+        let written = bytes.checked_div(moves.batch()).unwrap_or(0);
+        let executor = host.for_bytes(bytes).filter(|_| geometry.cache.exact);
+        let (dst, src) = geometry.write_starts(moves.layer());
         parts::share(geometry, cache, written, executor, |mine| {
-            plan.for_each_rows(|rows| {
-                let Some(part) = mine.part_of(plan.layer(), rows.sample) else { return };
+            moves.for_each_rows(|rows| {
+                let Some(part) = mine.part_of(moves.layer(), rows.sample) else { return };
                 let dst = dst.wrapping_sub(part.first);
                 if rows.count == self.rows {
-                    let (to, from) = geometry.write.begin(dst, src, rows);
+                    let (to, from) = geometry.write.start(dst, src, rows);
                     // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
                     unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };
                 } else {
@@ -76,19 +77,26 @@ impl Nibbles {
     }
 
     /// Fills all of `present`: the update where the plan writes, the past everywhere else.
-    pub(super) fn fill(self, plan: &WritePlan<'_>, present: &mut [u8], past: &[u8], update: &[u8]) {
-        let geometry = plan.geometry();
-        let written = geometry.row_elements.wrapping_mul(geometry.capacity()).div_ceil(2);
-        let executor = plan.executor(geometry.present.buffer.bytes);
+    pub(crate) fn fill(
+        self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        present: &mut [u8],
+        past: &[u8],
+        update: &[u8],
+    ) {
+        let geometry = moves.geometry();
+        let written = geometry.row_elements.wrapping_mul(geometry.capacity).div_ceil(2);
+        let executor = host.for_bytes(geometry.present.buffer.bytes);
         parts::share(geometry, present, written, executor, |mine| {
-            plan.for_each_sample(|Sample { layer, index, pieces }| {
-                let Some(part) = mine.part_of(layer, index) else { return };
+            moves.for_each_sample(|SampleRows { layer, sample, pieces }| {
+                let Some(part) = mine.part_of(layer, sample) else { return };
                 for (source, rows) in pieces {
                     let bytes = match source {
                         Source::Past => past,
                         Source::Update => update,
                     };
-                    let (dst, src) = plan.present_bases(layer, source);
+                    let (dst, src) = geometry.present_starts(layer, source);
                     let copy = |block: &Block| self.copy(block, part.bytes, bytes);
                     geometry.present.mapping(source).for_each(dst.wrapping_sub(part.first), src, rows, copy);
                 }
@@ -99,16 +107,16 @@ impl Nibbles {
 
     fn copy(self, block: &Block, dst: &mut [u8], src: &[u8]) {
         let [outer, middle, runs] = block.loops;
-        let pattern = Pattern { runs, len: block.len };
-        let around = Block { loops: [Loop::ONCE, outer, middle], ..*block };
-        around.for_each_run(|to, from| {
+        let pattern = NibbleRuns { runs, len: block.len };
+        let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..*block };
+        outer_loops.for_each_run(|to, from| {
             // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
             unsafe { (self.kernel)(dst, to, src, from, &pattern) };
         });
     }
 }
 
-fn kernel(isa: Isa) -> Kernel {
+fn kernel(isa: Isa) -> NibbleKernel {
     match isa {
         #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
         Isa::Avx512 | Isa::Avx2 => copy_avx2,
@@ -118,13 +126,13 @@ fn kernel(isa: Isa) -> Kernel {
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 #[target_feature(enable = "avx2")]
-fn copy_avx2(dst: &mut [u8], to: usize, src: &[u8], from: usize, pattern: &Pattern) {
+fn copy_avx2(dst: &mut [u8], to: usize, src: &[u8], from: usize, pattern: &NibbleRuns) {
     copy(dst, to, src, from, pattern);
 }
 
 #[inline(always)]
-fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Pattern) {
-    let Pattern { runs, len } = *pattern;
+fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &NibbleRuns) {
+    let NibbleRuns { runs, len } = *pattern;
     if len == 0 {
         return;
     }
@@ -152,13 +160,13 @@ fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Pa
 unsafe fn copy_run(dst: *mut u8, to: usize, src: *const u8, from: usize, len: usize) {
     let (dst, src) = (dst.wrapping_add(to / 2), src.wrapping_add(from / 2));
     match (to % 2, from % 2) {
-        // SAFETY: the caller's.
+        // SAFETY: the same nibbles, by this function's contract; both begin in the low half of a byte.
         (0, 0) => unsafe { copy_alike(dst, src, 0, len) },
-        // SAFETY: the caller's.
+        // SAFETY: the same nibbles, by this function's contract; only the source begins in the high half.
         (0, _) => unsafe { copy_shifted(dst, src, 0, len) },
-        // SAFETY: the caller's.
+        // SAFETY: the same nibbles, by this function's contract; only the destination begins in the high half.
         (_, 0) => unsafe { copy_shifted(dst, src, 1, len) },
-        // SAFETY: the caller's.
+        // SAFETY: the same nibbles, by this function's contract; both begin in the high half.
         _ => unsafe { copy_alike(dst, src, 1, len) },
     }
 }
@@ -170,16 +178,16 @@ unsafe fn copy_run(dst: *mut u8, to: usize, src: *const u8, from: usize, len: us
 #[inline(always)]
 unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: the caller's; the first byte of either side.
+        // SAFETY: the first byte of either side holds one of the nibbles, so it is valid by this function's contract.
         unsafe { replace(dst, HIGH, src, |byte| byte) };
     }
     let rest = len.wrapping_sub(odd);
     let (dst, src, whole) = (dst.wrapping_add(odd), src.wrapping_add(odd), rest / 2);
     if rest % 2 == 1 {
-        // SAFETY: the caller's; the last byte of either side.
+        // SAFETY: the last byte of either side holds one of the nibbles, so it is valid by this function's contract.
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
     }
-    // SAFETY: the caller's; the bytes between them.
+    // SAFETY: the bytes between the first and the last are valid by this function's contract.
     unsafe { Short::<PIECE>::copy(dst, src, whole) };
 }
 
@@ -190,16 +198,17 @@ unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
 #[inline(always)]
 unsafe fn copy_shifted(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: the caller's; the first byte of either side.
+        // SAFETY: the first byte of either side holds one of the nibbles, so it is valid by this function's contract.
         unsafe { replace(dst, HIGH, src, |byte| byte << 4) };
     }
     let rest = len.wrapping_sub(odd);
     let (dst, whole) = (dst.wrapping_add(odd), rest / 2);
     if rest % 2 == 1 {
-        // SAFETY: the caller's; the last byte of either side: the source begins or ends with half a byte more.
+        // SAFETY: the last byte of either side holds one of the nibbles, so it is valid by this function's contract: the
+        // source begins or ends with half a byte more.
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte >> 4) };
     }
-    // SAFETY: the caller's; the bytes between them, and one more of the source.
+    // SAFETY: the bytes between the first and the last, and one more of the source, are valid by this function's contract.
     unsafe { shift(dst, src, whole) };
 }
 
@@ -209,11 +218,11 @@ unsafe fn copy_shifted(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
 /// `src` is valid for reads, `dst` for reads and writes.
 #[inline(always)]
 unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> u8) {
-    // SAFETY: the caller's.
+    // SAFETY: `src` is valid for reads, by this function's contract.
     let new = unsafe { src.read() };
-    // SAFETY: the caller's.
+    // SAFETY: `dst` is valid for reads, by this function's contract.
     let old = unsafe { dst.read() };
-    // SAFETY: the caller's.
+    // SAFETY: `dst` is valid for writes, by this function's contract.
     unsafe { dst.write((old & !half) | (shift(new) & half)) };
 }
 
@@ -225,14 +234,14 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
 #[inline(always)]
 unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     match len {
-        // SAFETY: the caller's.
+        // SAFETY: this function's contract, and at least as many bytes as the piece.
         PIECE.. => unsafe { shift_by::<PIECE>(dst, src, len) },
-        // SAFETY: the caller's.
+        // SAFETY: this function's contract, and at least as many bytes as the piece.
         16.. => unsafe { shift_by::<16>(dst, src, len) },
-        // SAFETY: the caller's.
+        // SAFETY: this function's contract, and at least as many bytes as the piece.
         8.. => unsafe { shift_by::<8>(dst, src, len) },
         0 => {}
-        // SAFETY: the caller's.
+        // SAFETY: this function's contract, and at least one byte.
         _ => unsafe { shift_by::<1>(dst, src, len) },
     }
 }
@@ -247,11 +256,11 @@ unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
     let mut at = 0;
     // The bound is hidden from the compiler, or it would make vectors of its own across the pieces, byte by byte.
     while at < hint::black_box(last) {
-        // SAFETY: the caller's; `at + N < len`.
+        // SAFETY: `at + N < len`, and `len` bytes are valid by this function's contract.
         unsafe { shift_piece::<N>(dst.wrapping_add(at), src.wrapping_add(at)) };
         at = at.wrapping_add(N);
     }
-    // SAFETY: the caller's; `last + N == len`.
+    // SAFETY: `last + N == len`, and `len` bytes are valid by this function's contract.
     unsafe { shift_piece::<N>(dst.wrapping_add(last), src.wrapping_add(last)) };
 }
 
@@ -259,14 +268,14 @@ unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
 /// As [`shift`], for `N` bytes.
 #[inline(always)]
 unsafe fn shift_piece<const N: usize>(dst: *mut u8, src: *const u8) {
-    // SAFETY: the caller's; arrays of bytes need no alignment.
+    // SAFETY: `N` bytes are valid for reads, by this function's contract; arrays of bytes need no alignment.
     let mut low = unsafe { src.cast::<[u8; N]>().read() };
-    // SAFETY: the caller's.
+    // SAFETY: one byte more is valid for reads, by this function's contract.
     let high = unsafe { src.wrapping_add(1).cast::<[u8; N]>().read() };
     for (byte, high) in low.iter_mut().zip(high) {
         *byte = (*byte >> 4) | (high << 4);
     }
-    // SAFETY: the caller's.
+    // SAFETY: `N` bytes are valid for writes, by this function's contract; arrays of bytes need no alignment.
     unsafe { dst.cast::<[u8; N]>().write(low) };
 }
 
@@ -284,9 +293,9 @@ mod tests {
     use alloc::vec::Vec;
     use std::panic::catch_unwind;
 
-    use super::{Pattern, clear_padding, kernel};
+    use super::{NibbleRuns, clear_padding, kernel};
     use crate::Isa;
-    use crate::mapping::Loop;
+    use crate::geometry::Loop;
 
     fn unpack(bytes: &[u8]) -> Vec<u8> {
         bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect()
@@ -310,7 +319,7 @@ mod tests {
                     }
                     let runs = Loop { count: 3, dst: step.cast_signed(), src: 101 };
                     // SAFETY: the machine has the instruction set.
-                    unsafe { kernel(isa)(&mut dst, to, &src, from, &Pattern { runs, len }) };
+                    unsafe { kernel(isa)(&mut dst, to, &src, from, &NibbleRuns { runs, len }) };
                     assert_eq!(unpack(&dst), want, "{isa}: to {to} from {from} step {step} len {len}");
                 }
             }
@@ -321,7 +330,7 @@ mod tests {
     #[test]
     fn a_run_outside_of_its_buffer_is_stopped() {
         let fits = |isa, to, from, dst, len| {
-            let pattern = Pattern { runs: Loop { count: 2, dst, src: 1 }, len };
+            let pattern = NibbleRuns { runs: Loop { count: 2, dst, src: 1 }, len };
             // SAFETY: the machine has the instruction set.
             catch_unwind(|| unsafe { kernel(isa)(&mut [0; 8], to, &[0; 8], from, &pattern) }).is_ok()
         };

@@ -11,7 +11,7 @@ use core::slice;
 use super::Executor;
 use super::executor::{self, Share};
 use super::limits::PIECE;
-use crate::Geometry;
+use crate::geometry::Geometry;
 
 /// Calls `work` on the threads of `executor`, each of which is to walk over all samples in order and to ask for
 /// the part of each; or once, with all of `dst` as the one part, if there is no executor. With one, `dst` is a
@@ -21,13 +21,13 @@ pub(super) fn share(
     dst: &mut [u8],
     written: usize,
     executor: Option<&dyn Executor>,
-    work: impl Fn(&mut Mine<'_, '_>) + Sync,
+    work: impl Fn(&mut ThreadParts<'_, '_>) + Sync,
 ) {
     match executor {
-        None => work(&mut Mine::new(&Parts::one(geometry, dst), &mut Share::All)),
+        None => work(&mut ThreadParts::new(&Parts::one(geometry, dst), &mut Share::All)),
         Some(executor) => {
             let parts = Parts::many(geometry, dst, written);
-            executor::share(executor, parts.len, |share| work(&mut Mine::new(&parts, share)));
+            executor::share(executor, parts.len, |share| work(&mut ThreadParts::new(&parts, share)));
         }
     }
 }
@@ -52,12 +52,12 @@ impl<'a> Parts<'a> {
     fn one(geometry: &Geometry, dst: &'a mut [u8]) -> Self {
         let (dst, len) = (dst.as_mut_ptr(), dst.len());
         let borrowed = PhantomData;
-        Self { dst, len, batch: geometry.cache_batch(), samples: usize::MAX, bytes: len, borrowed }
+        Self { dst, len, batch: geometry.cache_batch, samples: usize::MAX, bytes: len, borrowed }
     }
 
     fn many(geometry: &Geometry, dst: &'a mut [u8], written: usize) -> Self {
         // G1: a part of the tensor.
-        let elements = geometry.row_elements.wrapping_mul(geometry.capacity());
+        let elements = geometry.row_elements.wrapping_mul(geometry.capacity);
         let least = if elements.is_multiple_of(2) { 1 } else { 2 };
         let times = PIECE.checked_div(written.saturating_mul(least)).unwrap_or(1).max(1);
         let samples = times.saturating_mul(least);
@@ -91,7 +91,7 @@ pub(super) struct Part<'a> {
 
 /// Which parts belong to one thread.
 #[derive(Debug)]
-pub(super) struct Mine<'a, 'p> {
+pub(super) struct ThreadParts<'a, 'p> {
     parts: &'a Parts<'a>,
     share: &'a mut Share<'p>,
     /// The part that was asked for last, if it is this thread's.
@@ -100,7 +100,7 @@ pub(super) struct Mine<'a, 'p> {
     end: usize,
 }
 
-impl<'a, 'p> Mine<'a, 'p> {
+impl<'a, 'p> ThreadParts<'a, 'p> {
     fn new(parts: &'a Parts<'a>, share: &'a mut Share<'p>) -> Self {
         Self { parts, share, part: None, end: 0 }
     }
@@ -130,7 +130,7 @@ mod tests {
     use alloc::{vec, vec::Vec};
     use core::sync::atomic::AtomicUsize;
 
-    use super::{Mine, Parts, Share};
+    use super::{Parts, Share, ThreadParts};
     use crate::ElementType;
     use crate::spec::onnx::TensorScatter;
 
@@ -148,7 +148,7 @@ mod tests {
             let parts = Parts::many(write.geometry(), &mut buffer, written);
             let taken = AtomicUsize::new(0);
             let mut shares = [0..20, 20..usize::BITS].map(|slots| Share::of(&taken, slots, parts.len));
-            let mut threads = shares.each_mut().map(|share| Mine::new(&parts, share));
+            let mut threads = shares.each_mut().map(|share| ThreadParts::new(&parts, share));
             let mut owners = Vec::new();
             for (layer, sample) in (0..3).flat_map(|layer| (0..batch).map(move |sample| (layer, sample))) {
                 let begin = (layer * batch + sample) * capacity;

@@ -13,11 +13,16 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
-use super::kernel::{self, Hint, Kernel, Kernels, LINE, NEVER, Pattern, Sides};
-use super::limits::{AHEAD, BATCH, FORESEEN, LEAD, PIECE, SHARED, SHORT, STREAMED, STRIP, THIN, TILE, WIDE};
-use super::lines::Lines;
+use super::dispatch::Kernels;
+use super::fill::LineWriter;
+use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
+use super::limits::{
+    AHEAD, BATCH, INLINE_MAX_RUN, PARALLEL_MIN_BYTES, PIECE, PREFETCH_DISTANCE, PREFETCH_MAX_RUN,
+    SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE, STREAM_MIN_BYTES,
+};
+use super::prefetch::{self, Hint, LINE};
 use super::{Isa, executor};
-use crate::mapping::{Loop, Rows};
+use crate::geometry::{Loop, Rows};
 use crate::spec::onnx::TensorScatter;
 use crate::{ElementType, Executor, Mode, OutOfRange};
 
@@ -29,7 +34,7 @@ fn paint(from: usize, count: usize) -> Vec<u8> {
 /// Lengths for which a kernel is compiled, and numbers that choose between kernels.
 fn lengths() -> Vec<usize> {
     let compiled = (0..=9).map(|power| 1 << power).chain([192]);
-    let limits = [SHORT, FORESEEN, AHEAD, WIDE, LEAD];
+    let limits = [INLINE_MAX_RUN, PREFETCH_MAX_RUN, AHEAD, SLAB_OVERWRITE_MAX, PREFETCH_DISTANCE];
     compiled.chain(limits).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
 }
 
@@ -39,7 +44,7 @@ fn instruction_sets() -> impl Iterator<Item = Isa> {
 }
 
 /// Three runs of each of a few blocks, `gap` bytes between neighbours on the left and none on the right.
-fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: usize) {
+fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: usize, src_at: usize) {
     const RUNS: usize = 3;
     const BLOCKS: usize = 4;
     let gap = 5;
@@ -54,32 +59,37 @@ fn check_kernel(kernel: Kernel, len: usize, lead: usize, dst_at: usize, src_at: 
     }
     let step = |bytes: usize| isize::try_from(bytes).unwrap();
     let runs = Loop { count: RUNS, dst: step(len + gap), src: step(len) };
-    for hint in [Hint::Nearest, Hint::SecondLevel] {
+    for hint in [Hint::L1, Hint::L2] {
         let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
         let begins: Vec<_> = (0..BLOCKS)
-            .map(|block| Sides {
+            .map(|block| Pointers {
                 dst: dst_start.wrapping_add(dst_at + block * RUNS * (len + gap)),
                 src: src_start.wrapping_add(src_at + block * RUNS * len),
             })
             .collect();
         // SAFETY: every run lies inside its buffer, as the loop above has just shown for the same offsets; the two
         // buffers are apart, and the machine has the instruction set (`instruction_sets`).
-        unsafe { kernel(&begins, &Pattern { runs, len, lead, hint }) };
-        super::kernel::fence();
-        assert_eq!(dst, expected, "len {len} lead {lead} {hint:?} dst {dst_at} src {src_at}");
+        unsafe { kernel(&begins, &Pattern { runs, len, prefetch_distance, hint }) };
+        prefetch::fence();
+        assert_eq!(
+            dst, expected,
+            "len {len} prefetch_distance {prefetch_distance} {hint:?} dst {dst_at} src {src_at}"
+        );
         dst.copy_from_slice(&painted);
     }
 }
 
-/// Each kernel at each length on both sides of what it is compiled for.
+/// Each kernel at each length on both pointers of what it is compiled for.
 #[test]
 fn every_kernel_copies_every_length() {
     for isa in instruction_sets() {
         for len in lengths().into_iter().chain(0..=40) {
             let kernels = Kernels::choose(isa, len);
             for kernel in [kernels.usual, kernels.any, kernels.stream] {
-                for (lead, at) in [(NEVER, 0), (1, 1), (2, 31), (3, 63), (7, 8), (11, 5), (12, 0)] {
-                    check_kernel(kernel, len, lead, at, 63 - at);
+                for (prefetch_distance, at) in
+                    [(NO_PREFETCH, 0), (1, 1), (2, 31), (3, 63), (7, 8), (11, 5), (12, 0)]
+                {
+                    check_kernel(kernel, len, prefetch_distance, at, 63 - at);
                 }
             }
         }
@@ -94,8 +104,8 @@ fn every_kernel_copies_from_and_to_everywhere() {
             let kernels = Kernels::choose(isa, len);
             for at in 0..64 {
                 for (dst_at, src_at) in [(at, 0), (0, at), (at, 37)] {
-                    check_kernel(kernels.usual, len, NEVER, dst_at, src_at);
-                    check_kernel(kernels.stream, len, NEVER, dst_at, src_at);
+                    check_kernel(kernels.usual, len, NO_PREFETCH, dst_at, src_at);
+                    check_kernel(kernels.stream, len, NO_PREFETCH, dst_at, src_at);
                 }
             }
         }
@@ -166,11 +176,12 @@ impl Shape {
         for executor in [None, Some(&Twice as &dyn Executor)] {
             let plan = executor.map_or(*plan, |executor| plan.with_executor(executor));
             past.copy_from_slice(&before);
-            plan.write_bytes(&mut past[dst_at..][..cache_len], &update[src_at..]).unwrap();
+            let _ = plan.write_bytes(&mut past[dst_at..][..cache_len], &update[src_at..]).unwrap();
             assert!(past == expected, "in place, {self:?} {starts:?} {counts:?}");
             past.copy_from_slice(&before);
             let old = &before[dst_at..][..cache_len];
-            plan.into_present_bytes(old, &update[src_at..], &mut past[dst_at..][..cache_len]).unwrap();
+            let _ =
+                plan.into_present_bytes(old, &update[src_at..], &mut past[dst_at..][..cache_len]).unwrap();
             assert!(past == expected, "functional, {self:?} {starts:?} {counts:?}");
         }
     }
@@ -227,7 +238,7 @@ fn near(limit: usize) -> impl Strategy<Value = usize> {
     limit.saturating_sub(1).max(1)..=limit + 1
 }
 
-/// Sizes at every kernel's length, every batch's end and every lead's end.
+/// Sizes at every kernel's length, every batch's end and every prefetch_distance's end.
 fn shapes() -> impl Strategy<Value = Shape> {
     let len = prop_oneof![prop::sample::select(lengths()).prop_map(|len| len.max(1)), 1_usize..=300];
     let batch = prop_oneof![1_usize..=3, near(BATCH), near(2 * BATCH)];
@@ -263,12 +274,17 @@ proptest! {
     }
 }
 
-/// Runs that make up the lead and one more or less, over the blocks of a batch.
+/// Runs that make up the prefetch_distance and one more or less, over the blocks of a batch.
 #[test]
 fn destinations_ahead() {
-    for len in [1, 2, 64, 256, FORESEEN - 1, FORESEEN, FORESEEN + 1] {
-        let lead = LEAD.div_euclid(len).max(1);
-        for runs in [lead.saturating_sub(1).max(1), lead, lead + 1, 2 * lead + 1] {
+    for len in [1, 2, 64, 256, PREFETCH_MAX_RUN - 1, PREFETCH_MAX_RUN, PREFETCH_MAX_RUN + 1] {
+        let prefetch_distance = PREFETCH_DISTANCE.div_euclid(len).max(1);
+        for runs in [
+            prefetch_distance.saturating_sub(1).max(1),
+            prefetch_distance,
+            prefetch_distance + 1,
+            2 * prefetch_distance + 1,
+        ] {
             // All of them in one sample, and one in each sample of some batches.
             let one = Shape { batch: 1, heads: runs, capacity: 2, rows: 1, len, dst_at: 3, src_at: 5 };
             one.check_ring(&[1], &[1]);
@@ -282,7 +298,7 @@ fn destinations_ahead() {
 #[test]
 fn sharing_and_pieces() {
     for len in [1, PIECE - 1, PIECE, PIECE + 1, PIECE.div_euclid(2) + 1] {
-        for bytes in [SHARED - 1, SHARED, SHARED + PIECE + 1] {
+        for bytes in [PARALLEL_MIN_BYTES - 1, PARALLEL_MIN_BYTES, PARALLEL_MIN_BYTES + PIECE + 1] {
             let rows = bytes.div_ceil(len);
             let shape = Shape { batch: 1, heads: 1, capacity: rows + 2, rows, len, dst_at: 1, src_at: 2 };
             shape.check_ring(&[1], &[rows as i64]);
@@ -299,8 +315,8 @@ fn sharing_and_pieces() {
 /// Slabs narrower and wider than the limit, as many as a tile holds and one more or less.
 #[test]
 fn slabs_and_tiles() {
-    for bytes in [1, 2, WIDE - 1, WIDE, WIDE + 1] {
-        let in_tile = TILE.div_euclid(bytes).max(1);
+    for bytes in [1, 2, SLAB_OVERWRITE_MAX - 1, SLAB_OVERWRITE_MAX, SLAB_OVERWRITE_MAX + 1] {
+        let in_tile = SLAB_TILE.div_euclid(bytes).max(1);
         for heads in [in_tile.saturating_sub(1).max(1), in_tile, in_tile + 1, 2 * in_tile + 1] {
             for rows in [0, 1, bytes.div_euclid(2), bytes] {
                 let shape = Shape { batch: 2, heads, capacity: bytes, rows, len: 1, dst_at: 7, src_at: 3 };
@@ -314,25 +330,25 @@ fn slabs_and_tiles() {
 #[test]
 fn streaming() {
     let row = 4 * AHEAD + 17;
-    for bytes in [STREAMED - 1, STREAMED, STREAMED + 1] {
+    for bytes in [STREAM_MIN_BYTES - 1, STREAM_MIN_BYTES, STREAM_MIN_BYTES + 1] {
         let one = Shape { batch: 1, heads: 1, capacity: 1, rows: 1, len: bytes, dst_at: 13, src_at: 50 };
         one.check_ring(&[0], &[1]);
     }
-    let rows = STREAMED.div_ceil(row);
+    let rows = STREAM_MIN_BYTES.div_ceil(row);
     let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
     shape.check_ring(&[2], &[rows as i64]);
     // Slabs whose pieces are stored along: of 5 short rows, and as long as the limit allows and longer.
     let slabs = |rows: usize, capacity: usize, len: usize, start: i64| {
-        let heads = STREAMED.div_ceil(capacity * len);
+        let heads = STREAM_MIN_BYTES.div_ceil(capacity * len);
         let shape = Shape { batch: 1, heads, capacity, rows, len, dst_at: 9, src_at: 4 };
         shape.check_ring(&[start], &[rows as i64]);
     };
     slabs(2, 5, 7, 4);
     slabs(4, 5, 7, 3);
-    slabs(1, THIN - 1, 1, 2);
-    slabs(1, THIN, 1, THIN as i64 - 1);
-    slabs(1, STRIP, 1, STRIP as i64 / 2);
-    slabs(1, STRIP + 1, 1, 5);
+    slabs(1, SLAB_STREAM_MIN - 1, 1, 2);
+    slabs(1, SLAB_STREAM_MIN, 1, SLAB_STREAM_MIN as i64 - 1);
+    slabs(1, SLAB_STREAM_MAX, 1, SLAB_STREAM_MAX as i64 / 2);
+    slabs(1, SLAB_STREAM_MAX + 1, 1, 5);
 }
 
 /// Bytes that are put together from pieces, one behind the other or apart, are stored as they are, and no others.
@@ -348,7 +364,7 @@ fn lines_of_pieces() {
             // Relative to a line, not to wherever the vector lies.
             let at = (first + dst.as_ptr().align_offset(LINE)) % LINE;
             let start = dst.as_mut_ptr();
-            let mut lines = Lines::new(Kernels::choose(isa, 1).lines);
+            let mut lines = LineWriter::new(Kernels::choose(isa, 1).lines);
             let (mut from, mut to) = (0, at);
             for (index, len) in PIECES.into_iter().enumerate() {
                 if index == jump {
@@ -356,14 +372,14 @@ fn lines_of_pieces() {
                 }
                 expected[to..to + len].copy_from_slice(&src[from..from + len]);
                 // SAFETY: all that is appended lies inside the buffers, and nobody looks there before `finish`.
-                unsafe { lines.go_on_at(start.wrapping_add(to)) };
-                // SAFETY: as above.
+                unsafe { lines.seek(start.wrapping_add(to)) };
+                // SAFETY: the piece lies inside both buffers, and nobody looks at `dst` before `finish`.
                 unsafe { lines.append(src.as_ptr().wrapping_add(from), len) };
                 (from, to) = (from + len, to + len);
             }
-            // SAFETY: as above.
+            // SAFETY: all that was appended lies inside `dst`.
             unsafe { lines.finish() };
-            kernel::fence();
+            prefetch::fence();
             assert!(dst == expected, "{isa:?} from {first}, {apart} apart at piece {jump}");
         }
     }

@@ -1,15 +1,14 @@
-//! x86-64: the kernels compiled for wider registers, stores that bypass the caches, prefetching.
+//! x86-64: the kernels compiled for wider registers, and stores that bypass the caches.
 
 use core::arch::x86_64::{
-    __cpuid, __m128i, __m256i, __m512i, _MM_HINT_T0, _MM_HINT_T2, _mm_loadu_si128, _mm_prefetch, _mm_sfence,
-    _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
-    CpuidResult,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256,
+    _mm512_loadu_si512, _mm512_stream_si512,
 };
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use super::kernel::{Hint, Instructions, Kernel, LINE, Memcpy, Pattern, Run, Short, Sides, copy_runs};
+use super::kernel::{Instructions, Kernel, Memcpy, Pattern, Pointers, Run, Short, copy_runs};
 use super::limits::AHEAD;
+use super::prefetch::{LINE, prefetch_l1};
 
 pub(super) struct Sse2;
 pub(super) struct Avx2;
@@ -51,20 +50,20 @@ impl Instructions for Avx512 {
 /// # Safety
 /// As [`Kernel`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn avx512<R: Run>(batch: &[Sides], pattern: &Pattern) {
-    // SAFETY: the caller's.
+unsafe fn avx512<R: Run>(batch: &[Pointers], pattern: &Pattern) {
+    // SAFETY: this function's contract is that of `copy_runs`.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
 /// # Safety
 /// As [`Kernel`].
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<R: Run>(batch: &[Sides], pattern: &Pattern) {
-    // SAFETY: the caller's.
+unsafe fn avx2<R: Run>(batch: &[Pointers], pattern: &Pattern) {
+    // SAFETY: this function's contract is that of `copy_runs`.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
-/// Runs whose whole lines are stored past the caches, so that they are not read first. [`fence`] comes after
+/// Runs whose whole lines are stored past the caches, so that they are not read first. [`fence`](super::prefetch::fence) comes after
 /// the last one.
 pub(super) struct Stream<V>(PhantomData<V>);
 
@@ -73,7 +72,7 @@ impl<V: Vector> Run for Stream<V> {
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(LINE);
         let Some(body) = len.checked_sub(head).filter(|&body| body >= AHEAD) else {
-            // SAFETY: the caller's.
+            // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
         // SAFETY: `head <= len`.
@@ -88,7 +87,7 @@ impl<V: Vector> Run for Stream<V> {
     }
 }
 
-/// Runs that begin and end with a line of the destination, stored past the caches. [`fence`] comes after the last
+/// Runs that begin and end with a line of the destination, stored past the caches. [`fence`](super::prefetch::fence) comes after the last
 /// one.
 pub(super) struct Lines<V>(PhantomData<V>);
 
@@ -98,66 +97,19 @@ impl<V: Vector> Run for Lines<V> {
         debug_assert_eq!((dst.addr() % LINE, len % LINE), (0, 0), "a part of a line");
         let mut at = 0;
         while at < len {
-            prefetch::<_MM_HINT_T0>(src.wrapping_add(at.wrapping_add(AHEAD)));
+            prefetch_l1(src.wrapping_add(at.wrapping_add(AHEAD)));
             let mut within = 0;
             while within < LINE {
                 let here = at.wrapping_add(within);
                 // SAFETY: the line at `at` lies before `len`, and `LINE` is a multiple of the vector's width.
                 let vector = unsafe { V::load(src.wrapping_add(here)) };
-                // SAFETY: as above; `dst` is aligned to a line, and every vector in it to its width.
+                // SAFETY: the line at `at` lies before `len`; `dst` is aligned to a line, and every vector in it to its width.
                 unsafe { vector.stream(dst.wrapping_add(here)) };
                 within = within.wrapping_add(V::BYTES);
             }
             at = at.wrapping_add(LINE);
         }
     }
-}
-
-/// Makes streamed stores visible to other threads before anything that follows.
-pub(super) fn fence() {
-    // SAFETY: every x86-64 has SSE.
-    unsafe { _mm_sfence() };
-}
-
-/// Returns the prefetch hint that suits this machine. On AMD, prefetching into the first-level cache gains at
-/// least as much for cold rows as prefetching into the second-level one, and rows that already lie in the
-/// second-level cache then wait once less. On Intel, it costs cold rows most of the gain. `docs/rejected.md`
-/// has the figures of both.
-pub(super) fn prefetch_hint() -> Hint {
-    // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the
-    // answer is kept.
-    static NEAREST: AtomicU8 = AtomicU8::new(UNKNOWN);
-    const UNKNOWN: u8 = 2;
-    let mut nearest = NEAREST.load(Relaxed);
-    if nearest == UNKNOWN {
-        let CpuidResult { ebx, edx, ecx, .. } = __cpuid(0);
-        let vendor = [ebx, edx, ecx].map(u32::to_le_bytes);
-        nearest =
-            [b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| vendor.as_flattened() == &amd[..]).into();
-        NEAREST.store(nearest, Relaxed);
-    }
-    if nearest == 1 { Hint::Nearest } else { Hint::SecondLevel }
-}
-
-/// Prefetches the lines of a run that will be written. A run that does not begin at a line's start reaches
-/// into one line more, which the machine fetches itself.
-#[inline(always)]
-pub(super) fn prefetch_run<const NEAREST: bool>(dst: *mut u8, len: usize) {
-    let mut at = 0;
-    while at < len {
-        if NEAREST {
-            prefetch::<_MM_HINT_T0>(dst.wrapping_add(at));
-        } else {
-            prefetch::<_MM_HINT_T2>(dst.wrapping_add(at));
-        }
-        at = at.wrapping_add(LINE);
-    }
-}
-
-#[inline(always)]
-fn prefetch<const HINT: i32>(at: *const u8) {
-    // SAFETY: a hint reads nothing, whatever the address, and every x86-64 has SSE.
-    unsafe { _mm_prefetch::<HINT>(at.cast()) };
 }
 
 /// A vector register.
@@ -175,12 +127,12 @@ impl Vector for __m128i {
     const BYTES: usize = 16;
     #[inline(always)]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's.
+        // SAFETY: the bytes are valid for reads and the machine has the register, by this function's contract.
         unsafe { _mm_loadu_si128(src.cast()) }
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: the caller's.
+        // SAFETY: the bytes are valid for writes and aligned, and the machine has the register, by this function's contract.
         unsafe { _mm_stream_si128(dst.cast(), self) };
     }
 }
@@ -189,12 +141,12 @@ impl Vector for __m256i {
     const BYTES: usize = 32;
     #[inline(always)]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's.
+        // SAFETY: the bytes are valid for reads and the machine has the register, by this function's contract.
         unsafe { _mm256_loadu_si256(src.cast()) }
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: the caller's.
+        // SAFETY: the bytes are valid for writes and aligned, and the machine has the register, by this function's contract.
         unsafe { _mm256_stream_si256(dst.cast(), self) };
     }
 }
@@ -203,12 +155,12 @@ impl Vector for __m512i {
     const BYTES: usize = 64;
     #[inline(always)]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's.
+        // SAFETY: the bytes are valid for reads and the machine has the register, by this function's contract.
         unsafe { _mm512_loadu_si512(src.cast()) }
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: the caller's.
+        // SAFETY: the bytes are valid for writes and aligned, and the machine has the register, by this function's contract.
         unsafe { _mm512_stream_si512(dst.cast(), self) };
     }
 }

@@ -8,42 +8,42 @@
 
 use alloc::vec;
 
-use bytemuck::NoUninit;
+use super::sides::agree;
+use crate::argument::{Argument, Names};
+use crate::element::ElementType;
+use crate::error::Error;
+use crate::geometry::{Dim, Layout, Sides};
+use crate::plan::{Call, Convention, Integers, OutOfRange, RuleOptions};
+use crate::prepared::Prepared;
 
-use crate::argument::Words;
-use crate::call::{Anchor, Call, Spans};
-use crate::geometry::{Geometry, Normalised, Rules, agree};
-use crate::indices::Values;
-use crate::layout::{Dim, Layout};
-use crate::lists::{ListLengths, Lists};
-use crate::{Argument, ElementType, Error, Lengths, OutOfRange, Starts, WritePlan, Written};
+const NAMES: Names = Names {
+    cache: Argument::Past,
+    update: Argument::NewKv,
+    positions: Argument::TokenOffset,
+    row_counts: Argument::SeqLen,
+    present: Argument::Present,
+};
 
 /// The operation: `past` is `[layer, batch, maxSeqLen, hiddenSize]`, written in place.
 ///
 /// ```
-/// use kvscatter::{ElementType, spec::ascend::KvCacheOperation};
+/// use kvscatter::ElementType;
+/// use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 ///
-/// let write = KvCacheOperation::new().prepare(
+/// let operation = KvCacheOperation::new().prepare(
 ///     ElementType::Int8,
-///     &[3, 6], // newKv: three tokens in all, hiddenSize
 ///     &[2, 2, 4, 6], // past: layer, batch, maxSeqLen, hiddenSize
+///     &[3, 6], // newKv: three tokens in all, hiddenSize
 /// )?;
 /// let (mut past, new_kv) = ([0_i8; 96], [1_i8; 18]);
-/// write.in_place(&mut past, &new_kv, &[1], &[4, 1], &[2, 1])?; // layerId, tokenOffset, seqLen
+/// let call = KvCacheOperationCall { layer_id: &[1], token_offset: &[4, 1], seq_len: &[2, 1] };
+/// operation.write(&mut past, &new_kv, call)?;
 /// assert_eq!(past.iter().position(|&x| x != 0), Some(48 + 2 * 6));
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvCacheOperation {
     out_of_range: OutOfRange,
-    param: KvCacheParam,
-}
-
-/// `KVCacheParam`: eight reserved bytes, which must be zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KvCacheParam {
-    /// Reserved.
-    pub rsv: [u8; 8],
 }
 
 impl KvCacheOperation {
@@ -55,14 +55,7 @@ impl KvCacheOperation {
     /// An offset out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
-        Self { out_of_range: OutOfRange::Error, param: KvCacheParam { rsv: [0; 8] } }
-    }
-
-    /// The operation's parameters.
-    #[must_use]
-    pub const fn param(mut self, param: KvCacheParam) -> Self {
-        self.param = param;
-        self
+        Self { out_of_range: OutOfRange::Error }
     }
 
     /// An extension of ours: what happens to a sample whose `tokenOffset` does not fit.
@@ -76,21 +69,21 @@ impl KvCacheOperation {
     /// `[batch, seq_len, head_num, head_size]` with `head_num * head_size == hiddenSize`; every `seqLen` must
     /// then be `seq_len`, since the kernel reads that form flat.
     ///
+    /// The cache comes first, as for every operator here; Ascend's document lists `newKv` first.
+    ///
     /// # Errors
-    /// [`Error::Reserved`]; [`Error::ElementType`] unless float16, bfloat16 or int8; those of the layouts;
+    /// [`Error::ElementType`] unless float16, bfloat16 or int8; those of the layouts;
     /// [`Error::Rank`]; [`Error::DimensionMismatch`] or [`Error::HiddenSize`]; [`Error::UpdateLongerThanCache`].
     pub fn prepare<'a>(
         &self,
         element: ElementType,
-        new_kv: impl Into<Layout<'a>>,
         past: impl Into<Layout<'a>>,
+        new_kv: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
-        let (new_kv, past) = (new_kv.into(), past.into());
-        if let Some((index, &value)) = self.param.rsv.iter().enumerate().find(|byte| *byte.1 != 0) {
-            return Err(Error::Reserved { index, value });
-        }
-        if !Self::ELEMENT_TYPES.contains(&element) {
-            return Err(Error::ElementType { argument: Argument::Past, element });
+        let (past, new_kv) = (past.into(), new_kv.into());
+        let accepted = Self::ELEMENT_TYPES;
+        if !accepted.contains(&element) {
+            return Err(Error::ElementType { argument: Argument::Past, element, accepted });
         }
         let old = past.resolve(Argument::Past, element.size_bits())?;
         let [layers, batch, rows, hidden] = *old.dims.as_slice() else {
@@ -104,7 +97,7 @@ impl KvCacheOperation {
                 // G1 has bounded the product.
                 if heads.size.wrapping_mul(head.size) != hidden.size {
                     let (heads, head_size, hidden) = (heads.size, head.size, hidden.size);
-                    return Err(Error::HiddenSize { heads, head_size, hidden });
+                    return Err(Error::HiddenSize { argument: Argument::NewKv, heads, head_size, hidden });
                 }
                 let head_stride =
                     isize::try_from(head.size).ok().and_then(|size| hidden.stride.checked_mul(size));
@@ -120,10 +113,9 @@ impl KvCacheOperation {
                 });
             }
         };
-        let geometry = Geometry::new(&Normalised {
-            words: &Words::ASCEND,
+        let sides = Sides {
+            names: &NAMES,
             element,
-            rules: Rules::linear(Lists::Ends, self.out_of_range),
             cache: &old,
             update: &new,
             layers,
@@ -131,82 +123,32 @@ impl KvCacheOperation {
             rows: (rows, tokens),
             outer: vec![],
             inner,
-        })?;
-        Ok(Prepared { geometry })
+        };
+        let options = RuleOptions::linear(Convention::EndsAndRowCounts, self.out_of_range);
+        Prepared::new(&sides, RuleOptions { min_rows: 1, has_layers: true, ..options })
     }
 }
 
-/// A `KVCacheOperation` whose shapes are checked: build it once, run it every step.
-#[derive(Clone, Debug)]
-pub struct Prepared {
-    geometry: Geometry,
+/// One call of a `KVCacheOperation`, for [`Prepared::plan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCacheOperationCall<'a> {
+    /// `layerId`: exactly one, the layer that is written.
+    pub layer_id: &'a [i32],
+    /// `tokenOffset`: the length after the write, one per batch of `past`, in `seqLen[i]..=maxSeqLen`.
+    pub token_offset: &'a [i32],
+    /// `seqLen`: the tokens that each batch brings, in `1..=maxSeqLen`; for a 4-D newKv its seq_len. They add up to
+    /// nTokens.
+    pub seq_len: &'a [i32],
 }
 
-impl Prepared {
-    /// The shapes, normalised.
-    #[must_use]
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Checks this call's `layerId` (exactly one), `tokenOffset` and `seqLen` (one per batch of `past`).
-    ///
-    /// # Errors
-    /// [`Error::Count`]; [`Error::LayerOutOfRange`]; [`Error::LengthOutOfRange`] for a `seqLen` below 1, above
-    /// maxSeqLen, or, for a 4-D newKv, other than its seq_len; [`Error::TokenSum`] if they do not add up to
-    /// nTokens; [`Error::EndOutOfRange`] for a `tokenOffset` outside `seqLen[i]..=maxSeqLen`.
-    pub fn plan<'a>(
-        &'a self,
-        layer_id: &[i32],
-        token_offset: &'a [i32],
-        seq_len: &'a [i32],
-    ) -> Result<WritePlan<'a>, Error> {
-        self.plan_lengths(layer_id, token_offset, seq_len, Lengths::Full)
-    }
-
-    /// An extension of ours: only the first `lengths[i]` tokens of batch `i` are written. `tokenOffset` still
-    /// counts all `seqLen[i]` of them, and `tokenOffset[i] - seqLen[i] + lengths[i] <= maxSeqLen` suffices.
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] outside `0..=seqLen[i]`.
-    pub fn plan_lengths<'a>(
-        &'a self,
-        layer_id: &[i32],
-        token_offset: &'a [i32],
-        seq_len: &'a [i32],
-        lengths: impl Into<Lengths<'a>>,
-    ) -> Result<WritePlan<'a>, Error> {
-        let &[layer] = layer_id else {
-            return Err(Error::Count { argument: Argument::LayerId, got: layer_id.len(), want: 1 });
-        };
-        let lengths = lengths.into();
-        self.geometry.check_counts(ListLengths {
-            starts: Some(token_offset.len()),
-            spans: Some(seq_len.len()),
-            lengths: None, // The plan's matter, behind the layer.
-        })?;
-        let call = Call {
-            layer: layer.into(),
-            starts: Starts::I32(token_offset),
-            anchor: Anchor::End,
-            spans: Spans::Each(Values::I32(seq_len)),
-            lengths,
-        };
-        WritePlan::new(&self.geometry, call)
-    }
-
-    /// Writes `new_kv` into `past`. See [`WritePlan::write`].
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::write`].
-    pub fn in_place<'a, T: NoUninit>(
-        &'a self,
-        past: &mut [T],
-        new_kv: &[T],
-        layer_id: &[i32],
-        token_offset: &'a [i32],
-        seq_len: &'a [i32],
-    ) -> Result<Written, Error> {
-        self.plan(layer_id, token_offset, seq_len)?.write(past, new_kv)
+impl<'a> From<KvCacheOperationCall<'a>> for Call<'a> {
+    fn from(call: KvCacheOperationCall<'a>) -> Self {
+        let KvCacheOperationCall { layer_id, token_offset, seq_len } = call;
+        Self {
+            layers: layer_id.len(),
+            layer: layer_id.first().copied().map_or(0, i64::from),
+            row_counts: Some(Integers::I32(seq_len)),
+            ..Self::from(token_offset)
+        }
     }
 }

@@ -51,11 +51,11 @@ impl Inferred<'_> {
     pub(super) fn check_indices(
         &self,
         argument: Argument,
-        types: &[ElementType],
+        accepted: &'static [ElementType],
         want: Option<usize>,
     ) -> Result<(), Error> {
-        if let Some(element) = self.element.filter(|element| !types.contains(element)) {
-            return Err(Error::ElementType { argument, element });
+        if let Some(element) = self.element.filter(|element| !accepted.contains(element)) {
+            return Err(Error::ElementType { argument, element, accepted });
         }
         match (self.shape, want) {
             (Some(&[Dimension::Known(got)]), Some(want)) if got != want => {

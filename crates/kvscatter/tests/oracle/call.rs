@@ -30,14 +30,16 @@ pub(crate) fn with_plan<R>(
                 UpdateForm::Packed => {
                     let prepared = front.prepare_packed(element, cache, update)?;
                     let update_lengths = update_lengths.as_deref().unwrap_or_default();
-                    execute(&prepared.plan_lengths(write_indices, update_lengths, lengths.as_deref())?)
+                    let call = tensorrt::PackedCall::new(write_indices, update_lengths);
+                    execute(&prepared.plan_lengths(call, lengths.as_deref())?)
                 }
             }
         }
         Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
             let front = ascend::KvCacheOperation::new().out_of_range(out_of_range(operator.out_of_range));
-            let prepared = front.prepare(element, update, cache)?;
-            execute(&prepared.plan_lengths(layer_id, token_offset, seq_len, lengths.as_deref())?)
+            let prepared = front.prepare(element, cache, update)?;
+            let call = ascend::KvCacheOperationCall { layer_id, token_offset, seq_len };
+            execute(&prepared.plan_lengths(call, lengths.as_deref())?)
         }
     }
 }
@@ -83,7 +85,9 @@ pub(crate) fn error(
         Refusal::TypesDiffer { .. } | Refusal::UpdateLengthsMissing | Refusal::UpdateLengthsUnexpected => {
             unreachable!("see `can_be_said`")
         }
-        Refusal::UnsupportedType { .. } => Error::ElementType { argument: words.cache, element },
+        Refusal::UnsupportedType { .. } => {
+            Error::ElementType { argument: words.cache, element, accepted: words.types }
+        }
         Refusal::Mode { .. } => Error::UnknownMode,
         Refusal::CacheRank { rank } => {
             let argument = words.cache;
@@ -93,7 +97,7 @@ pub(crate) fn error(
             }
         }
         Refusal::UpdateRank { rank } => match words.update_ranks {
-            None => Error::RankMismatch { cache: cache_shape.len(), update: rank },
+            None => Error::RankMismatch { argument: words.update, cache: cache_shape.len(), update: rank },
             Some(expected) => Error::Rank { argument: words.update, rank, expected },
         },
         Refusal::Axis { axis, rank } if axis == 0 || axis == -(rank as i64) => {
@@ -103,13 +107,22 @@ pub(crate) fn error(
         Refusal::Dimension { dimension: 3, cache: hidden, .. }
             if matches!(call, Call::KvCacheOperation { .. }) =>
         {
-            Error::HiddenSize { heads: update_shape[2], head_size: update_shape[3], hidden }
+            Error::HiddenSize {
+                argument: words.update,
+                heads: update_shape[2],
+                head_size: update_shape[3],
+                hidden,
+            }
         }
         Refusal::Dimension { dimension, cache, update } => {
             Error::DimensionMismatch { argument: words.update, dimension, expected: cache, got: update }
         }
-        Refusal::UpdateBatch { cache, update } => Error::BatchTooLarge { cache, update },
-        Refusal::UpdateTooLong { capacity, rows } => Error::UpdateLongerThanCache { rows, capacity },
+        Refusal::UpdateBatch { cache, update } => {
+            Error::BatchTooLarge { argument: words.update, cache, update }
+        }
+        Refusal::UpdateTooLong { capacity, rows } => {
+            Error::UpdateLongerThanCache { argument: words.update, rows, capacity }
+        }
         Refusal::IndexCount { argument, given, needed } => {
             let argument = match argument {
                 "lengths" => Argument::Lengths,
@@ -166,7 +179,9 @@ pub(crate) fn error(
         Refusal::UpdateLengthsTotal { total, tokens } | Refusal::SeqLenTotal { total, tokens } => {
             Error::TokenSum { argument: words.rows, got: total as i64, tokens }
         }
-        Refusal::LayerId { layer_id, layers } => Error::LayerOutOfRange { value: layer_id.into(), layers },
+        Refusal::LayerId { layer_id, layers } => {
+            Error::LayerOutOfRange { argument: Argument::LayerId, value: layer_id.into(), layers }
+        }
         Refusal::SeqLen { sample, seq_len } => {
             let fits_the_cache = (1..=cache_shape[2] as i64).contains(&seq_len.into());
             let (min, max) = match *update_shape {
@@ -185,6 +200,7 @@ struct Words {
     update: Argument,
     starts: Argument,
     rows: Argument,
+    types: &'static [ElementType],
     cache_ranks: Option<&'static [usize]>,
     update_ranks: Option<&'static [usize]>,
 }
@@ -197,6 +213,7 @@ impl Words {
                 update: Argument::Update,
                 starts: Argument::WriteIndices,
                 rows: Argument::Update,
+                types: &ElementType::ALL,
                 cache_ranks: None,
                 update_ranks: None,
             },
@@ -205,6 +222,7 @@ impl Words {
                 update: Argument::Update,
                 starts: Argument::TensorRtWriteIndices,
                 rows: Argument::UpdateLengths,
+                types: tensorrt::KvCacheUpdate::ELEMENT_TYPES,
                 cache_ranks: Some(&[4]),
                 update_ranks: Some(match operator.update_form {
                     UpdateForm::Padded => &[4],
@@ -216,6 +234,7 @@ impl Words {
                 update: Argument::NewKv,
                 starts: Argument::TokenOffset,
                 rows: Argument::SeqLen,
+                types: ascend::KvCacheOperation::ELEMENT_TYPES,
                 cache_ranks: Some(&[4]),
                 update_ranks: Some(&[2, 4]),
             },

@@ -108,10 +108,10 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
         let shared = executors.map(|executor| plan.with_executor(executor));
         for plan in iter::once(*plan).chain(shared) {
             let mut written = past.clone();
-            plan.write_bytes(&mut written[inner(cache)], new)?;
+            let _ = plan.write_bytes(&mut written[inner(cache)], new)?;
             assert!(written == in_place, "in place, {plan:?}");
             let mut filled = vec![0xEE; present.len()];
-            plan.into_present_bytes(&past[inner(cache)], new, &mut filled)?;
+            let _ = plan.into_present_bytes(&past[inner(cache)], new, &mut filled)?;
             assert!(filled == present, "functional, {plan:?}");
             if width == 4 {
                 let words = |bytes: &[u8]| -> Vec<u32> {

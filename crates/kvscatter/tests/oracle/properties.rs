@@ -78,7 +78,7 @@ proptest! {
         let checked = with_plan(&call, element, cache.layout(), update.layout(), |plan| {
             let blocks: Vec<_> = plan.blocks().collect();
             let mut visited = Vec::new();
-            plan.for_each(|block| visited.push(*block));
+            plan.for_each_block(|block| visited.push(*block));
             assert_eq!(blocks, visited);
             let mut moved = Vec::new();
             for block in &blocks {
@@ -110,7 +110,8 @@ proptest! {
         let mut places = cache.places();
         places.sort_unstable();
         if places.windows(2).any(|pair| pair[0] == pair[1]) {
-            prop_assert_eq!(prepared.map(|_| ()), Err(kvscatter::Error::CacheOverlapsItself));
+            let argument = kvscatter::Argument::PastCache;
+            prop_assert_eq!(prepared.map(|_| ()), Err(kvscatter::Error::CacheOverlapsItself { argument }));
         }
     }
 

@@ -165,7 +165,8 @@ impl Scene<'_> {
         bytes[1..].copy_from_slice(bytemuck::cast_slice(past));
         let buffer = 1 + buffer.start * size_of::<W>()..1 + buffer.end * size_of::<W>();
         // SAFETY: one buffer is borrowed exclusively, nobody writes to the other.
-        unsafe { plan.write_raw(raw(&mut bytes[buffer]), read(bytemuck::cast_slice(update))) }.unwrap();
+        let _ =
+            unsafe { plan.write_raw(raw(&mut bytes[buffer]), read(bytemuck::cast_slice(update))) }.unwrap();
         let expected: &[u8] = bytemuck::cast_slice(expected);
         assert_eq!(&bytes[1..], expected, "in place, by address, {plan:?}, {self:?}");
     }
@@ -176,7 +177,7 @@ impl Scene<'_> {
     {
         let mut guarded = vec![guard; expected.len() + 2];
         let inner = 1..=expected.len();
-        plan.into_present(past, update, &mut guarded[inner.clone()]).unwrap();
+        let _ = plan.into_present(past, update, &mut guarded[inner.clone()]).unwrap();
         assert_eq!(guarded[inner], *expected, "functional, {plan:?}, {self:?}");
         let guards = [guarded[0], guarded[expected.len() + 1]];
         assert_eq!(guards, [guard; 2], "functional guards, {plan:?}, {self:?}");
@@ -197,14 +198,16 @@ impl Scene<'_> {
 
         let mut cache = past.clone();
         // SAFETY: one buffer is borrowed exclusively, nobody writes to the other.
-        unsafe { plan.write_raw(raw(&mut cache[packed(cache_buffer.clone())]), read(update)) }.unwrap();
+        let _ =
+            unsafe { plan.write_raw(raw(&mut cache[packed(cache_buffer.clone())]), read(update)) }.unwrap();
         assert_eq!(cache, in_place, "in place, {self:?}");
 
         let past = &past[packed(cache_buffer)];
         let mut guarded = vec![0xA5; present.len() + 2];
         let inner = 1..=present.len();
-        // SAFETY: as above.
-        unsafe { plan.into_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }.unwrap();
+        // SAFETY: the result is borrowed exclusively, nobody writes to the others.
+        let _ = unsafe { plan.into_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }
+            .unwrap();
         assert_eq!(guarded[inner], present, "functional, {self:?}");
         assert_eq!([guarded[0], guarded[present.len() + 1]], [0xA5; 2], "functional guards, {self:?}");
     }
@@ -219,11 +222,11 @@ impl Scene<'_> {
         };
 
         let mut cache = past.to_vec();
-        plan.write_cloned(&mut cache[cache_buffer.clone()], update).unwrap();
+        let _ = plan.write_cloned(&mut cache[cache_buffer.clone()], update).unwrap();
         assert!(same(&cache, self.after_in_place(outcome)), "in place {cache:?}, {self:?}");
 
         let mut present = vec![String::new(); outcome.present.len()];
-        plan.into_present_cloned(&past[cache_buffer], update, &mut present).unwrap();
+        let _ = plan.into_present_cloned(&past[cache_buffer], update, &mut present).unwrap();
         assert!(same(&present, self.present(outcome)), "functional {present:?}, {self:?}");
     }
 }

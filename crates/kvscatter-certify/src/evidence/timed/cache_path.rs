@@ -8,7 +8,7 @@ use kvscatter_onnx::{CachePath, Inseparable, Model};
 use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
 
 use super::subject::Timed;
-use crate::Error;
+use crate::CertifyError;
 use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 
 const ID: &str = "cache-path-flat";
@@ -27,12 +27,15 @@ const ATTEMPTS: usize = 3;
 const CONTEXT: usize = 60;
 
 /// Times every cache of a model by itself.
-pub(super) fn time(engine: &dyn Engine, timed: Timed<'_>) -> Result<(Option<CachePathTimes>, Check), Error> {
+pub(super) fn time(
+    engine: &dyn Engine,
+    timed: Timed<'_>,
+) -> Result<(Option<CachePathTimes>, Check), CertifyError> {
     let batch = timed.interface.batch.unwrap_or(1);
     let mut unfinished = Unfinished::new();
     let folder = unfinished
         .folder_in(&std::env::temp_dir(), "kvscatter-")
-        .map_err(|cause| Error::Io { path: std::env::temp_dir(), cause })?;
+        .map_err(|cause| CertifyError::Io { path: std::env::temp_dir(), cause })?;
     let (mut worst, mut failures, mut inseparable): (Option<CachePathTimes>, _, _) =
         (None, Vec::new(), Vec::new());
     let mut caches = 0;
@@ -124,7 +127,7 @@ struct Bound {
 }
 
 impl Alone<'_> {
-    fn time(mut self) -> Result<CachePathTimes, Error> {
+    fn time(mut self) -> Result<CachePathTimes, CertifyError> {
         let slot = self.port.element.storage_len(&self.port.shape(self.batch, 1)).unwrap_or(1).max(1);
         let small = SMALL_BYTES.div_ceil(slot).max(CONTEXT + 1);
         let capacities = [small, small * FACTOR];
@@ -142,7 +145,7 @@ impl Alone<'_> {
         Ok(best)
     }
 
-    fn attempt(&mut self, bound: &mut [Bound; 2]) -> Result<CachePathTimes, Error> {
+    fn attempt(&mut self, bound: &mut [Bound; 2]) -> Result<CachePathTimes, CertifyError> {
         let mut samples = [Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS)];
         for round in 0..=ROUNDS {
             for (bound, samples) in bound.iter_mut().zip(&mut samples) {
@@ -173,7 +176,7 @@ impl Alone<'_> {
         })
     }
 
-    fn bind(&self, capacity: usize) -> Result<Bound, Error> {
+    fn bind(&self, capacity: usize) -> Result<Bound, CertifyError> {
         let shape = |length| self.port.shape(self.batch, length);
         let mut inputs = Vec::new();
         for (name, element) in &self.path.updates {
@@ -193,7 +196,7 @@ impl Alone<'_> {
     }
 
     /// One call, in nanoseconds.
-    fn step(&mut self, bound: &mut Bound) -> Result<f64, Error> {
+    fn step(&mut self, bound: &mut Bound) -> Result<f64, CertifyError> {
         let (past, present) = (self.path.past.0.as_str(), self.path.present.as_str());
         let mut step = Step {
             inputs: bound.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),

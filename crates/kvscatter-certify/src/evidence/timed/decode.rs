@@ -6,7 +6,7 @@ use kvscatter_bench::Samples;
 use kvscatter_session::{Engine, Feed, Interface, Options, Session, Shared, Step, Tensor};
 
 use super::subject::{Subject, Timed};
-use crate::Error;
+use crate::CertifyError;
 use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
 
 const MOST_ROUNDS: usize = 21;
@@ -17,7 +17,7 @@ const TIME: Duration = Duration::from_secs(2);
 const NOISE: f64 = 0.05;
 
 /// Times both models at growing context lengths, in turn.
-pub(super) fn time(subject: &Subject<'_>) -> Result<DecodeTimes, Error> {
+pub(super) fn time(subject: &Subject<'_>) -> Result<DecodeTimes, CertifyError> {
     let batch = subject.model.interface.batch.unwrap_or(1);
     let mut model = Decoding::load(subject.engine, subject.model, subject.options)?;
     let mut original = subject
@@ -96,14 +96,14 @@ struct Decoding<'a> {
 }
 
 impl<'a> Decoding<'a> {
-    fn load(engine: &dyn Engine, timed: Timed<'a>, options: Options) -> Result<Self, Error> {
+    fn load(engine: &dyn Engine, timed: Timed<'a>, options: Options) -> Result<Self, CertifyError> {
         let session = engine.load(timed.file, options)?;
         let none = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
     }
 
     /// Makes the tensors of a step that finds `context` tokens.
-    fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), Error> {
+    fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), CertifyError> {
         // The old ones go before the new ones come.
         (self.pasts, self.presents) = (Vec::new(), Vec::new());
         let grows = self.interface.growth().is_some();
@@ -118,7 +118,7 @@ impl<'a> Decoding<'a> {
     }
 
     /// One step, in nanoseconds. Repeated, it writes the same slot again.
-    fn step(&mut self) -> Result<f64, Error> {
+    fn step(&mut self) -> Result<f64, CertifyError> {
         let mut step = Step {
             inputs: self.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
             returned: vec![&self.interface.logits],

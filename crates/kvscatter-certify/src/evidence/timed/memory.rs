@@ -5,7 +5,7 @@ use std::fs;
 use kvscatter_session::{Engine, Feed, Options, Session, Shared, Step};
 
 use super::subject::{Subject, Timed};
-use crate::Error;
+use crate::CertifyError;
 use crate::certificate::{PeakMemory, Side};
 
 /// Decode steps that are run at the end of the capacity.
@@ -24,7 +24,7 @@ struct Load {
 }
 
 /// Weighs both models, one after the other.
-pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, Error> {
+pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, CertifyError> {
     let interface = subject.model.interface;
     let storage = |batch: usize| -> usize {
         let ports = interface.caches.iter();
@@ -44,7 +44,12 @@ pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, Error> {
 }
 
 /// The peak of the last steps before the caches are full, beyond what was held with the model loaded.
-fn peak(engine: &dyn Engine, timed: Timed<'_>, options: Options, load: Load) -> Result<Option<u64>, Error> {
+fn peak(
+    engine: &dyn Engine,
+    timed: Timed<'_>,
+    options: Options,
+    load: Load,
+) -> Result<Option<u64>, CertifyError> {
     let mut session = engine.load(timed.file, options)?;
     give_back_free_memory();
     let Some(before) = counted("VmRSS:") else { return Ok(None) };
@@ -56,7 +61,7 @@ fn peak(engine: &dyn Engine, timed: Timed<'_>, options: Options, load: Load) -> 
 }
 
 /// Decodes as a caller would: static caches are written over, of growing ones each present is the next step's past.
-fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), Error> {
+fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), CertifyError> {
     let Load { batch, capacity, steps } = load;
     let ports = &timed.interface.caches;
     let grows = timed.interface.growth().is_some();

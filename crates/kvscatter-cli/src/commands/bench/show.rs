@@ -9,7 +9,7 @@ use kvscatter_bench::{
     Report, Spread, Temperature, UpdateLayout, units,
 };
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::output::{Output, count, one_line, table};
 
 /// Columns of the histogram.
@@ -20,7 +20,7 @@ pub(super) fn report(
     machine: &Machine,
     movement: Option<&Movement>,
     output: &mut Output,
-) -> Result<(), Error> {
+) -> Result<(), CommandError> {
     if cfg!(debug_assertions) {
         writeln!(output, "THIS IS A DEBUG BUILD: ITS TIMES MEAN NOTHING. Build with --release.\n")?;
     }
@@ -80,7 +80,7 @@ fn machine(machine: &Machine) -> String {
     format!("{cpu}, {}, data caches of {}", count(machine.cores, "core"), caches.join(", "))
 }
 
-fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) -> Result<(), Error> {
+fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) -> Result<(), CommandError> {
     let cold = report.case.parameters().temperature.is_cold();
     let per_call = if cold { "time per pair" } else { "time per call" };
     let mut headers = vec!["engine", per_call, "p10–p90", "GB/s", "× memcpy", "× hand loop"];
@@ -116,7 +116,7 @@ fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) ->
 }
 
 /// What no ratio within a process sees.
-fn run_to_run(movement: &Movement, output: &mut Output) -> Result<(), Error> {
+fn run_to_run(movement: &Movement, output: &mut Output) -> Result<(), CommandError> {
     let Movement { engine, processes, lowest, highest, ratios } = movement;
     let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
     write!(

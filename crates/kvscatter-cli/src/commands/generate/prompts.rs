@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 
 /// A file of prompts is a list of numbers, which a person or a tokenizer made.
@@ -34,7 +34,7 @@ struct Ids(Vec<i64>);
 
 impl Prompts {
     /// The prompts, at least one, none of them empty.
-    pub(super) fn read(&self) -> Result<Vec<Vec<i64>>, Error> {
+    pub(super) fn read(&self) -> Result<Vec<Vec<i64>>, CommandError> {
         match &self.batch_file {
             None => Ok(self.prompt_ids.iter().map(|ids| ids.0.clone()).collect()),
             Some(path) if path == Path::new("-") => lines("standard input", &files::read_stdin(MAX_BYTES)?),
@@ -78,8 +78,9 @@ fn ids(text: &str) -> Result<Ids, String> {
 }
 
 /// The prompts of a text, one a line.
-fn lines(place: &str, bytes: &[u8]) -> Result<Vec<Vec<i64>>, Error> {
-    let problem = |line: usize, problem: String| Error::Prompt { place: place.to_owned(), line, problem };
+fn lines(place: &str, bytes: &[u8]) -> Result<Vec<Vec<i64>>, CommandError> {
+    let problem =
+        |line: usize, problem: String| CommandError::Prompt { place: place.to_owned(), line, problem };
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let mut prompts = Vec::new();
     for (number, line) in (1_usize..).zip(bytes.split(|byte| *byte == b'\n')) {
@@ -89,7 +90,7 @@ fn lines(place: &str, bytes: &[u8]) -> Result<Vec<Vec<i64>>, Error> {
             prompts.push(ids(text).map_err(|error| problem(number, error))?.0);
         }
     }
-    if prompts.is_empty() { Err(Error::NoPrompts { place: place.to_owned() }) } else { Ok(prompts) }
+    if prompts.is_empty() { Err(CommandError::NoPrompts { place: place.to_owned() }) } else { Ok(prompts) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::{Decoder, Role};
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Tensor, ValueInfo, generate};
 use kvscatter_session::{Feed, Interface, Purpose};
 
-use crate::error::Error;
+use crate::error::CommandError;
 
 /// One step of every sample.
 struct StepSizes {
@@ -25,14 +25,14 @@ pub(super) fn missing_inputs(
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
     seed: u64,
-) -> Result<BTreeMap<String, Tensor>, Error> {
+) -> Result<BTreeMap<String, Tensor>, CommandError> {
     let decoder = Decoder::of(graph)?;
     let interface = Interface::of(graph, &decoder)?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
     let sized = decoder.inputs.iter().filter(|input| matches!(input.role, Role::Past(_) | Role::TokenIds));
     let sized: BTreeSet<_> = sized.map(|input| input.value.name).collect();
     let is_sized = |input: &ValueInfo<'_>| sized.contains(input.name);
-    let shapes = generate::missing_shapes(&inputs, is_sized, given, dims).map_err(Error::of_sizes)?;
+    let shapes = generate::missing_shapes(&inputs, is_sized, given, dims).map_err(CommandError::of_sizes)?;
     let sizes = StepSizes::of(&interface, &shapes, given);
     let caches = interface.caches.iter().filter_map(|cache| {
         let (name, shape) = shapes.get_key_value(cache.past.as_str())?;
@@ -58,7 +58,7 @@ pub(super) fn missing_inputs(
             check_dims(input, tensor.shape(), dims)?;
             let data = Data::Bytes(tensor.bytes().to_vec());
             let tensor = Tensor::new(tensor.element(), tensor.shape().to_vec(), data);
-            made.insert(name, tensor.map_err(kvscatter_onnx::Error::from)?);
+            made.insert(name, tensor.map_err(kvscatter_onnx::OnnxError::from)?);
         }
     }
     Ok(made)
@@ -87,12 +87,12 @@ impl StepSizes {
     }
 
     /// A mask may be all there is, where the caches are empty.
-    fn check_memory(&self) -> Result<(), Error> {
+    fn check_memory(&self) -> Result<(), CommandError> {
         let values = self.batch.saturating_mul(self.width.saturating_add(self.slots).saturating_add(1));
         let needed = u64::try_from(values.saturating_mul(8)).unwrap_or(u64::MAX);
         let limit = DEFAULT_MEMORY_LIMIT;
         match needed > limit {
-            true => Err(kvscatter_onnx::Error::MemoryLimit { needed, limit }.into()),
+            true => Err(kvscatter_onnx::OnnxError::MemoryLimit { needed, limit }.into()),
             false => Ok(()),
         }
     }
@@ -104,12 +104,16 @@ fn starts(
     interface: &Interface,
     given: &BTreeMap<&str, &Tensor>,
     seed: u64,
-) -> Result<Vec<usize>, Error> {
+) -> Result<Vec<usize>, CommandError> {
     let indices = interface.feeds.iter().find(|feed| feed.purpose == Purpose::WriteIndices);
     let indices = indices.and_then(|feed| Some((&feed.name, given.get(feed.name.as_str())?)));
     if let Some((input, values)) = indices.and_then(|(name, tensor)| Some((name, tensor.int64s()?))) {
         let start = |(index, value): (usize, i64)| {
-            usize::try_from(value).map_err(|_| Error::NotAPosition { input: input.clone(), index, value })
+            usize::try_from(value).map_err(|_| CommandError::NotAPosition {
+                input: input.clone(),
+                index,
+                value,
+            })
         };
         return values.enumerate().map(start).collect();
     }
@@ -117,7 +121,7 @@ fn starts(
         return Ok(vec![sizes.slots; sizes.batch]);
     }
     let room = sizes.slots.checked_sub(sizes.width);
-    let room = room.ok_or(Error::StepTooLong { width: sizes.width, capacity: sizes.slots })?;
+    let room = room.ok_or(CommandError::StepTooLong { width: sizes.width, capacity: sizes.slots })?;
     let drawn = generate::int64s(&(0..=i64::try_from(room).unwrap_or(i64::MAX)), sizes.batch, seed);
     Ok(drawn.into_iter().map(|start| usize::try_from(start).unwrap_or_default()).collect())
 }
@@ -127,12 +131,12 @@ fn check_dims(
     input: &ValueInfo<'_>,
     shape: &[usize],
     dims: &BTreeMap<String, usize>,
-) -> Result<(), kvscatter_onnx::Error> {
+) -> Result<(), kvscatter_onnx::OnnxError> {
     for (axis, &got) in shape.iter().enumerate() {
         let asked = input.dim_key(axis).and_then(|key| dims.get_key_value(&key));
         if let Some((symbol, &want)) = asked.filter(|(_, want)| **want != got) {
             let (name, symbol) = (input.name.to_owned(), symbol.clone());
-            return Err(kvscatter_onnx::Error::SymbolConflict { name, axis, symbol, want, got });
+            return Err(kvscatter_onnx::OnnxError::SymbolConflict { name, axis, symbol, want, got });
         }
     }
     Ok(())

@@ -9,11 +9,11 @@ use super::args::Run;
 use super::record::{Input, Origin};
 use super::subject::Subject;
 use crate::commands::named::unique;
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files;
 
 /// The inputs given on the command line, and generated ones for the rest.
-pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, Error> {
+pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, CommandError> {
     let mut given = read_given(args, subject)?;
     let tensors = given.iter().map(|(name, (tensor, _))| (name.as_str(), tensor)).collect();
     let dims = args.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
@@ -30,7 +30,7 @@ pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, Er
 }
 
 /// The inputs of a data set, in the graph's order.
-pub(super) fn of_data_set(set: &DataSet, graph: &Graph<'_>) -> Result<Vec<Input>, Error> {
+pub(super) fn of_data_set(set: &DataSet, graph: &Graph<'_>) -> Result<Vec<Input>, CommandError> {
     let tensors = set.read_inputs(graph)?;
     let files = set.inputs.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
     let named = tensors.into_iter().zip(files);
@@ -39,7 +39,7 @@ pub(super) fn of_data_set(set: &DataSet, graph: &Graph<'_>) -> Result<Vec<Input>
         .collect())
 }
 
-fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, Error> {
+fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Tensor, Origin)>, CommandError> {
     unique("--input", args.inputs.iter().map(|input| &input.name))?;
     unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
     let inputs: BTreeMap<_, _> = subject.inputs().iter().map(|input| (input.name, input)).collect();
@@ -47,7 +47,7 @@ fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Ten
     for asked in &args.inputs {
         let name = asked.name.clone();
         let Some(input) = inputs.get(name.as_str()) else {
-            return Err(kvscatter_onnx::Error::InputUnknown { name }.into());
+            return Err(kvscatter_onnx::OnnxError::InputUnknown { name }.into());
         };
         // A .npy file may tell no more than the type's width, and the model knows the type.
         let tensor = files::read(&asked.location, Some(input.element))?;

@@ -10,7 +10,7 @@ use kvscatter_session::{self as session, Engine, Options, Session, Shared, Step}
 use super::feeds;
 use super::record::{Input, Ran};
 use crate::engines::Runtime;
-use crate::error::Error;
+use crate::error::CommandError;
 
 /// A model that an engine has loaded.
 pub(super) struct Loaded<'m> {
@@ -27,7 +27,11 @@ pub(super) struct Loaded<'m> {
 }
 
 impl<'m> Loaded<'m> {
-    pub(super) fn new(engine: &dyn Engine, model: &'m Model, placement: Placement) -> Result<Self, Error> {
+    pub(super) fn new(
+        engine: &dyn Engine,
+        model: &'m Model,
+        placement: Placement,
+    ) -> Result<Self, CommandError> {
         let graph = model.graph()?;
         let (inputs, outputs) = (graph.inputs()?, graph.outputs()?);
         // A graph without caches is run as well.
@@ -51,7 +55,7 @@ impl<'m> Loaded<'m> {
         given: &BTreeMap<&str, &Tensor>,
         dims: &BTreeMap<String, usize>,
         seed: u64,
-    ) -> Result<BTreeMap<String, Tensor>, Error> {
+    ) -> Result<BTreeMap<String, Tensor>, CommandError> {
         let is_missing = |input: &ValueInfo<'_>| {
             !given.contains_key(input.name) && !self.graph.initializers().contains_key(input.name)
         };
@@ -60,12 +64,14 @@ impl<'m> Loaded<'m> {
         }
         match Evaluator::new(self.model) {
             // `TensorScatter` nodes alone: what is valid for them is known without a decoder around them.
-            Ok(evaluator) => generate::missing_inputs(&evaluator, given, dims, seed).map_err(Error::of_sizes),
+            Ok(evaluator) => {
+                generate::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
+            }
             Err(_) => feeds::missing_inputs(&self.graph, given, dims, seed),
         }
     }
 
-    pub(super) fn run(&mut self, inputs: &mut [Input]) -> Result<Ran, Error> {
+    pub(super) fn run(&mut self, inputs: &mut [Input]) -> Result<Ran, CommandError> {
         let mut tensors = BTreeMap::new();
         for input in inputs {
             if let Some(tensor) = input.tensor.take() {
@@ -108,7 +114,7 @@ impl<'m> Loaded<'m> {
 }
 
 /// Past and present of the caches that share memory.
-fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m str, &'m str)>, Error> {
+fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m str, &'m str)>, CommandError> {
     let read = decoder.hazards().into_iter().filter_map(|hazard| match hazard {
         Hazard::PastReadElsewhere { past, .. } => Some(past),
         _ => None,
@@ -130,7 +136,7 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
         match (placement, reason(cache)) {
             (Placement::Functional, _) | (Placement::Auto, Some(_)) => {}
             (Placement::InPlace, Some(why)) => {
-                return Err(Error::CannotShare { past: cache.past.to_owned(), why });
+                return Err(CommandError::CannotShare { past: cache.past.to_owned(), why });
             }
             (_, None) => shared.push((cache.past, cache.present)),
         }
@@ -138,21 +144,21 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
     Ok(shared)
 }
 
-fn missing(input: &str) -> kvscatter_onnx::Error {
-    kvscatter_onnx::Error::InputMissing { name: input.to_owned() }
+fn missing(input: &str) -> kvscatter_onnx::OnnxError {
+    kvscatter_onnx::OnnxError::InputMissing { name: input.to_owned() }
 }
 
 /// The values in memory that the engine can write in place.
-fn to_engine(session: &dyn Session, name: &str, tensor: &Tensor) -> Result<session::Tensor, Error> {
+fn to_engine(session: &dyn Session, name: &str, tensor: &Tensor) -> Result<session::Tensor, CommandError> {
     let Data::Bytes(bytes) = tensor.data() else {
-        return Err(Error::StringsInEngine { input: name.to_owned() });
+        return Err(CommandError::StringsInEngine { input: name.to_owned() });
     };
     let mut copy = session.zeros(tensor.element(), tensor.shape())?;
     copy.bytes_mut().copy_from_slice(bytes);
     Ok(copy)
 }
 
-fn of_engine(tensor: &session::Tensor) -> Result<Tensor, kvscatter_onnx::Error> {
+fn of_engine(tensor: &session::Tensor) -> Result<Tensor, kvscatter_onnx::OnnxError> {
     let data = Data::Bytes(tensor.bytes().to_vec());
     Ok(Tensor::new(tensor.element(), tensor.shape().to_vec(), data)?)
 }

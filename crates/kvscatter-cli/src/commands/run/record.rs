@@ -9,7 +9,7 @@ use kvscatter_onnx::test_dir::DataSet;
 
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::engines::Runtime;
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::values::Summary;
 
 /// What one call did.
@@ -57,7 +57,7 @@ pub(super) struct Ran {
 
 impl Done {
     /// Compares the outputs with those that the data set expects, if it has any.
-    pub(super) fn check(&mut self, set: &DataSet) -> Result<(), Error> {
+    pub(super) fn check(&mut self, set: &DataSet) -> Result<(), CommandError> {
         let expected = set.read_outputs()?;
         if !expected.is_empty() {
             let got: Vec<_> = self.ran.outputs.iter().map(|(_, tensor)| tensor).collect();

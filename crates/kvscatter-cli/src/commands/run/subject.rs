@@ -11,7 +11,7 @@ use super::loaded::Loaded;
 use super::record::{Input, Ran};
 use crate::compare::Tolerance;
 use crate::engines::{self, EngineName, Runtime};
-use crate::error::Error;
+use crate::error::CommandError;
 
 /// Lanes of a picture.
 const LANES: usize = 32;
@@ -29,7 +29,7 @@ const OF_ENGINES: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-7 };
 
 impl<'m> Subject<'m> {
     /// In the engine that is asked for; if none is, here where every node can be evaluated, and in tract otherwise.
-    pub(super) fn of(args: &Run, model: &'m Model) -> Result<Self, Error> {
+    pub(super) fn of(args: &Run, model: &'m Model) -> Result<Self, CommandError> {
         let engine = match args.engine {
             Some(engine) => engine,
             None => match Evaluator::new(model) {
@@ -85,10 +85,10 @@ impl<'m> Subject<'m> {
         given: &BTreeMap<&str, &Tensor>,
         dims: &BTreeMap<String, usize>,
         seed: u64,
-    ) -> Result<BTreeMap<String, Tensor>, Error> {
+    ) -> Result<BTreeMap<String, Tensor>, CommandError> {
         match self {
             Self::Evaluated(evaluator) => {
-                generate::missing_inputs(evaluator, given, dims, seed).map_err(Error::of_sizes)
+                generate::missing_inputs(evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
             Self::Loaded(loaded) => loaded.missing_inputs(given, dims, seed),
         }
@@ -104,7 +104,7 @@ impl<'m> Subject<'m> {
     }
 
     /// Runs it on these inputs.
-    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<Ran, Error> {
+    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<Ran, CommandError> {
         match self {
             Self::Evaluated(evaluator) => evaluate(evaluator, args.placement(), inputs),
             Self::Loaded(loaded) => loaded.run(inputs),
@@ -113,11 +113,18 @@ impl<'m> Subject<'m> {
 }
 
 /// Whether a graph has nodes of another kind than those that are evaluated here.
-fn is_for_engines(error: &kvscatter_onnx::Error) -> bool {
-    matches!(error.root(), kvscatter_onnx::Error::UnsupportedOperator | kvscatter_onnx::Error::Function)
+fn is_for_engines(error: &kvscatter_onnx::OnnxError) -> bool {
+    matches!(
+        error.root(),
+        kvscatter_onnx::OnnxError::UnsupportedOperator | kvscatter_onnx::OnnxError::Function
+    )
 }
 
-fn evaluate(evaluator: &Evaluator<'_>, placement: Placement, inputs: &mut [Input]) -> Result<Ran, Error> {
+fn evaluate(
+    evaluator: &Evaluator<'_>,
+    placement: Placement,
+    inputs: &mut [Input],
+) -> Result<Ran, CommandError> {
     let mut feeds = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for input in inputs {

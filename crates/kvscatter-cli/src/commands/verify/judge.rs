@@ -9,7 +9,7 @@ use kvscatter_onnx::{Model, Tensor};
 use serde::Serialize;
 
 use crate::compare::{Mismatch, Tolerance, compare};
-use crate::error::Error;
+use crate::error::CommandError;
 use crate::files::{self, Location};
 use crate::refused::{Kind, Refused};
 
@@ -31,7 +31,7 @@ pub(super) enum Verdict {
     Pass,
     Fail(Finding),
     /// The case itself cannot be read.
-    Unreadable(Error),
+    Unreadable(CommandError),
 }
 
 /// What kind of failure it is.
@@ -56,11 +56,11 @@ pub(super) enum Finding {
     #[error("{0}")]
     TheirFile(files::FileError),
     #[error("refused: {0}")]
-    Refused(kvscatter_onnx::Error),
+    Refused(kvscatter_onnx::OnnxError),
     #[error("accepted, but must be refused: {reason}")]
     Accepted { reason: String },
     #[error("refused for another reason: {error}; expected: {reason}")]
-    OtherReason { error: kvscatter_onnx::Error, reason: String },
+    OtherReason { error: kvscatter_onnx::OnnxError, reason: String },
 }
 
 impl Finding {
@@ -85,7 +85,7 @@ impl Judge<'_> {
         };
         let sets = &case.data_sets;
         if sets.is_empty() {
-            return vec![unreadable(Error::NoDataSet { dir: self.folder.to_owned() })];
+            return vec![unreadable(CommandError::NoDataSet { dir: self.folder.to_owned() })];
         }
         let line = |set: &DataSet| Line {
             case: match sets.len() {
@@ -101,7 +101,7 @@ impl Judge<'_> {
         sets.iter().map(line).collect()
     }
 
-    fn load(&self) -> Result<(TestCase, Model, Option<Refused>), Error> {
+    fn load(&self) -> Result<(TestCase, Model, Option<Refused>), CommandError> {
         let case = TestCase::open(self.folder)?;
         let model = Model::load(&case.model_path())?;
         Ok((case, model, Refused::read(self.folder)?))
@@ -112,7 +112,7 @@ impl Judge<'_> {
         model: &Model,
         refused: Option<&Refused>,
         set: &DataSet,
-    ) -> Result<Option<Finding>, Error> {
+    ) -> Result<Option<Finding>, CommandError> {
         let expected = set.read_outputs()?;
         let outputs = match &self.actual {
             None => match (evaluate(model, set)?, refused) {
@@ -143,14 +143,17 @@ impl Refused {
     }
 
     /// What is wrong with a refusal; nothing if it is the right one.
-    fn finding(&self, error: kvscatter_onnx::Error) -> Option<Finding> {
+    fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
         let right = Kind::of(&error) == Some(self.kind);
         (!right).then(|| Finding::OtherReason { error, reason: self.reason.clone() })
     }
 }
 
 /// The outer error is about the files, the inner one is the evaluation's answer.
-fn evaluate(model: &Model, set: &DataSet) -> Result<Result<Vec<Tensor>, kvscatter_onnx::Error>, Error> {
+fn evaluate(
+    model: &Model,
+    set: &DataSet,
+) -> Result<Result<Vec<Tensor>, kvscatter_onnx::OnnxError>, CommandError> {
     let evaluator = match Evaluator::new(model) {
         Ok(evaluator) => evaluator,
         Err(error) => return Ok(Err(error)),

@@ -3,7 +3,7 @@
 //! `TensorScatter` of which everything is known is no exception: what it writes is a matter of the core, and no mask
 //! or position is made of it.
 
-use crate::Error;
+use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::{FoldError, Value};
 
@@ -50,7 +50,7 @@ struct Heads {
 
 impl Heads {
     /// `[batch, heads, length, size]`, or `[batch, length, heads * size]` with the number of heads as an attribute.
-    fn new(call: &Call<'_>, index: usize, count: &'static str) -> Result<Self, Error> {
+    fn new(call: &Call<'_>, index: usize, count: &'static str) -> Result<Self, OnnxError> {
         match *call.input(index)?.shape.as_slice() {
             [batch, heads, length, size] => Ok(Self { batch, heads, length, size }),
             [batch, length, hidden] => {
@@ -121,14 +121,14 @@ pub(super) fn multi_head_attention(call: &Call<'_>) -> Outputs {
 }
 
 /// A number of heads, which no attribute makes 0.
-fn head_count(call: &Call<'_>, name: &'static str) -> Result<usize, Error> {
+fn head_count(call: &Call<'_>, name: &'static str) -> Result<usize, OnnxError> {
     let count = call.int(name, 0)?;
     let positive = usize::try_from(count).ok().filter(|&count| count > 0);
     positive.ok_or_else(|| FoldError::AttributeValue { name, value: count.to_string() }.into())
 }
 
 /// What each of so many heads has of the last axis.
-fn share(call: &Call<'_>, index: usize, hidden: usize, heads: usize) -> Result<usize, Error> {
+fn share(call: &Call<'_>, index: usize, hidden: usize, heads: usize) -> Result<usize, OnnxError> {
     let is_even = hidden.checked_rem(heads) == Some(0);
     let share = hidden.checked_div(heads).filter(|_| is_even);
     share.ok_or_else(|| call.bad_shape(index, "a last axis that its heads share"))

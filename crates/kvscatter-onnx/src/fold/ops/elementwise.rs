@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use crate::Error;
+use crate::OnnxError;
 use crate::attribute;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{self, Kind, fit, round};
@@ -79,10 +79,10 @@ pub(super) fn binary(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-type IntOperator = fn(i64, i64) -> Result<Option<i64>, Error>;
+type IntOperator = fn(i64, i64) -> Result<Option<i64>, OnnxError>;
 
 /// Division truncates, as ONNX has it; the remainder has the divisor's sign, or with `fmod` the dividend's.
-fn int_operator(call: &Call<'_>) -> Result<IntOperator, Error> {
+fn int_operator(call: &Call<'_>) -> Result<IntOperator, OnnxError> {
     Ok(match call.op_type {
         "Add" => |l, r| Ok(l.checked_add(r)),
         "Sub" => |l, r| Ok(l.checked_sub(r)),
@@ -112,7 +112,7 @@ fn int_operator(call: &Call<'_>) -> Result<IntOperator, Error> {
     })
 }
 
-fn float_operator(call: &Call<'_>) -> Result<fn(f64, f64) -> f64, Error> {
+fn float_operator(call: &Call<'_>) -> Result<fn(f64, f64) -> f64, OnnxError> {
     Ok(match call.op_type {
         "Add" => |l, r| l + r,
         "Sub" => |l, r| l - r,
@@ -129,7 +129,7 @@ fn remainder(left: i64, right: i64) -> i64 {
     left.checked_rem(right).unwrap_or(0)
 }
 
-fn non_zero(divisor: i64) -> Result<(), Error> {
+fn non_zero(divisor: i64) -> Result<(), OnnxError> {
     if divisor == 0 { Err(FoldError::DivisionByZero.into()) } else { Ok(()) }
 }
 
@@ -186,7 +186,7 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
 pub(super) fn clip(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let element = input.element;
-    let bound = |index: usize, name: &str| -> Result<Option<Option<Values>>, Error> {
+    let bound = |index: usize, name: &str| -> Result<Option<Option<Values>>, OnnxError> {
         Ok(match (call.optional(index), call.attribute(name)) {
             (Some(bound), _) => {
                 same_type(call, index, input)?;
@@ -250,7 +250,7 @@ pub(super) fn pairs<'a, L: Copy, R: Copy>(
     positions.filter_map(|(l, r)| Some((*left.get(l)?, *right.get(r)?)))
 }
 
-pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Result<(), Error> {
+pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Result<(), OnnxError> {
     let element = call.input(index)?.element;
     if element == as_that.element {
         return Ok(());
@@ -258,7 +258,7 @@ pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Resul
     Err(FoldError::InputType { input: index, element, want: "the other inputs' type" }.into())
 }
 
-pub(super) fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), Error> {
+pub(super) fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), OnnxError> {
     let want = match kind {
         Kind::Int => "an integer",
         Kind::Float => "a float",

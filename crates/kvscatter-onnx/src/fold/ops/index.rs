@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 
 use super::elementwise::same_type;
-use crate::Error;
+use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, elements, signed, strides};
 use crate::fold::{FoldError, Value, Values};
@@ -60,7 +60,7 @@ pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
 }
 
 /// The positions in `input` that an index on one axis names, and its own place on the others.
-fn along_axis(input: &Value, axis: usize, shape: &[usize], indices: &[i64]) -> Result<Vec<usize>, Error> {
+fn along_axis(input: &Value, axis: usize, shape: &[usize], indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(&input.shape);
     let size = input.shape.get(axis).copied().unwrap_or_default();
     let stride = own.get(axis).copied().unwrap_or_default();
@@ -131,7 +131,7 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
 }
 
 /// Where the slice begins that each row of indices names.
-fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result<Vec<usize>, Error> {
+fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(shape);
     let start = |row: usize| {
         let from = row.saturating_mul(depth);
@@ -145,7 +145,7 @@ fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result
 }
 
 /// The input's values, those at the positions replaced; the last of several for one position stays.
-fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Option<Values>, Error> {
+fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Option<Values>, OnnxError> {
     let Some(all) = Values::chain([input.data.as_ref(), updates.data.as_ref()]) else { return Ok(None) };
     let mut from: Vec<usize> = (0..input.len()).collect();
     for (update, &position) in positions.iter().enumerate() {
@@ -191,6 +191,6 @@ pub(super) fn one_hot(call: &Call<'_>) -> Outputs {
 }
 
 /// An index counted from the start.
-fn place(index: i64, limit: usize) -> Result<usize, Error> {
+fn place(index: i64, limit: usize) -> Result<usize, OnnxError> {
     shapes::axis(index, limit).map_err(|_| FoldError::Index { index, limit }.into())
 }

@@ -15,11 +15,11 @@ mod unary;
 
 use super::Value;
 use super::call::Call;
-use crate::Error;
+use crate::OnnxError;
 use crate::graph::DEFAULT_DOMAIN;
 
 /// An operator's rule: its outputs, as many as it knows. Those that the node does not name are ignored.
-pub(super) type Rule = fn(&Call<'_>) -> Result<Vec<Value>, Error>;
+pub(super) type Rule = fn(&Call<'_>) -> Result<Vec<Value>, OnnxError>;
 
 /// The domain of ONNX Runtime's own operators.
 const MICROSOFT: &str = "com.microsoft";

@@ -1,6 +1,6 @@
 //! Operators that move values and compute none.
 
-use crate::Error;
+use crate::OnnxError;
 use crate::attribute;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, signed, strides, walk};
@@ -122,7 +122,7 @@ pub(super) fn split(call: &Call<'_>) -> Outputs {
     Ok(parts)
 }
 
-fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, Error> {
+fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, OnnxError> {
     let size = dim.checked_add(parts.saturating_sub(1)).and_then(|dim| dim.checked_div(parts));
     let size = size.ok_or(FoldError::NoOutput { output: 0 })?;
     Ok((0..parts).map(|part| dim.saturating_sub(part.saturating_mul(size)).min(size)).collect())
@@ -132,8 +132,8 @@ fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, Error> {
 pub(super) fn slice(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let given = |index, name| call.ints_of(index, name);
-    let starts = given(1, "starts")?.ok_or(Error::InputAbsent { index: 1 })?;
-    let ends = given(2, "ends")?.ok_or(Error::InputAbsent { index: 2 })?;
+    let starts = given(1, "starts")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
+    let ends = given(2, "ends")?.ok_or(OnnxError::InputAbsent { index: 2 })?;
     let axes = match given(3, "axes")? {
         Some(axes) => distinct(&axes, input.rank())?,
         None => (0..starts.len()).collect(),
@@ -155,7 +155,7 @@ pub(super) fn slice(call: &Call<'_>) -> Outputs {
 }
 
 /// Where a slice of an axis begins, and how many indices it takes.
-fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), Error> {
+fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), OnnxError> {
     if size == 0 {
         return Ok((0, 0));
     }
@@ -178,7 +178,7 @@ fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), Er
 /// ONNX: begins, then ends, for all axes or those of input 3; a negative pad removes.
 pub(super) fn pad(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let pads = call.ints_of(1, "pads")?.ok_or(Error::InputAbsent { index: 1 })?;
+    let pads = call.ints_of(1, "pads")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
     let axes = match call.optional_ints(3)? {
         Some(axes) => distinct(axes, input.rank())?,
         None => (0..input.rank()).collect(),
@@ -231,7 +231,7 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
 type PadSource = fn(i64, i64) -> Option<i64>;
 
 /// Returns, for a mode of `Pad`, the index that an index outside the axis takes its element from; `None` is the fill.
-fn padded_from(mode: &str) -> Result<PadSource, Error> {
+fn padded_from(mode: &str) -> Result<PadSource, OnnxError> {
     Ok(match mode {
         "constant" => |at, size| (0..size).contains(&at).then_some(at),
         "edge" => |at, size| (size > 0).then(|| at.clamp(0, size.saturating_sub(1))),
@@ -274,7 +274,7 @@ pub(super) fn trilu(call: &Call<'_>) -> Outputs {
 }
 
 /// The one integer of an input that decides values and no shape; `None` while it is not known.
-pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<Option<i64>, Error> {
+pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<Option<i64>, OnnxError> {
     let is_known = call.optional(index).is_some_and(|value: &Value| value.data.is_some());
     is_known.then(|| call.scalar(index)).transpose()
 }

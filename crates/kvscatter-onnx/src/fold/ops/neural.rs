@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 
 use super::reduce::total;
-use crate::Error;
+use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{fit, round};
 use crate::fold::shapes::{broadcast, elements, spread};
@@ -39,7 +39,7 @@ struct Product {
 }
 
 impl Product {
-    fn new(call: &Call<'_>, left: &[usize], right: &[usize]) -> Result<Self, Error> {
+    fn new(call: &Call<'_>, left: &[usize], right: &[usize]) -> Result<Self, OnnxError> {
         let (left_batch, rows, left_inner) = match left {
             [] => return Err(call.bad_shape(0, "rank 1 at least")),
             &[inner] => (&[][..], 1, inner),
@@ -75,7 +75,7 @@ impl Product {
         element: ElementType,
         left: &Values,
         right: &Values,
-    ) -> Result<Option<Values>, Error> {
+    ) -> Result<Option<Values>, OnnxError> {
         let size = [elements(&self.batch), self.rows, self.columns];
         call.work.charge(elements(&size).saturating_mul(self.inner))?;
         Ok(match (left, right) {
@@ -101,8 +101,8 @@ impl Product {
         &self,
         left: &[T],
         right: &[T],
-        dot: impl Fn(&[T], &[T]) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
+        dot: impl Fn(&[T], &[T]) -> Result<T, OnnxError>,
+    ) -> Result<Vec<T>, OnnxError> {
         let (left_size, right_size) =
             (self.rows.saturating_mul(self.inner), self.inner.saturating_mul(self.columns));
         let matrix = |values: &[T], at: usize, size: usize| -> Vec<T> {
@@ -166,7 +166,7 @@ pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
         if call.flag(name, false)? && last > 0 {
             shape.swap(last.saturating_sub(1), last);
         }
-        Ok::<_, Error>(shape)
+        Ok::<_, OnnxError>(shape)
     };
     let product = Product::new(call, &turned(left, "transA")?, &turned(right, "transB")?)?;
     call.shaped([(left.element, product.shape(left.rank(), right.rank()))])

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use crate::Error;
+use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes;
 use crate::fold::{FoldError, Value};
@@ -59,7 +59,7 @@ pub(super) fn dequantize(call: &Call<'_>) -> Outputs {
 pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
-    let size = |name: &'static str| -> Result<usize, Error> {
+    let size = |name: &'static str| -> Result<usize, OnnxError> {
         call.attribute(name).ok_or(FoldError::AttributeMissing { name })?;
         dim(call.int(name, 0)?)
     };

@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 
 use super::movement::known_scalar;
 use super::shape::distinct;
-use crate::Error;
+use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{self, elements, signed, strides, walk};
@@ -48,7 +48,7 @@ pub(super) fn reduce(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-fn int_result(call: &Call<'_>, element: ElementType, group: &[i64]) -> Result<i64, Error> {
+fn int_result(call: &Call<'_>, element: ElementType, group: &[i64]) -> Result<i64, OnnxError> {
     let sum = || group.iter().try_fold(0_i64, |sum, &value| sum.checked_add(value));
     let result = match call.op_type {
         "ReduceSum" => sum(),
@@ -166,8 +166,8 @@ fn running<T: Copy + Default>(
     group: &mut [T],
     exclusive: bool,
     reverse: bool,
-    add: impl Fn(T, T) -> Result<T, Error>,
-) -> Result<(), Error> {
+    add: impl Fn(T, T) -> Result<T, OnnxError>,
+) -> Result<(), OnnxError> {
     if reverse {
         group.reverse();
     }
@@ -248,8 +248,8 @@ impl<'a> Groups<'a> {
     fn each<T: Copy, R>(
         &self,
         values: &[T],
-        compute: impl Fn(&[T]) -> Result<R, Error>,
-    ) -> Result<Vec<R>, Error> {
+        compute: impl Fn(&[T]) -> Result<R, OnnxError>,
+    ) -> Result<Vec<R>, OnnxError> {
         let (positions, group) = self.positions();
         let values: Vec<T> = positions.iter().filter_map(|&at| values.get(at).copied()).collect();
         if group == 0 {
@@ -262,8 +262,8 @@ impl<'a> Groups<'a> {
     fn map<T: Copy>(
         &self,
         values: &[T],
-        compute: impl Fn(&mut [T]) -> Result<(), Error>,
-    ) -> Result<Vec<T>, Error> {
+        compute: impl Fn(&mut [T]) -> Result<(), OnnxError>,
+    ) -> Result<Vec<T>, OnnxError> {
         let (positions, group) = self.positions();
         let mut grouped: Vec<T> = positions.iter().filter_map(|&at| values.get(at).copied()).collect();
         grouped.chunks_mut(group.max(1)).try_for_each(compute)?;

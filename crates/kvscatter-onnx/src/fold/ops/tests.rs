@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 use crate::fold::{Fold, FoldError, Value, Values};
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-use crate::{Error, Graph};
+use crate::{Graph, OnnxError};
 
 #[test]
 fn shapes_and_what_is_made_of_them() {
@@ -247,7 +247,7 @@ fn refusals() {
         let case = Case::parse(line);
         let error = case.outputs().expect_err(line);
         match error.root() {
-            Error::Fold(got) => assert_eq!(*got, want, "{line}"),
+            OnnxError::Fold(got) => assert_eq!(*got, want, "{line}"),
             other => panic!("{line}: {other}"),
         }
     }
@@ -263,7 +263,7 @@ fn a_shape_too_large_for_any_buffer_is_refused_before_anything_is_allocated() {
         "Pad | float 4, int64 2: 9223372036854775807 0 => float 1",
     ] {
         let error = Case::parse(line).outputs().expect_err(line);
-        assert!(matches!(error.root(), Error::Tensor(_)), "{line}: {error}");
+        assert!(matches!(error.root(), OnnxError::Tensor(_)), "{line}: {error}");
     }
     // These fit, and only their shapes are known.
     holds(&[
@@ -330,7 +330,7 @@ impl Case {
         Self { model, inputs: inputs.map(|(name, text)| (name, value(text))).collect(), want }
     }
 
-    fn outputs(&self) -> Result<Vec<Value>, Error> {
+    fn outputs(&self) -> Result<Vec<Value>, OnnxError> {
         let graph = Graph::new(&self.model)?;
         let mut fold = Fold::new(&graph, None);
         for (name, value) in &self.inputs {

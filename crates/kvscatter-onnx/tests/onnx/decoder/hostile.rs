@@ -7,7 +7,7 @@ use kvscatter_onnx::decoder::{At, Decoder};
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::{Error, Model};
+use kvscatter_onnx::{Model, OnnxError};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -15,7 +15,7 @@ use super::made::Made;
 use crate::support::{int, ints, model, node, testdata, value};
 
 /// Everything that can be asked about a model.
-fn ask(model: &Model) -> Result<usize, Error> {
+fn ask(model: &Model) -> Result<usize, OnnxError> {
     let decoder = Decoder::of(&model.graph()?)?;
     let dims = BTreeMap::new();
     for cache in &decoder.caches {
@@ -182,7 +182,7 @@ fn endless_chains_and_fans() {
     for op_type in ["Identity", "Neg"] {
         let made = Made::fixed().reading("past_k", &link(LINKS)).before(chain(op_type));
         // Not followed to its end, so that nothing is the past of this present.
-        assert!(matches!(ask(&made.model()).unwrap_err().root(), Error::CacheNotFed { .. }));
+        assert!(matches!(ask(&made.model()).unwrap_err().root(), OnnxError::CacheNotFed { .. }));
     }
     let fan: Vec<NodeProto> =
         (0..LINKS).map(|at| node("Unsqueeze", &["present_k"], &format!("fan{at}"))).collect();

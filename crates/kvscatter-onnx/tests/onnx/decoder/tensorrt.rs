@@ -1,6 +1,6 @@
 //! What TensorRT refuses: each rule in a graph that breaks it and no other.
 
-use kvscatter::spec::tensorrt::NetworkError;
+use kvscatter::spec::tensorrt::{KvCacheUpdate, NetworkError};
 use kvscatter::{Argument, ElementType, Error, Mode};
 use kvscatter_onnx::decoder::Reason;
 
@@ -50,7 +50,8 @@ fn rank_axis_and_mode() {
 fn types_and_capacity() {
     let element = ElementType::Int8;
     let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "64", "16"]);
-    let error = Error::ElementType { argument: Argument::Cache, element };
+    let accepted = KvCacheUpdate::ELEMENT_TYPES;
+    let error = Error::ElementType { argument: Argument::Cache, element, accepted };
     assert_eq!(made.refusals(), [network("npresent_k", NetworkError::Layer { layer: 0, error })]);
 
     for open in ["capacity", "?"] {
@@ -116,7 +117,8 @@ fn every_rule_that_a_node_breaks_is_listed() {
     let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "capacity", "16"])
         .change("present_k", circular)
         .change("present_k", |node| node.attribute.push(int("axis", 1)));
-    let error = Error::ElementType { argument: Argument::Cache, element };
+    let accepted = KvCacheUpdate::ELEMENT_TYPES;
+    let error = Error::ElementType { argument: Argument::Cache, element, accepted };
     assert_eq!(
         made.refusals(),
         [

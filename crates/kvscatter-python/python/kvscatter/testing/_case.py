@@ -38,7 +38,8 @@ class Case:
     """Says what is difficult about it; unique for a seed."""
     operator: Operator
     arguments: dict[str, Any]
-    """All arguments by their specification's names, in its order. Arrays are the case's own: copy what is written."""
+    """All arguments by their specification's names, the cache first. Arrays are the case's own: copy what is
+    written."""
     expected: Array | None
     """The cache after the call; None where it must be refused."""
     skipped: int
@@ -182,7 +183,7 @@ def _arguments(operator: Operator, cache: Array, update: Array, told: dict[str, 
         }
         arguments["updateLengths"] = _indices(told["update_lengths"], narrow=True)
     else:
-        arguments = {"newKv": update, "layerId": _indices(told["layer_id"], narrow=True), "past": cache}
+        arguments = {"past": cache, "newKv": update, "layerId": _indices(told["layer_id"], narrow=True)}
         arguments["tokenOffset"] = _indices(told["token_offset"], narrow=True)
         arguments["seqLen"] = _indices(told["seq_len"], narrow=True)
     if told["lengths"] is not None:

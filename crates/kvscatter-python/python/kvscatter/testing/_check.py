@@ -36,7 +36,7 @@ def check(
 
     - ``fn(past_cache, update, write_indices, *, axis, mode)``, where ``write_indices`` may be None;
     - ``fn(cache, update, writeIndices, updateLengths)``, where ``updateLengths`` is None for a padded update;
-    - ``fn(newKv, layerId, past, tokenOffset, seqLen)``.
+    - ``fn(past, newKv, layerId, tokenOffset, seqLen)``.
 
     A functional kernel returns the whole new cache, as anything that ``numpy.asarray`` takes, and changes none of its
     arguments. With ``in_place`` it writes into the cache that it is given, and what it returns is not looked at. To

@@ -33,7 +33,7 @@ impl TensorScatter {
         if let Some(cache) = past_cache.sizes() {
             self.resolve_axis(cache.len())?;
             if let Some(sizes) = update.sizes() {
-                // What `prepare` refuses for sizes that fit best, no run can make right.
+                // If `prepare` refuses the sizes chosen to fit, it refuses every run of this node too.
                 let pairs: Vec<_> = (0..cache.len()).map(|axis| (axis, axis)).collect();
                 let (cache, sizes) = fill_unknown(cache, sizes, &pairs);
                 let element = past_cache.element.or(update.element).unwrap_or(ElementType::UInt4);
@@ -84,9 +84,12 @@ mod tests {
         );
         assert_eq!(
             infer(&[Unknown, Known(8), Known(17), Unknown], None),
-            Err(Error::UpdateLongerThanCache { rows: 17, capacity: 16 })
+            Err(Error::UpdateLongerThanCache { argument: Argument::Update, rows: 17, capacity: 16 })
         );
-        assert_eq!(infer(&[Unknown; 3], None), Err(Error::RankMismatch { cache: 4, update: 3 }));
+        assert_eq!(
+            infer(&[Unknown; 3], None),
+            Err(Error::RankMismatch { argument: Argument::Update, cache: 4, update: 3 })
+        );
     }
 
     #[test]
@@ -120,7 +123,11 @@ mod tests {
         );
         assert_eq!(
             infer(of(ElementType::Int32, &[Known(2)])),
-            Err(Error::ElementType { argument, element: ElementType::Int32 })
+            Err(Error::ElementType {
+                argument,
+                element: ElementType::Int32,
+                accepted: &[ElementType::Int64]
+            })
         );
     }
 

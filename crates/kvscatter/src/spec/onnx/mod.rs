@@ -4,42 +4,55 @@ mod infer;
 
 pub use super::inferred::{Dimension, Inferred};
 
-use crate::argument::Words;
-use crate::geometry::{Geometry, Normalised, Rules, agree};
-use crate::lists::Lists;
-use crate::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, Prepared};
+use super::sides::{agree, padded};
+use crate::argument::{Argument, Names};
+use crate::element::ElementType;
+use crate::error::Error;
+use crate::geometry::Layout;
+use crate::plan::{Convention, Mode, NegativeIndex, OutOfRange, RuleOptions};
+use crate::prepared::Prepared;
+
+const NAMES: Names = Names {
+    cache: Argument::PastCache,
+    update: Argument::Update,
+    positions: Argument::WriteIndices,
+    row_counts: Argument::Update,
+    present: Argument::PresentCache,
+};
 
 /// The operator and its attributes.
 ///
 /// ```
 /// use kvscatter::{ElementType, Mode, spec::onnx::TensorScatter};
 ///
-/// let write = TensorScatter::new().mode(Mode::Circular).prepare(
+/// let scatter = TensorScatter::new().mode(Mode::Circular).prepare(
 ///     ElementType::Float32,
 ///     &[2, 4, 1], // past_cache: batch, max_sequence_length, head_size
 ///     &[2, 2, 1], // update: batch, sequence_length, head_size
 /// )?;
 /// let mut cache = [0.0_f32; 8];
-/// write.in_place(&mut cache, &[1.0, 2.0, 3.0, 4.0], &[1_i64, 3])?;
+/// scatter.write(&mut cache, &[1.0, 2.0, 3.0, 4.0], &[1_i64, 3])?;
 /// assert_eq!(cache, [0.0, 1.0, 2.0, 0.0, 4.0, 0.0, 0.0, 3.0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorScatter {
     axis: i64,
-    rules: Rules,
+    rules: RuleOptions,
 }
 
 impl TensorScatter {
     /// `axis` -2, `mode` linear.
     #[must_use]
     pub const fn new() -> Self {
-        let rules = Rules {
+        let rules = RuleOptions {
             mode: Mode::Linear,
             out_of_range: OutOfRange::Error,
             negative_index: NegativeIndex::Modulo,
             optional_starts: true,
-            lists: Lists::Starts,
+            convention: Convention::Starts,
+            min_rows: 0,
+            has_layers: false,
         };
         Self { axis: -2, rules }
     }
@@ -95,12 +108,16 @@ impl TensorScatter {
 
     /// Checks everything about shapes, once. A plain shape is dense; see [`Layout`] for views.
     ///
-    /// `past_cache` is `(batch_size, D1, …, max_sequence_length, …, Dn)`, `update` differs from it in the
-    /// sequence dimension alone and is no longer there.
+    /// `past_cache` is `(batch_size, D1, …, max_sequence_length, …, Dn)`. `update` may differ from it only in the
+    /// sequence dimension, where it must not be larger.
     ///
     /// # Errors
-    /// Rank and axis; then the layouts, each for itself; then the first rule that both break: dimensions that
-    /// differ, an update longer than the cache.
+    /// In the order of the checks:
+    ///
+    /// * the errors of [`resolve_axis`](Self::resolve_axis), and [`Error::RankMismatch`];
+    /// * [`Error::StrideCount`], [`Error::TooLarge`] or [`Error::BeforeBuffer`] for one of the layouts;
+    /// * [`Error::DimensionMismatch`], [`Error::CacheOverlapsItself`], [`Error::UpdateLongerThanCache`];
+    /// * [`Error::Layout`] if the two layouts need too many loops.
     pub fn prepare<'a>(
         &self,
         element: ElementType,
@@ -111,15 +128,15 @@ impl TensorScatter {
         let (rank, update_rank) = (past_cache.shape().len(), update.shape().len());
         let axis = self.resolve_axis(rank)?;
         if rank != update_rank {
-            return Err(Error::RankMismatch { cache: rank, update: update_rank });
+            let argument = Argument::Update;
+            return Err(Error::RankMismatch { argument, cache: rank, update: update_rank });
         }
         let cache = past_cache.resolve(Argument::PastCache, element.size_bits())?;
         let update = update.resolve(Argument::Update, element.size_bits())?;
 
         let (old_batch, new_batch) = (cache.dims.get(..1), update.dims.get(..1));
         agree(Argument::Update, 0, old_batch.unwrap_or_default(), new_batch.unwrap_or_default())?;
-        let sides = Normalised::padded(&Words::ONNX, element, self.rules, &cache, &update, axis)?;
-        Ok(Prepared::new(Geometry::new(&sides)?))
+        Prepared::new(&padded(&NAMES, element, &cache, &update, axis)?, self.rules)
     }
 }
 

@@ -11,25 +11,34 @@ mod network;
 mod rules;
 
 pub use network::{
-    AttentionIoForm, KvCacheMode, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource,
+    AttentionIoForm, KvCacheMode, KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource,
 };
+pub use rules::Network;
 
-use crate::argument::Words;
-use crate::call::{Anchor, Call, Spans};
-use crate::geometry::{Geometry, Normalised, Roles, Rules, agree};
-use crate::indices::Values;
-use crate::layout::{Dim, View};
-use crate::lists::Lists;
-use crate::{Argument, ElementType, Error, Layout, Lengths, OutOfRange, Prepared, Starts, WritePlan};
+use super::sides::{Roles, agree, padded};
+use crate::argument::{Argument, Names};
+use crate::element::ElementType;
+use crate::error::Error;
+use crate::geometry::{Dim, Layout, Sides, View};
+use crate::plan::{Call, Convention, Integers, OutOfRange, Positions, RuleOptions};
+use crate::prepared::Prepared;
+
+const NAMES: Names = Names {
+    cache: Argument::Cache,
+    update: Argument::Update,
+    positions: Argument::TensorRtWriteIndices,
+    row_counts: Argument::UpdateLengths,
+    present: Argument::Output,
+};
 
 /// The layer: `cache` is `[b, d, s_max, h]`, written in place.
 ///
 /// ```
 /// use kvscatter::{ElementType, spec::tensorrt::KvCacheUpdate};
 ///
-/// let write = KvCacheUpdate::new().prepare(ElementType::Float32, &[2, 1, 4, 1], &[2, 1, 1, 1])?;
+/// let update = KvCacheUpdate::new().prepare(ElementType::Float32, &[2, 1, 4, 1], &[2, 1, 1, 1])?;
 /// let mut cache = [0.0_f32; 8];
-/// write.in_place(&mut cache, &[1.0, 2.0], &[3_i32, 0])?;
+/// update.write(&mut cache, &[1.0, 2.0], &[3_i32, 0])?;
 /// assert_eq!(cache, [0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 0.0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
@@ -70,10 +79,8 @@ impl KvCacheUpdate {
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), &[4])?;
-        let rules = Rules::linear(Lists::Starts, self.out_of_range);
-        let geometry =
-            Geometry::new(&Normalised::padded(&Words::TENSORRT, element, rules, &cache, &update, 2)?)?;
-        Ok(Prepared::new(geometry))
+        let options = RuleOptions::linear(Convention::Starts, self.out_of_range);
+        Prepared::new(&padded(&NAMES, element, &cache, &update, 2)?, options)
     }
 
     /// A packed update of TensorRT 11 (`kPACKED_NHD`), `[totalTokens, d, h]`: the samples' rows one after the
@@ -86,16 +93,15 @@ impl KvCacheUpdate {
         element: ElementType,
         cache: impl Into<Layout<'a>>,
         update: impl Into<Layout<'a>>,
-    ) -> Result<PreparedPacked, Error> {
+    ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), &[3])?;
         let old = Roles::of(&cache.dims, 2);
         let (Some(old), [tokens, heads, head_size]) = (old, update.dims.as_slice()) else {
             return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), expected: &[3] });
         };
-        let geometry = Geometry::new(&Normalised {
-            words: &Words::TENSORRT,
+        let sides = Sides {
+            names: &NAMES,
             element,
-            rules: Rules::linear(Lists::RunningTotals, self.out_of_range),
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
@@ -103,63 +109,54 @@ impl KvCacheUpdate {
             rows: (old.rows, *tokens),
             outer: agree(Argument::Update, 1, old.outer, &[*heads])?,
             inner: agree(Argument::Update, 2, old.inner, &[*head_size])?,
-        })?;
-        Ok(PreparedPacked { geometry })
-    }
-}
-
-/// A packed `KVCacheUpdate` whose shapes are checked: build it once, run it every step.
-#[derive(Clone, Debug)]
-pub struct PreparedPacked {
-    geometry: Geometry,
-}
-
-impl PreparedPacked {
-    /// The shapes, normalised.
-    #[must_use]
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Checks this call's `writeIndices` and `updateLengths`: cumulative, one more than `writeIndices`, the
-    /// first 0, none smaller than the one before, the last `totalTokens`, no sample longer than `s_max`.
-    ///
-    /// # Errors
-    /// [`Error::Count`], [`Error::BatchTooLarge`], [`Error::CumulativeStart`], [`Error::CumulativeOrder`],
-    /// [`Error::LengthOutOfRange`], [`Error::TokenSum`]; then as [`Prepared::plan`].
-    pub fn plan<'a>(
-        &'a self,
-        write_indices: impl Into<Starts<'a>>,
-        update_lengths: &'a [i32],
-    ) -> Result<WritePlan<'a>, Error> {
-        self.plan_lengths(write_indices, update_lengths, Lengths::Full)
-    }
-
-    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the sample's rows.
-    pub fn plan_lengths<'a>(
-        &'a self,
-        write_indices: impl Into<Starts<'a>>,
-        update_lengths: &'a [i32],
-        lengths: impl Into<Lengths<'a>>,
-    ) -> Result<WritePlan<'a>, Error> {
-        let call = Call {
-            layer: 0,
-            starts: write_indices.into(),
-            anchor: Anchor::First,
-            spans: Spans::Cumulative(Values::I32(update_lengths)),
-            lengths: lengths.into(),
         };
-        WritePlan::new(&self.geometry, call)
+        let convention = Convention::StartsAndCumulativeLengths;
+        Prepared::new(&sides, RuleOptions::linear(convention, self.out_of_range))
+    }
+}
+
+/// One call of a packed `KVCacheUpdate`, for [`Prepared::plan`].
+///
+/// ```
+/// use kvscatter::ElementType;
+/// use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
+///
+/// // Two samples with 1 and 2 rows.
+/// let update = KvCacheUpdate::new().prepare_packed(ElementType::Float32, &[2, 1, 4, 1], &[3, 1, 1])?;
+/// let mut cache = [0.0_f32; 8];
+/// update.write(&mut cache, &[1.0, 2.0, 3.0], PackedCall::new(&[3_i32, 0], &[0, 1, 3]))?;
+/// assert_eq!(cache, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0]);
+/// # Ok::<(), kvscatter::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedCall<'a> {
+    /// The first slot written, per sample.
+    pub write_indices: Positions<'a>,
+    /// Cumulative lengths: one more than `write_indices`, the first 0, none smaller than the one before, the last
+    /// `totalTokens`, no sample longer than `s_max`.
+    pub update_lengths: &'a [i32],
+}
+
+impl<'a> PackedCall<'a> {
+    /// A call with these positions and cumulative lengths.
+    #[must_use]
+    pub fn new(write_indices: impl Into<Positions<'a>>, update_lengths: &'a [i32]) -> Self {
+        Self { write_indices: write_indices.into(), update_lengths }
+    }
+}
+
+impl<'a> From<PackedCall<'a>> for Call<'a> {
+    fn from(call: PackedCall<'a>) -> Self {
+        let PackedCall { write_indices, update_lengths } = call;
+        let row_counts = Some(Integers::I32(update_lengths));
+        Self { row_counts, ..Self::from(write_indices) }
     }
 }
 
 /// Whether the layer takes caches and updates of this type.
 fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
-    let taken = KvCacheUpdate::ELEMENT_TYPES.contains(&element);
-    if taken { Ok(()) } else { Err(Error::ElementType { argument, element }) }
+    let accepted = KvCacheUpdate::ELEMENT_TYPES;
+    if accepted.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element, accepted }) }
 }
 
 fn resolve(

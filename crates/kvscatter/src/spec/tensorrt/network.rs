@@ -1,43 +1,11 @@
-//! A network of `KVCacheUpdate` layers, and the rules of TensorRT's builder that it breaks.
+//! The facts of a `KVCacheUpdate` layer in a network, and the rules that it may break.
 //!
 //! DLA does not support the layer, so there is no rule here for it.
 
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 use core::fmt;
 
 use crate::spec::Inferred;
 use crate::{Argument, Error};
-
-/// The `KVCacheUpdate` layers of a network, in the order in which they were added.
-///
-/// ```
-/// use kvscatter::ElementType;
-/// use kvscatter::spec::{Dimension, Inferred};
-/// use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkTensor, TensorSource};
-///
-/// let dims = |sequence| [Dimension::Known(2), Dimension::Known(8), sequence, Dimension::Known(128)];
-/// let (cache, update) = (dims(Dimension::Known(4096)), dims(Dimension::Symbolic("sequence")));
-/// let input = |name, element, shape| NetworkTensor {
-///     name,
-///     source: TensorSource::NetworkInput,
-///     inferred: Inferred { element: Some(element), shape: Some(shape) },
-/// };
-/// let mut network = Network::default();
-/// network.layers.push(KvCacheUpdateLayer {
-///     cache: input("cache", ElementType::Float16, &cache),
-///     update: input("update", ElementType::Float16, &update),
-///     write_indices: input("write_indices", ElementType::Int32, &[Dimension::Known(2)]),
-///     output_is_marked: true,
-///     ..KvCacheUpdateLayer::default()
-/// });
-/// assert_eq!(network.check().flatten().next(), None);
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Network<'a> {
-    /// The layers.
-    pub layers: Vec<KvCacheUpdateLayer<'a>>,
-}
 
 /// A layer of a network (`IKVCacheUpdateLayer`).
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,18 +47,6 @@ pub enum TensorSource {
     /// Another layer computes it.
     #[default]
     Computed,
-}
-
-impl Network<'_> {
-    /// Returns the rules that each layer breaks, layer by layer.
-    pub fn check(&self) -> impl Iterator<Item = Vec<NetworkError>> {
-        let mut writers = BTreeMap::new();
-        let layers = self.layers.iter().enumerate();
-        for (layer, definition) in layers.clone().filter(|(_, layer)| !layer.cache.name.is_empty()) {
-            writers.entry(definition.cache.name).or_insert(layer);
-        }
-        layers.map(move |(layer, definition)| super::rules::check(layer, definition, &writers))
-    }
 }
 
 /// How the cache is written. `kLINEAR` is the only mode up to TensorRT 11.4.

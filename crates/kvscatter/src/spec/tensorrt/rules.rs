@@ -1,4 +1,4 @@
-//! The rules of TensorRT's builder about one layer, before any shape is certain.
+//! The rules of TensorRT's builder about the layers of a network, before any shape is certain.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -8,11 +8,53 @@ use super::{KvCacheUpdate, check_element};
 use crate::spec::{Dimension, fill_unknown};
 use crate::{Argument, ElementType, Error};
 
+/// The `KVCacheUpdate` layers of a network, in the order in which they were added.
+///
+/// ```
+/// use kvscatter::ElementType;
+/// use kvscatter::spec::{Dimension, Inferred};
+/// use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkTensor, TensorSource};
+///
+/// let dims = |sequence| [Dimension::Known(2), Dimension::Known(8), sequence, Dimension::Known(128)];
+/// let (cache, update) = (dims(Dimension::Known(4096)), dims(Dimension::Symbolic("sequence")));
+/// let input = |name, element, shape| NetworkTensor {
+///     name,
+///     source: TensorSource::NetworkInput,
+///     inferred: Inferred { element: Some(element), shape: Some(shape) },
+/// };
+/// let mut network = Network::default();
+/// network.layers.push(KvCacheUpdateLayer {
+///     cache: input("cache", ElementType::Float16, &cache),
+///     update: input("update", ElementType::Float16, &update),
+///     write_indices: input("write_indices", ElementType::Int32, &[Dimension::Known(2)]),
+///     output_is_marked: true,
+///     ..KvCacheUpdateLayer::default()
+/// });
+/// assert_eq!(network.check().flatten().next(), None);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Network<'a> {
+    /// The layers.
+    pub layers: Vec<KvCacheUpdateLayer<'a>>,
+}
+
+impl Network<'_> {
+    /// Returns the rules that each layer breaks, layer by layer.
+    pub fn check(&self) -> impl Iterator<Item = Vec<NetworkError>> {
+        let mut writers = BTreeMap::new();
+        let layers = self.layers.iter().enumerate();
+        for (layer, definition) in layers.clone().filter(|(_, layer)| !layer.cache.name.is_empty()) {
+            writers.entry(definition.cache.name).or_insert(layer);
+        }
+        layers.map(move |(layer, definition)| check(layer, definition, &writers))
+    }
+}
+
 /// Returns every rule that a layer breaks: those about its cache, then those about where its tensors come from and
 /// go to, then those about the types and shapes of its other tensors.
 ///
 /// `writers` has the first layer that writes each cache.
-pub(super) fn check(
+fn check(
     layer: usize,
     definition: &KvCacheUpdateLayer<'_>,
     writers: &BTreeMap<&str, usize>,
@@ -96,8 +138,7 @@ fn check_types(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
     }
 }
 
-/// Prepares the layer with sizes that fit best where they are unknown. What is refused then, no execution can make
-/// right.
+/// Prepares the layer, with each unknown size chosen to fit. If that fails, every execution of the layer would fail too.
 fn check_shapes(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
     let (cache, update) = (definition.cache.inferred, definition.update.inferred);
     let (Some(mut cache_sizes), Some(update_sizes)) = (cache.sizes(), update.sizes()) else { return Ok(()) };
@@ -117,7 +158,7 @@ fn check_shapes(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
             if let (Some(cache), Some(update)) = (*batch, samples)
                 && update > cache
             {
-                return Err(Error::BatchTooLarge { cache, update });
+                return Err(Error::BatchTooLarge { argument: Argument::Update, cache, update });
             }
             *batch = batch.or(samples);
             let (cache, update) = fill_unknown(cache_sizes, update_sizes, &[(1, 1), (3, 2)]);
@@ -132,8 +173,8 @@ fn check_indices(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
         AttentionIoForm::PaddedBhnd => definition.update.inferred.size(0),
         AttentionIoForm::PackedNhd => None,
     };
-    let types = [ElementType::Int32, ElementType::Int64];
-    definition.write_indices.inferred.check_indices(Argument::TensorRtWriteIndices, &types, batch)
+    let types = &[ElementType::Int32, ElementType::Int64];
+    definition.write_indices.inferred.check_indices(Argument::TensorRtWriteIndices, types, batch)
 }
 
 fn check_lengths(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {

@@ -1,85 +1,11 @@
-//! From two layouts of the same tensor to the fewest strided loops around one contiguous run.
+//! Merges the dimensions that a destination and a source share into a few strided loops over contiguous runs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::blocks::{Block, Loop, Rows};
 use crate::Error;
 use crate::size::Width;
-
-/// A strided loop: how often, and how far the destination and the source move each time, in elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Loop {
-    /// Iterations.
-    pub count: usize,
-    /// Step of the destination.
-    pub dst: isize,
-    /// Step of the source.
-    pub src: isize,
-}
-
-impl Loop {
-    pub(crate) const ONCE: Self = Self { count: 1, dst: 0, src: 0 };
-}
-
-/// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
-///
-/// The run at loop indices `i`, `j`, `k` goes from `src + i·loops[0].src + j·loops[1].src + k·loops[2].src` to
-/// the same sum over `dst`. Loops that are not needed have a count of 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Block {
-    /// Offset of the first destination element.
-    pub dst: usize,
-    /// Offset of the first source element.
-    pub src: usize,
-    /// Elements of one contiguous run.
-    pub len: usize,
-    /// The loops around it.
-    pub loops: [Loop; 3],
-}
-
-impl Block {
-    /// The same runs, with a loop that repeats innermost if there is one. The order of runs is free (P2).
-    #[inline(always)]
-    pub(crate) fn turned(mut self) -> Self {
-        while let [outer, middle, Loop { count: 1, .. }] = self.loops
-            && (outer.count, middle.count) != (1, 1)
-        {
-            self.loops = [Loop::ONCE, outer, middle];
-        }
-        self
-    }
-
-    /// Elements this block moves.
-    #[must_use]
-    pub fn elements(&self) -> usize {
-        // G1: it moves a part of the update.
-        self.loops.iter().fold(self.len, |n, around| n.wrapping_mul(around.count))
-    }
-
-    /// Visits every run as `(dst, src)` offsets of its first element.
-    #[inline(always)]
-    pub fn for_each_run(&self, mut run: impl FnMut(usize, usize)) {
-        let [outer, middle, inner] = self.loops;
-        // P1: every partial sum lies inside its buffer, and the steps past the last one are never used.
-        let step = |(dst, src): (usize, usize), by: Loop| {
-            (dst.wrapping_add_signed(by.dst), src.wrapping_add_signed(by.src))
-        };
-        let mut at = (self.dst, self.src);
-        for _ in 0..outer.count {
-            let mut at_middle = at;
-            for _ in 0..middle.count {
-                let mut at_inner = at_middle;
-                for _ in 0..inner.count {
-                    run(at_inner.0, at_inner.1);
-                    at_inner = step(at_inner, inner);
-                }
-                at_middle = step(at_middle, middle);
-            }
-            at = step(at, outer);
-        }
-    }
-}
 
 /// The dimensions of one write, destination paired with source.
 #[derive(Debug)]
@@ -89,7 +15,7 @@ pub(crate) struct Dimensions {
     pub(crate) outer: Vec<Loop>,
     /// The sequence; its count is the most rows a block will have.
     pub(crate) rows: Loop,
-    /// Behind the sequence, outermost first.
+    /// After the sequence, outermost first.
     pub(crate) inner: Vec<Loop>,
 }
 
@@ -100,23 +26,12 @@ pub(crate) struct Step {
     pub(crate) src: isize,
 }
 
-/// Rows of one sample that lie next to each other on both sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rows {
-    pub(crate) sample: usize,
-    /// First row in the destination.
-    pub(crate) dst: usize,
-    /// First row in the source.
-    pub(crate) src: usize,
-    pub(crate) count: usize,
-}
-
 /// How rows of a sample become blocks. Axis, rank and layout are gone: this is batch × outer × rows × row.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     sample: Step,
     row: Step,
-    /// Outer loops that found no place in a block: one block for each of their indices, outermost first.
+    /// Outer loops that do not fit into a block, outermost first. Each combination of their indices is a block.
     split: Box<[Loop]>,
     loops: [Loop; 3],
     /// Which of the loops runs over the rows; `None` if there is one at most, or if they are contiguous with
@@ -129,11 +44,11 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// # Errors
-    /// [`Error::Layout`] if the sequence and the dimensions behind it need more than three loops.
+    /// [`Error::Layout`] if the sequence and the dimensions after it need more than three loops.
     pub(crate) fn new(dimensions: &Dimensions) -> Result<Self, Error> {
         let Dimensions { sample, outer, rows, inner } = dimensions;
         let (sample, row) = (*sample, Step { dst: rows.dst, src: rows.src });
-        if outer.iter().chain(inner).any(|around| around.count == 0) {
+        if outer.iter().chain(inner).any(|each| each.count == 0) {
             // Nothing will move, so no layout can stand in the way.
             let loops = [Loop::ONCE; 3];
             let split = Box::default();
@@ -149,11 +64,11 @@ impl Mapping {
         };
         let step = isize::try_from(run).ok();
         let mut loops = inner;
-        let behind = loops.len();
-        let contiguous = behind == 0 && Some(rows.dst) == step && Some(rows.src) == step;
+        let inner_count = loops.len();
+        let contiguous = inner_count == 0 && Some(rows.dst) == step && Some(rows.src) == step;
         // Whether a layout will do must not depend on how many rows come: one row needs no loop of its own, yet
         // the prefill of the same layout would, and so would the functional form.
-        let needed = behind.saturating_add(usize::from(!contiguous));
+        let needed = inner_count.saturating_add(usize::from(!contiguous));
         if needed > 3 {
             return Err(Error::Layout { loops: needed });
         }
@@ -168,18 +83,15 @@ impl Mapping {
         }
         let loops: [Loop; 3] =
             loops.try_into().map_err(|all: Vec<Loop>| Error::Layout { loops: all.len() })?;
-        let rows_at = if rows_in_run { None } else { 2_usize.checked_sub(behind) };
+        let rows_at = if rows_in_run { None } else { 2_usize.checked_sub(inner_count) };
         Ok(Self { sample, row, split: split.into(), loops, rows_at, outer_at, run })
     }
 
     /// The same for elements of this width, counted in bytes.
     pub(crate) fn in_bytes(&self, width: Width) -> Self {
         let step = |step: Step| Step { dst: width.step(step.dst), src: width.step(step.src) };
-        let scale = |around: &Loop| Loop {
-            count: around.count,
-            dst: width.step(around.dst),
-            src: width.step(around.src),
-        };
+        let scale =
+            |each: &Loop| Loop { count: each.count, dst: width.step(each.dst), src: width.step(each.src) };
         Self {
             sample: step(self.sample),
             row: step(self.row),
@@ -193,7 +105,7 @@ impl Mapping {
     /// Whether every run begins and ends at an even element, if sample 0 does.
     pub(crate) fn is_even(&self) -> bool {
         let loops = self.loops.iter().chain(&self.split);
-        let steps = loops.flat_map(|around| [around.dst, around.src]);
+        let steps = loops.flat_map(|each| [each.dst, each.src]);
         let steps = steps.chain([self.sample.dst, self.sample.src, self.row.dst, self.row.src]);
         steps.chain([self.run.cast_signed()]).all(|step| step % 2 == 0)
     }
@@ -203,11 +115,11 @@ impl Mapping {
         (self.sample, self.row)
     }
 
-    /// Every other loop, outermost first, and the run inside them, whatever the number of rows.
-    pub(crate) fn around(&self) -> (Vec<Loop>, usize) {
+    /// Every loop except those over samples and rows, outermost first, and the length of the run inside them.
+    pub(crate) fn inner_loops(&self) -> (Vec<Loop>, usize) {
         let loops = self.loops.iter().enumerate().filter(|(place, _)| Some(*place) != self.rows_at);
-        let around = self.split.iter().chain(loops.map(|(_, around)| around));
-        (around.filter(|around| around.count != 1).copied().collect(), self.run)
+        let loops = self.split.iter().chain(loops.map(|(_, each)| each));
+        (loops.filter(|each| each.count != 1).copied().collect(), self.run)
     }
 
     /// The length of a run when this many rows move.
@@ -221,20 +133,21 @@ impl Mapping {
         self.outer_at.and_then(|place| self.loops.get(place).copied())
     }
 
-    /// That loop and the length of its runs, where so many rows are one run for each outer index.
+    /// Returns the loop over all outer dimensions and the length of its runs, if this many rows are one contiguous run
+    /// for each outer index.
     pub(crate) fn outer_runs(&self, rows: usize) -> Option<(Loop, usize)> {
-        self.only_loop(rows).filter(|_| self.outer_at == Some(2))
+        self.single_loop(rows).filter(|_| self.outer_at == Some(2))
     }
 
     /// The block that moves these rows of the outer indices from `first` on, `count` of them. Only where
     /// [`outer`](Self::outer) is one loop.
     pub(crate) fn slabs(&self, rows: Rows, first: usize, count: usize) -> Option<Block> {
         let mut block = self.block(0, 0, rows);
-        let around = self.outer_at.and_then(|place| block.loops.get_mut(place))?;
-        // P1, as in `block`.
-        block.dst = block.dst.wrapping_add_signed(around.dst.wrapping_mul(first.cast_signed()));
-        block.src = block.src.wrapping_add_signed(around.src.wrapping_mul(first.cast_signed()));
-        around.count = count;
+        let outer = self.outer_at.and_then(|place| block.loops.get_mut(place))?;
+        // P1: `first` is an outer index of the tensor.
+        block.dst = block.dst.wrapping_add_signed(outer.dst.wrapping_mul(first.cast_signed()));
+        block.src = block.src.wrapping_add_signed(outer.src.wrapping_mul(first.cast_signed()));
+        outer.count = count;
         Some(block)
     }
 
@@ -263,7 +176,7 @@ impl Mapping {
 
     /// Where rows begin on either side.
     #[inline(always)]
-    pub(crate) fn begin(&self, dst: usize, src: usize, rows: Rows) -> (usize, usize) {
+    pub(crate) fn start(&self, dst: usize, src: usize, rows: Rows) -> (usize, usize) {
         // P1: `View` proves that every partial sum of in-range indices times strides lies inside its buffer,
         // and the caller's rows are in range, so no step here wraps.
         let at = |base: usize, sample: isize, row: isize, first: usize| {
@@ -273,16 +186,16 @@ impl Mapping {
         (at(dst, self.sample.dst, self.row.dst, rows.dst), at(src, self.sample.src, self.row.src, rows.src))
     }
 
-    /// The loop and the length of the runs that so many rows of a sample are, where nothing is around that loop.
-    pub(crate) fn only_loop(&self, rows: usize) -> Option<(Loop, usize)> {
+    /// The loop and the length of its runs, where this many rows of a sample are a single loop.
+    pub(crate) fn single_loop(&self, rows: usize) -> Option<(Loop, usize)> {
         let rows = Rows { sample: 0, dst: 0, src: 0, count: rows };
-        let Block { len, loops: [outer, middle, inner], .. } = self.block(0, 0, rows).turned();
-        let only = !self.is_empty(rows) && self.split.is_empty() && outer.count == 1 && middle.count == 1;
-        only.then_some((inner, len))
+        let Block { len, loops: [outer, middle, inner], .. } = self.block(0, 0, rows).with_innermost_loop();
+        let single = !self.is_empty(rows) && self.split.is_empty() && outer.count == 1 && middle.count == 1;
+        single.then_some((inner, len))
     }
 
     fn block(&self, dst: usize, src: usize, rows: Rows) -> Block {
-        let (dst, src) = self.begin(dst, src, rows);
+        let (dst, src) = self.start(dst, src, rows);
         let mut block = Block { dst, src, len: self.run_of(rows.count), loops: self.loops };
         if let Some(over_rows) = self.rows_at.and_then(|place| block.loops.get_mut(place)) {
             over_rows.count = rows.count;
@@ -296,17 +209,18 @@ impl Mapping {
 
     fn splits(&self) -> usize {
         // G1: a product of dimensions of one tensor.
-        self.split.iter().fold(1, |n: usize, around| n.wrapping_mul(around.count))
+        self.split.iter().fold(1, |n: usize, each| n.wrapping_mul(each.count))
     }
 
-    /// The block moved to one index of the split loops: a number whose digits, last first, are theirs.
+    /// Returns the block shifted to one combination of the split loops' indices. `index` numbers the combinations; the
+    /// last loop varies fastest.
     fn at_split(&self, mut block: Block, mut index: usize) -> Block {
-        for around in self.split.iter().rev() {
-            let digit = index.checked_rem(around.count).unwrap_or(0).cast_signed();
-            index = index.checked_div(around.count).unwrap_or(0);
-            // P1, as in `block`.
-            block.dst = block.dst.wrapping_add_signed(around.dst.wrapping_mul(digit));
-            block.src = block.src.wrapping_add_signed(around.src.wrapping_mul(digit));
+        for each in self.split.iter().rev() {
+            let digit = index.checked_rem(each.count).unwrap_or(0).cast_signed();
+            index = index.checked_div(each.count).unwrap_or(0);
+            // P1: `digit` is an outer index of the tensor.
+            block.dst = block.dst.wrapping_add_signed(each.dst.wrapping_mul(digit));
+            block.src = block.src.wrapping_add_signed(each.src.wrapping_mul(digit));
         }
         block
     }
@@ -315,11 +229,11 @@ impl Mapping {
 /// Drops dimensions of one element and joins neighbours that step evenly on both sides.
 fn merge(dimensions: &[Loop]) -> Vec<Loop> {
     let mut merged: Vec<Loop> = Vec::with_capacity(dimensions.len());
-    for &Loop { count, dst, src } in dimensions.iter().filter(|around| around.count != 1) {
-        let spans =
+    for &Loop { count, dst, src } in dimensions.iter().filter(|each| each.count != 1) {
+        let extents =
             isize::try_from(count).ok().and_then(|n| Some((dst.checked_mul(n)?, src.checked_mul(n)?)));
         match merged.last_mut() {
-            Some(outer) if spans == Some((outer.dst, outer.src)) => {
+            Some(outer) if extents == Some((outer.dst, outer.src)) => {
                 // G1: a product of dimensions of one tensor.
                 *outer = Loop { count: outer.count.wrapping_mul(count), dst, src };
             }
@@ -335,7 +249,7 @@ mod tests {
     use crate::Error;
     use alloc::{vec, vec::Vec};
 
-    fn around(count: usize, dst: isize, src: isize) -> Loop {
+    fn strided(count: usize, dst: isize, src: isize) -> Loop {
         Loop { count, dst, src }
     }
 
@@ -343,10 +257,10 @@ mod tests {
 
     #[test]
     fn even_steps_merge_and_single_elements_vanish() {
-        let uneven = [around(3, 20, 10), around(1, 7, 9), around(4, 5, 2)];
-        assert_eq!(merge(&uneven), [around(3, 20, 10), around(4, 5, 2)]);
-        assert_eq!(merge(&[around(3, 20, 40), around(4, 5, 10)]), [around(12, 5, 10)]);
-        assert_eq!(merge(&[around(3, 0, 0), around(4, 0, 0)]), [around(12, 0, 0)]);
+        let uneven = [strided(3, 20, 10), strided(1, 7, 9), strided(4, 5, 2)];
+        assert_eq!(merge(&uneven), [strided(3, 20, 10), strided(4, 5, 2)]);
+        assert_eq!(merge(&[strided(3, 20, 40), strided(4, 5, 10)]), [strided(12, 5, 10)]);
+        assert_eq!(merge(&[strided(3, 0, 0), strided(4, 0, 0)]), [strided(12, 0, 0)]);
     }
 
     #[test]
@@ -354,15 +268,15 @@ mod tests {
         // [batch, 8 heads, 16 slots, 4] from [batch, 8, 2, 4]
         let mapping = Mapping::new(&Dimensions {
             sample: Step { dst: 8 * 64, src: 8 * 8 },
-            outer: vec![around(8, 64, 8)],
-            rows: around(2, 4, 4),
-            inner: vec![around(4, 1, 1)],
+            outer: vec![strided(8, 64, 8)],
+            rows: strided(2, 4, 4),
+            inner: vec![strided(4, 1, 1)],
         })
         .unwrap();
         let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
         assert_eq!(blocks.len(), 1);
         assert_eq!((blocks[0].dst, blocks[0].src, blocks[0].len), (8 * 64 + 12, 64, 8));
-        assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, around(8, 64, 8)]);
+        assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, strided(8, 64, 8)]);
         assert_eq!(blocks[0].elements(), 64);
     }
 
@@ -371,13 +285,13 @@ mod tests {
         // the update lies as [batch, 2 rows, 8 heads, 4]
         let mapping = Mapping::new(&Dimensions {
             sample: Step { dst: 8 * 64, src: 64 },
-            outer: vec![around(8, 64, 4)],
-            rows: around(2, 4, 32),
-            inner: vec![around(4, 1, 1)],
+            outer: vec![strided(8, 64, 4)],
+            rows: strided(2, 4, 32),
+            inner: vec![strided(4, 1, 1)],
         })
         .unwrap();
         let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
-        assert_eq!(blocks[0].loops, [Loop::ONCE, around(8, 64, 4), around(2, 4, 32)]);
+        assert_eq!(blocks[0].loops, [Loop::ONCE, strided(8, 64, 4), strided(2, 4, 32)]);
         assert_eq!(blocks.len(), 1);
     }
 
@@ -385,9 +299,9 @@ mod tests {
     fn outer_loops_without_a_place_are_split() {
         let mapping = Mapping::new(&Dimensions {
             sample: Step { dst: 0, src: 0 },
-            outer: vec![around(2, 1000, 1), around(3, 100, 7)],
-            rows: around(2, 10, 30),
-            inner: vec![around(4, 2, 3)],
+            outer: vec![strided(2, 1000, 1), strided(3, 100, 7)],
+            rows: strided(2, 10, 30),
+            inner: vec![strided(4, 2, 3)],
         })
         .unwrap();
         let blocks: Vec<_> = mapping.blocks(5, 6, Rows { sample: 0, dst: 0, src: 0, count: 2 }).collect();
@@ -395,15 +309,15 @@ mod tests {
             blocks.iter().map(|block| (block.dst, block.src)).collect::<Vec<_>>(),
             [(5, 6), (1005, 7)]
         );
-        assert_eq!(blocks[0].loops, [around(3, 100, 7), around(2, 10, 30), around(4, 2, 3)]);
+        assert_eq!(blocks[0].loops, [strided(3, 100, 7), strided(2, 10, 30), strided(4, 2, 3)]);
     }
 
     #[test]
     fn more_than_three_loops_behind_the_heads_are_refused() {
-        let inner = vec![around(2, 100, 1), around(2, 10, 7), around(2, 2, 50)];
+        let inner = vec![strided(2, 100, 1), strided(2, 10, 7), strided(2, 2, 50)];
         for rows in [1, 2] {
             let sample = Step { dst: 0, src: 0 };
-            let (rows, inner) = (around(rows, 1000, 500), inner.clone());
+            let (rows, inner) = (strided(rows, 1000, 500), inner.clone());
             let dimensions = Dimensions { sample, outer: vec![], rows, inner };
             assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::Layout { loops: 4 });
         }

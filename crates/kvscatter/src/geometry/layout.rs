@@ -17,7 +17,7 @@ use crate::{Argument, Error, size};
 /// let as_bhsd = Layout::strided(&[1, 2, 1, 2], &[4, 2, 4, 1]);
 /// let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 2, 3, 2], as_bhsd)?;
 /// let mut cache = [0_i8; 12];
-/// write.in_place(&mut cache, &update, &[1_i64])?;
+/// write.write(&mut cache, &update, &[1_i64])?;
 /// assert_eq!(cache, [0, 0, 1, 2, 0, 0, 0, 0, 3, 4, 0, 0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
@@ -35,8 +35,8 @@ impl<'a> Layout<'a> {
         Self { shape, strides: None, offset: 0 }
     }
 
-    /// One stride per dimension, in elements. An update's strides may be zero or negative; a cache's must
-    /// keep its positions apart (G2). The buffer may be larger than the tensor.
+    /// Describes a view by one stride per dimension, in elements. Strides may be negative. An update's may also be
+    /// zero, but no two positions of a cache may overlap (G2). The buffer may be larger than the tensor.
     #[must_use]
     pub const fn strided(shape: &'a [usize], strides: &'a [isize]) -> Self {
         Self { shape, strides: Some(strides), offset: 0 }
@@ -129,7 +129,7 @@ impl<'a> From<&'a Vec<usize>> for Layout<'a> {
     }
 }
 
-/// A dimension: how many, and how far apart.
+/// A dimension: its size and its stride in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dim {
     pub(crate) size: usize,
@@ -137,7 +137,7 @@ pub(crate) struct Dim {
 }
 
 impl Dim {
-    /// A dimension that is not there.
+    /// A dimension that a tensor lacks.
     pub(crate) const ONE: Self = Self { size: 1, stride: 0 };
 }
 

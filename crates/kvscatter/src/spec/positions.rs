@@ -1,5 +1,5 @@
-//! The four ways to say where to write, and the way from each to each. Mixing them up is the field's commonest
-//! off-by-one:
+//! Converts between `write_indices` and the other conventions for positions. Confusing them is the most common
+//! off-by-one error in this field:
 //!
 //! | system | its number | means |
 //! |---|---|---|
@@ -19,8 +19,8 @@
 //! // 5 tokens in the cache, 2 more are written behind them.
 //! assert_eq!(positions::length_after(5, 2), Ok(7));
 //! assert_eq!(positions::token_offset(5, 2), Ok(7));
-//! assert_eq!(positions::last_index(5, 2), Ok(6));
-//! assert_eq!(positions::start_from_last_index(6, 2), Ok(5));
+//! assert_eq!(positions::seqlens_k(5, 2), Ok(6));
+//! assert_eq!(positions::start_from_seqlens_k(6, 2), Ok(5));
 //! ```
 
 use crate::{Error, Mode};
@@ -68,7 +68,7 @@ pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Er
 ///
 /// # Errors
 /// As [`length_after`].
-pub fn last_index(start: i64, rows: usize) -> Result<i64, Error> {
+pub fn seqlens_k(start: i64, rows: usize) -> Result<i64, Error> {
     length_after(start, rows)?.checked_sub(1).ok_or(Error::Position { value: start, rows })
 }
 
@@ -76,7 +76,7 @@ pub fn last_index(start: i64, rows: usize) -> Result<i64, Error> {
 ///
 /// # Errors
 /// As [`start_from_length_after`].
-pub fn start_from_last_index(last: i64, rows: usize) -> Result<i64, Error> {
+pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
     let length = last.checked_add(1).ok_or(Error::Position { value: last, rows })?;
     start_from_length_after(length, rows).map_err(|_| Error::Position { value: last, rows })
 }
@@ -126,9 +126,9 @@ mod tests {
                 let there = length_after(start, rows).unwrap();
                 assert_eq!(start_from_length_after(there, rows), Ok(start));
                 assert_eq!(start_from_token_offset(token_offset(start, rows).unwrap(), rows), Ok(start));
-                let last = last_index(start, rows).unwrap();
+                let last = seqlens_k(start, rows).unwrap();
                 assert_eq!(last, there - 1);
-                assert_eq!(start_from_last_index(last, rows), Ok(start));
+                assert_eq!(start_from_seqlens_k(last, rows), Ok(start));
             }
         }
     }
@@ -141,8 +141,8 @@ mod tests {
         assert_eq!(length_after(0, usize::MAX), unfit(0, usize::MAX));
         assert_eq!(start_from_length_after(2, 3), unfit(2, 3));
         assert_eq!(start_from_length_after(i64::MIN, 1), unfit(i64::MIN, 1));
-        assert_eq!(start_from_last_index(i64::MAX, 1), unfit(i64::MAX, 1));
-        assert_eq!(start_from_last_index(0, 2), unfit(0, 2));
+        assert_eq!(start_from_seqlens_k(i64::MAX, 1), unfit(i64::MAX, 1));
+        assert_eq!(start_from_seqlens_k(0, 2), unfit(0, 2));
     }
 
     #[test]

@@ -1,8 +1,14 @@
-//! Why a write was refused. No variant holds text: fields name the argument, the index, the value, the limit.
+//! Why a write was refused: what is wrong as a variant with fields, the same as data, and one line for people.
+//!
+//! Another language takes everything from here: [`Error::details`] has a stable name, the argument, the index, the
+//! value and the limit, and [`Error::display_with`] writes the message with other names for arguments.
 
-use core::fmt;
+mod details;
+mod message;
 
-use crate::{Argument, ElementType};
+pub use self::details::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
+use crate::argument::Argument;
+use crate::element::ElementType;
 
 /// Why a write was refused. Nothing has been written when one is returned (X1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +21,8 @@ pub enum Error {
         argument: Argument,
         /// Its type.
         element: ElementType,
+        /// The types that it may have.
+        accepted: &'static [ElementType],
     },
     /// Two tensors that must share an element type do not.
     ElementTypeMismatch {
@@ -45,6 +53,8 @@ pub enum Error {
     },
     /// The cache and the update have different ranks.
     RankMismatch {
+        /// The update.
+        argument: Argument,
         /// Rank of the cache.
         cache: usize,
         /// Rank of the update.
@@ -79,6 +89,8 @@ pub enum Error {
     },
     /// Ascend's 4-D newKv: `head_num * head_size` is not hiddenSize.
     HiddenSize {
+        /// newKv.
+        argument: Argument,
         /// Heads of newKv.
         heads: usize,
         /// Their size.
@@ -88,6 +100,8 @@ pub enum Error {
     },
     /// The update has more samples than the cache.
     BatchTooLarge {
+        /// The update.
+        argument: Argument,
         /// Samples of the cache.
         cache: usize,
         /// Samples of the update.
@@ -95,6 +109,8 @@ pub enum Error {
     },
     /// The update is longer than the cache along the sequence.
     UpdateLongerThanCache {
+        /// The update.
+        argument: Argument,
         /// Rows of one sample of the update.
         rows: usize,
         /// Rows of the cache.
@@ -126,18 +142,14 @@ pub enum Error {
     },
     /// G2: two positions of the cache share memory, or its strides interleave in a way that cannot be told
     /// from sharing.
-    CacheOverlapsItself,
+    CacheOverlapsItself {
+        /// The cache.
+        argument: Argument,
+    },
     /// The two layouts do not merge into one contiguous run inside at most three strided loops.
     Layout {
         /// Strided loops that would be needed behind the outer dimensions.
         loops: usize,
-    },
-    /// Reserved parameter bytes that must be zero are not.
-    Reserved {
-        /// Position of the first byte that is not zero.
-        index: usize,
-        /// Its value.
-        value: u8,
     },
 
     // ── indices, found by `plan` ────────────────────────────────────────────────────────────────────────
@@ -173,7 +185,7 @@ pub enum Error {
         /// Rows of the cache.
         capacity: usize,
     },
-    /// A position that counts the length *after* the write lies below the rows written or above the capacity.
+    /// A position that counts the length *after* the write lies outside `min..=max`.
     EndOutOfRange {
         /// Which argument.
         argument: Argument,
@@ -183,7 +195,7 @@ pub enum Error {
         value: i64,
         /// The least it may be: the rows this sample brings.
         min: usize,
-        /// The most it may be: the capacity, and the padding that is not written.
+        /// The most it may be: the capacity plus the padding that is not written.
         max: usize,
     },
     /// A per-sample length is below its minimum or above its maximum.
@@ -239,17 +251,20 @@ pub enum Error {
     },
     /// The layer does not exist.
     LayerOutOfRange {
+        /// Which argument.
+        argument: Argument,
         /// The value.
         value: i64,
         /// Layers of the cache.
         layers: usize,
     },
 
-    /// A position that no write can have: see [`positions`](crate::positions).
+    /// A position that no write can have. [`positions`](crate::positions) returns this error, and so does a plan for an
+    /// unsigned value above `i64::MAX`.
     Position {
-        /// The position.
+        /// The position, or `i64::MAX` for an unsigned value above it.
         value: i64,
-        /// Rows written with it.
+        /// Rows written with it; 1 for such a value.
         rows: usize,
     },
 
@@ -305,143 +320,4 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::ElementType { argument, element } => {
-                write!(f, "{argument} is {element}, which this operator does not take")
-            }
-            Self::ElementTypeMismatch { cache, argument, element } => {
-                write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
-            }
-            Self::Rank { argument, rank, expected } => {
-                write!(f, "{argument} has {rank} dimensions, must have ")?;
-                for (place, expected) in expected.iter().enumerate() {
-                    write!(f, "{}{expected}", if place > 0 { " or " } else { "" })?;
-                }
-                Ok(())
-            }
-            Self::RankTooLow { argument, rank, least } => {
-                write!(f, "{argument} has {rank} dimensions, must have at least {least}")
-            }
-            Self::RankMismatch { cache, update } => {
-                write!(f, "update has {update} dimensions, the cache has {cache}: both must have the same")
-            }
-            Self::AxisOutOfRange { axis, rank } => {
-                write!(f, "axis = {axis} is not a dimension of a cache of rank {rank}")
-            }
-            Self::AxisIsBatch { axis, rank } => write!(
-                f,
-                "axis = {axis} is the batch dimension of a cache of rank {rank}: the sequence lies behind it"
-            ),
-            Self::UnknownMode => f.write_str("mode must be linear or circular"),
-            Self::DimensionMismatch { argument, dimension, expected, got } => {
-                write!(f, "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache")
-            }
-            Self::HiddenSize { heads, head_size, hidden } => write!(
-                f,
-                "newKv has {heads} heads of size {head_size}: their product must be past's hiddenSize of {hidden}"
-            ),
-            Self::BatchTooLarge { cache, update } => {
-                write!(f, "update has {update} samples, more than the {cache} of the cache")
-            }
-            Self::UpdateLongerThanCache { rows, capacity } => {
-                write!(f, "update has {rows} rows, more than the cache's capacity of {capacity}")
-            }
-            Self::TooLarge { argument } => {
-                write!(f, "the extent of {argument} is beyond any buffer: at most {} bytes", isize::MAX)
-            }
-            Self::StrideCount { argument, strides, rank } => {
-                write!(f, "{argument} has {strides} strides for {rank} dimensions")
-            }
-            Self::BeforeBuffer { argument, offset, needed } => write!(
-                f,
-                "{argument} begins at element {offset}, but its negative strides reach back {needed}"
-            ),
-            Self::CacheOverlapsItself => {
-                f.write_str("the cache's strides let two positions share memory: it cannot be written")
-            }
-            Self::Layout { loops } => write!(
-                f,
-                "the strides need {loops} nested loops behind the outer dimensions, at most 3 are possible: make one side contiguous"
-            ),
-            Self::Reserved { index, value } => {
-                write!(f, "rsv[{index}] = {value}: reserved bytes must be 0")
-            }
-            Self::Count { argument, got, want } => write!(f, "{argument} has {got} values, must have {want}"),
-            Self::NegativeStart { argument, index, value } => {
-                write!(f, "{argument}[{index}] = {value}: must not be negative")
-            }
-            Self::StartOutOfRange { argument, index, value, rows, capacity } => write!(
-                f,
-                "{argument}[{index}] = {value}: {value} + {rows} rows exceed the cache's capacity of {capacity}"
-            ),
-            Self::EndOutOfRange { argument, index, value, min, max } => write!(
-                f,
-                "{argument}[{index}] = {value}: the length after the write must lie between {min} and {max}"
-            ),
-            Self::LengthOutOfRange { argument, index, value, min, max } if min > max => {
-                write!(f, "{argument}[{index}] = {value}: must be at least {min}, but no more than {max} fit")
-            }
-            Self::LengthOutOfRange { argument, index, value, min, max } => {
-                write!(f, "{argument}[{index}] = {value}: must lie between {min} and {max}")
-            }
-            Self::CumulativeStart { argument, value } => {
-                write!(f, "{argument}[0] = {value}: cumulative lengths begin with 0")
-            }
-            Self::CumulativeOrder { argument, index, value, previous } => write!(
-                f,
-                "{argument}[{index}] = {value}: cumulative lengths must not fall below the previous {previous}"
-            ),
-            Self::CumulativeLength { argument, index, rows, capacity } => write!(
-                f,
-                "{argument}[{}] - {argument}[{index}] = {rows}: a sample has at most {capacity} rows, the cache's capacity",
-                index.saturating_add(1)
-            ),
-            Self::TokenSum { argument, got, tokens } => {
-                write!(f, "{argument} adds up to {got} tokens, the update has {tokens}")
-            }
-            Self::LayerOutOfRange { value, layers } => {
-                write!(f, "layerId = {value}: the cache has {layers} layers, numbered from 0")
-            }
-            Self::Position { value, rows } => write!(
-                f,
-                "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
-            ),
-            Self::BufferLength { argument, buffer, got, want } => {
-                write!(f, "the buffer of {argument}{} has length {got}, must have {want}", Pair(buffer))
-            }
-            Self::NullBuffer { argument, buffer, len } => {
-                write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
-            }
-            Self::BufferWraps { argument, buffer, address, len } => write!(
-                f,
-                "the buffer of {argument}{} at {address:#x} has {len} bytes, which reach beyond the address space",
-                Pair(buffer)
-            ),
-            Self::Overlap { argument, with, buffer, with_buffer } if buffer != with_buffer => write!(
-                f,
-                "the buffer of {argument} (pair {buffer}) shares memory with that of {with} (pair {with_buffer})"
-            ),
-            Self::Overlap { argument, with, buffer, .. } => {
-                write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(buffer))
-            }
-            Self::ElementWidth { got, element } => match element.bits() {
-                None => f.write_str("strings have no width: use the `_cloned` methods"),
-                Some(4) => write!(f, "{element} is packed two to a byte: use the `_bytes` methods"),
-                Some(want) => write!(f, "the slice's elements have {got} bits, {element} has {want}"),
-            },
-        }
-    }
-}
-
 impl core::error::Error for Error {}
-
-/// The place of a buffer among many, where it is not the first.
-struct Pair(usize);
-
-impl fmt::Display for Pair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 > 0 { write!(f, " (pair {})", self.0) } else { Ok(()) }
-    }
-}

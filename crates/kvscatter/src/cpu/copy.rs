@@ -1,13 +1,14 @@
-//! How the rows of whole-byte elements are copied: a mapping in bytes and the kernels for its runs.
+//! Copying the rows of one mapping: calls of a kernel, for a whole write or for a thread's share of it.
 
 use core::mem::MaybeUninit;
 
 use super::Isa;
+use super::dispatch::Kernels;
 use super::executor::Share;
-use super::kernel::{self, Hint, Kernel, Kernels, NEVER, Pattern, Sides};
-use super::limits::{BATCH, FORESEEN, LEAD, PIECE, STREAMED};
-use super::lines::Lines;
-use crate::mapping::{Block, Loop, Mapping, Rows};
+use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
+use super::limits::{BATCH, PIECE, PREFETCH_DISTANCE, PREFETCH_MAX_RUN, STREAM_MIN_BYTES};
+use super::prefetch::{self, Hint};
+use crate::geometry::{Block, Loop, Mapping, Rows};
 use crate::size::Width;
 
 /// A mapping in bytes and its kernels, chosen once per shape.
@@ -30,13 +31,13 @@ pub(super) enum Stores {
 
 impl Stores {
     pub(super) fn for_bytes(bytes: usize) -> Self {
-        if bytes < STREAMED { Self::Cached } else { Self::Streamed }
+        if bytes < STREAM_MIN_BYTES { Self::Cached } else { Self::Streamed }
     }
 
     /// Makes streamed stores visible to other threads before anything that follows.
     pub(super) fn finish(self) {
         if self == Self::Streamed {
-            kernel::fence();
+            prefetch::fence();
         }
     }
 }
@@ -46,10 +47,13 @@ impl Copier {
     pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
-        let asks = isa != Isa::Portable && kernels.len <= FORESEEN;
-        let lead = LEAD.checked_div(kernels.len).filter(|_| asks).map_or(NEVER, |runs| runs.max(1));
-        let (rows, (runs, len)) = mapping.only_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
-        Self { mapping, kernels, rows, pattern: Pattern { runs, len, lead, hint: Hint::here() } }
+        let prefetches = isa != Isa::Portable && kernels.len <= PREFETCH_MAX_RUN;
+        let prefetch_distance = PREFETCH_DISTANCE
+            .checked_div(kernels.len)
+            .filter(|_| prefetches)
+            .map_or(NO_PREFETCH, |runs| runs.max(1));
+        let (rows, (runs, len)) = mapping.single_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
+        Self { mapping, kernels, rows, pattern: Pattern { runs, len, prefetch_distance, hint: Hint::here() } }
     }
 
     pub(super) fn mapping(&self) -> &Mapping {
@@ -61,13 +65,18 @@ impl Copier {
     /// # Safety
     /// As [`copy`](Self::copy), for all rows that `walk` puts there.
     #[inline(always)]
-    pub(super) unsafe fn copy_many(&self, sides: Sides, stores: Stores, walk: impl FnOnce(&mut Batch<'_>)) {
+    pub(super) unsafe fn copy_many(
+        &self,
+        pointers: Pointers,
+        stores: Stores,
+        walk: impl FnOnce(&mut Batch<'_>),
+    ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
         let mut begins = [const { MaybeUninit::uninit() }; BATCH];
-        let mut batch = Batch { copier: self, sides, stores, kernel, begins: &mut begins, count: 0 };
+        let mut batch = Batch { copier: self, pointers, stores, kernel, begins: &mut begins, count: 0 };
         walk(&mut batch);
         batch.finish();
     }
@@ -75,43 +84,43 @@ impl Copier {
     /// Copies rows of one sample, however many blocks they are.
     ///
     /// # Safety
-    /// P1: the rows lie inside the tensors whose sample 0 the sides point to; those at `dst` are valid for
+    /// P1: the rows lie inside the tensors whose sample 0 the pointers point to; those at `dst` are valid for
     /// writes, reached through nothing else meanwhile, and overlap none at `src`, which are valid for reads.
     #[inline(never)]
-    pub(super) unsafe fn copy(&self, sides: Sides, rows: Rows, stores: Stores) {
-        // SAFETY: the caller's.
-        self.mapping.for_each(0, 0, rows, |block| unsafe { self.copy_block(sides, block, stores) });
+    pub(super) unsafe fn copy(&self, pointers: Pointers, rows: Rows, stores: Stores) {
+        // SAFETY: P1, by this function's contract: the blocks of these rows.
+        self.mapping.for_each(0, 0, rows, |block| unsafe { self.copy_block(pointers, block, stores) });
     }
 
-    /// Copies those parts of the rows that a share takes, in runs as long as can be: some outer indices, or some rows
-    /// of one. A row is `row` bytes over all of them.
+    /// Copies those parts of the rows that a share takes, in the longest runs that it can: some outer indices, or
+    /// some rows of one. A row is `row` bytes over all of them.
     ///
     /// # Safety
     /// As [`copy`](Self::copy).
     pub(super) unsafe fn copy_shared(
         &self,
-        sides: Sides,
+        pointers: Pointers,
         rows: Rows,
         row: usize,
         stores: Stores,
         share: &mut Share<'_>,
     ) {
         if let Share::All = share {
-            // SAFETY: the caller's.
-            return unsafe { self.copy(sides, rows, stores) };
+            // SAFETY: P1, by this function's contract: the same rows.
+            return unsafe { self.copy(pointers, rows, stores) };
         }
         let outer = self.mapping.outer().filter(|_| row > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
-            // SAFETY: the caller's.
-            return share.rows(rows, row, |rows| unsafe { self.copy(sides, rows, stores) });
+            // SAFETY: P1, by this function's contract: a part of its rows.
+            return share.rows(rows, row, |rows| unsafe { self.copy(pointers, rows, stores) });
         };
         let inner_row = row.checked_div(outer).unwrap_or(row);
         // G1: a part of a tensor.
         let bytes = inner_row.wrapping_mul(rows.count);
         let copy = |rows, first, count| {
             if let Some(block) = self.mapping.slabs(rows, first, count) {
-                // SAFETY: the caller's.
-                unsafe { self.copy_block(sides, &block, stores) };
+                // SAFETY: P1, by this function's contract: a part of its rows.
+                unsafe { self.copy_block(pointers, &block, stores) };
             }
         };
         if bytes > PIECE {
@@ -125,23 +134,23 @@ impl Copier {
     ///
     /// # Safety
     /// As [`copy`](Self::copy).
-    pub(super) unsafe fn copy_block(&self, sides: Sides, block: &Block, stores: Stores) {
-        let block = block.turned();
+    pub(super) unsafe fn copy_block(&self, pointers: Pointers, block: &Block, stores: Stores) {
+        let block = block.with_innermost_loop();
         let [outer, middle, runs] = block.loops;
         let kernel = self.kernel(block.len, stores);
-        let pattern = Pattern { runs, len: block.len, lead: NEVER, hint: Hint::SecondLevel };
-        let around = Block { loops: [Loop::ONCE, outer, middle], ..block };
-        around.for_each_run(|dst, src| {
-            let begin = Sides { dst: sides.dst.wrapping_add(dst), src: sides.src.wrapping_add(src) };
+        let pattern = Pattern { runs, len: block.len, prefetch_distance: NO_PREFETCH, hint: Hint::L2 };
+        let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..block };
+        outer_loops.for_each_run(|dst, src| {
+            let begin = Pointers { dst: pointers.dst.wrapping_add(dst), src: pointers.src.wrapping_add(src) };
             // SAFETY: P1, by this function's contract; the kernel was just chosen for runs of this length, and is
             // one of an instruction set that the machine has (`Isa::allowed`).
             unsafe { kernel(&[begin], &pattern) };
         });
     }
 
-    /// For bytes that are stored in whole lines.
-    pub(super) fn lines(&self) -> Lines {
-        Lines::new(self.kernels.lines)
+    /// The kernel for runs of whole lines that are stored past the caches.
+    pub(super) fn line_kernel(&self) -> Kernel {
+        self.kernels.lines
     }
 
     /// The kernel for runs of this length.
@@ -157,10 +166,10 @@ impl Copier {
 /// Rows of many samples, gathered so that one call of a kernel copies them.
 pub(super) struct Batch<'a> {
     copier: &'a Copier,
-    sides: Sides,
+    pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
-    begins: &'a mut [MaybeUninit<Sides>; BATCH],
+    begins: &'a mut [MaybeUninit<Pointers>; BATCH],
     /// How many of them are initialised.
     count: usize,
 }
@@ -171,10 +180,11 @@ impl Batch<'_> {
     pub(super) fn copy(&mut self, rows: Rows) {
         if rows.count != self.copier.rows {
             // SAFETY: P1, by the contract of `copy_many`.
-            return unsafe { self.copier.copy(self.sides, rows, self.stores) };
+            return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
-        let (dst, src) = self.copier.mapping.begin(0, 0, rows);
-        let begin = Sides { dst: self.sides.dst.wrapping_add(dst), src: self.sides.src.wrapping_add(src) };
+        let (dst, src) = self.copier.mapping.start(0, 0, rows);
+        let begin =
+            Pointers { dst: self.pointers.dst.wrapping_add(dst), src: self.pointers.src.wrapping_add(src) };
         if let Some(place) = self.begins.get_mut(self.count) {
             place.write(begin);
         }

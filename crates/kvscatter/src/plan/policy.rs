@@ -2,7 +2,7 @@
 
 use core::str::FromStr;
 
-use crate::Error;
+use crate::error::Error;
 
 /// How positions beyond the capacity are meant (ONNX's `mode` attribute).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,6 +16,17 @@ pub enum Mode {
     /// ONNX's text takes the whole index tuple modulo, which moves a batch or head index at or above the
     /// capacity into another sample; the erratum (onnx 1.23 and later) is followed here.
     Circular,
+}
+
+impl Mode {
+    /// ONNX's spelling.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linear => "linear",
+            Self::Circular => "circular",
+        }
+    }
 }
 
 impl FromStr for Mode {

@@ -1,0 +1,90 @@
+//! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
+
+use super::Isa;
+use super::copy::{Copier, Stores};
+use super::executor::{self, Host, Share};
+use super::fill::{Fill, FillKernels};
+use super::kernel::Pointers;
+use crate::geometry::Geometry;
+use crate::plan::Moves;
+use crate::size::Width;
+
+/// How whole bytes are copied, decided when a write is prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes {
+    width: Width,
+    /// Bytes of one row of one sample, over all outer dimensions.
+    row: usize,
+    write: Copier,
+    fill: FillKernels,
+}
+
+impl Bytes {
+    /// For elements of this width.
+    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry) -> Self {
+        let row = width.bytes(geometry.row_elements);
+        let write = Copier::new(isa, &geometry.write, width, geometry.usual_rows());
+        Self { width, row, write, fill: FillKernels::new(isa, width, geometry) }
+    }
+
+    /// Whether elements are as wide as `T`. A type without a size never is.
+    #[inline(always)]
+    pub(super) fn moves<T>(&self) -> bool {
+        self.width == Width::Bytes(size_of::<T>())
+    }
+
+    /// Writes in place.
+    ///
+    /// # Safety
+    /// The moves are those of the geometry that these copiers were made for. `cache` is as long as its cache, valid for
+    /// writes and reached through nothing else; `update` is as long as its update and valid for reads.
+    pub(crate) unsafe fn write(&self, moves: &Moves<'_>, host: Host<'_>, cache: *mut u8, update: *const u8) {
+        let starts = moves.geometry().write_starts(moves.layer());
+        let pointers = Pointers { dst: cache, src: update }.offset(self.width, starts);
+        let bytes = self.width.bytes(moves.elements());
+        let stores = Stores::for_bytes(bytes);
+        match host.for_bytes(bytes) {
+            Some(executor) => {
+                let write = |share: &mut Share<'_>| {
+                    // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract. P3:
+                    // the share takes parts that no other thread takes.
+                    moves.for_each_rows(|rows| unsafe {
+                        self.write.copy_shared(pointers, rows, self.row, stores, share);
+                    });
+                    stores.finish();
+                };
+                executor::share(executor, bytes, write);
+            }
+            None => {
+                // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
+                unsafe {
+                    self.write
+                        .copy_many(pointers, stores, |batch| moves.for_each_rows(|rows| batch.copy(rows)));
+                }
+                stores.finish();
+            }
+        }
+    }
+
+    /// Fills all of `present`: the update where the plan writes, the past everywhere else.
+    ///
+    /// # Safety
+    /// As [`write`](Self::write), for `present` as the destination and for `past` and `update` as sources.
+    pub(crate) unsafe fn fill(
+        &self,
+        moves: &Moves<'_>,
+        host: Host<'_>,
+        present: *mut u8,
+        [past, update]: [*const u8; 2],
+    ) {
+        let bytes = moves.geometry().present.buffer.bytes;
+        let (past, update) = (Pointers { dst: present, src: past }, Pointers { dst: present, src: update });
+        let fill = Fill { kernels: &self.fill, moves, past, update };
+        // SAFETY: P1 for all rows of the functional form, and the three buffers are valid by this function's contract.
+        let run = |share: &mut Share<'_>| unsafe { fill.run(share) };
+        match host.for_bytes(bytes) {
+            Some(executor) => executor::share(executor, bytes, run),
+            None => run(&mut Share::All),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Which kernels a mapping gets: by instruction set and by the length of its runs.
+
+use super::Isa;
+use super::kernel::{Fixed, Instructions, Kernel, Memcpy, Run, copy_runs};
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+use super::x86;
+
+/// The kernels of one mapping.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernels {
+    /// The length that [`usual`](Self::usual) is for.
+    pub(super) len: usize,
+    pub(super) usual: Kernel,
+    pub(super) any: Kernel,
+    /// Past the caches: for writes that no cache can hold.
+    pub(super) stream: Kernel,
+    /// The same for runs of whole lines.
+    pub(super) lines: Kernel,
+}
+
+impl Kernels {
+    /// For runs of usually `len` bytes.
+    pub(super) fn choose(isa: Isa, len: usize) -> Self {
+        match isa {
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Isa::Avx512 => Self::of::<x86::Avx512>(len),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Isa::Avx2 => Self::of::<x86::Avx2>(len),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Isa::Sse2 => Self::of::<x86::Sse2>(len),
+            _ => Self::of::<Portable>(len),
+        }
+    }
+
+    fn of<I: Instructions>(len: usize) -> Self {
+        let usual = match len {
+            1 => I::kernel::<Fixed<1>>(),
+            2 => I::kernel::<Fixed<2>>(),
+            4 => I::kernel::<Fixed<4>>(),
+            8 => I::kernel::<Fixed<8>>(),
+            16 => I::kernel::<Fixed<16>>(),
+            32 => I::kernel::<Fixed<32>>(),
+            64 => I::kernel::<Fixed<64>>(),
+            128 => I::kernel::<Fixed<128>>(),
+            192 if len <= I::LONGEST => I::kernel::<Fixed<192>>(),
+            256 if len <= I::LONGEST => I::kernel::<Fixed<256>>(),
+            512 if len <= I::LONGEST => I::kernel::<Fixed<512>>(),
+            _ => I::kernel::<I::Any>(),
+        };
+        let (any, stream, lines) = (I::kernel::<I::Any>(), I::kernel::<I::Stream>(), I::kernel::<I::Lines>());
+        Self { len, usual, any, stream, lines }
+    }
+}
+
+struct Portable;
+
+impl Instructions for Portable {
+    const LONGEST: usize = 128;
+    type Any = Memcpy;
+    type Stream = Memcpy;
+    type Lines = Memcpy;
+
+    fn kernel<R: Run>() -> Kernel {
+        copy_runs::<R>
+    }
+}

@@ -1,0 +1,176 @@
+//! The interface for a backend that reads its index lists on a device: the geometry as loops, the facts it needs to
+//! apply the rules, and the error that a plan would return for a value that it refuses.
+
+use alloc::vec::Vec;
+
+use crate::error::Error;
+use crate::geometry::{Loop, Mapping, Samples};
+use crate::plan::ListLengths;
+use crate::prepared::Prepared;
+
+/// What moves from one tensor to another, as strided loops around one contiguous run, all in elements.
+///
+/// Element `e` of the run at row `r` of sample `s` of layer `l` goes from `src + l·layers.src + s·samples.src +
+/// r·rows.src + … + e` to the same sum over `dst`, `…` being a step of each loop in `inner`. On either side a row is
+/// one of that side: the slot of a cache is a row of it. By G1 and `Layout` every sum of indices below the counts lies
+/// inside the buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loops {
+    /// Where the first element lies in the destination's buffer.
+    pub dst: usize,
+    /// The same for the source.
+    pub src: usize,
+    /// Layers of the cache. An update has none: its step is 0.
+    pub layers: Loop,
+    /// Samples of the source. A packed update has none: its step is 0, and the count is the cache's.
+    pub samples: Loop,
+    /// Rows of one sample of the source, or all tokens of a packed update.
+    pub rows: Loop,
+    /// Every other dimension, outermost first; those of one element are left out.
+    pub inner: Vec<Loop>,
+    /// Elements that lie together on both sides; 0 if there are none to move.
+    pub run: usize,
+}
+
+/// A value of a call's lists that does not fit, and what belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ListValue {
+    /// The layer.
+    Layer {
+        /// Its number.
+        value: i64,
+    },
+    /// A sample's position.
+    Position {
+        /// Which sample.
+        sample: usize,
+        /// Its position.
+        value: i64,
+        /// Rows that the sample brings.
+        rows: usize,
+        /// Rows of them that are to be written.
+        length: usize,
+    },
+    /// The rows to be written of a sample.
+    Length {
+        /// Which sample.
+        sample: usize,
+        /// Its length.
+        value: i64,
+        /// Rows that the sample brings.
+        rows: usize,
+    },
+    /// The rows that a sample brings, in a list of such numbers ([`Convention::EndsAndRowCounts`]).
+    RowCount {
+        /// Which sample.
+        sample: usize,
+        /// Its rows.
+        value: i64,
+    },
+    /// Two neighbours in a list of cumulative lengths ([`Convention::StartsAndCumulativeLengths`]).
+    CumulativeLengths {
+        /// Which sample they are for: the place of the first.
+        sample: usize,
+        /// The first.
+        previous: i64,
+        /// The second.
+        value: i64,
+    },
+    /// The rows that all samples of a packed update bring.
+    Sum {
+        /// Their number.
+        value: i64,
+    },
+}
+
+impl Prepared {
+    /// Returns the minimum and maximum number of rows that each sample may bring. For a padded update both are its rows.
+    /// If an update without rows is prepared where a sample must bring at least one, the minimum exceeds the maximum.
+    #[must_use]
+    pub fn row_limits(&self) -> (usize, usize) {
+        self.rules.row_limits()
+    }
+
+    /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples
+    /// than the cache has. Returns the number of samples. [`plan`](Self::plan) does the same before it reads a value.
+    ///
+    /// # Errors
+    /// [`Error::Count`], [`Error::BatchTooLarge`].
+    pub fn check_counts(&self, lists: ListLengths) -> Result<usize, Error> {
+        self.rules.check_counts(lists)
+    }
+
+    /// Returns the error that [`plan`](Self::plan) returns for such a value; `None` if the value fits.
+    #[must_use]
+    pub fn error_for(&self, value: ListValue) -> Option<Error> {
+        let rules = &self.rules;
+        match value {
+            ListValue::Layer { value } => rules.layer(value).err(),
+            ListValue::Position { sample, value, rows, length } => {
+                rules.slot(sample, value, rows, length).err()
+            }
+            ListValue::Length { sample, value, rows } => rules.length(sample, value, rows).err(),
+            ListValue::RowCount { sample, value } => rules.rows(sample, value).err(),
+            ListValue::CumulativeLengths { sample, previous, value } => {
+                let order = rules.check_cumulative(sample, previous, value);
+                order.and_then(|()| rules.rows_between(sample, previous, value).map(drop)).err()
+            }
+            ListValue::Sum { value } => rules.check_total(value).err(),
+        }
+    }
+
+    /// Returns the loops from the update into the cache.
+    #[must_use]
+    pub fn write_loops(&self) -> Loops {
+        let geometry = self.geometry();
+        self.update_loops(&geometry.write, geometry.cache.offset, geometry.layers.stride)
+    }
+
+    /// Returns the loops from the update into the present of the functional form: a dense tensor of the cache's shape.
+    #[must_use]
+    pub fn present_from_update_loops(&self) -> Loops {
+        let present = &self.geometry().present;
+        self.update_loops(&present.from_update, 0, present.layer_stride)
+    }
+
+    /// Returns the loops from the past into the present. The past's samples, rows and layers are the cache's.
+    #[must_use]
+    pub fn present_from_past_loops(&self) -> Loops {
+        let geometry = self.geometry();
+        let (present, from) = (&geometry.present, geometry.layers);
+        let layers = Loop { count: from.size, dst: present.layer_stride, src: from.stride };
+        let counts = [geometry.cache_batch, geometry.capacity];
+        Loops::new(&present.from_past, [0, geometry.cache.offset], layers, counts)
+    }
+
+    fn update_loops(&self, mapping: &Mapping, dst: usize, layer_stride: isize) -> Loops {
+        let geometry = self.geometry();
+        let counts = match geometry.samples {
+            Samples::Padded { batch, rows } => [batch, rows],
+            Samples::Packed { tokens } => [geometry.cache_batch, tokens],
+        };
+        let layers = Loop { count: geometry.layers.size, dst: layer_stride, src: 0 };
+        Loops::new(mapping, [dst, geometry.update.offset], layers, counts)
+    }
+}
+
+impl Loops {
+    fn new(mapping: &Mapping, [dst, src]: [usize; 2], layers: Loop, [samples, rows]: [usize; 2]) -> Self {
+        let (sample, row) = mapping.steps();
+        let (inner, run) = mapping.inner_loops();
+        Self {
+            dst,
+            src,
+            layers,
+            samples: Loop { count: samples, dst: sample.dst, src: sample.src },
+            rows: Loop { count: rows, dst: row.dst, src: row.src },
+            inner,
+            run,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

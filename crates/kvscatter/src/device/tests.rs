@@ -1,0 +1,215 @@
+use alloc::vec::Vec;
+
+use super::{ListValue, Loops};
+use crate::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
+use crate::spec::onnx::TensorScatter;
+use crate::spec::tensorrt::{KvCacheUpdate, PackedCall};
+use crate::{
+    Argument, Block, Convention, ElementType, Error, Layout, Lengths, ListLengths, Mode, NegativeIndex,
+};
+
+/// Every element that moves: where it goes and where it comes from.
+#[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
+fn moved(loops: &Loops, layer: isize, starts: &[usize]) -> Vec<(isize, isize)> {
+    let mut around: Vec<(isize, isize)> = [(0, 0)].into();
+    for by in &loops.inner {
+        let step = |at: (isize, isize), index| (at.0 + by.dst * index, at.1 + by.src * index);
+        around = around
+            .iter()
+            .flat_map(|&at| (0..by.count.cast_signed()).map(move |index| step(at, index)))
+            .collect();
+    }
+    let mut moved = Vec::new();
+    for (sample, &start) in (0..loops.samples.count.cast_signed()).zip(starts) {
+        for row in 0..loops.rows.count.cast_signed() {
+            let dst = layer * loops.layers.dst
+                + sample * loops.samples.dst
+                + (row + start.cast_signed()) * loops.rows.dst;
+            let src = sample * loops.samples.src + row * loops.rows.src;
+            for at in &around {
+                let run = 0..loops.run.cast_signed();
+                moved.extend(run.map(|e| {
+                    (loops.dst.cast_signed() + dst + at.0 + e, loops.src.cast_signed() + src + at.1 + e)
+                }));
+            }
+        }
+    }
+    moved.sort_unstable();
+    moved
+}
+
+#[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
+fn of_blocks(visit: impl FnOnce(&mut dyn FnMut(&Block))) -> Vec<(isize, isize)> {
+    let mut moved = Vec::new();
+    visit(&mut |block| {
+        block.for_each_run(|dst, src| {
+            moved.extend((0..block.len).map(|e| ((dst + e).cast_signed(), (src + e).cast_signed())));
+        });
+    });
+    moved.sort_unstable();
+    moved
+}
+
+/// The loops and the plan's blocks are two forms of one mapping.
+#[test]
+fn loops_move_what_blocks_move() {
+    let strides = [[60, 20, 4, 1], [20, 60, 4, 1], [-60, 20, 4, 1], [60, 4, 12, 1], [120, 40, 8, 2]];
+    for (axis, rows) in [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2)] {
+        for strides in strides {
+            let mut shape = [2, 3, 5, 4];
+            let cache = Layout::strided(&[2, 3, 5, 4], &strides);
+            let cache = cache.offset(cache.least_offset() + 1);
+            shape[axis] = rows;
+            let operator = TensorScatter::new().axis(i64::try_from(axis).unwrap());
+            let Ok(write) = operator.prepare(ElementType::Int8, cache, &shape) else { continue };
+            let starts = [1, 0];
+            let plan = write.plan(&[1_i64, 0]).unwrap();
+            let loops = write.write_loops();
+            assert_eq!(
+                moved(&loops, 0, &starts),
+                of_blocks(|visit| plan.for_each_block(visit)),
+                "{axis} {strides:?}"
+            );
+            let mut present = moved(&write.present_from_update_loops(), 0, &starts);
+            let past = moved(&write.present_from_past_loops(), 0, &[0, 0]);
+            let kept =
+                past.into_iter().filter(|at| present.binary_search_by_key(&at.0, |new| new.0).is_err());
+            present.extend(kept.collect::<Vec<_>>());
+            present.sort_unstable();
+            let blocks = of_blocks(|visit| plan.for_each_present(|_, block| visit(block)));
+            assert_eq!(present, blocks, "{axis} {strides:?}");
+        }
+    }
+}
+
+#[test]
+fn layers_have_a_step_of_their_own() {
+    let write = KvCacheOperation::new().prepare(ElementType::Int8, &[3, 2, 5, 6], &[2, 1, 3, 2]).unwrap();
+    let plan = write.plan(call(&[2], &[1, 5], &[1, 1])).unwrap();
+    let loops = write.write_loops();
+    assert_eq!((loops.layers.count, loops.layers.dst, loops.layers.src), (3, 60, 0));
+    assert_eq!(moved(&loops, 2, &[0, 4]), of_blocks(|visit| plan.for_each_block(visit)));
+}
+
+fn call<'a>(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) -> KvCacheOperationCall<'a> {
+    KvCacheOperationCall { layer_id, token_offset, seq_len }
+}
+
+const HALF: ElementType = ElementType::Float16;
+
+fn lengths(starts: usize, row_counts: Option<usize>) -> ListLengths {
+    ListLengths { positions: Some(starts), row_counts, lengths: None }
+}
+
+#[test]
+fn padded_updates_have_starts_and_no_rows() {
+    let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]).unwrap();
+    assert_eq!((onnx.convention(), onnx.row_limits()), (Convention::Starts, (3, 3)));
+    assert_eq!(onnx.check_counts(lengths(2, None)), Ok(2));
+    assert_eq!(onnx.check_counts(ListLengths::default()), Ok(2), "absent starts are 0");
+    let count = |argument, got, want| Err(Error::Count { argument, got, want });
+    assert_eq!(onnx.check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
+    assert_eq!(onnx.check_counts(lengths(2, Some(2))), count(Argument::Update, 2, 0));
+    let long = ListLengths { lengths: Some(1), ..lengths(2, None) };
+    assert_eq!(onnx.check_counts(long), count(Argument::Lengths, 1, 2));
+
+    let tensorrt = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
+    let absent = tensorrt.check_counts(ListLengths::default());
+    assert_eq!(absent, count(Argument::TensorRtWriteIndices, 0, 1));
+}
+
+#[test]
+fn packed_updates_have_as_many_samples_as_their_lists_give() {
+    let totals = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]).unwrap();
+    assert_eq!((totals.convention(), totals.row_limits()), (Convention::StartsAndCumulativeLengths, (0, 5)));
+    assert_eq!(totals.check_counts(lengths(2, Some(3))), Ok(2));
+    assert_eq!(
+        totals.check_counts(lengths(4, Some(5))),
+        Err(Error::BatchTooLarge { argument: Argument::Update, cache: 3, update: 4 })
+    );
+    let count = |argument, got, want| Err(Error::Count { argument, got, want });
+    assert_eq!(totals.check_counts(lengths(2, None)), count(Argument::UpdateLengths, 0, 3));
+    let per_sample = totals.check_counts(lengths(2, Some(2)));
+    assert_eq!(per_sample, count(Argument::UpdateLengths, 2, 3), "lengths that are not cumulative");
+    assert_eq!(totals.check_counts(lengths(2, Some(4))), count(Argument::TensorRtWriteIndices, 2, 3));
+}
+
+#[test]
+fn ascend_has_a_number_for_every_sample_of_the_cache() {
+    let count = |argument, got, want| Err(Error::Count { argument, got, want });
+    for (new_kv, limits) in [(&[4_usize, 2][..], (1, 5)), (&[3, 2, 1, 2], (2, 2)), (&[3, 0, 1, 2], (1, 0))] {
+        let ends = KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], new_kv).unwrap();
+        assert_eq!((ends.convention(), ends.row_limits()), (Convention::EndsAndRowCounts, limits));
+        assert_eq!(ends.check_counts(lengths(3, Some(3))), Ok(3));
+        assert_eq!(ends.check_counts(lengths(2, Some(2))), count(Argument::TokenOffset, 2, 3));
+        assert_eq!(ends.check_counts(lengths(3, Some(2))), count(Argument::SeqLen, 2, 3));
+        assert_eq!(ends.check_counts(lengths(3, None)), count(Argument::SeqLen, 0, 3));
+    }
+}
+
+const EDGES: [i64; 12] = [i64::MIN, -7, -6, -1, 0, 1, 2, 3, 4, 5, 6, i64::MAX];
+
+/// What a list says is refused as its plan refuses it, and nothing else is.
+fn agree(plan: Result<(), Error>, refused: Option<Error>, value: i64) {
+    assert_eq!(plan.err(), refused, "{value}");
+}
+
+#[test]
+fn starts_and_lengths_are_refused_as_plans_refuse_them() {
+    let ring = TensorScatter::new().mode(Mode::Circular).negative_index(NegativeIndex::Reject);
+    for operator in [TensorScatter::new(), ring] {
+        let write = operator.prepare(ElementType::Int8, &[2, 5, 1], &[2, 3, 1]).unwrap();
+        for value in EDGES {
+            let refuse = |refused| write.error_for(refused);
+            let start = ListValue::Position { sample: 1, value, rows: 3, length: 2 };
+            agree(write.plan_lengths(&[0, value], &[0, 2]).map(drop), refuse(start), value);
+            let length = ListValue::Length { sample: 1, value, rows: 3 };
+            agree(write.plan_lengths(&[0, 0], &[0, value]).map(drop), refuse(length), value);
+        }
+    }
+}
+
+#[test]
+fn cumulative_lengths_are_refused_as_plans_refuse_them() {
+    let write = KvCacheUpdate::new();
+    let write = write.prepare_packed(ElementType::Float32, &[3, 1, 4, 1], &[6, 1, 1]).unwrap();
+    for (previous, value) in EDGES.into_iter().flat_map(|value| [(0, value), (3, value), (1, value)]) {
+        let (Ok(before), Ok(after)) = (i32::try_from(previous), i32::try_from(value)) else { continue };
+        let refused = write.error_for(ListValue::CumulativeLengths { sample: 1, previous, value });
+        let plan = write.plan(PackedCall::new(&[0_i64; 2], &[0, before, after])).map(drop);
+        let sum = write.error_for(ListValue::Sum { value });
+        agree(plan, refused.or(sum), value);
+        let first = write.error_for(ListValue::CumulativeLengths { sample: 0, previous: value, value });
+        if value != 0 {
+            agree(write.plan(PackedCall::new(&[0_i64; 1], &[after, after])).map(drop), first, value);
+        }
+    }
+}
+
+#[test]
+fn ends_row_counts_and_layers_are_refused_as_plans_refuse_them() {
+    let half = ElementType::Float16;
+    let packed = KvCacheOperation::new().prepare(half, &[2, 2, 5, 2], &[4, 2]).unwrap();
+    let padded = KvCacheOperation::new().prepare(half, &[2, 2, 5, 2], &[2, 2, 1, 2]).unwrap();
+    for value in EDGES.into_iter().filter(|&value| i32::try_from(value).is_ok()) {
+        let number = i32::try_from(value).unwrap();
+        for (write, span) in [(&packed, 2), (&padded, 2)] {
+            let refuse = |refused| write.error_for(refused);
+            let end = ListValue::Position { sample: 1, value, rows: span, length: 1 };
+            let lengths = Lengths::from(&[0_i64, 1]);
+            agree(
+                write.plan_lengths(call(&[1], &[5, number], &[2, 2]), lengths).map(drop),
+                refuse(end),
+                value,
+            );
+            agree(
+                write.plan(call(&[number], &[2, 2], &[2, 2])).map(drop),
+                refuse(ListValue::Layer { value }),
+                value,
+            );
+            let spans = refuse(ListValue::RowCount { sample: 1, value });
+            let sum = if write.is_packed() { refuse(ListValue::Sum { value: 2 + value }) } else { None };
+            agree(write.plan(call(&[1], &[5, 5], &[2, number])).map(drop), spans.or(sum), value);
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! An error as data: a stable name, and its fields.
+
+use super::Error;
+use crate::argument::Argument;
+use crate::element::ElementType;
+
+/// What an [`Error`] is about: the class that a language with exceptions raises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// The shapes of the tensors.
+    Shape,
+    /// An attribute of the operator.
+    Attribute,
+    /// The type of an element.
+    ElementType,
+    /// Positions, lengths and layers.
+    Position,
+    /// Strides and memory.
+    Buffer,
+}
+
+/// The stable name of an [`Error`]'s variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each stands for the variant of `Error` with its name")]
+pub enum ErrorKind {
+    ElementType,
+    ElementTypeMismatch,
+    Rank,
+    RankTooLow,
+    RankMismatch,
+    AxisOutOfRange,
+    AxisIsBatch,
+    UnknownMode,
+    DimensionMismatch,
+    HiddenSize,
+    BatchTooLarge,
+    UpdateLongerThanCache,
+    TooLarge,
+    StrideCount,
+    BeforeBuffer,
+    CacheOverlapsItself,
+    Layout,
+    Count,
+    NegativeStart,
+    StartOutOfRange,
+    EndOutOfRange,
+    LengthOutOfRange,
+    CumulativeStart,
+    CumulativeOrder,
+    CumulativeLength,
+    TokenSum,
+    LayerOutOfRange,
+    Position,
+    BufferLength,
+    NullBuffer,
+    BufferWraps,
+    Overlap,
+    ElementWidth,
+}
+
+impl ErrorKind {
+    /// Every kind.
+    pub const ALL: &[Self] = &[
+        Self::ElementType,
+        Self::ElementTypeMismatch,
+        Self::Rank,
+        Self::RankTooLow,
+        Self::RankMismatch,
+        Self::AxisOutOfRange,
+        Self::AxisIsBatch,
+        Self::UnknownMode,
+        Self::DimensionMismatch,
+        Self::HiddenSize,
+        Self::BatchTooLarge,
+        Self::UpdateLongerThanCache,
+        Self::TooLarge,
+        Self::StrideCount,
+        Self::BeforeBuffer,
+        Self::CacheOverlapsItself,
+        Self::Layout,
+        Self::Count,
+        Self::NegativeStart,
+        Self::StartOutOfRange,
+        Self::EndOutOfRange,
+        Self::LengthOutOfRange,
+        Self::CumulativeStart,
+        Self::CumulativeOrder,
+        Self::CumulativeLength,
+        Self::TokenSum,
+        Self::LayerOutOfRange,
+        Self::Position,
+        Self::BufferLength,
+        Self::NullBuffer,
+        Self::BufferWraps,
+        Self::Overlap,
+        Self::ElementWidth,
+    ];
+
+    /// The name, such as `start_out_of_range`, and the class.
+    const fn row(self) -> (&'static str, ErrorClass) {
+        use ErrorClass::{Attribute, Buffer, ElementType, Position, Shape};
+        match self {
+            Self::ElementType => ("element_type", ElementType),
+            Self::ElementTypeMismatch => ("element_type_mismatch", ElementType),
+            Self::Rank => ("rank", Shape),
+            Self::RankTooLow => ("rank_too_low", Shape),
+            Self::RankMismatch => ("rank_mismatch", Shape),
+            Self::AxisOutOfRange => ("axis_out_of_range", Attribute),
+            Self::AxisIsBatch => ("axis_is_batch", Attribute),
+            Self::UnknownMode => ("unknown_mode", Attribute),
+            Self::DimensionMismatch => ("dimension_mismatch", Shape),
+            Self::HiddenSize => ("hidden_size", Shape),
+            Self::BatchTooLarge => ("batch_too_large", Shape),
+            Self::UpdateLongerThanCache => ("update_longer_than_cache", Shape),
+            Self::TooLarge => ("too_large", Shape),
+            Self::StrideCount => ("stride_count", Buffer),
+            Self::BeforeBuffer => ("before_buffer", Buffer),
+            Self::CacheOverlapsItself => ("cache_overlaps_itself", Buffer),
+            Self::Layout => ("layout", Buffer),
+            Self::Count => ("count", Position),
+            Self::NegativeStart => ("negative_start", Position),
+            Self::StartOutOfRange => ("start_out_of_range", Position),
+            Self::EndOutOfRange => ("end_out_of_range", Position),
+            Self::LengthOutOfRange => ("length_out_of_range", Position),
+            Self::CumulativeStart => ("cumulative_start", Position),
+            Self::CumulativeOrder => ("cumulative_order", Position),
+            Self::CumulativeLength => ("cumulative_length", Position),
+            Self::TokenSum => ("token_sum", Position),
+            Self::LayerOutOfRange => ("layer_out_of_range", Position),
+            Self::Position => ("position", Position),
+            Self::BufferLength => ("buffer_length", Buffer),
+            Self::NullBuffer => ("null_buffer", Buffer),
+            Self::BufferWraps => ("buffer_wraps", Buffer),
+            Self::Overlap => ("overlap", Buffer),
+            Self::ElementWidth => ("element_width", ElementType),
+        }
+    }
+
+    /// The name in `snake_case`, such as `start_out_of_range`. It keeps its meaning from version to version.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// What errors of this kind are about.
+    #[must_use]
+    pub const fn class(self) -> ErrorClass {
+        self.row().1
+    }
+}
+
+/// An [`Error`] as data: see [`Error::details`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ErrorDetails {
+    /// The variant.
+    pub kind: ErrorKind,
+    /// The argument that is wrong, if it is one.
+    pub argument: Option<Argument>,
+    /// The sample, the dimension or the pair of buffers, as the variant says.
+    pub index: Option<usize>,
+    /// What was given. It saturates at `i64::MAX`, which only absurd sizes exceed.
+    pub value: Option<i64>,
+    /// The nearest value that would have been accepted, if there is one.
+    pub limit: Option<i64>,
+    fields: [Option<(&'static str, ErrorField)>; MAX_FIELDS],
+}
+
+/// No variant has more fields, `argument` left out.
+const MAX_FIELDS: usize = 4;
+
+/// The value of one field of an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorField {
+    /// A size, a count or a place.
+    Size(usize),
+    /// A number that may be negative.
+    Integer(i64),
+    /// An argument.
+    Argument(Argument),
+    /// An element type.
+    Element(ElementType),
+    /// Sizes.
+    Sizes(&'static [usize]),
+    /// Element types.
+    Elements(&'static [ElementType]),
+}
+
+impl ErrorDetails {
+    /// The variant's fields but `argument`, by the names that they have in [`Error`].
+    pub fn fields(&self) -> impl Iterator<Item = (&'static str, ErrorField)> + use<> {
+        self.fields.into_iter().flatten()
+    }
+
+    fn new(kind: ErrorKind, argument: Option<Argument>) -> Self {
+        Self { kind, argument, index: None, value: None, limit: None, fields: [None; MAX_FIELDS] }
+    }
+
+    fn of(kind: ErrorKind, argument: Argument) -> Self {
+        Self::new(kind, Some(argument))
+    }
+
+    fn field(mut self, name: &'static str, field: impl Into<ErrorField>) -> Self {
+        if let Some(place) = self.fields.iter_mut().find(|place| place.is_none()) {
+            *place = Some((name, field.into()));
+        }
+        self
+    }
+
+    /// A field that is the index as well.
+    fn index(self, name: &'static str, index: usize) -> Self {
+        Self { index: Some(index), ..self.field(name, index) }
+    }
+
+    /// A field that is the value as well.
+    fn value(self, name: &'static str, value: impl Into<ErrorField>) -> Self {
+        let value = value.into();
+        Self { value: value.number(), ..self.field(name, value) }
+    }
+
+    /// A field that is the limit as well.
+    fn limit(self, name: &'static str, limit: impl Into<ErrorField>) -> Self {
+        let limit = limit.into();
+        Self { limit: limit.number(), ..self.field(name, limit) }
+    }
+
+    /// The nearest value that fits, where it is not a field.
+    fn nearest(self, limit: Option<i64>) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// What was given, where it is not a field.
+    fn number(self, value: usize) -> Self {
+        Self { value: Some(saturate(value)), ..self }
+    }
+
+    /// The fields `min` and `max`, and of the values between them the nearest, if there is one.
+    fn between(self, min: usize, max: usize) -> Self {
+        let nearest = |value: i64| value.clamp(saturate(min), saturate(max));
+        let limit = if min <= max { self.value.map(nearest) } else { None };
+        Self { limit, ..self.field("min", min).field("max", max) }
+    }
+}
+
+impl ErrorField {
+    /// The number that stands for it where there are only numbers. A type is its ONNX code.
+    fn number(self) -> Option<i64> {
+        match self {
+            Self::Size(size) => Some(saturate(size)),
+            Self::Integer(value) => Some(value),
+            Self::Element(element) => Some(element.onnx_code().into()),
+            Self::Argument(_) | Self::Sizes(_) | Self::Elements(_) => None,
+        }
+    }
+}
+
+fn saturate(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+impl From<usize> for ErrorField {
+    fn from(size: usize) -> Self {
+        Self::Size(size)
+    }
+}
+
+impl From<i64> for ErrorField {
+    fn from(value: i64) -> Self {
+        Self::Integer(value)
+    }
+}
+
+impl From<Argument> for ErrorField {
+    fn from(argument: Argument) -> Self {
+        Self::Argument(argument)
+    }
+}
+
+impl From<ElementType> for ErrorField {
+    fn from(element: ElementType) -> Self {
+        Self::Element(element)
+    }
+}
+
+impl From<&'static [usize]> for ErrorField {
+    fn from(sizes: &'static [usize]) -> Self {
+        Self::Sizes(sizes)
+    }
+}
+
+impl From<&'static [ElementType]> for ErrorField {
+    fn from(elements: &'static [ElementType]) -> Self {
+        Self::Elements(elements)
+    }
+}
+
+impl Error {
+    /// The variant's stable name.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.details().kind
+    }
+
+    /// The error as data, for surfaces that report it in another language.
+    #[must_use]
+    #[expect(clippy::too_many_lines, reason = "a table: one arm for each variant")]
+    pub fn details(&self) -> ErrorDetails {
+        use ErrorKind as Kind;
+        let of = ErrorDetails::of;
+        match *self {
+            Self::ElementType { argument, element, accepted } => {
+                of(Kind::ElementType, argument).value("element", element).field("accepted", accepted)
+            }
+            Self::ElementTypeMismatch { cache, argument, element } => {
+                of(Kind::ElementTypeMismatch, argument).limit("cache", cache).value("element", element)
+            }
+            Self::Rank { argument, rank, expected } => {
+                let nearest = expected.iter().min_by_key(|expected| expected.abs_diff(rank));
+                of(Kind::Rank, argument)
+                    .value("rank", rank)
+                    .field("expected", expected)
+                    .nearest(nearest.map(|&rank| saturate(rank)))
+            }
+            Self::RankTooLow { argument, rank, least } => {
+                of(Kind::RankTooLow, argument).value("rank", rank).limit("least", least)
+            }
+            Self::RankMismatch { argument, cache, update } => {
+                of(Kind::RankMismatch, argument).limit("cache", cache).value("update", update)
+            }
+            Self::AxisOutOfRange { axis, rank } => {
+                let last = saturate(rank).saturating_sub(1);
+                of(Kind::AxisOutOfRange, Argument::Axis)
+                    .value("axis", axis)
+                    .field("rank", rank)
+                    .nearest(Some(if axis < 0 { last.saturating_neg() } else { last }))
+            }
+            Self::AxisIsBatch { axis, rank } => of(Kind::AxisIsBatch, Argument::Axis)
+                .value("axis", axis)
+                .field("rank", rank)
+                .nearest(Some(axis.saturating_add(1))),
+            Self::UnknownMode => of(Kind::UnknownMode, Argument::Mode),
+            Self::DimensionMismatch { argument, dimension, expected, got } => {
+                of(Kind::DimensionMismatch, argument)
+                    .index("dimension", dimension)
+                    .limit("expected", expected)
+                    .value("got", got)
+            }
+            Self::HiddenSize { argument, heads, head_size, hidden } => of(Kind::HiddenSize, argument)
+                .field("heads", heads)
+                .field("head_size", head_size)
+                .limit("hidden", hidden)
+                .number(heads.saturating_mul(head_size)),
+            Self::BatchTooLarge { argument, cache, update } => {
+                of(Kind::BatchTooLarge, argument).limit("cache", cache).value("update", update)
+            }
+            Self::UpdateLongerThanCache { argument, rows, capacity } => {
+                of(Kind::UpdateLongerThanCache, argument).value("rows", rows).limit("capacity", capacity)
+            }
+            Self::TooLarge { argument } => {
+                of(Kind::TooLarge, argument).nearest(Some(saturate(isize::MAX.unsigned_abs())))
+            }
+            Self::StrideCount { argument, strides, rank } => {
+                of(Kind::StrideCount, argument).value("strides", strides).limit("rank", rank)
+            }
+            Self::BeforeBuffer { argument, offset, needed } => {
+                of(Kind::BeforeBuffer, argument).value("offset", offset).limit("needed", needed)
+            }
+            Self::CacheOverlapsItself { argument } => of(Kind::CacheOverlapsItself, argument),
+            Self::Layout { loops } => {
+                ErrorDetails::new(Kind::Layout, None).value("loops", loops).nearest(Some(3))
+            }
+            Self::Count { argument, got, want } => {
+                of(Kind::Count, argument).value("got", got).limit("want", want)
+            }
+            Self::NegativeStart { argument, index, value } => {
+                of(Kind::NegativeStart, argument).index("index", index).value("value", value).nearest(Some(0))
+            }
+            Self::StartOutOfRange { argument, index, value, rows, capacity } => {
+                of(Kind::StartOutOfRange, argument)
+                    .index("index", index)
+                    .value("value", value)
+                    .field("rows", rows)
+                    .field("capacity", capacity)
+                    .nearest(Some(saturate(capacity.saturating_sub(rows))))
+            }
+            Self::EndOutOfRange { argument, index, value, min, max } => of(Kind::EndOutOfRange, argument)
+                .index("index", index)
+                .value("value", value)
+                .between(min, max),
+            Self::LengthOutOfRange { argument, index, value, min, max } => {
+                of(Kind::LengthOutOfRange, argument)
+                    .index("index", index)
+                    .value("value", value)
+                    .between(min, max)
+            }
+            Self::CumulativeStart { argument, value } => {
+                let details = of(Kind::CumulativeStart, argument).value("value", value).nearest(Some(0));
+                ErrorDetails { index: Some(0), ..details }
+            }
+            Self::CumulativeOrder { argument, index, value, previous } => of(Kind::CumulativeOrder, argument)
+                .index("index", index)
+                .value("value", value)
+                .limit("previous", previous),
+            Self::CumulativeLength { argument, index, rows, capacity } => {
+                of(Kind::CumulativeLength, argument)
+                    .index("index", index)
+                    .value("rows", rows)
+                    .limit("capacity", capacity)
+            }
+            Self::TokenSum { argument, got, tokens } => {
+                of(Kind::TokenSum, argument).value("got", got).limit("tokens", tokens)
+            }
+            Self::LayerOutOfRange { argument, value, layers } => {
+                let last = layers.checked_sub(1).map(|last| value.clamp(0, saturate(last)));
+                of(Kind::LayerOutOfRange, argument)
+                    .value("value", value)
+                    .field("layers", layers)
+                    .nearest(last)
+            }
+            Self::Position { value, rows } => {
+                ErrorDetails::new(Kind::Position, None).value("value", value).field("rows", rows)
+            }
+            Self::BufferLength { argument, buffer, got, want } => {
+                of(Kind::BufferLength, argument).index("buffer", buffer).value("got", got).limit("want", want)
+            }
+            Self::NullBuffer { argument, buffer, len } => {
+                of(Kind::NullBuffer, argument).index("buffer", buffer).limit("len", len)
+            }
+            Self::BufferWraps { argument, buffer, address, len } => of(Kind::BufferWraps, argument)
+                .index("buffer", buffer)
+                .field("address", address)
+                .value("len", len),
+            Self::Overlap { argument, with, buffer, with_buffer } => of(Kind::Overlap, argument)
+                .field("with", with)
+                .index("buffer", buffer)
+                .field("with_buffer", with_buffer),
+            Self::ElementWidth { got, element } => {
+                ErrorDetails::new(Kind::ElementWidth, None).field("got", got).field("element", element)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{collections::BTreeSet, string::ToString};
+
+    use super::{ErrorField, ErrorKind};
+    use crate::{Argument, ElementType, Error};
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own() {
+        let names: BTreeSet<_> = ErrorKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), ErrorKind::ALL.len());
+        let debug: BTreeSet<_> = ErrorKind::ALL.iter().map(|kind| alloc::format!("{kind:?}")).collect();
+        let camel = |name: &str| -> alloc::string::String {
+            let upper =
+                |word: &str| word.chars().next().unwrap().to_ascii_uppercase().to_string() + &word[1..];
+            name.split('_').map(upper).collect()
+        };
+        assert_eq!(names.into_iter().map(camel).collect::<BTreeSet<_>>(), debug);
+    }
+
+    #[test]
+    fn details_have_all_fields_and_the_nearest_value_that_fits() {
+        let argument = Argument::WriteIndices;
+        let error = Error::StartOutOfRange { argument, index: 3, value: 4095, rows: 2, capacity: 4096 };
+        let details = error.details();
+        assert_eq!((details.kind, details.argument), (ErrorKind::StartOutOfRange, Some(argument)));
+        assert_eq!((details.index, details.value, details.limit), (Some(3), Some(4095), Some(4094)));
+        assert!(details.fields().eq([
+            ("index", ErrorField::Size(3)),
+            ("value", ErrorField::Integer(4095)),
+            ("rows", ErrorField::Size(2)),
+            ("capacity", ErrorField::Size(4096)),
+        ]));
+        let limit = |error: Error| error.details().limit;
+        assert_eq!(limit(Error::AxisOutOfRange { axis: -9, rank: 4 }), Some(-3));
+        assert_eq!(limit(Error::AxisOutOfRange { axis: 4, rank: 4 }), Some(3));
+        assert_eq!(limit(Error::Rank { argument, rank: 3, expected: &[2, 4] }), Some(2));
+        let end = |value, min, max| Error::EndOutOfRange { argument, index: 0, value, min, max };
+        assert_eq!(limit(end(9, 2, 7)), Some(7));
+        assert_eq!(limit(end(1, 2, 7)), Some(2));
+        assert_eq!(limit(end(1, 8, 7)), None, "no value fits");
+        let types = Error::ElementTypeMismatch {
+            cache: ElementType::Float16,
+            argument: Argument::Update,
+            element: ElementType::Float32,
+        };
+        assert_eq!((types.details().value, types.details().limit), (Some(1), Some(10)), "ONNX codes");
+    }
+}

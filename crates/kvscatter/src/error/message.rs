@@ -1,0 +1,261 @@
+//! An error as one line for people: the argument, the value, the limit.
+
+use core::fmt;
+
+use super::Error;
+use crate::argument::Argument;
+
+impl Error {
+    /// The message with other names for arguments, such as those that they have in another language.
+    ///
+    /// ```
+    /// use kvscatter::{Argument, Error};
+    ///
+    /// let error = Error::NegativeStart { argument: Argument::TensorRtWriteIndices, index: 1, value: -1 };
+    /// assert_eq!(error.to_string(), "writeIndices[1] = -1: must not be negative");
+    /// let python = error.display_with(|argument| match argument {
+    ///     Argument::TensorRtWriteIndices => "write_indices",
+    ///     other => other.name(),
+    /// });
+    /// assert_eq!(python.to_string(), "write_indices[1] = -1: must not be negative");
+    /// ```
+    pub fn display_with<'n>(&self, name: impl Fn(Argument) -> &'n str) -> impl fmt::Display {
+        Message { error: *self, name }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.display_with(Argument::name).fmt(f)
+    }
+}
+
+struct Message<N> {
+    error: Error,
+    name: N,
+}
+
+impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
+    #[expect(clippy::too_many_lines, reason = "a table: one arm for each variant")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { error, name } = self;
+        let details = error.details();
+        let argument = details.argument.map_or("", name);
+        match *error {
+            Error::ElementType { element, accepted, .. } => {
+                write!(f, "{argument} is {element}, must be {}", OneOf(accepted))
+            }
+            Error::ElementTypeMismatch { cache, element, .. } => {
+                write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
+            }
+            Error::Rank { rank, expected, .. } => {
+                write!(f, "{argument} has {}, must have {}", Dimensions(rank), OneOf(expected))
+            }
+            Error::RankTooLow { rank, least, .. } => {
+                write!(f, "{argument} has {}, must have at least {least}", Dimensions(rank))
+            }
+            Error::RankMismatch { cache, update, .. } => {
+                let update = Dimensions(update);
+                write!(f, "{argument} has {update}, the cache has {cache}: both must have the same")
+            }
+            Error::AxisOutOfRange { axis, rank } => {
+                write!(f, "{argument} = {axis} is not a dimension of a cache of rank {rank}")
+            }
+            Error::AxisIsBatch { axis, rank } => write!(
+                f,
+                "{argument} = {axis} is the batch dimension of a cache of rank {rank}: the sequence is a later one"
+            ),
+            Error::UnknownMode => write!(f, "{argument} must be linear or circular"),
+            Error::DimensionMismatch { dimension, expected, got, .. } => {
+                write!(
+                    f,
+                    "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache"
+                )?;
+                // [batch, sequence, heads, head size] with the default axis ends here.
+                let may_be_sequence = dimension > 0 && details.argument == Some(Argument::Update);
+                f.write_str(if may_be_sequence {
+                    "; if it is the sequence, set axis or give strides"
+                } else {
+                    ""
+                })
+            }
+            Error::HiddenSize { heads, head_size, hidden, .. } => write!(
+                f,
+                "{argument} has {heads} heads of size {head_size}: their product must be past's hiddenSize of {hidden}"
+            ),
+            Error::BatchTooLarge { cache, update, .. } => {
+                write!(f, "{argument} has {update} samples, more than the {cache} of the cache")
+            }
+            Error::UpdateLongerThanCache { rows, capacity, .. } => {
+                write!(f, "{argument} has {rows} rows, more than the cache's capacity of {capacity}")
+            }
+            Error::TooLarge { .. } => {
+                write!(f, "the extent of {argument} is beyond any buffer: at most {} bytes", isize::MAX)
+            }
+            Error::StrideCount { strides, rank, .. } => {
+                write!(f, "{argument} has {strides} strides for {rank} dimensions")
+            }
+            Error::BeforeBuffer { offset, needed, .. } => write!(
+                f,
+                "{argument} begins at element {offset}, but its negative strides reach back {needed}"
+            ),
+            Error::CacheOverlapsItself { .. } => {
+                write!(f, "the strides of {argument} let two positions share memory: it cannot be written")
+            }
+            Error::Layout { loops } => write!(
+                f,
+                "the strides need {loops} nested loops inside the outer dimensions, at most 3 are possible: make one side contiguous"
+            ),
+            Error::Count { got, want, .. } => {
+                write!(f, "{argument} has {got} values, must have {want}")?;
+                let is_cumulative = details.argument == Some(Argument::UpdateLengths);
+                f.write_str(if is_cumulative { ": cumulative lengths, which begin with 0" } else { "" })
+            }
+            Error::NegativeStart { index, value, .. } => {
+                write!(f, "{argument}[{index}] = {value}: must not be negative")
+            }
+            Error::StartOutOfRange { index, value, rows, capacity, .. } => write!(
+                f,
+                "{argument}[{index}] = {value}: {value} + {rows} rows exceed the cache's capacity of {capacity}"
+            ),
+            Error::EndOutOfRange { index, value, min, max, .. } => write!(
+                f,
+                "{argument}[{index}] = {value}: the length after the write must lie between {min} and {max}"
+            ),
+            Error::LengthOutOfRange { index, value, min, max, .. } if min > max => {
+                write!(f, "{argument}[{index}] = {value}: must be at least {min}, but no more than {max} fit")
+            }
+            Error::LengthOutOfRange { index, value, min, max, .. } => {
+                write!(f, "{argument}[{index}] = {value}: must lie between {min} and {max}")
+            }
+            Error::CumulativeStart { value, .. } => {
+                write!(f, "{argument}[0] = {value}: cumulative lengths begin with 0")
+            }
+            Error::CumulativeOrder { index, value, previous, .. } => write!(
+                f,
+                "{argument}[{index}] = {value}: cumulative lengths must not fall below the previous {previous}"
+            ),
+            Error::CumulativeLength { index, rows, capacity, .. } => write!(
+                f,
+                "{argument}[{}] - {argument}[{index}] = {rows}: a sample has at most {capacity} rows, the cache's capacity",
+                index.saturating_add(1)
+            ),
+            Error::TokenSum { got, tokens, .. } => {
+                write!(f, "{argument} adds up to {got} tokens, the update has {tokens}")
+            }
+            Error::LayerOutOfRange { value, layers, .. } => {
+                write!(f, "{argument} = {value}: the cache has {layers} layers, numbered from 0")
+            }
+            Error::Position { value, rows } => write!(
+                f,
+                "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
+            ),
+            Error::BufferLength { buffer, got, want, .. } => {
+                write!(f, "the buffer of {argument}{} has length {got}, must have {want}", Pair(buffer))
+            }
+            Error::NullBuffer { buffer, len, .. } => {
+                write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
+            }
+            Error::BufferWraps { buffer, address, len, .. } => write!(
+                f,
+                "the buffer of {argument}{} at {address:#x} has {len} bytes, which reach beyond the address space",
+                Pair(buffer)
+            ),
+            Error::Overlap { with, buffer, with_buffer, .. } if buffer != with_buffer => write!(
+                f,
+                "the buffer of {argument} (pair {buffer}) shares memory with that of {} (pair {with_buffer})",
+                name(with)
+            ),
+            Error::Overlap { with, buffer, .. } => {
+                let with = name(with);
+                write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(buffer))
+            }
+            Error::ElementWidth { got, element } => match element.bits() {
+                None => f.write_str("strings have no width: use the `_cloned` methods"),
+                Some(4) => write!(f, "{element} is packed two to a byte: use the `_bytes` methods"),
+                Some(want) => write!(f, "the slice's elements have {got} bits, {element} has {want}"),
+            },
+        }
+    }
+}
+
+/// A number of dimensions.
+struct Dimensions(usize);
+
+impl fmt::Display for Dimensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dimension{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// What is accepted, such as `float16, bfloat16 or int8`.
+struct OneOf<T: 'static>(&'static [T]);
+
+impl<T: fmt::Display> fmt::Display for OneOf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, accepted) in self.0.iter().enumerate() {
+            let separator = match place {
+                0 => "",
+                _ if place.saturating_add(1) == self.0.len() => " or ",
+                _ => ", ",
+            };
+            write!(f, "{separator}{accepted}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The place of a buffer in a call over many, except for the first.
+struct Pair(usize);
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 { write!(f, " (pair {})", self.0) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use crate::{Argument, ElementType, Error};
+
+    #[test]
+    fn lists_and_plurals_read_like_sentences() {
+        let argument = Argument::Past;
+        let accepted = &[ElementType::Float16, ElementType::BFloat16, ElementType::Int8];
+        let refused = Error::ElementType { argument, element: ElementType::Float32, accepted };
+        assert_eq!(refused.to_string(), "past is float, must be float16, bfloat16 or int8");
+        let rank = |rank, expected| Error::Rank { argument, rank, expected }.to_string();
+        assert_eq!(rank(1, &[4]), "past has 1 dimension, must have 4");
+        assert_eq!(rank(3, &[2, 4]), "past has 3 dimensions, must have 2 or 4");
+    }
+
+    #[test]
+    fn a_dimension_that_may_be_the_sequence_gets_a_hint() {
+        let mismatch = |argument, dimension| {
+            Error::DimensionMismatch { argument, dimension, expected: 4096, got: 1 }.to_string()
+        };
+        assert_eq!(
+            mismatch(Argument::Update, 1),
+            "dimension 1 of update is 1, must be 4096 as in the cache; if it is the sequence, set axis or give strides"
+        );
+        assert_eq!(mismatch(Argument::Update, 0), "dimension 0 of update is 1, must be 4096 as in the cache");
+        assert_eq!(mismatch(Argument::NewKv, 1), "dimension 1 of newKv is 1, must be 4096 as in the cache");
+    }
+
+    #[test]
+    fn all_names_in_a_message_can_be_replaced() {
+        let error = Error::Overlap {
+            argument: Argument::PastCache,
+            with: Argument::WriteIndices,
+            buffer: 0,
+            with_buffer: 0,
+        };
+        let message = error.display_with(|argument| match argument {
+            Argument::PastCache => "cache",
+            _ => "slots",
+        });
+        assert_eq!(message.to_string(), "the buffer of cache shares memory with that of slots");
+    }
+}

@@ -1,0 +1,104 @@
+//! What a write moves, counted in elements: rows of a sample, and the blocks that they are in two buffers.
+
+/// A strided loop: how often, and how far the destination and the source move each time, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Loop {
+    /// Iterations.
+    pub count: usize,
+    /// Step of the destination.
+    pub dst: isize,
+    /// Step of the source.
+    pub src: isize,
+}
+
+impl Loop {
+    pub(crate) const ONCE: Self = Self { count: 1, dst: 0, src: 0 };
+}
+
+/// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
+///
+/// The run at loop indices `i`, `j`, `k` goes from `src + i·loops[0].src + j·loops[1].src + k·loops[2].src` to
+/// the same sum over `dst`. Loops that are not needed have a count of 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Block {
+    /// Offset of the first destination element.
+    pub dst: usize,
+    /// Offset of the first source element.
+    pub src: usize,
+    /// Elements of one contiguous run.
+    pub len: usize,
+    /// The loops around it.
+    pub loops: [Loop; 3],
+}
+
+impl Block {
+    /// Moves loops of one iteration outwards, so that the innermost loop repeats if any does. The runs and their order
+    /// stay the same.
+    #[inline(always)]
+    pub(crate) fn with_innermost_loop(mut self) -> Self {
+        while let [outer, middle, Loop { count: 1, .. }] = self.loops
+            && (outer.count, middle.count) != (1, 1)
+        {
+            self.loops = [Loop::ONCE, outer, middle];
+        }
+        self
+    }
+
+    /// Elements this block moves.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        // G1: a part of a tensor.
+        self.loops.iter().fold(self.len, |n, each| n.wrapping_mul(each.count))
+    }
+
+    /// Visits every run as `(dst, src)` offsets of its first element.
+    #[inline(always)]
+    pub fn for_each_run(&self, mut run: impl FnMut(usize, usize)) {
+        let [outer, middle, inner] = self.loops;
+        // P1: every partial sum lies inside its buffer, and the steps past the last one are never used.
+        let step = |(dst, src): (usize, usize), by: Loop| {
+            (dst.wrapping_add_signed(by.dst), src.wrapping_add_signed(by.src))
+        };
+        let mut at = (self.dst, self.src);
+        for _ in 0..outer.count {
+            let mut at_middle = at;
+            for _ in 0..middle.count {
+                let mut at_inner = at_middle;
+                for _ in 0..inner.count {
+                    run(at_inner.0, at_inner.1);
+                    at_inner = step(at_inner, inner);
+                }
+                at_middle = step(at_middle, middle);
+            }
+            at = step(at, outer);
+        }
+    }
+}
+
+/// Rows of one sample that lie next to each other on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) sample: usize,
+    /// First row in the destination.
+    pub(crate) dst: usize,
+    /// First row in the source.
+    pub(crate) src: usize,
+    pub(crate) count: usize,
+}
+
+/// A sample of the functional form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SampleRows {
+    pub(crate) layer: usize,
+    pub(crate) sample: usize,
+    /// All slots of the sample from first to last. A piece may be empty.
+    pub(crate) pieces: [(Source, Rows); 3],
+}
+
+/// Where slots of a present come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Past,
+    Update,
+}

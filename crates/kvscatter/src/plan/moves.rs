@@ -1,0 +1,449 @@
+//! Which rows of which sample go where.
+
+use super::indices::{Call, Integers, Lengths, Positions};
+use super::policy::OutOfRange;
+use super::rules::{Convention, IndexRules, ListLengths, check_count};
+use crate::argument::Argument;
+use crate::error::Error;
+use crate::geometry::{Buffer, Geometry, Rows, SampleRows, Samples, Source};
+
+/// The rows that one call moves. All of its indices are checked:
+///
+/// * **P1** every row lies inside the cache and inside the update;
+/// * **P2** no two rows have the same place in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moves<'a> {
+    indices: CallIndices<'a>,
+    checked: Checked,
+}
+
+/// The lists of one call beside the rules for them.
+#[derive(Clone, Copy, Debug)]
+struct CallIndices<'a> {
+    rules: &'a IndexRules,
+    call: Call<'a>,
+}
+
+/// The result of a check of all indices.
+#[derive(Clone, Copy, Debug)]
+struct Checked {
+    layer: usize,
+    /// Rows written, over all samples.
+    rows: usize,
+    skipped: usize,
+    /// Whether the call consists of starts alone, all in range: each sample is padded and writes all of its rows.
+    starts_only: bool,
+}
+
+/// A run of slots of one sample that receives consecutive rows of its update.
+///
+/// A sample has one, or two where a ring wraps. The second then begins at slot 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Segment {
+    /// The sample.
+    pub sample: usize,
+    /// The first slot written.
+    pub slot: usize,
+    /// The row of the sample's update that goes there.
+    pub row: usize,
+    /// How many rows.
+    pub rows: usize,
+}
+
+impl<'a> Moves<'a> {
+    /// Checks every index:
+    ///
+    /// 1. there is one layer if the operator has layers, and it exists;
+    /// 2. there is one start and one length per sample, and no more samples than the cache has;
+    /// 3. the rows that the samples bring are the rows of the update, and each sample fits the cache;
+    /// 4. `0 <= lengths[i] <=` the rows that sample `i` brings;
+    /// 5. linear: `0 <= start` and `start + length <= capacity`; circular: any start, or any that is not negative under
+    ///    [`NegativeIndex::Reject`](super::NegativeIndex::Reject). Under [`OutOfRange::SkipSample`] a sample that fails
+    ///    this is counted and left out.
+    #[inline(always)]
+    pub(crate) fn new(rules: &'a IndexRules, call: Call<'a>) -> Result<Self, Error> {
+        let indices = CallIndices { rules, call };
+        let checked = match indices.rows_of_starts() {
+            Some(rows) => Checked { layer: 0, rows, skipped: 0, starts_only: true },
+            None => indices.check_each()?,
+        };
+        Ok(Self { indices, checked })
+    }
+
+    pub(crate) fn rules(&self) -> &'a IndexRules {
+        self.indices.rules
+    }
+
+    #[inline(always)]
+    pub(crate) fn geometry(&self) -> &'a Geometry {
+        &self.indices.rules.geometry
+    }
+
+    pub(crate) fn layer(&self) -> usize {
+        self.checked.layer
+    }
+
+    pub(crate) fn skipped(&self) -> usize {
+        self.checked.skipped
+    }
+
+    /// Elements that move.
+    pub(crate) fn elements(&self) -> usize {
+        // G1: a part of the update.
+        self.checked.rows.wrapping_mul(self.geometry().row_elements)
+    }
+
+    /// [`Geometry::check_buffers`] with the names of this specification.
+    #[inline]
+    pub(crate) fn check_buffers(
+        &self,
+        pair: usize,
+        lens: [usize; 2],
+        unit: impl Fn(&Buffer) -> usize,
+    ) -> Result<(), Error> {
+        self.geometry().check_buffers(self.rules().names, pair, lens, unit)
+    }
+
+    /// [`Geometry::check_present`] with the names of this specification.
+    pub(crate) fn check_present(&self, len: usize, unit: impl Fn(&Buffer) -> usize) -> Result<(), Error> {
+        self.geometry().check_present(self.rules().names, len, unit)
+    }
+
+    /// Samples of the update.
+    pub(crate) fn batch(&self) -> usize {
+        self.indices.batch()
+    }
+
+    /// The position of a sample as the caller gave it.
+    pub(crate) fn position(&self, sample: usize) -> Option<i64> {
+        let starts = self.indices.call.positions.integers();
+        let position = || starts.map_or(Some(0), |starts| starts.get(sample));
+        if sample < self.batch() { position() } else { None }
+    }
+
+    /// Whether a sample is left as it is.
+    pub(crate) fn skips(&self, sample: usize) -> bool {
+        let slot = |(rows, length)| self.indices.slot(sample, rows, length);
+        sample < self.batch() && self.indices.rows_of(sample).and_then(slot).is_err()
+    }
+
+    /// The lists that are read again while bytes move, by name.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = (Argument, Integers<'a>)> + use<'a> {
+        let names = self.indices.rules.names;
+        let lists = [
+            (names.positions, self.indices.call.positions.integers()),
+            (names.row_counts, self.indices.call.row_counts),
+            (Argument::Lengths, self.indices.call.lengths.integers()),
+        ];
+        lists.into_iter().filter_map(|(argument, values)| Some((argument, values?)))
+    }
+
+    /// The rows that move from the update into the cache.
+    #[inline(always)]
+    pub(crate) fn for_each_rows(&self, mut visit: impl FnMut(Rows)) {
+        match self.indices.call.positions {
+            Positions::Each(Integers::I64(values)) if self.checked.starts_only => {
+                self.starting(values.iter().copied()).for_each(|target| target.for_each_rows(&mut visit));
+            }
+            Positions::Each(Integers::I32(values)) if self.checked.starts_only => {
+                let values = values.iter().map(|&value| value.into());
+                self.starting(values).for_each(|target| target.for_each_rows(&mut visit));
+            }
+            _ => {
+                let mut packed_row = 0;
+                for sample in 0..self.visited() {
+                    if let Some(target) = self.target(sample, &mut packed_row) {
+                        target.for_each_rows(&mut visit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same rows one by one, with the row of the sample's update that each begins with.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (Rows, usize)> + use<'a> {
+        self.targets()
+            .flat_map(|target| target.rows().map(move |rows| (rows, rows.src.wrapping_sub(target.row))))
+    }
+
+    /// The functional form: every sample of every layer of the cache.
+    pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(SampleRows)) {
+        let Geometry { layers, ref present, capacity, cache_batch, .. } = *self.geometry();
+        if present.buffer.len == 0 {
+            return;
+        }
+        for layer in 0..layers.size {
+            let written = if layer == self.checked.layer { self.visited() } else { 0 };
+            let mut packed_row = 0;
+            for sample in 0..cache_batch {
+                let target = match self.checked.starts_only {
+                    _ if sample >= written => None,
+                    true => self.starting_target(sample),
+                    false => self.target(sample, &mut packed_row),
+                };
+                visit(SampleRows { layer, sample, pieces: Target::pieces(target, sample, capacity) });
+            }
+        }
+    }
+
+    /// Where a sample goes of which only the start is given.
+    #[inline(always)]
+    fn starting_target(&self, sample: usize) -> Option<Target> {
+        let start = self.indices.call.positions.integers()?.get(sample)?;
+        let length = self.indices.padded_rows();
+        let slot = self.indices.rules.slot_rule(length).slot(start)?;
+        Some(Target { sample, slot, row: 0, length, capacity: self.geometry().capacity })
+    }
+
+    /// The same for all samples.
+    #[inline(always)]
+    fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
+        let length = self.indices.padded_rows();
+        let rule = self.indices.rules.slot_rule(length);
+        let capacity = self.geometry().capacity;
+        values.enumerate().filter_map(move |(sample, value)| {
+            Some(Target { sample, slot: rule.slot(value)?, row: 0, length, capacity })
+        })
+    }
+
+    fn targets(&self) -> impl Iterator<Item = Target> + use<'a> {
+        let moves = *self;
+        (0..moves.visited())
+            .scan(0, move |packed_row, sample| Some(moves.target(sample, packed_row)))
+            .flatten()
+    }
+
+    /// Samples to go through; none if there is nothing to move.
+    fn visited(&self) -> usize {
+        if self.elements() == 0 { 0 } else { self.batch() }
+    }
+
+    /// Where a sample goes; `None` if it is skipped.
+    fn target(&self, sample: usize, packed_row: &mut usize) -> Option<Target> {
+        let (rows, length) = self.indices.rows_of(sample).ok()?; // `new` has seen that this is `Ok`
+        let row = *packed_row;
+        if let Samples::Packed { .. } = self.geometry().samples {
+            *packed_row = row.wrapping_add(rows); // at most the tokens of the update
+        }
+        let slot = self.indices.slot(sample, rows, length).ok()?; // `Err` is a skipped sample
+        Some(Target { sample, slot, row, length, capacity: self.geometry().capacity })
+    }
+}
+
+impl CallIndices<'_> {
+    /// Returns the number of rows written if the call is the usual one of decoding and is valid: one start per sample of
+    /// a padded update, and no other list. `None` leaves the call to [`check_each`](Self::check_each).
+    #[inline(always)]
+    fn rows_of_starts(self) -> Option<usize> {
+        let (batch, rows) = self.rules.starts_only?;
+        let Call {
+            layers: 0,
+            row_counts: None,
+            lengths: Lengths::Full,
+            positions: Positions::Each(starts),
+            ..
+        } = self.call
+        else {
+            return None;
+        };
+        let rule = self.rules.slot_rule(rows);
+        let fit = match starts {
+            Integers::I64(values) => {
+                values.len() == batch && values.iter().all(|&value| rule.slot(value).is_some())
+            }
+            Integers::I32(values) => {
+                values.len() == batch && values.iter().all(|&value| rule.slot(value.into()).is_some())
+            }
+            Integers::U32(_) | Integers::Usize(_) => false,
+        };
+        // G1: the rows of the update.
+        fit.then(|| batch.wrapping_mul(rows))
+    }
+
+    /// It takes `self` by value, so that the copy whose address it needs is made here, and not by a decoder's call.
+    #[cold]
+    #[inline(never)]
+    fn check_each(self) -> Result<Checked, Error> {
+        let count = |values: Option<Integers<'_>>| values.map(Integers::len);
+        self.rules.check_layer_count(self.call.layers)?; // Condition 1
+        let batch = self.rules.check_counts(ListLengths {
+            positions: count(self.call.positions.integers()),
+            row_counts: count(self.call.row_counts),
+            lengths: None,
+        })?; // Condition 2
+        let layer = self.rules.layer(self.call.layer)?; // Condition 1
+        check_count(Argument::Lengths, count(self.call.lengths.integers()), batch)?; // Condition 2
+        let mut checked = Checked { layer, rows: 0, skipped: 0, starts_only: false };
+        if self.starts_at_zero() {
+            // `Geometry` has checked that the update fits from slot 0. Without this case the loop below could run over a
+            // huge batch of empty samples.
+            checked.rows = self.batch().wrapping_mul(self.padded_rows());
+            return Ok(checked);
+        }
+        self.check_cumulative()?; // Condition 3, with `rows_of`
+        let mut brought = 0_i64;
+        for sample in 0..self.batch() {
+            let (rows, length) = self.rows_of(sample)?; // Conditions 3 and 4
+            brought = brought.saturating_add_unsigned(u64::try_from(rows).unwrap_or(u64::MAX));
+            match self.slot(sample, rows, length) {
+                // Condition 5. No sum of lengths wraps: each is at most the capacity of its own sample.
+                Ok(_) => checked.rows = checked.rows.wrapping_add(length),
+                // A position that cannot be read is no position out of range.
+                Err(error @ Error::Position { .. }) => return Err(error),
+                Err(_) if self.rules.options.out_of_range == OutOfRange::SkipSample => {
+                    checked.skipped = checked.skipped.wrapping_add(1);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.rules.check_total(brought)?; // Condition 3
+        Ok(checked)
+    }
+
+    /// Cumulative lengths begin with 0, without samples too, and do not decrease.
+    fn check_cumulative(&self) -> Result<(), Error> {
+        let (Convention::StartsAndCumulativeLengths, Some(values)) =
+            (self.rules.options.convention, self.call.row_counts)
+        else {
+            return Ok(());
+        };
+        let read = |at| self.read(self.rules.names.row_counts, values, at);
+        self.rules.check_cumulative(0, read(0)?, i64::MAX)?;
+        (0..self.batch()).try_for_each(|sample| {
+            self.rules.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
+        })
+    }
+
+    /// The rows that a sample brings, and how many of them are written.
+    #[inline(always)]
+    fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
+        let argument = self.rules.names.row_counts;
+        let rows = match (self.rules.options.convention, self.call.row_counts) {
+            (Convention::EndsAndRowCounts, Some(values)) => {
+                self.rules.rows(sample, self.read(argument, values, sample)?)?
+            }
+            (Convention::StartsAndCumulativeLengths, Some(values)) => {
+                let next = self.read(argument, values, sample.wrapping_add(1))?;
+                self.rules.rows_between(sample, self.read(argument, values, sample)?, next)?
+            }
+            _ => self.padded_rows(),
+        };
+        let length = match self.call.lengths.integers() {
+            None => rows,
+            Some(values) => self.rules.length(sample, self.read(Argument::Lengths, values, sample)?, rows)?,
+        };
+        Ok((rows, length))
+    }
+
+    /// The first slot written.
+    #[inline(always)]
+    fn slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
+        let Some(starts) = self.call.positions.integers() else { return Ok(0) };
+        let start = self.read(self.rules.names.positions, starts, sample)?;
+        self.rules.slot(sample, start, rows, length)
+    }
+
+    /// A value of a list, whose length `check_counts` has compared with the batch.
+    #[inline(always)]
+    fn read(&self, argument: Argument, values: Integers<'_>, at: usize) -> Result<i64, Error> {
+        match values.get(at) {
+            Some(value) => Ok(value),
+            None => Err(self.unreadable(argument, values, at)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unreadable(&self, argument: Argument, values: Integers<'_>, at: usize) -> Error {
+        if at < values.len() {
+            Error::Position { value: i64::MAX, rows: 1 } // an unsigned value beyond it
+        } else {
+            Error::Count { argument, got: values.len(), want: self.batch() }
+        }
+    }
+
+    /// Every sample of a padded update from slot 0, in full.
+    fn starts_at_zero(&self) -> bool {
+        self.call.positions == Positions::Zero
+            && self.call.lengths == Lengths::Full
+            && self.rules.starts_only.is_some()
+    }
+
+    /// Rows that each sample of a padded update brings.
+    #[inline(always)]
+    fn padded_rows(&self) -> usize {
+        match self.rules.geometry.samples {
+            Samples::Padded { rows, .. } => rows,
+            Samples::Packed { .. } => 0,
+        }
+    }
+
+    /// Samples of the update.
+    fn batch(&self) -> usize {
+        let values = self.call.row_counts.map_or(0, Integers::len);
+        match (self.rules.geometry.samples, self.rules.options.convention) {
+            (Samples::Padded { batch, .. }, _) => batch,
+            (Samples::Packed { .. }, Convention::EndsAndRowCounts) => values,
+            (Samples::Packed { .. }, _) => values.saturating_sub(1),
+        }
+    }
+}
+
+/// Where one sample goes.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    sample: usize,
+    slot: usize,
+    /// Its first row in the update.
+    row: usize,
+    length: usize,
+    capacity: usize,
+}
+
+impl Target {
+    /// One run of slots, and a second from slot 0 where the ring wraps.
+    #[inline(always)]
+    fn for_each_rows(self, visit: &mut impl FnMut(Rows)) {
+        let Self { sample, slot, row, length, capacity } = self;
+        // `slot <= capacity` and `first <= length`: nothing here wraps.
+        let first = length.min(capacity.wrapping_sub(slot));
+        if first > 0 {
+            visit(Rows { sample, dst: slot, src: row, count: first });
+        }
+        let rest = length.wrapping_sub(first);
+        if rest > 0 {
+            visit(Rows { sample, dst: 0, src: row.wrapping_add(first), count: rest });
+        }
+    }
+
+    /// The same one by one.
+    fn rows(self) -> impl Iterator<Item = Rows> {
+        let mut pieces = [None; 2];
+        let mut free = pieces.iter_mut();
+        self.for_each_rows(&mut |rows| free.by_ref().take(1).for_each(|piece| *piece = Some(rows)));
+        pieces.into_iter().flatten()
+    }
+
+    /// All slots of a sample, first to last, and where they come from.
+    fn pieces(target: Option<Self>, sample: usize, capacity: usize) -> [(Source, Rows); 3] {
+        let past = |from: usize, to: usize| {
+            (Source::Past, Rows { sample, dst: from, src: from, count: to.saturating_sub(from) })
+        };
+        let Some(Self { slot, row, length, .. }) = target else {
+            return [past(0, capacity), past(capacity, capacity), past(capacity, capacity)];
+        };
+        let update =
+            |dst: usize, src: usize, count: usize| (Source::Update, Rows { sample, dst, src, count });
+        // No sum wraps: slot and length are at most the capacity, which fits `isize`; the rows are the update's.
+        let end = slot.wrapping_add(length);
+        match end.checked_sub(capacity) {
+            Some(wrapped) => {
+                let first = length.wrapping_sub(wrapped);
+                let rest = update(0, row.wrapping_add(first), wrapped);
+                [rest, past(wrapped, slot), update(slot, row, first)]
+            }
+            None => [past(0, slot), update(slot, row, length), past(end, capacity)],
+        }
+    }
+}

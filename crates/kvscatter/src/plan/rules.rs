@@ -1,0 +1,281 @@
+//! The rules for one call's lists: how many values each has, and which values fit. Each rule stands here once, for plans
+//! and for backends that read the values themselves.
+
+use super::policy::{Mode, NegativeIndex, OutOfRange};
+use crate::argument::{Argument, Names};
+use crate::error::Error;
+use crate::geometry::{Geometry, Samples};
+
+/// What the lists of a call mean. The specification decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Convention {
+    /// The first slot written, for each sample of a padded update: ONNX and TensorRT.
+    Starts,
+    /// The first slot written for each sample of a packed update, and cumulative lengths from 0, one more than samples:
+    /// TensorRT's `updateLengths`.
+    StartsAndCumulativeLengths,
+    /// The length after the write and the rows that are brought, one of each for every sample of the cache, and a layer:
+    /// Ascend's `tokenOffset`, `seqLen` and `layerId`.
+    EndsAndRowCounts,
+}
+
+/// How many values the lists of a call have; `None` where a list is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListLengths {
+    /// The positions.
+    pub positions: Option<usize>,
+    /// The rows that samples bring, one by one or cumulative.
+    pub row_counts: Option<usize>,
+    /// The rows that are written.
+    pub lengths: Option<usize>,
+}
+
+/// What a specification and its options ask of indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RuleOptions {
+    pub(crate) mode: Mode,
+    pub(crate) out_of_range: OutOfRange,
+    pub(crate) negative_index: NegativeIndex,
+    /// Whether absent starts mean zero.
+    pub(crate) optional_starts: bool,
+    pub(crate) convention: Convention,
+    /// The rows that a sample brings at least, where a list gives them.
+    pub(crate) min_rows: usize,
+    /// Whether a call names a layer.
+    pub(crate) has_layers: bool,
+}
+
+impl RuleOptions {
+    /// Those of a specification without rings and layers: a negative position never fits.
+    pub(crate) const fn linear(convention: Convention, out_of_range: OutOfRange) -> Self {
+        Self {
+            mode: Mode::Linear,
+            out_of_range,
+            negative_index: NegativeIndex::Reject,
+            optional_starts: false,
+            convention,
+            min_rows: 0,
+            has_layers: false,
+        }
+    }
+}
+
+/// A geometry and the rules for its indices: what all plans of one prepared write share.
+#[derive(Clone, Debug)]
+pub(crate) struct IndexRules {
+    pub(crate) geometry: Geometry,
+    /// What the specification calls its arguments.
+    pub(crate) names: &'static Names,
+    pub(crate) options: RuleOptions,
+    /// The number of samples and the rows of each, if a call needs only a list of starts, as in decoding.
+    pub(super) starts_only: Option<(usize, usize)>,
+}
+
+impl IndexRules {
+    pub(crate) fn new(geometry: Geometry, names: &'static Names, options: RuleOptions) -> Self {
+        let starts_only = match geometry.samples {
+            Samples::Padded { batch, rows } if options.convention == Convention::Starts => {
+                Some((batch, rows))
+            }
+            _ => None,
+        };
+        Self { geometry, names, options, starts_only }
+    }
+
+    /// The least and the most rows that each sample may bring. For a padded update the two are the same, unless no number
+    /// is allowed.
+    pub(crate) fn row_limits(&self) -> (usize, usize) {
+        let (least, most) = match self.geometry.samples {
+            Samples::Padded { rows, .. } => (rows, rows),
+            Samples::Packed { .. } => (0, self.geometry.capacity),
+        };
+        (least.max(self.options.min_rows), most)
+    }
+
+    /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples than
+    /// the cache has. Returns the number of samples.
+    pub(crate) fn check_counts(&self, lists: ListLengths) -> Result<usize, Error> {
+        let Self { geometry, names, options: RuleOptions { convention, .. }, .. } = self;
+        let ListLengths { positions, row_counts, lengths } = lists;
+        let want = match (convention, geometry.samples) {
+            (Convention::Starts, Samples::Padded { batch, .. }) => batch,
+            (Convention::Starts, Samples::Packed { .. }) => 0,
+            (Convention::EndsAndRowCounts, _) => geometry.cache_batch,
+            (Convention::StartsAndCumulativeLengths, _) => {
+                // A list with one value per sample has plain lengths, not cumulative ones.
+                let cumulative = row_counts.filter(|&count| positions != Some(count));
+                cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::Count {
+                    argument: names.row_counts,
+                    got: row_counts.unwrap_or(0),
+                    want: positions.unwrap_or(0).saturating_add(1),
+                })?
+            }
+        };
+        if positions.is_none() && !self.options.optional_starts {
+            return Err(Error::Count { argument: names.positions, got: 0, want });
+        }
+        let cache = geometry.cache_batch;
+        if want > cache {
+            return Err(Error::BatchTooLarge { argument: names.update, cache, update: want });
+        }
+        check_count(names.positions, positions, want)?;
+        match convention {
+            Convention::Starts => check_count(names.row_counts, row_counts, 0)?,
+            Convention::EndsAndRowCounts => check_count(names.row_counts, row_counts.or(Some(0)), want)?,
+            Convention::StartsAndCumulativeLengths => {}
+        }
+        check_count(Argument::Lengths, lengths, want)?;
+        Ok(want)
+    }
+
+    /// A call names one layer if the operator has layers, and none otherwise.
+    pub(super) fn check_layer_count(&self, got: usize) -> Result<(), Error> {
+        let want = usize::from(self.options.has_layers);
+        if got == want { Ok(()) } else { Err(Error::Count { argument: Argument::LayerId, got, want }) }
+    }
+
+    pub(crate) fn layer(&self, value: i64) -> Result<usize, Error> {
+        let layers = self.geometry.layers.size;
+        let layer = usize::try_from(value).ok().filter(|&layer| layer < layers);
+        layer.ok_or(Error::LayerOutOfRange { argument: Argument::LayerId, value, layers })
+    }
+
+    /// The rows that a sample brings, from a list of such numbers.
+    pub(crate) fn rows(&self, sample: usize, value: i64) -> Result<usize, Error> {
+        let argument = self.names.row_counts;
+        let rows = within(argument, sample, value, self.options.min_rows, self.geometry.capacity)?;
+        match self.geometry.samples {
+            Samples::Packed { .. } => Ok(rows),
+            Samples::Padded { rows, .. } => within(argument, sample, value, rows, rows),
+        }
+    }
+
+    /// The rows that a sample brings, from two neighbours of a list of cumulative lengths that
+    /// [`check_cumulative`](Self::check_cumulative) has accepted.
+    pub(crate) fn rows_between(&self, sample: usize, previous: i64, value: i64) -> Result<usize, Error> {
+        let (argument, capacity) = (self.names.row_counts, self.geometry.capacity);
+        let rows = value.wrapping_sub(previous); // two numbers from 0 on, by `check_cumulative`
+        let fits = usize::try_from(rows).ok().filter(|&rows| rows <= capacity);
+        fits.ok_or(Error::CumulativeLength { argument, index: sample, rows, capacity })
+    }
+
+    /// Cumulative lengths begin with 0 and do not decrease.
+    pub(crate) fn check_cumulative(&self, sample: usize, previous: i64, value: i64) -> Result<(), Error> {
+        let argument = self.names.row_counts;
+        if sample == 0 && previous != 0 {
+            return Err(Error::CumulativeStart { argument, value: previous });
+        }
+        if value < previous {
+            let index = sample.saturating_add(1);
+            return Err(Error::CumulativeOrder { argument, index, value, previous });
+        }
+        Ok(())
+    }
+
+    /// The rows that are written of those that a sample brings.
+    pub(crate) fn length(&self, sample: usize, value: i64, rows: usize) -> Result<usize, Error> {
+        within(Argument::Lengths, sample, value, 0, rows)
+    }
+
+    /// All samples together bring the tokens of a packed update.
+    pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
+        match self.geometry.samples {
+            Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
+                Err(Error::TokenSum { argument: self.names.row_counts, got, tokens })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first slot that a position means for a sample that brings `rows` rows, of which `length` are written.
+    #[inline(always)]
+    pub(crate) fn slot(
+        &self,
+        sample: usize,
+        position: i64,
+        rows: usize,
+        length: usize,
+    ) -> Result<usize, Error> {
+        match self.options.convention {
+            Convention::EndsAndRowCounts => self.slot_from_end(sample, position, rows, length),
+            _ => self.slot_from_start(sample, position, length),
+        }
+    }
+
+    #[inline]
+    fn slot_from_start(&self, index: usize, value: i64, rows: usize) -> Result<usize, Error> {
+        let rule = self.slot_rule(rows);
+        rule.slot(value).ok_or_else(|| {
+            let (argument, capacity) = (self.names.positions, rule.capacity);
+            if value < 0 {
+                Error::NegativeStart { argument, index, value }
+            } else {
+                Error::StartOutOfRange { argument, index, value, rows, capacity }
+            }
+        })
+    }
+
+    fn slot_from_end(&self, index: usize, value: i64, rows: usize, length: usize) -> Result<usize, Error> {
+        let (argument, capacity) = (self.names.positions, self.geometry.capacity);
+        let start = i64::try_from(rows).ok().and_then(|rows| value.checked_sub(rows));
+        let slot = start.and_then(|start| usize::try_from(start).ok());
+        // In a plan `length <= rows <= capacity`, by `rows_of`. `Prepared::refuse` takes these numbers from its caller;
+        // if they are larger, only its answer is wrong.
+        let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
+        // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
+        let max = capacity.wrapping_add(rows.wrapping_sub(length));
+        fits.ok_or(Error::EndOutOfRange { argument, index, value, min: rows, max })
+    }
+
+    #[inline(always)]
+    pub(super) fn slot_rule(&self, rows: usize) -> SlotRule {
+        let RuleOptions { mode, negative_index, .. } = self.options;
+        SlotRule { mode, negative_index, rows, capacity: self.geometry.capacity }
+    }
+}
+
+/// Which slot a start means.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotRule {
+    mode: Mode,
+    negative_index: NegativeIndex,
+    rows: usize,
+    capacity: usize,
+}
+
+impl SlotRule {
+    /// `None` if the start is out of range, or negative where that is refused.
+    #[inline(always)]
+    pub(super) fn slot(self, start: i64) -> Option<usize> {
+        let slot = usize::try_from(start);
+        match self.mode {
+            // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
+            Mode::Linear => slot.ok().filter(|&slot| slot <= self.capacity.wrapping_sub(self.rows)),
+            Mode::Circular => match slot {
+                Ok(slot) if slot < self.capacity => Some(slot),
+                Err(_) if self.negative_index == NegativeIndex::Reject => None,
+                _ => Some(self.reduce(start)),
+            },
+        }
+    }
+
+    /// Reduces first and adds later, so no start overflows. A ring without slots has only slot 0.
+    #[cold]
+    fn reduce(self, start: i64) -> usize {
+        let slots = i64::try_from(self.capacity).unwrap_or(i64::MAX);
+        usize::try_from(start.checked_rem_euclid(slots).unwrap_or(0)).unwrap_or(0)
+    }
+}
+
+/// A list that is present has `want` values.
+pub(super) fn check_count(argument: Argument, got: Option<usize>, want: usize) -> Result<(), Error> {
+    match got {
+        Some(got) if got != want => Err(Error::Count { argument, got, want }),
+        _ => Ok(()),
+    }
+}
+
+fn within(argument: Argument, index: usize, value: i64, min: usize, max: usize) -> Result<usize, Error> {
+    let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
+    length.ok_or(Error::LengthOutOfRange { argument, index, value, min, max })
+}

@@ -1,0 +1,295 @@
+//! Writes through pointers to memory that a foreign caller owns. The checks here, made before the first byte moves,
+//! replace what the types of slices guarantee: no null pointers, no overlap, no end beyond the address space.
+
+use core::{ptr, slice};
+
+use crate::argument::Argument;
+use crate::cpu::{Cpu, Raw};
+use crate::error::Error;
+use crate::plan::{IndexRules, Integers};
+use crate::prepared::Prepared;
+use crate::write::{WritePlan, Written};
+
+/// The memory of one tensor, by address and length, as a C caller or a host runtime gives it.
+///
+/// A dense tensor takes all of it; a strided one lies somewhere in it. No alignment is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawBuffer {
+    /// The address of the first byte. If `len` is 0, it may be null or dangling.
+    pub ptr: *mut u8,
+    /// Bytes from there on.
+    pub len: usize,
+}
+
+/// Writing through pointers. On an error nothing has been written (X1), and no byte outside the plan ever changes
+/// (X2).
+impl WritePlan<'_> {
+    /// [`write_bytes`](Self::write_bytes) for a cache and an update that a foreign caller owns.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::BufferWraps`]; [`Error::Overlap`] if the cache shares a byte
+    /// with the update or with the plan's indices, which are read again while it is written; [`Error::ElementWidth`] for
+    /// strings.
+    ///
+    /// # Safety
+    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well.
+    /// While this runs nothing else writes to either, and nothing else reads the cache.
+    pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
+        // SAFETY: this function's contract says the same of the pair, and an array yields the same pair each time.
+        unsafe { self.write_many_raw([(cache, update)]) }
+    }
+
+    /// [`write_many`](Self::write_many) for buffers that a foreign caller owns. All pairs of a cache and
+    /// its update are checked before the first byte moves. Strided caches may interleave, as long as no two positions
+    /// overlap. If the address range of the updates includes caches, each of those is compared with each update. That
+    /// takes 35 µs for 160 pairs, measured on an Intel Xeon.
+    ///
+    /// # Errors
+    /// As [`write_raw`](Self::write_raw), naming the pair; [`Error::Overlap`] also if a cache shares a byte with
+    /// another pair's update, or a bit with another cache.
+    ///
+    /// # Safety
+    /// As [`write_raw`](Self::write_raw), for every pair; and the iterator, each time it or a clone of it is walked,
+    /// yields the same pairs.
+    pub unsafe fn write_many_raw(
+        &self,
+        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
+    ) -> Result<Written, Error> {
+        let pairs = pairs.into_iter();
+        let Self { moves, cpu, host } = *self;
+        let names = moves.rules().names;
+        check_pairs(moves.rules(), cpu, pairs.clone())?;
+        for (pair, (cache, _)) in pairs.clone().enumerate() {
+            self.check_lists(names.cache, pair, cache)?;
+        }
+        for (cache, update) in pairs {
+            match cpu.raw(moves.geometry())? {
+                // SAFETY: `check_pairs` has compared the lengths and addresses of the same pairs with the geometry, and
+                // this function's contract makes them valid.
+                Raw::Bytes(bytes) => unsafe { bytes.write(&moves, host, cache.ptr, update.ptr) },
+                Raw::Nibbles(nibbles) => {
+                    // SAFETY: valid for writes by this function's contract; `check_pairs` has seen that no update and no
+                    // other cache shares a byte with it.
+                    let cache = unsafe { cache.bytes_mut() };
+                    // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
+                    let update = unsafe { update.bytes() };
+                    nibbles.write(&moves, host, cache, update);
+                }
+            }
+        }
+        Ok(self.written())
+    }
+
+    /// [`into_present_bytes`](Self::into_present_bytes) for buffers that a foreign caller owns. The present need
+    /// not be initialised.
+    ///
+    /// # Errors
+    /// As [`write_raw`](Self::write_raw); [`Error::Overlap`] if the present shares a byte with the past, the update or
+    /// the indices. (Where it *is* the past, write in place.)
+    ///
+    /// # Safety
+    /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for
+    /// writes. While this runs nothing else writes to any of them, and nothing else reads the present.
+    pub unsafe fn into_present_raw(
+        &self,
+        past: RawBuffer,
+        update: RawBuffer,
+        present: RawBuffer,
+    ) -> Result<Written, Error> {
+        let Self { moves, cpu, host } = *self;
+        check_present(moves.rules(), cpu, past, update, present)?;
+        self.check_lists(moves.rules().names.present, 0, present)?;
+        match cpu.raw(moves.geometry())? {
+            // SAFETY: `check_present` has compared all lengths and addresses with the geometry, and this function's
+            // contract makes the buffers valid.
+            Raw::Bytes(bytes) => unsafe {
+                bytes.fill(&moves, host, present.ptr, [past.ptr.cast_const(), update.ptr.cast_const()]);
+            },
+            Raw::Nibbles(nibbles) => {
+                // Storing one nibble of a byte reads the other, so the bytes must be initialised.
+                if present.len > 0 {
+                    // SAFETY: valid for writes by this function's contract.
+                    unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
+                }
+                // SAFETY: valid by this function's contract and initialised; `check_present` has seen that it shares no
+                // byte with the others.
+                let present = unsafe { present.bytes_mut() };
+                // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
+                let past = unsafe { past.bytes() };
+                // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
+                let update = unsafe { update.bytes() };
+                nibbles.fill(&moves, host, present, past, update);
+            }
+        }
+        Ok(self.written())
+    }
+
+    /// Checks that `written` shares no byte with the index lists, because they are read again while bytes move.
+    fn check_lists(&self, argument: Argument, pair: usize, written: RawBuffer) -> Result<(), Error> {
+        match self.moves.lists().find(|(_, values)| written.overlaps(RawBuffer::of(*values))) {
+            Some((with, _)) => Err(Error::Overlap { argument, with, buffer: pair, with_buffer: pair }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks of memory by its addresses and lengths alone, without touching it, so it may lie on a device too.
+impl Prepared {
+    /// Checks pairs of a cache and its update for a write in place. Strided caches may interleave, as long as no two
+    /// positions share memory.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::BufferWraps`]; [`Error::Overlap`] if a cache shares a byte
+    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
+    pub fn check_raw(
+        &self,
+        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
+    ) -> Result<(), Error> {
+        check_pairs(&self.rules, self.cpu(), pairs.into_iter())
+    }
+
+    /// The same for the functional form.
+    ///
+    /// # Errors
+    /// As [`check_raw`](Self::check_raw); [`Error::Overlap`] if the present shares a byte with the past or the update.
+    pub fn check_raw_present(
+        &self,
+        past: RawBuffer,
+        update: RawBuffer,
+        present: RawBuffer,
+    ) -> Result<(), Error> {
+        check_present(&self.rules, self.cpu(), past, update, present)
+    }
+}
+
+fn check_pairs(
+    rules: &IndexRules,
+    cpu: &Cpu,
+    pairs: impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone,
+) -> Result<(), Error> {
+    let IndexRules { geometry, names, .. } = rules;
+    for (pair, (cache, update)) in pairs.clone().enumerate() {
+        cpu.raw(geometry)?;
+        geometry.check_buffers(names, pair, [cache.len, update.len], |buffer| buffer.bytes)?;
+        check_addresses(pair, [(names.cache, cache), (names.update, update)])?;
+    }
+    check_overlap(rules, &pairs)
+}
+
+fn check_present(
+    rules: &IndexRules,
+    cpu: &Cpu,
+    past: RawBuffer,
+    update: RawBuffer,
+    present: RawBuffer,
+) -> Result<(), Error> {
+    let IndexRules { geometry, names, .. } = rules;
+    cpu.raw(geometry)?;
+    geometry.check_buffers(names, 0, [past.len, update.len], |buffer| buffer.bytes)?;
+    geometry.check_present(names, present.len, |buffer| buffer.bytes)?;
+    let sources = [(names.cache, past), (names.update, update)];
+    check_addresses(0, sources)?;
+    check_addresses(0, [(names.present, present)])?;
+    match sources.into_iter().find(|(_, source)| present.overlaps(*source)) {
+        Some((with, _)) => Err(Error::Overlap { argument: names.present, with, buffer: 0, with_buffer: 0 }),
+        None => Ok(()),
+    }
+}
+
+fn check_addresses<const N: usize>(pair: usize, buffers: [(Argument, RawBuffer); N]) -> Result<(), Error> {
+    for (argument, raw) in buffers {
+        let RawBuffer { ptr, len } = raw;
+        if ptr.is_null() && len > 0 {
+            return Err(Error::NullBuffer { argument, buffer: pair, len });
+        }
+        if raw.wraps() {
+            return Err(Error::BufferWraps { argument, buffer: pair, address: ptr.addr(), len });
+        }
+    }
+    Ok(())
+}
+
+/// No cache shares a byte with an update, nor a bit with another cache.
+fn check_overlap(
+    rules: &IndexRules,
+    pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
+) -> Result<(), Error> {
+    let IndexRules { geometry, names, .. } = rules;
+    let caches_overlap = |one: RawBuffer, other: RawBuffer| {
+        let distance = one.ptr.addr().wrapping_sub(other.ptr.addr()).cast_signed();
+        one.overlaps(other) && geometry.overlap.overlaps_at(distance, geometry.element.size_bits())
+    };
+    // A cache outside of all updates needs no second look.
+    let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));
+    let mut caches = RawBuffer::NONE;
+    for (buffer, (cache, _)) in pairs.clone().enumerate() {
+        let error =
+            |with, with_buffer| Err(Error::Overlap { argument: names.cache, with, buffer, with_buffer });
+        if cache.overlaps(updates)
+            && let Some(pair) = pairs.clone().position(|(_, update)| cache.overlaps(update))
+        {
+            return error(names.update, pair);
+        }
+        if cache.overlaps(caches)
+            && let Some(pair) = pairs.clone().take(buffer).position(|(other, _)| caches_overlap(cache, other))
+        {
+            return error(names.cache, pair);
+        }
+        caches = caches.join(cache);
+    }
+    Ok(())
+}
+
+impl RawBuffer {
+    const NONE: Self = Self { ptr: ptr::null_mut(), len: 0 };
+
+    fn of(integers: Integers<'_>) -> Self {
+        let (ptr, len) = integers.memory();
+        Self { ptr: ptr.cast_mut(), len }
+    }
+
+    fn end(self) -> usize {
+        self.ptr.addr().saturating_add(self.len)
+    }
+
+    /// Whether it reaches past the end of the address space, as no memory does. If strides lead to lower
+    /// addresses, this also catches a first byte that would lie below address 0, because `wrapping_sub` then
+    /// gives a high address.
+    ///
+    /// A buffer without bytes never does, since it has no place.
+    #[must_use]
+    pub fn wraps(self) -> bool {
+        self.len > 0 && self.ptr.addr().checked_add(self.len).is_none()
+    }
+
+    /// Whether the two share a byte.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        let disjoint = self.end() <= other.ptr.addr() || other.end() <= self.ptr.addr();
+        self.len > 0 && other.len > 0 && !disjoint
+    }
+
+    /// The least buffer that holds both.
+    fn join(self, other: Self) -> Self {
+        if self.len == 0 || other.len == 0 {
+            return if self.len == 0 { other } else { self };
+        }
+        let first = if self.ptr.addr() < other.ptr.addr() { self } else { other };
+        let end = self.end().max(other.end());
+        Self { len: end.saturating_sub(first.ptr.addr()), ..first }
+    }
+
+    /// # Safety
+    /// There are no bytes, or they are valid for reads for as long as the slice lives, and nothing writes there.
+    unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: `len` bytes that are valid for reads and that nothing writes to, by this function's contract.
+        if self.len == 0 { &[] } else { unsafe { slice::from_raw_parts(self.ptr, self.len) } }
+    }
+
+    /// # Safety
+    /// As [`bytes`](Self::bytes), for writes as well, and nothing else reads there either.
+    unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
+        // SAFETY: `len` bytes that are valid for writes and that nothing else uses, by this function's contract.
+        if self.len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(self.ptr, self.len) } }
+    }
+}

@@ -1,0 +1,78 @@
+//! From tensors of a specification to the sides of a geometry: which dimension has which role.
+
+use alloc::vec::Vec;
+
+use crate::argument::{Argument, Names};
+use crate::element::ElementType;
+use crate::error::Error;
+use crate::geometry::{Dim, Sides, View};
+
+/// Two tensors of one rank that differ only in the batch and in the sequence, the dimension at `axis`.
+///
+/// # Errors
+/// [`Error::RankMismatch`]; [`Error::DimensionMismatch`] at the first other dimension that differs.
+pub(super) fn padded<'a>(
+    names: &'static Names,
+    element: ElementType,
+    cache: &'a View,
+    update: &'a View,
+    axis: usize,
+) -> Result<Sides<'a>, Error> {
+    let (argument, ranks) = (names.update, (cache.dims.len(), update.dims.len()));
+    let mismatch = Error::RankMismatch { argument, cache: ranks.0, update: ranks.1 };
+    if ranks.0 != ranks.1 {
+        return Err(mismatch);
+    }
+    let (old, new) = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis)).ok_or(mismatch)?;
+    Ok(Sides {
+        names,
+        element,
+        cache,
+        update,
+        layers: Dim::ONE,
+        batch: (old.sample, Some(new.sample)),
+        rows: (old.rows, new.rows),
+        outer: agree(argument, 1, old.outer, new.outer)?,
+        inner: agree(argument, axis.saturating_add(1), old.inner, new.inner)?,
+    })
+}
+
+/// The dimensions of a tensor by their roles. The sequence is the one at `axis`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Roles<'a> {
+    pub(super) sample: Dim,
+    pub(super) outer: &'a [Dim],
+    pub(super) rows: Dim,
+    pub(super) inner: &'a [Dim],
+}
+
+impl<'a> Roles<'a> {
+    /// `None` if `axis` is 0 or not a dimension.
+    pub(super) fn of(dims: &'a [Dim], axis: usize) -> Option<Self> {
+        let ([sample, outer @ ..], [rows, inner @ ..]) = dims.split_at_checked(axis)? else {
+            return None;
+        };
+        Some(Self { sample: *sample, outer, rows: *rows, inner })
+    }
+}
+
+/// The dimensions of cache and update that must agree, paired.
+///
+/// # Errors
+/// [`Error::DimensionMismatch`] at the first that does not agree; `first` is the place of the first pair in the update's
+/// shape.
+pub(super) fn agree(
+    argument: Argument,
+    first: usize,
+    cache: &[Dim],
+    update: &[Dim],
+) -> Result<Vec<(Dim, Dim)>, Error> {
+    let pairs = cache.iter().copied().zip(update.iter().copied());
+    for (dimension, (expected, got)) in (first..).zip(pairs.clone()) {
+        if expected.size != got.size {
+            let (expected, got) = (expected.size, got.size);
+            return Err(Error::DimensionMismatch { argument, dimension, expected, got });
+        }
+    }
+    Ok(pairs.collect())
+}
