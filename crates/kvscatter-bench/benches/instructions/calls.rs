@@ -14,16 +14,16 @@ pub(crate) type Repeat<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> Result<()>) -
 type Case = (&'static str, fn(Repeat<'_>) -> Result<()>);
 
 pub(crate) const CASES: &[Case] = &[
-    ("decode B1 H1, in_place", |repeat| in_place(Decode::new(1, 1), repeat)),
-    ("decode B8 H8, in_place", |repeat| in_place(Decode::new(8, 8), repeat)),
-    ("decode B64 H8, in_place", |repeat| in_place(Decode::new(64, 8), repeat)),
+    ("decode B1 H1, write", |repeat| write(Decode::new(1, 1), repeat)),
+    ("decode B8 H8, write", |repeat| write(Decode::new(8, 8), repeat)),
+    ("decode B64 H8, write", |repeat| write(Decode::new(64, 8), repeat)),
     ("decode B1 H1, plan.write", |repeat| plan_write(Decode::new(1, 1), repeat)),
     ("decode B8 H8, plan.write", |repeat| plan_write(Decode::new(8, 8), repeat)),
     ("decode B64 H8, plan.write", |repeat| plan_write(Decode::new(64, 8), repeat)),
-    ("decode B8 H8, ring", |repeat| in_place(Decode { mode: Mode::Circular, ..Decode::new(8, 8) }, repeat)),
+    ("decode B8 H8, ring", |repeat| write(Decode { mode: Mode::Circular, ..Decode::new(8, 8) }, repeat)),
     ("4 rows B8 H8, ring that wraps", |repeat| {
         let ring = Decode { mode: Mode::Circular, rows: 4, ..Decode::new(8, 8) };
-        in_place(Decode { start: CAPACITY - 2, ..ring }, repeat)
+        write(Decode { start: CAPACITY - 2, ..ring }, repeat)
     }),
     ("4 rows B8 H8, lengths", lengths),
     ("decode B8 H8, K and V", keys_and_values),
@@ -78,7 +78,7 @@ impl Decode {
     }
 }
 
-fn in_place(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
+fn write(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
     let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
     repeat(&mut || Ok(write.write(&mut cache, &update, &starts).map(drop)?))
 }

@@ -115,6 +115,7 @@ impl Cpu {
     }
 
     /// [`write`](Self::write) over raw bytes.
+    #[inline(always)]
     pub(crate) fn write_bytes(
         &self,
         moves: &Moves<'_>,
@@ -133,6 +134,7 @@ impl Cpu {
     }
 
     /// Fills all of `present`: the update where the plan writes, the past everywhere else.
+    #[inline]
     pub(crate) fn fill<T: NoUninit>(
         &self,
         moves: &Moves<'_>,
@@ -148,6 +150,7 @@ impl Cpu {
     }
 
     /// [`fill`](Self::fill) into memory that need not be initialised.
+    #[inline(always)]
     pub(crate) fn fill_uninit<'p, T: NoUninit>(
         &self,
         moves: &Moves<'_>,
@@ -169,6 +172,7 @@ impl Cpu {
     }
 
     /// [`fill`](Self::fill) over raw bytes.
+    #[inline(always)]
     pub(crate) fn fill_bytes(
         &self,
         moves: &Moves<'_>,

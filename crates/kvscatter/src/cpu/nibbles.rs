@@ -60,10 +60,11 @@ impl Nibbles {
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
         let executor = host.for_bytes(bytes).filter(|_| geometry.cache.exact);
-        let (dst, src) = geometry.write_starts(moves.layer());
+        let layer = moves.layer();
+        let (dst, src) = geometry.write_starts(layer);
         parts::share(geometry, cache, written, executor, |mine| {
             moves.for_each_rows(|rows| {
-                let Some(part) = mine.part_of(moves.layer(), rows.sample) else { return };
+                let Some(part) = mine.part_of(layer, rows.sample) else { return };
                 let dst = dst.wrapping_sub(part.first);
                 if rows.count == self.rows {
                     let (to, from) = geometry.write.start(dst, src, rows);

@@ -47,13 +47,13 @@ pub enum Integers<'a> {
 /// [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) for Ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// How many layers the call names: Ascend's `layerId` has one.
-    pub(crate) layers: usize,
+    /// How many layers the call names: Ascend's `layerId` has one. It saturates.
+    pub(crate) layers: u32,
     /// The first of them.
-    pub(crate) layer: i64,
+    pub(crate) layer: i32,
     pub(crate) positions: Positions<'a>,
     /// The rows that each sample brings, as the convention of the operator gives them.
-    pub(crate) row_counts: Option<Integers<'a>>,
+    pub(crate) row_counts: Option<&'a [i32]>,
     pub(crate) lengths: Lengths<'a>,
 }
 

@@ -27,7 +27,6 @@ struct CallIndices<'a> {
 /// The result of a check of all indices.
 #[derive(Clone, Copy, Debug)]
 struct Checked {
-    layer: usize,
     /// Rows written, over all samples.
     rows: usize,
     skipped: usize,
@@ -65,12 +64,13 @@ impl<'a> Moves<'a> {
     pub(crate) fn new(rules: &'a IndexRules, call: Call<'a>) -> Result<Self, Error> {
         let indices = CallIndices { rules, call };
         let checked = match indices.rows_of_starts() {
-            Some(rows) => Checked { layer: 0, rows, skipped: 0, starts_only: true },
+            Some(rows) => Checked { rows, skipped: 0, starts_only: true },
             None => indices.check_each()?,
         };
         Ok(Self { indices, checked })
     }
 
+    #[inline]
     pub(crate) fn rules(&self) -> &'a IndexRules {
         self.indices.rules
     }
@@ -80,8 +80,9 @@ impl<'a> Moves<'a> {
         &self.indices.rules.geometry
     }
 
+    #[inline]
     pub(crate) fn layer(&self) -> usize {
-        self.checked.layer
+        usize::try_from(self.indices.call.layer).unwrap_or(0) // `new` has seen that it fits
     }
 
     pub(crate) fn skipped(&self) -> usize {
@@ -89,6 +90,7 @@ impl<'a> Moves<'a> {
     }
 
     /// Elements that move.
+    #[inline]
     pub(crate) fn elements(&self) -> usize {
         // G1: a part of the update.
         self.checked.rows.wrapping_mul(self.geometry().row_elements)
@@ -111,6 +113,7 @@ impl<'a> Moves<'a> {
     }
 
     /// Samples of the update.
+    #[inline]
     pub(crate) fn batch(&self) -> usize {
         self.indices.batch()
     }
@@ -133,7 +136,7 @@ impl<'a> Moves<'a> {
         let names = self.indices.rules.names;
         let lists = [
             (names.positions, self.indices.call.positions.integers()),
-            (names.row_counts, self.indices.call.row_counts),
+            (names.row_counts, self.indices.call.row_counts.map(Integers::I32)),
             (Argument::Lengths, self.indices.call.lengths.integers()),
         ];
         lists.into_iter().filter_map(|(argument, values)| Some((argument, values?)))
@@ -174,7 +177,7 @@ impl<'a> Moves<'a> {
             return;
         }
         for layer in 0..layers.size {
-            let written = if layer == self.checked.layer { self.visited() } else { 0 };
+            let written = if layer == self.layer() { self.visited() } else { 0 };
             let mut packed_row = 0;
             for sample in 0..cache_batch {
                 let target = match self.checked.starts_only {
@@ -266,15 +269,15 @@ impl CallIndices<'_> {
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
         let count = |values: Option<Integers<'_>>| values.map(Integers::len);
-        self.rules.check_layer_count(self.call.layers)?; // Condition 1
+        self.rules.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
         let batch = self.rules.check_counts(ListLengths {
             positions: count(self.call.positions.integers()),
-            row_counts: count(self.call.row_counts),
+            row_counts: self.call.row_counts.map(<[i32]>::len),
             lengths: None,
         })?; // Condition 2
-        let layer = self.rules.layer(self.call.layer)?; // Condition 1
+        self.rules.layer(self.call.layer.into())?; // Condition 1
         check_count(Argument::Lengths, count(self.call.lengths.integers()), batch)?; // Condition 2
-        let mut checked = Checked { layer, rows: 0, skipped: 0, starts_only: false };
+        let mut checked = Checked { rows: 0, skipped: 0, starts_only: false };
         if self.starts_at_zero() {
             // `Geometry` has checked that the update fits from slot 0. Without this case the loop below could run over a
             // huge batch of empty samples.
@@ -308,7 +311,7 @@ impl CallIndices<'_> {
         else {
             return Ok(());
         };
-        let read = |at| self.read(self.rules.names.row_counts, values, at);
+        let read = |at| self.read(self.rules.names.row_counts, Integers::I32(values), at);
         self.rules.check_cumulative(0, read(0)?, i64::MAX)?;
         (0..self.batch()).try_for_each(|sample| {
             self.rules.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
@@ -321,11 +324,11 @@ impl CallIndices<'_> {
         let argument = self.rules.names.row_counts;
         let rows = match (self.rules.options.convention, self.call.row_counts) {
             (Convention::EndsAndRowCounts, Some(values)) => {
-                self.rules.rows(sample, self.read(argument, values, sample)?)?
+                self.rules.rows(sample, self.read(argument, Integers::I32(values), sample)?)?
             }
             (Convention::StartsAndCumulativeLengths, Some(values)) => {
-                let next = self.read(argument, values, sample.wrapping_add(1))?;
-                self.rules.rows_between(sample, self.read(argument, values, sample)?, next)?
+                let read = |at| self.read(argument, Integers::I32(values), at);
+                self.rules.rows_between(sample, read(sample)?, read(sample.wrapping_add(1))?)?
             }
             _ => self.padded_rows(),
         };
@@ -381,7 +384,7 @@ impl CallIndices<'_> {
 
     /// Samples of the update.
     fn batch(&self) -> usize {
-        let values = self.call.row_counts.map_or(0, Integers::len);
+        let values = self.call.row_counts.map_or(0, <[i32]>::len);
         match (self.rules.geometry.samples, self.rules.options.convention) {
             (Samples::Padded { batch, .. }, _) => batch,
             (Samples::Packed { .. }, Convention::EndsAndRowCounts) => values,

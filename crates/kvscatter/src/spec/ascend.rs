@@ -13,7 +13,7 @@ use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
 use crate::geometry::{Dim, Layout, Sides};
-use crate::plan::{Call, Convention, Integers, OutOfRange, RuleOptions};
+use crate::plan::{Call, Convention, OutOfRange, RuleOptions};
 use crate::prepared::Prepared;
 
 const NAMES: Names = Names {
@@ -145,9 +145,9 @@ impl<'a> From<KvCacheOperationCall<'a>> for Call<'a> {
     fn from(call: KvCacheOperationCall<'a>) -> Self {
         let KvCacheOperationCall { layer_id, token_offset, seq_len } = call;
         Self {
-            layers: layer_id.len(),
-            layer: layer_id.first().copied().map_or(0, i64::from),
-            row_counts: Some(Integers::I32(seq_len)),
+            layers: u32::try_from(layer_id.len()).unwrap_or(u32::MAX),
+            layer: layer_id.first().copied().unwrap_or(0),
+            row_counts: Some(seq_len),
             ..Self::from(token_offset)
         }
     }

@@ -20,7 +20,7 @@ use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
 use crate::geometry::{Dim, Layout, Sides, View};
-use crate::plan::{Call, Convention, Integers, OutOfRange, Positions, RuleOptions};
+use crate::plan::{Call, Convention, OutOfRange, Positions, RuleOptions};
 use crate::prepared::Prepared;
 
 const NAMES: Names = Names {
@@ -148,8 +148,7 @@ impl<'a> PackedCall<'a> {
 impl<'a> From<PackedCall<'a>> for Call<'a> {
     fn from(call: PackedCall<'a>) -> Self {
         let PackedCall { write_indices, update_lengths } = call;
-        let row_counts = Some(Integers::I32(update_lengths));
-        Self { row_counts, ..Self::from(write_indices) }
+        Self { row_counts: Some(update_lengths), ..Self::from(write_indices) }
     }
 }
 
