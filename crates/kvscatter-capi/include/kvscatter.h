@@ -3,7 +3,7 @@
  * TensorRT KVCacheUpdate and Ascend KVCacheOperation define it.
  *
  * Prepare once per shape (kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
- * kvs_kv_cache_operation_prepare), run at every step (kvs_write, kvs_write_many, kvs_into_present, or
+ * kvs_kv_cache_operation_prepare), run at every step (kvs_write, kvs_write_many, kvs_write_present, or
  * kvs_for_each_block for a kernel of your own), destroy (kvs_prepared_destroy). The repository has a first
  * program in examples/c/first.c, a decoder's loop beside it, and docs/c.md about both.
  *
@@ -915,12 +915,12 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
  * # Safety
  * As for `kvs_write`, with `past` only read and `present` in the place of the cache.
  */
-kvs_status kvs_into_present(const struct kvs_prepared *prepared,
-                            const struct kvs_call *call,
-                            const struct kvs_tensor *past,
-                            const struct kvs_tensor *update,
-                            const struct kvs_tensor *present,
-                            struct kvs_written *written);
+kvs_status kvs_write_present(const struct kvs_prepared *prepared,
+                             const struct kvs_call *call,
+                             const struct kvs_tensor *past,
+                             const struct kvs_tensor *update,
+                             const struct kvs_tensor *present,
+                             struct kvs_written *written);
 
 /**
  * Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own.

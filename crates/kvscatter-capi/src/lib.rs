@@ -84,7 +84,7 @@ pub use options::{
     kvs_negative_index, kvs_out_of_range, kvs_tensor_scatter_options, kvs_update_form,
 };
 pub use prepared::{kvs_prepared, kvs_prepared_destroy};
-pub use run::{kvs_into_present, kvs_pair, kvs_write, kvs_write_many, kvs_written};
+pub use run::{kvs_pair, kvs_write, kvs_write_many, kvs_write_present, kvs_written};
 pub use status::{kvs_status, kvs_status_code, kvs_status_name};
 pub use tensor::{KVS_MAX_RANK, kvs_tensor};
 

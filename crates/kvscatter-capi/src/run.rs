@@ -136,7 +136,7 @@ pub unsafe extern "C" fn kvs_write_many(
 /// # Safety
 /// As for `kvs_write`, with `past` only read and `present` in the place of the cache.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvs_into_present(
+pub unsafe extern "C" fn kvs_write_present(
     prepared: *const kvs_prepared,
     call: *const kvs_call,
     past: *const kvs_tensor,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn kvs_into_present(
         let plan = prepared.plan(&call)?;
         // SAFETY: `checked` returned the buffers of tensors that have the prepared layout: C5 for them, by this
         // function's contract.
-        out.put(unsafe { plan.into_present_raw(past, update, present) }?);
+        out.put(unsafe { plan.write_present_raw(past, update, present) }?);
         Ok(())
     })
 }

@@ -224,11 +224,12 @@ mod tests {
     use super::{kvs_status, kvs_status_code, kvs_status_name};
 
     /// The kinds that no call of the interface can cause, and why.
-    const IMPOSSIBLE: [(ErrorKind, &str); 5] = [
+    const IMPOSSIBLE: [(ErrorKind, &str); 6] = [
         (ErrorKind::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
         (ErrorKind::StrideCount, "`kvs_tensor` has one rank, with which both arrays are read"),
         (ErrorKind::BeforeBuffer, "`Description::layout` leaves the room that the strides need"),
         (ErrorKind::BufferLength, "`Operand` asks the core for the length of the buffers that it gives it"),
+        (ErrorKind::IndexTooLarge, "lists have signed numbers here"),
         (ErrorKind::Position, "no function here takes positions without a call"),
     ];
 

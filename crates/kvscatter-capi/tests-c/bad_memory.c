@@ -7,8 +7,8 @@
 static kvs_status in_place(scene *s) {
     return kvs_write(s->prepared, &s->call, &s->cache, &s->update, &s->written);
 }
-static kvs_status into_present(scene *s) {
-    return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
+static kvs_status write_present(scene *s) {
+    return kvs_write_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
 }
 /* The spoilt pair comes last: the one before it must stay as it is. */
 static kvs_status many(scene *s) {
@@ -28,7 +28,7 @@ static kvs_status null_update(scene *s) {
 }
 static kvs_status null_present(scene *s) {
     s->present.data = NULL;
-    return into_present(s);
+    return write_present(s);
 }
 static kvs_status wrapped_cache(scene *s) {
     s->cache.data = (void *)(UINTPTR_MAX - 7);
@@ -40,7 +40,7 @@ static kvs_status wrapped_update(scene *s) {
 }
 static kvs_status wrapped_present(scene *s) {
     s->present.data = (void *)(UINTPTR_MAX - 7);
-    return into_present(s);
+    return write_present(s);
 }
 static kvs_status odd_cache(scene *s) {
     s->cache.data = behind(&s->cache, 1);
@@ -52,7 +52,7 @@ static kvs_status odd_update(scene *s) {
 }
 static kvs_status odd_present(scene *s) {
     s->present.data = behind(&s->present, 1);
-    return into_present(s);
+    return write_present(s);
 }
 
 static kvs_status update_is_the_cache(scene *s) {
@@ -81,11 +81,11 @@ static kvs_status cache_is_an_update(scene *s) {
 }
 static kvs_status present_is_past(scene *s) {
     s->present.data = s->cache.data;
-    return into_present(s);
+    return write_present(s);
 }
 static kvs_status present_is_update(scene *s) {
     s->present.data = behind(&s->update, -16);
-    return into_present(s);
+    return write_present(s);
 }
 static kvs_status indices_in_the_cache(scene *s) {
     int64_t *inside = behind(&s->cache, 8);

@@ -13,10 +13,10 @@ static kvs_status null_cache(scene *s) {
     return kvs_write(s->prepared, &s->call, NULL, &s->update, &s->written);
 }
 static kvs_status null_update(scene *s) {
-    return kvs_into_present(s->prepared, &s->call, &s->cache, NULL, &s->present, &s->written);
+    return kvs_write_present(s->prepared, &s->call, &s->cache, NULL, &s->present, &s->written);
 }
 static kvs_status null_present(scene *s) {
-    return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, NULL, &s->written);
+    return kvs_write_present(s->prepared, &s->call, &s->cache, &s->update, NULL, &s->written);
 }
 static kvs_status null_pairs(scene *s) {
     return kvs_write_many(s->prepared, &s->call, NULL, 2, &s->written);
@@ -143,12 +143,12 @@ static kvs_status another_stride(scene *s) {
 static kvs_status present_of_another_shape(scene *s) {
     static const int64_t shape[] = {2, 3, 8, 5};
     s->present.shape = shape;
-    return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
+    return kvs_write_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
 }
 static kvs_status strided_present(scene *s) {
     static const int64_t strides[] = {96, 32, 1, 8};
     s->present.strides = strides;
-    return kvs_into_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
+    return kvs_write_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
 }
 
 static int32_t stop(void *user, const kvs_block *block) {

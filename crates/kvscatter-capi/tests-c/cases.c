@@ -111,7 +111,7 @@ static void check_into_present(const test_case *of, const kvs_prepared *prepared
     tensor.strides = NULL;
     kvs_written written = {.struct_size = sizeof written};
     kvs_status status =
-        kvs_into_present(prepared, &of->call, &run.cache_tensor, &run.update_tensor, &tensor, &written);
+        kvs_write_present(prepared, &of->call, &run.cache_tensor, &run.update_tensor, &tensor, &written);
     CHECK(status == KVS_OK, "%s: %s", of->name, kvs_status_name(status));
     CHECK(written.skipped == of->skipped, "%s: %zu skipped", of->name, written.skipped);
     CHECK(guarded_holds(present, of->present.data), "%s", of->name);
@@ -170,7 +170,7 @@ static void check_refused(const test_case *of, const kvs_prepared *prepared, boo
 
     check_error(of, kvs_write(prepared, &of->call, cache, update, NULL), "in place");
     check_error(of, kvs_write_many(prepared, &of->call, &pair, 1, NULL), "many");
-    check_error(of, kvs_into_present(prepared, &of->call, cache, update, &tensor, NULL), "functional");
+    check_error(of, kvs_write_present(prepared, &of->call, cache, update, &tensor, NULL), "functional");
     check_error(of, kvs_for_each_block(prepared, &of->call, copy_block, &copier), "blocks");
     CHECK(copier.blocks == 0, "%s: %zu blocks", of->name, copier.blocks);
     CHECK(guarded_holds(run.cache, of->cache.buffer.data), "%s: the cache changed", of->name);

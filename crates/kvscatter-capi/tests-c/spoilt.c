@@ -63,7 +63,7 @@ kvs_status run_everywhere(scene *spoilt) {
     const kvs_prepared *prepared = spoilt->prepared;
     const kvs_call *call = &spoilt->call;
     kvs_status functional =
-        kvs_into_present(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->present, &spoilt->written);
+        kvs_write_present(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->present, &spoilt->written);
     kvs_status of_many = kvs_write_many(prepared, call, pairs, 2, &spoilt->written);
     kvs_status in_place = kvs_write(prepared, call, &spoilt->cache, &spoilt->update, &spoilt->written);
     CHECK(functional == in_place, "%s, %s", kvs_status_name(functional), kvs_status_name(in_place));

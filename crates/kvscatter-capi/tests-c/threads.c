@@ -74,7 +74,7 @@ static void check_executors(void) {
         guarded present = guarded_new(cache_bytes, true);
         kvs_tensor out = to;
         out.data = guarded_data(present);
-        CHECK(kvs_into_present(prepared, &call, &to, &from, &out, NULL) == KVS_OK, "executor %zu", i);
+        CHECK(kvs_write_present(prepared, &call, &to, &from, &out, NULL) == KVS_OK, "executor %zu", i);
         CHECK(calls == 2, "executor %zu was asked %zu times", i, calls);
         CHECK(guarded_holds(present, guarded_data(expected)), "executor %zu", i);
         guarded_free(present);

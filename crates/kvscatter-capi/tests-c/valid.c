@@ -70,7 +70,7 @@ static void check_empty(void) {
     run.cache.data = run.present.data = NULL;
     run.call.write_indices = (kvs_indices){NULL, 0, 64};
     CHECK(in_place(&run) == KVS_OK, "a cache without samples at NULL");
-    status = kvs_into_present(run.prepared, &run.call, &run.cache, &run.update, &run.present, NULL);
+    status = kvs_write_present(run.prepared, &run.call, &run.cache, &run.update, &run.present, NULL);
     CHECK(status == KVS_OK, "%s", kvs_status_name(status));
     scene_clear(&run);
 }

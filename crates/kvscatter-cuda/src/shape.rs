@@ -64,10 +64,10 @@ pub(crate) fn in_place(
 ) -> Result<(Shape, usize), CudaError> {
     let geometry = prepared.geometry();
     let mut around = [abi::Loop::ONCE; AROUND];
-    if loops.inner.len() > AROUND {
-        return Err(CudaError::Loops { loops: loops.inner.len() });
+    if loops.others.len() > AROUND {
+        return Err(CudaError::Loops { loops: loops.others.len() });
     }
-    for (place, by) in around.iter_mut().zip(&loops.inner) {
+    for (place, by) in around.iter_mut().zip(&loops.others) {
         *place = in_units(scale, *by)?;
     }
     if loops.run == 0 {
@@ -98,7 +98,7 @@ pub(crate) fn in_place(
     };
     let samples = if has_row_counts(prepared) { 1 } else { loops.samples.count };
     let counts = [samples, loops.rows.count, loops.run.min(1)].into_iter();
-    let runs = runs(counts.chain(loops.inner.iter().map(|by| by.count)))?;
+    let runs = runs(counts.chain(loops.others.iter().map(|by| by.count)))?;
     Ok((shape, runs))
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn present(
     let mut update = update.clone();
     update.run = past.run.min(update.run);
     // What is around the present is around its update.
-    update.inner.clear();
+    update.others.clear();
     let (shape, _) = in_place(prepared, &update, scale)?;
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
     let counts = [slots.count, samples.count, layers.count, update.run.min(1)].into_iter();
@@ -188,7 +188,7 @@ struct Joined {
 fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
     let run = past.run.min(update.run);
     let mut stacks = [past, update].map(|loops| {
-        let mut around = loops.inner.clone();
+        let mut around = loops.others.clone();
         let (count, step) = (loops.run.checked_div(run).unwrap_or(1), run.cast_signed());
         if count > 1 {
             around.push(Loop { count, dst: step, src: step });
@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn of_loops(loops: &Loops) -> Vec<[isize; 2]> {
-        let around = loops.inner.iter().map(|by| [by.count.cast_signed(), by.dst, by.src]);
+        let around = loops.others.iter().map(|by| [by.count.cast_signed(), by.dst, by.src]);
         reached(around, loops.run)
     }
 

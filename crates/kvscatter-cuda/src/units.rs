@@ -82,7 +82,7 @@ impl Scale {
 
 /// Every number of elements that is ever added to an address.
 fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
-    let Loops { layers, samples, rows, inner, run, .. } = loops;
+    let Loops { layers, samples, rows, others: inner, run, .. } = loops;
     let both = [layers, samples].into_iter().chain(inner).filter(|by| by.count > 1);
     let both = both.flat_map(|by| [by.dst, by.src]);
     // A row of an update goes to any slot, even if there is but one.

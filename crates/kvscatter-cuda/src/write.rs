@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use kvscatter::{Convention, Error as CoreError, Geometry, ListLengths, Prepared};
+use kvscatter::{Convention, Error as CoreError, Geometry, ListCounts, Prepared};
 
 use crate::CudaError;
 use crate::abi::{self, Call, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
@@ -264,8 +264,7 @@ impl DeviceWrite {
             return Err(CudaError::List { list: List::RowCounts, given: true });
         }
         let len = |list: &Option<DeviceList>| list.map(DeviceList::len);
-        let lists =
-            ListLengths { positions: len(starts), row_counts: len(row_counts), lengths: len(lengths) };
+        let lists = ListCounts { positions: len(starts), row_counts: len(row_counts), lengths: len(lengths) };
         Ok(self.prepared.check_counts(lists)?)
     }
 }

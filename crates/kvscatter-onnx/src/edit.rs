@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
-use kvscatter::spec::onnx::Dimension;
+use kvscatter::spec::Dimension;
 
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::{self, Value as TypeValue};
@@ -321,7 +321,7 @@ fn shape(dims: &[Dimension<'_>]) -> TensorShapeProto {
 #[cfg(test)]
 mod tests {
     use kvscatter::ElementType;
-    use kvscatter::spec::onnx::Dimension;
+    use kvscatter::spec::Dimension;
 
     use super::{Editor, Names, NewNode};
     use crate::proto::attribute_proto::AttributeType;

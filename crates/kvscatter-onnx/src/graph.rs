@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use kvscatter::ElementType;
-use kvscatter::spec::onnx::Dimension;
+use kvscatter::spec::Dimension;
 use petgraph::algo::toposort;
 use petgraph::graph::{DiGraph, NodeIndex};
 

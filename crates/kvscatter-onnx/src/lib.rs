@@ -67,7 +67,7 @@ pub use error::OnnxError;
 pub use external::ExternalData;
 pub use fold::FoldError;
 pub use graph::{Graph, Node, NodeLabel, ValueInfo};
-pub use kvscatter::spec::onnx::Dimension;
+pub use kvscatter::spec::Dimension;
 pub use lower::{Lowered, Target, lower};
 pub use model::Model;
 pub use model_file::ModelFile;

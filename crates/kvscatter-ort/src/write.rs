@@ -82,7 +82,7 @@ impl CheckedWrite<'_> {
             // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
             // `check_memory` compared: the output has the type and the shape of the cache. The core refuses overlaps
             // with the inputs.
-            let _ = unsafe { plan.into_present_raw(past, update, present) }?;
+            let _ = unsafe { plan.write_present_raw(past, update, present) }?;
         }
         Ok(())
     }

@@ -53,7 +53,6 @@ use crate::{error, options, write};
 #[pyo3(text_signature = "(past, newKv, layerId, tokenOffset, seqLen, *, \
     lengths=None, out_of_range='error')")]
 #[expect(non_snake_case, reason = "Ascend's spelling")]
-#[expect(clippy::too_many_arguments, reason = "Ascend's")]
 pub(crate) fn kv_cache_operation_(
     past: &Bound<'_, PyAny>,
     newKv: &Bound<'_, PyAny>,

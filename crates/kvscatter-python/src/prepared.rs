@@ -118,7 +118,7 @@ impl PyPrepared {
         let update = Array::read(update, "update")?;
         self.0.update.form.check_prepared(&update, 0)?;
         let out = Array::written(out, "out")?;
-        write::into_present(py, &plan, &past_cache, &update, &out, &indices.all())
+        write::write_present(py, &plan, &past_cache, &update, &out, &indices.all())
     }
 
     /// A call of this, checked but not made: to be looked at, and carried out any number of times.

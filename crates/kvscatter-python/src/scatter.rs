@@ -108,12 +108,12 @@ pub(crate) fn tensor_scatter<'py>(
             if present.is(&past) {
                 write::in_place(py, &plan, &present, &update, &indices.all())?;
             } else {
-                write::into_present(py, &plan, &past, &update, &present, &indices.all())?;
+                write::write_present(py, &plan, &past, &update, &present, &indices.all())?;
             }
             Ok(out.clone())
         }
         None => fresh::present(past_cache, &past, |present| {
-            write::into_present(py, &plan, &past, &update, present, &[]).map(drop)
+            write::write_present(py, &plan, &past, &update, present, &[]).map(drop)
         }),
     }
 }

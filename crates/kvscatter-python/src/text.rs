@@ -59,7 +59,7 @@ pub(crate) fn in_place(
 }
 
 /// `out` becomes `past` with the update in it.
-pub(crate) fn into_present(
+pub(crate) fn write_present(
     py: Python<'_>,
     plan: &WritePlan<'_>,
     past: &Array<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn into_present(
     let update = unsafe { slots(bytes(update)) };
     // Every element of the present is written, once.
     let written =
-        plan.into_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
+        plan.write_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
     replaced.release(py);
     Ok(written.skipped)
 }

@@ -78,7 +78,7 @@ pub(crate) fn write_many(
 }
 
 /// `out` becomes `past` with the update in it.
-pub(crate) fn into_present(
+pub(crate) fn write_present(
     py: Python<'_>,
     plan: &WritePlan<'_>,
     past: &Array<'_>,
@@ -90,7 +90,7 @@ pub(crate) fn into_present(
     past.form.check_out(out)?;
     check_disjoint(indices, out.buffer(plan.geometry().present_bytes()), out.argument)?;
     if past.element().is_string() {
-        return text::into_present(py, plan, past, update, out);
+        return text::write_present(py, plan, past, update, out);
     }
     let geometry = plan.geometry();
     let buffers = Foreign([
@@ -102,7 +102,7 @@ pub(crate) fn into_present(
         let Foreign([past, update, out]) = buffers.into_inner();
         // SAFETY: all three buffers are memory of arrays that are borrowed until the write is done, as long as their owners
         // say. Python programs order their own writes to one array, as they must for NumPy's.
-        unsafe { plan.into_present_raw(past, update, out) }
+        unsafe { plan.write_present_raw(past, update, out) }
     })?;
     out.note_written()?;
     Ok(skipped)

@@ -1,6 +1,7 @@
 //! `TensorScatter-24`: the cache that tract hands over exclusively is written where it lies.
 
-use kvscatter::spec::onnx::{Dimension, Inferred, TensorScatter};
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::{Dimension, Inferred};
 use kvscatter::{ElementType, Mode, Positions, Prepared, WritePlan};
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;

@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 
 use crate::error::Error;
 use crate::geometry::{Loop, Mapping, Samples};
-use crate::plan::ListLengths;
+use crate::plan::ListCounts;
 use crate::prepared::Prepared;
 
 /// What moves from one tensor to another, as strided loops around one contiguous run, all in elements.
 ///
 /// Element `e` of the run at row `r` of sample `s` of layer `l` goes from `src + l·layers.src + s·samples.src +
-/// r·rows.src + … + e` to the same sum over `dst`, `…` being a step of each loop in `inner`. On either side a row is
+/// r·rows.src + … + e` to the same sum over `dst`, `…` being a step of each loop in `others`. On either side a row is
 /// one of that side: the slot of a cache is a row of it. By G1 and `Layout` every sum of indices below the counts lies
 /// inside the buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Loops {
     /// Rows of one sample of the source, or all tokens of a packed update.
     pub rows: Loop,
     /// Every other dimension, outermost first; those of one element are left out.
-    pub inner: Vec<Loop>,
+    pub others: Vec<Loop>,
     /// Elements that lie together on both sides; 0 if there are none to move.
     pub run: usize,
 }
@@ -98,7 +98,7 @@ impl Prepared {
     ///
     /// # Errors
     /// [`Error::Count`], [`Error::BatchTooLarge`].
-    pub fn check_counts(&self, lists: ListLengths) -> Result<usize, Error> {
+    pub fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         self.rules.check_counts(lists)
     }
 
@@ -159,14 +159,14 @@ impl Prepared {
 impl Loops {
     fn new(mapping: &Mapping, [dst, src]: [usize; 2], layers: Loop, [samples, rows]: [usize; 2]) -> Self {
         let (sample, row) = mapping.steps();
-        let (inner, run) = mapping.inner_loops();
+        let (others, run) = mapping.other_loops();
         Self {
             dst,
             src,
             layers,
             samples: Loop { count: samples, dst: sample.dst, src: sample.src },
             rows: Loop { count: rows, dst: row.dst, src: row.src },
-            inner,
+            others,
             run,
         }
     }

@@ -226,7 +226,7 @@ impl ElementType {
 impl FromStr for ElementType {
     type Err = ParseElementTypeError;
 
-    /// A name in any of the spellings that people use and in any case: ONNX's (`float`, `bfloat16`), NumPy's (`float32`)
+    /// Parses a name in any case, in one of three spellings: ONNX's (`float`, `bfloat16`), NumPy's (`float32`)
     /// or safetensors' (`f32`, `bf16`).
     fn from_str(name: &str) -> Result<Self, ParseElementTypeError> {
         let is_name = |other: &str| other.eq_ignore_ascii_case(name);

@@ -36,7 +36,7 @@
 //! 2. `plan` checks one call's indices and gives a [`WritePlan`]. Until it succeeds nothing is written, and it
 //!    allocates nothing.
 //! 3. The plan moves bytes: [`write`](WritePlan::write) in place, [`write_many`](WritePlan::write_many) over
-//!    many caches, all or none, [`into_present`](WritePlan::into_present) in ONNX's functional form. Or it
+//!    many caches, all or none, [`write_present`](WritePlan::write_present) in ONNX's functional form. Or it
 //!    hands out its [blocks](WritePlan::for_each_block), for a backend of your own.
 //!
 //! A backend that reads its positions itself, on a device, has no plan. It takes [`Loops`] and the [`Convention`] from
@@ -47,7 +47,7 @@
 //! low nibble; `*_cloned` methods move whole values, such as strings. Either side may be strided: see
 //! [`Layout`].
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! * **G1** every product of sizes, in elements and in bytes, fits `isize` ([`Geometry`]);
 //! * **G2** no two positions of a cache share a bit ([`Geometry`]);
@@ -78,6 +78,7 @@
 //! as SVG.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_code)]
+#![doc(test(attr(deny(unused_must_use))))]
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
@@ -97,6 +98,7 @@ mod geometry;
 #[cfg(feature = "picture")]
 pub mod picture;
 mod plan;
+pub mod positions;
 mod prepared;
 #[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
 mod raw;
@@ -105,15 +107,15 @@ pub mod spec;
 mod write;
 
 pub use argument::Argument;
+pub use bytemuck::NoUninit;
 pub use cpu::{Executor, Isa};
 pub use device::{ListValue, Loops};
 pub use element::{DlpackType, ElementType, ParseElementTypeError};
 pub use error::{Error, ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 pub use geometry::{Block, Geometry, Layout, Loop};
 pub use plan::{
-    Call, Convention, Integers, Lengths, ListLengths, Mode, NegativeIndex, OutOfRange, Positions, Segment,
+    Call, Convention, Integers, Lengths, ListCounts, Mode, NegativeIndex, OutOfRange, Positions, Segment,
 };
 pub use prepared::Prepared;
 pub use raw::RawBuffer;
-pub use spec::positions;
 pub use write::{Buffers, WritePlan, Written};

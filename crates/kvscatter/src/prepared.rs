@@ -7,7 +7,9 @@ use bytemuck::NoUninit;
 use crate::cpu::{Cpu, Isa};
 use crate::error::Error;
 use crate::geometry::{Geometry, Samples, Sides};
-use crate::plan::{Call, Convention, IndexRules, Lengths, Mode, Moves, NegativeIndex, RuleOptions};
+use crate::plan::{
+    Call, Convention, IndexRules, Lengths, Mode, Moves, NegativeIndex, OutOfRange, RuleOptions,
+};
 use crate::write::{Buffers, WritePlan, Written};
 
 /// A write whose shapes are checked: build it once, run it every step.
@@ -55,6 +57,12 @@ impl Prepared {
         self.rules.options.mode
     }
 
+    /// Returns what happens to a sample whose position does not fit.
+    #[must_use]
+    pub fn out_of_range(&self) -> OutOfRange {
+        self.rules.options.out_of_range
+    }
+
     /// Returns what a negative index means in a ring.
     #[must_use]
     pub fn negative_index(&self) -> NegativeIndex {
@@ -83,7 +91,7 @@ impl Prepared {
     /// * [`Error::Count`] for a list that is too short, too long or missing, [`Error::BatchTooLarge`];
     /// * [`Error::NegativeStart`], [`Error::StartOutOfRange`], [`Error::EndOutOfRange`] for the first position that does
     ///   not fit. The checks do not overflow, even at `i64::MAX`;
-    /// * [`Error::Position`] for an unsigned value above `i64::MAX`;
+    /// * [`Error::IndexTooLarge`] for an unsigned value above `i64::MAX`;
     /// * [`Error::CumulativeStart`], [`Error::CumulativeOrder`], [`Error::CumulativeLength`],
     ///   [`Error::LengthOutOfRange`], [`Error::TokenSum`] for the rows that samples bring;
     /// * [`Error::LayerOutOfRange`].
@@ -139,7 +147,8 @@ impl Prepared {
     /// # use kvscatter::{ElementType, spec::onnx::TensorScatter};
     /// # let scatter = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[1, 4], &[1, 1])?;
     /// let (mut k, mut v) = ([0_i8; 4], [0_i8; 4]);
-    /// scatter.write_many(&mut [(&mut k, &[7]), (&mut v, &[9])], &[2_i64])?;
+    /// let written = scatter.write_many(&mut [(&mut k, &[7]), (&mut v, &[9])], &[2_i64])?;
+    /// assert_eq!(written.skipped, 0);
     /// assert_eq!((k, v), ([0, 0, 7, 0], [0, 0, 9, 0]));
     /// # Ok::<(), kvscatter::Error>(())
     /// ```
@@ -157,15 +166,15 @@ impl Prepared {
     /// The functional form, in ONNX's words: `present_cache` becomes `past_cache` with the update in it, in one pass.
     ///
     /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::into_present`].
-    pub fn into_present<'a, T: NoUninit>(
+    /// As [`plan`](Self::plan) and [`WritePlan::write_present`].
+    pub fn write_present<'a, T: NoUninit>(
         &'a self,
         past_cache: &[T],
         update: &[T],
-        call: impl Into<Call<'a>>,
         present_cache: &mut [T],
+        call: impl Into<Call<'a>>,
     ) -> Result<Written, Error> {
-        self.plan(call)?.into_present(past_cache, update, present_cache)
+        self.plan(call)?.write_present(past_cache, update, present_cache)
     }
 }
 

@@ -56,7 +56,7 @@ impl WritePlan<'_> {
         pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
     ) -> Result<Written, Error> {
         let pairs = pairs.into_iter();
-        let Self { moves, cpu, host } = *self;
+        let Self { moves, cpu, threads } = *self;
         let names = moves.rules().names;
         check_pairs(moves.rules(), cpu, pairs.clone())?;
         for (pair, (cache, _)) in pairs.clone().enumerate() {
@@ -66,21 +66,21 @@ impl WritePlan<'_> {
             match cpu.raw(moves.geometry())? {
                 // SAFETY: `check_pairs` has compared the lengths and addresses of the same pairs with the geometry, and
                 // this function's contract makes them valid.
-                Raw::Bytes(bytes) => unsafe { bytes.write(&moves, host, cache.ptr, update.ptr) },
+                Raw::Bytes(bytes) => unsafe { bytes.write(&moves, threads, cache.ptr, update.ptr) },
                 Raw::Nibbles(nibbles) => {
                     // SAFETY: valid for writes by this function's contract; `check_pairs` has seen that no update and no
                     // other cache shares a byte with it.
                     let cache = unsafe { cache.bytes_mut() };
                     // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
                     let update = unsafe { update.bytes() };
-                    nibbles.write(&moves, host, cache, update);
+                    nibbles.write(&moves, threads, cache, update);
                 }
             }
         }
         Ok(self.written())
     }
 
-    /// [`into_present_bytes`](Self::into_present_bytes) for buffers that a foreign caller owns. The present need
+    /// [`write_present_bytes`](Self::write_present_bytes) for buffers that a foreign caller owns. The present need
     /// not be initialised.
     ///
     /// # Errors
@@ -90,20 +90,20 @@ impl WritePlan<'_> {
     /// # Safety
     /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for
     /// writes. While this runs nothing else writes to any of them, and nothing else reads the present.
-    pub unsafe fn into_present_raw(
+    pub unsafe fn write_present_raw(
         &self,
         past: RawBuffer,
         update: RawBuffer,
         present: RawBuffer,
     ) -> Result<Written, Error> {
-        let Self { moves, cpu, host } = *self;
+        let Self { moves, cpu, threads } = *self;
         check_present(moves.rules(), cpu, past, update, present)?;
         self.check_lists(moves.rules().names.present, 0, present)?;
         match cpu.raw(moves.geometry())? {
             // SAFETY: `check_present` has compared all lengths and addresses with the geometry, and this function's
             // contract makes the buffers valid.
             Raw::Bytes(bytes) => unsafe {
-                bytes.fill(&moves, host, present.ptr, [past.ptr.cast_const(), update.ptr.cast_const()]);
+                bytes.fill(&moves, threads, present.ptr, [past.ptr.cast_const(), update.ptr.cast_const()]);
             },
             Raw::Nibbles(nibbles) => {
                 // Storing one nibble of a byte reads the other, so the bytes must be initialised.
@@ -118,7 +118,7 @@ impl WritePlan<'_> {
                 let past = unsafe { past.bytes() };
                 // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
                 let update = unsafe { update.bytes() };
-                nibbles.fill(&moves, host, present, past, update);
+                nibbles.fill(&moves, threads, present, past, update);
             }
         }
         Ok(self.written())

@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use bytemuck::NoUninit;
 
-use crate::cpu::{Cpu, Executor, Host};
+use crate::cpu::{Cpu, Executor, Threads};
 use crate::error::Error;
 use crate::geometry::{Block, Geometry, Rows, SampleRows, Source};
 use crate::plan::{Moves, Segment};
@@ -23,7 +23,7 @@ use crate::size;
 pub struct WritePlan<'a> {
     pub(crate) moves: Moves<'a>,
     pub(crate) cpu: &'a Cpu,
-    pub(crate) host: Host<'a>,
+    pub(crate) threads: Threads<'a>,
 }
 
 /// What a write did.
@@ -35,7 +35,8 @@ pub struct Written {
     pub skipped: usize,
 }
 
-/// Pairs of a cache and its update, borrowed one at a time. Slices, arrays and vectors of pairs are such a set; a type of
+/// Pairs of a cache and its update, borrowed one at a time. A cache that is itself an array is copied into its pair, so
+/// pass `&mut` of it. Slices, arrays and vectors of pairs are such a set; a type of
 /// your own need not build a slice of borrows.
 ///
 /// `count` and the lengths of every pair must not change during a call. A set that breaks this breaks X1 (some
@@ -80,7 +81,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for Vec<(C, U)> {
 impl<'a> WritePlan<'a> {
     #[inline(always)]
     pub(crate) fn new(moves: Moves<'a>, cpu: &'a Cpu) -> Self {
-        Self { moves, cpu, host: Host(None) }
+        Self { moves, cpu, threads: Threads(None) }
     }
 
     /// Returns the same plan, which may use the threads of `executor` for large writes.
@@ -92,7 +93,7 @@ impl<'a> WritePlan<'a> {
     where
         'a: 'b,
     {
-        WritePlan { host: Host(Some(executor)), ..self }
+        WritePlan { threads: Threads(Some(executor)), ..self }
     }
 
     /// Returns the shapes that this plan writes.
@@ -195,7 +196,7 @@ impl WritePlan<'_> {
     /// [`Error::ElementWidth`] or [`Error::BufferLength`].
     #[inline]
     pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        self.cpu.write(&self.moves, self.host, 0, cache, update)?;
+        self.cpu.write(&self.moves, self.threads, 0, cache, update)?;
         Ok(self.written())
     }
 
@@ -204,7 +205,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`], or [`Error::ElementWidth`] for strings.
     pub fn write_bytes(&self, cache: &mut [u8], update: &[u8]) -> Result<Written, Error> {
-        self.cpu.write_bytes(&self.moves, self.host, cache, update)?;
+        self.cpu.write_bytes(&self.moves, self.threads, cache, update)?;
         Ok(self.written())
     }
 
@@ -222,6 +223,9 @@ impl WritePlan<'_> {
 
     /// Writes every pair: keys and values, or all layers that share the positions. Every length is checked
     /// before the first byte moves; the pairs must not change between that check and the write, see [`Buffers`].
+    ///
+    /// Elements of 4 bits and strings have their own methods: write each pair by [`write_bytes`](Self::write_bytes) or
+    /// [`write_cloned`](Self::write_cloned).
     ///
     /// No cache can be in the set twice:
     ///
@@ -242,7 +246,7 @@ impl WritePlan<'_> {
         }
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
-            self.cpu.write(&self.moves, self.host, index, cache, update)?;
+            self.cpu.write(&self.moves, self.threads, index, cache, update)?;
         }
         Ok(self.written())
     }
@@ -252,51 +256,51 @@ impl WritePlan<'_> {
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    pub fn into_present<T: NoUninit>(
+    pub fn write_present<T: NoUninit>(
         &self,
         past: &[T],
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        self.cpu.fill(&self.moves, self.host, past, update, present)?;
+        self.cpu.fill(&self.moves, self.threads, past, update, present)?;
         Ok(self.written())
     }
 
-    /// [`into_present`](Self::into_present) into memory that need not be initialised. Returns the same memory,
+    /// [`write_present`](Self::write_present) into memory that need not be initialised. Returns the same memory,
     /// initialised.
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    pub fn into_present_uninit<'p, T: NoUninit>(
+    pub fn write_present_uninit<'p, T: NoUninit>(
         &self,
         past: &[T],
         update: &[T],
         present: &'p mut [MaybeUninit<T>],
     ) -> Result<(&'p mut [T], Written), Error> {
-        let present = self.cpu.fill_uninit(&self.moves, self.host, past, update, present)?;
+        let present = self.cpu.fill_uninit(&self.moves, self.threads, past, update, present)?;
         Ok((present, self.written()))
     }
 
-    /// [`into_present`](Self::into_present) over raw bytes. The pad nibble of an odd number of 4-bit elements
+    /// [`write_present`](Self::write_present) over raw bytes. The pad nibble of an odd number of 4-bit elements
     /// is zero in `present`, as ONNX stores it.
     ///
     /// # Errors
     /// As [`write_bytes`](Self::write_bytes).
-    pub fn into_present_bytes(
+    pub fn write_present_bytes(
         &self,
         past: &[u8],
         update: &[u8],
         present: &mut [u8],
     ) -> Result<Written, Error> {
-        self.cpu.fill_bytes(&self.moves, self.host, past, update, present)?;
+        self.cpu.fill_bytes(&self.moves, self.threads, past, update, present)?;
         Ok(self.written())
     }
 
-    /// [`into_present`](Self::into_present) over values that are cloned, such as strings.
+    /// [`write_present`](Self::write_present) over values that are cloned, such as strings.
     ///
     /// # Errors
     /// As [`write_cloned`](Self::write_cloned).
-    pub fn into_present_cloned<T: Clone>(
+    pub fn write_present_cloned<T: Clone>(
         &self,
         past: &[T],
         update: &[T],
@@ -338,7 +342,7 @@ impl fmt::Debug for WritePlan<'_> {
             .field("layer", &self.layer())
             .field("elements", &self.elements())
             .field("skipped", &self.skipped())
-            .field("host", &self.host)
+            .field("threads", &self.threads)
             .finish_non_exhaustive()
     }
 }

@@ -93,7 +93,7 @@ fn a_bad_index_stops_all_samples_of_all_buffers() {
     let (mut cache, update) = pairs(1).remove(0);
     let mut present = cache.clone();
     assert_eq!(write.write(&mut cache, &update, &[0_i64, 3]), refused);
-    assert_eq!(write.into_present(&cache, &update, &[0_i64, 3], &mut present), refused);
+    assert_eq!(write.write_present(&cache, &update, &mut present, &[0_i64, 3]), refused);
     assert_eq!((&cache, &present), (&pairs(1)[0].0, &pairs(1)[0].0));
 }
 
@@ -109,11 +109,11 @@ fn every_way_to_write_checks_every_buffer_first() {
         let as_cache = refused(Argument::PastCache, got, CACHE);
         assert_eq!(plan.write(&mut wrong, &update), as_cache);
         assert_eq!(plan.write_cloned(&mut wrong, &update), as_cache);
-        assert_eq!(plan.into_present(&wrong, &update, &mut resized(CACHE)), as_cache);
-        assert_eq!(plan.into_present_cloned(&wrong, &update, &mut resized(CACHE)), as_cache);
+        assert_eq!(plan.write_present(&wrong, &update, &mut resized(CACHE)), as_cache);
+        assert_eq!(plan.write_present_cloned(&wrong, &update, &mut resized(CACHE)), as_cache);
         let as_present = refused(Argument::PresentCache, got, CACHE);
-        assert_eq!(plan.into_present(&cache, &update, &mut wrong), as_present);
-        assert_eq!(plan.into_present_cloned(&cache, &update, &mut wrong), as_present);
+        assert_eq!(plan.write_present(&cache, &update, &mut wrong), as_present);
+        assert_eq!(plan.write_present_cloned(&cache, &update, &mut wrong), as_present);
         assert_eq!(wrong, resized(got));
         let as_bytes = refused(Argument::PastCache, 2 * got, 2 * CACHE);
         assert_eq!(
@@ -126,8 +126,8 @@ fn every_way_to_write_checks_every_buffer_first() {
         let (mut past, mut present) = (cache.clone(), resized(CACHE));
         assert_eq!(plan.write(&mut past, &resized(got)), as_update);
         assert_eq!(plan.write_cloned(&mut past, &resized(got)), as_update);
-        assert_eq!(plan.into_present(&past, &resized(got), &mut present), as_update);
-        assert_eq!(plan.into_present_cloned(&past, &resized(got), &mut present), as_update);
+        assert_eq!(plan.write_present(&past, &resized(got), &mut present), as_update);
+        assert_eq!(plan.write_present_cloned(&past, &resized(got), &mut present), as_update);
         assert_eq!((past, present), (cache.clone(), resized(CACHE)));
     }
 }
@@ -140,7 +140,7 @@ fn elements_of_another_width_are_refused() {
     let refused = |got| Err(Error::ElementWidth { got, element });
     assert_eq!(plan.write(&mut [0_u8; CACHE], &[0_u8; UPDATE]), refused(8));
     assert_eq!(plan.write(&mut [0_u32; CACHE], &[0_u32; UPDATE]), refused(32));
-    assert_eq!(plan.into_present(&[0_f64; CACHE], &[0.0; UPDATE], &mut [0.0; CACHE]), refused(64));
+    assert_eq!(plan.write_present(&[0_f64; CACHE], &[0.0; UPDATE], &mut [0.0; CACHE]), refused(64));
     assert_eq!(plan.write_many(&mut [([(); CACHE], [(); UPDATE])]), refused(0));
 }
 

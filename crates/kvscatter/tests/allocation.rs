@@ -32,13 +32,13 @@ fn tensor_scatter() {
         let _ = write.write(&mut k, &update, &starts).unwrap();
         let _ = write.write(&mut k, &update, &narrow).unwrap();
         let _ = write.write_many(&mut [(&mut k, &update), (&mut v, &update)], &starts).unwrap();
-        let _ = write.into_present(&k, &update, &starts, &mut present).unwrap();
-        let _ = write.plan(&starts).unwrap().into_present_uninit(&k, &update, &mut memory).unwrap();
+        let _ = write.write_present(&k, &update, &mut present, &starts).unwrap();
+        let _ = write.plan(&starts).unwrap().write_present_uninit(&k, &update, &mut memory).unwrap();
         let plan = write.plan_lengths(&starts, &lengths).unwrap();
         let _ = plan.write(&mut k, &update).unwrap();
         let _ = plan.write_bytes(bytemuck::cast_slice_mut(&mut k), bytemuck::cast_slice(&update)).unwrap();
         let _ = plan.write_cloned(&mut k, &update).unwrap();
-        let _ = plan.into_present_cloned(&v, &update, &mut present).unwrap();
+        let _ = plan.write_present_cloned(&v, &update, &mut present).unwrap();
         plan.for_each_block(|block| assert_eq!(block.elements() % 5, 0));
         assert_eq!(plan.blocks().count(), 3);
         assert_eq!(plan.segments().count(), 3);
@@ -66,7 +66,7 @@ fn on_an_executor() {
         let plan = write.plan(&starts).unwrap().with_executor(&InTurn);
         let _ = plan.write(&mut k, &update).unwrap();
         let _ = plan.write_many([(&mut k, &update), (&mut v, &update)].as_mut_slice()).unwrap();
-        let _ = plan.into_present(&k, &update, &mut present).unwrap();
+        let _ = plan.write_present(&k, &update, &mut present).unwrap();
     });
     assert_eq!((k[7 * 64], v[7 * 64], present[7 * 64]), (1.0, 1.0, 1.0));
 }
@@ -78,7 +78,7 @@ fn rows_of_odd_nibbles() {
     allocates_nothing(|| {
         let plan = write.plan(&[0_i64, 2, 1]).unwrap();
         let _ = plan.write_bytes(&mut cache, &update).unwrap();
-        let _ = plan.into_present_bytes(&cache, &update, &mut present).unwrap();
+        let _ = plan.write_present_bytes(&cache, &update, &mut present).unwrap();
     });
 }
 

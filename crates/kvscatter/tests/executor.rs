@@ -70,7 +70,7 @@ fn a_large_write_asks_once() {
     let _ = plan.write(&mut cache, &update).unwrap();
     assert_eq!(host.0.load(Ordering::Relaxed), 1);
     let mut present = vec![0; CACHE];
-    let _ = plan.into_present(&cache, &update, &mut present).unwrap();
+    let _ = plan.write_present(&cache, &update, &mut present).unwrap();
     assert_eq!(host.0.load(Ordering::Relaxed), 2);
     assert!(cache == present && cache[5..][..UPDATE] == update);
 }
@@ -111,7 +111,7 @@ fn an_executor_that_panics_leaves_old_or_new_elements() {
         assert_eq!(cache.iter().enumerate().filter(|&element| is_new(element)).count(), written);
 
         let mut present = vec![u32::MAX; CACHE];
-        let fill = AssertUnwindSafe(|| plan.into_present(&before, &update, &mut present).map(|_| ()));
+        let fill = AssertUnwindSafe(|| plan.write_present(&before, &update, &mut present).map(|_| ()));
         assert!(catch_unwind(fill).is_err());
         let untouched = present.iter().filter(|&&element| element == u32::MAX).count();
         assert_eq!(untouched, if written == 0 { CACHE } else { 0 });

@@ -31,7 +31,7 @@ fn check(plan: &WritePlan<'_>, [cache_len, update_len, present_len]: [usize; 3])
     let unset = vec![0xEE; present_len];
     let [mut want_cache, mut want_present] = [past.clone(), unset.clone()];
     let _ = plan.write_bytes(&mut want_cache, &update).unwrap();
-    let _ = plan.into_present_bytes(&past, &update, &mut want_present).unwrap();
+    let _ = plan.write_present_bytes(&past, &update, &mut want_present).unwrap();
     assert!(want_cache != past && want_present != unset);
 
     let mut asked = [0; 2];
@@ -41,7 +41,7 @@ fn check(plan: &WritePlan<'_>, [cache_len, update_len, present_len]: [usize; 3])
         let [mut cache, mut present] = [past.clone(), unset.clone()];
         let _ = plan.write_bytes(&mut cache, &update).unwrap();
         asked[0] = pool.asked.swap(0, Ordering::Relaxed);
-        let _ = plan.into_present_bytes(&past, &update, &mut present).unwrap();
+        let _ = plan.write_present_bytes(&past, &update, &mut present).unwrap();
         asked[1] = pool.asked.load(Ordering::Relaxed);
         assert!(cache == want_cache, "in place, {plan:?}");
         assert!(present == want_present, "functional, {plan:?}");

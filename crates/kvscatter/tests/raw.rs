@@ -103,7 +103,7 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     };
     assert_eq!(written, [refused(Argument::PastCache, CACHE), refused(Argument::Update, UPDATE)]);
     // SAFETY: all buffers lie inside the array, which nothing else refers to.
-    let filled = unsafe { plan.into_present_raw(buffers[0], buffers[1], null(CACHE)) };
+    let filled = unsafe { plan.write_present_raw(buffers[0], buffers[1], null(CACHE)) };
     assert_eq!(filled, refused(Argument::PresentCache, CACHE));
     assert_eq!(memory, [7; CACHE + UPDATE]);
 
@@ -112,7 +112,7 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     // SAFETY: there are no bytes.
     let written = unsafe { plan.write_raw(null(0), null(0)) };
     // SAFETY: there are no bytes.
-    let filled = unsafe { plan.into_present_raw(null(0), null(0), null(0)) };
+    let filled = unsafe { plan.write_present_raw(null(0), null(0), null(0)) };
     assert!(written.is_ok() && filled.is_ok(), "{written:?} {filled:?}");
 }
 
@@ -167,13 +167,13 @@ fn a_present_that_shares_memory_is_refused() {
     {
         let buffers = at(&mut memory, &[(past, 8), (update, 2), (present, 8)]);
         // SAFETY: all of them lie inside the memory, which is borrowed exclusively.
-        let filled = unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) };
+        let filled = unsafe { plan.write_present_raw(buffers[0], buffers[1], buffers[2]) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
         assert_eq!(memory, before);
     }
     let buffers = at(&mut memory, &[(0, 8), (30, 2), (8, 8)]);
     // SAFETY: all buffers lie inside the array, which nothing else refers to.
-    let _ = unsafe { plan.into_present_raw(buffers[0], buffers[1], buffers[2]) }.unwrap();
+    let _ = unsafe { plan.write_present_raw(buffers[0], buffers[1], buffers[2]) }.unwrap();
     assert_eq!(memory[8..16], [0, 1, 2, 3, 30, 31, 6, 7]);
 }
 
@@ -224,7 +224,7 @@ fn indices_inside_what_is_written_are_refused() {
         let written = unsafe { plan.write_raw(cache, update) };
         assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
         // SAFETY: all buffers lie inside the array, which nothing else refers to.
-        let filled = unsafe { plan.into_present_raw(past, update, cache) };
+        let filled = unsafe { plan.write_present_raw(past, update, cache) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
         // SAFETY: all buffers lie inside the array, which nothing else refers to.
         assert!(unsafe { plan.write_raw(past, update) }.is_ok());

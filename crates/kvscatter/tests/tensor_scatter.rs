@@ -131,9 +131,9 @@ fn empty_dimensions_are_checked_and_not_walked() {
     let plan = write.plan(None::<&[i64]>).unwrap();
     assert_eq!((plan.elements(), plan.blocks().count(), plan.segments().count()), (0, 0, 0));
     let _ = plan.write_bytes(&mut [], &[]).unwrap();
-    let _ = plan.into_present_bytes(&[], &[], &mut []).unwrap();
+    let _ = plan.write_present_bytes(&[], &[], &mut []).unwrap();
     let _ = plan.write_cloned::<String>(&mut [], &[]).unwrap();
-    let _ = plan.into_present_cloned::<String>(&[], &[], &mut []).unwrap();
+    let _ = plan.write_present_cloned::<String>(&[], &[], &mut []).unwrap();
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn rows_of_an_odd_number_of_nibbles_straddle_bytes() {
     let plan = write.plan(&[1_i64]).unwrap();
     let mut cache = [0x21, 0x43, 0x65, 0x87, 0xF9];
     let mut present = [0; 5];
-    let _ = plan.into_present_bytes(&cache, &[0xBA, 0x0C], &mut present).unwrap();
+    let _ = plan.write_present_bytes(&cache, &[0xBA, 0x0C], &mut present).unwrap();
     assert_eq!(present, [0x21, 0xA3, 0xCB, 0x87, 0x09], "the last pad nibble is 0");
     let _ = plan.write_bytes(&mut cache, &[0xBA, 0x0C]).unwrap();
     assert_eq!(cache, [0x21, 0xA3, 0xCB, 0x87, 0xF9], "in place, neighbours are untouched");

@@ -150,7 +150,7 @@ fn functional(rows: usize, repeat: Repeat<'_>) -> Result<()> {
     let write = TensorScatter::new().prepare(ElementType::Float16, &[2, 8, 8, 32], &[2, 8, rows, 32])?;
     let (past, update) = (vec![0_u16; 2 * 8 * 8 * 32], vec![1_u16; 2 * 8 * rows * 32]);
     let mut present = past.clone();
-    repeat(&mut || Ok(write.into_present(&past, &update, &[2, 1], &mut present).map(drop)?))
+    repeat(&mut || Ok(write.write_present(&past, &update, &mut present, &[2, 1]).map(drop)?))
 }
 
 /// Rows that begin in the middle of a byte, or end there.

@@ -179,7 +179,7 @@ impl<T: Pod> Elements for Typed<T> {
     fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error> {
         let (past, update) =
             (bytemuck::cast_slice::<u8, T>(tensor.cache), bytemuck::cast_slice(tensor.update));
-        plan.into_present(past, update, bytemuck::cast_slice_mut(tensor.present)).map(drop)
+        plan.write_present(past, update, bytemuck::cast_slice_mut(tensor.present)).map(drop)
     }
 }
 
@@ -196,6 +196,6 @@ impl Elements for Packed {
 
     #[inline]
     fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error> {
-        plan.into_present_bytes(tensor.cache, tensor.update, tensor.present).map(drop)
+        plan.write_present_bytes(tensor.cache, tensor.update, tensor.present).map(drop)
     }
 }

@@ -34,7 +34,7 @@ fn runs_allocate_nothing() {
                 // SAFETY: the pointers of the first call, and `pairs` has 2 elements.
                 unsafe { kvs_write_many(handle, call, pairs.as_ptr(), 2, &mut written) },
                 // SAFETY: the pointers of the first call.
-                unsafe { kvs_into_present(handle, call, &pair.cache, &update, &present, &mut written) },
+                unsafe { kvs_write_present(handle, call, &pair.cache, &update, &present, &mut written) },
                 // SAFETY: the pointers of the first call, and `nothing` returns.
                 unsafe { kvs_for_each_block(handle, call, Some(nothing), std::ptr::null_mut()) },
             ];

@@ -159,7 +159,7 @@ impl PreparedHandle {
         let mut written = unwritten();
         // SAFETY: `call`, the tensors and `written` are references, the test owns the memory that they point to, and
         // `self` keeps the handle.
-        let status = unsafe { kvs_into_present(self.0, call, past, update, present, &mut written) };
+        let status = unsafe { kvs_write_present(self.0, call, past, update, present, &mut written) };
         skipped(status, written)
     }
 }

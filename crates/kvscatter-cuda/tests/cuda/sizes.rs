@@ -95,7 +95,7 @@ impl Call {
         let mut expected = vec![GUARD; begin + geometry.present_bytes().unwrap() + GUARDS];
         let place = begin..expected.len() - GUARDS;
         let of_present = &mut expected[place.clone()];
-        let skipped = self.plan().into_present_bytes(past, &self.new, of_present).unwrap().skipped;
+        let skipped = self.plan().write_present_bytes(past, &self.new, of_present).unwrap().skipped;
 
         let [past, update] = [past, &self.new].map(Memory::of);
         let present = Memory::of(&vec![GUARD; expected.len()]);

@@ -218,12 +218,12 @@ impl<'a> Values<'a> {
         let data = match (past.data(), self.get(update)?.data()) {
             (Data::Bytes(past), Data::Bytes(update)) => {
                 let mut present = vec![0; past.len()];
-                let _ = plan.into_present_bytes(past, update, &mut present)?;
+                let _ = plan.write_present_bytes(past, update, &mut present)?;
                 Data::Bytes(present)
             }
             (Data::Strings(past), Data::Strings(update)) => {
                 let mut present = vec![Vec::new(); past.len()];
-                let _ = plan.into_present_cloned(past, update, &mut present)?;
+                let _ = plan.write_present_cloned(past, update, &mut present)?;
                 Data::Strings(present)
             }
             _ => return Err(missing(update)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kvscatter::spec::onnx::Inferred;
+use kvscatter::spec::Inferred;
 use kvscatter::{ElementType, Prepared};
 
 use super::{MAX_RANK, Op};

@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::onnx::{self, Dimension, Inferred};
+use kvscatter::spec::{Dimension, Inferred, onnx};
 use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
 use super::Operator;

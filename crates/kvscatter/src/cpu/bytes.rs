@@ -1,10 +1,10 @@
 //! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
 
 use super::Isa;
-use super::copy::{Copier, Stores};
-use super::executor::{self, Host, Share};
-use super::fill::{Fill, FillKernels};
+use super::copy::{Copier, Gather, Stores};
+use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
+use super::present::{Fill, PresentKernels};
 use crate::geometry::Geometry;
 use crate::plan::Moves;
 use crate::size::Width;
@@ -16,7 +16,7 @@ pub(crate) struct Bytes {
     /// Bytes of one row of one sample, over all outer dimensions.
     row: usize,
     write: Copier,
-    fill: FillKernels,
+    fill: PresentKernels,
 }
 
 impl Bytes {
@@ -24,7 +24,7 @@ impl Bytes {
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry) -> Self {
         let row = width.bytes(geometry.row_elements);
         let write = Copier::new(isa, &geometry.write, width, geometry.usual_rows());
-        Self { width, row, write, fill: FillKernels::new(isa, width, geometry) }
+        Self { width, row, write, fill: PresentKernels::new(isa, width, geometry) }
     }
 
     /// Whether elements are as wide as `T`. A type without a size never is.
@@ -38,12 +38,18 @@ impl Bytes {
     /// # Safety
     /// The moves are those of the geometry that these copiers were made for. `cache` is as long as its cache, valid for
     /// writes and reached through nothing else; `update` is as long as its update and valid for reads.
-    pub(crate) unsafe fn write(&self, moves: &Moves<'_>, host: Host<'_>, cache: *mut u8, update: *const u8) {
+    pub(crate) unsafe fn write(
+        &self,
+        moves: &Moves<'_>,
+        threads: Threads<'_>,
+        cache: *mut u8,
+        update: *const u8,
+    ) {
         let starts = moves.geometry().write_starts(moves.layer());
         let pointers = Pointers { dst: cache, src: update }.offset(self.width, starts);
         let bytes = self.width.bytes(moves.elements());
         let stores = Stores::for_bytes(bytes);
-        match host.for_bytes(bytes) {
+        match threads.for_bytes(bytes) {
             Some(executor) => {
                 let write = |share: &mut Share<'_>| {
                     // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract. P3:
@@ -56,11 +62,12 @@ impl Bytes {
                 executor::share(executor, bytes, write);
             }
             None => {
+                let walk = |gather: &mut Gather<'_>| {
+                    // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
+                    moves.for_each_rows(|rows| unsafe { gather.copy(rows) });
+                };
                 // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
-                unsafe {
-                    self.write
-                        .copy_many(pointers, stores, |batch| moves.for_each_rows(|rows| batch.copy(rows)));
-                }
+                unsafe { self.write.copy_many(pointers, stores, walk) };
                 stores.finish();
             }
         }
@@ -73,7 +80,7 @@ impl Bytes {
     pub(crate) unsafe fn fill(
         &self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         present: *mut u8,
         [past, update]: [*const u8; 2],
     ) {
@@ -82,7 +89,7 @@ impl Bytes {
         let fill = Fill { kernels: &self.fill, moves, past, update };
         // SAFETY: P1 for all rows of the functional form, and the three buffers are valid by this function's contract.
         let run = |share: &mut Share<'_>| unsafe { fill.run(share) };
-        match host.for_bytes(bytes) {
+        match threads.for_bytes(bytes) {
             Some(executor) => executor::share(executor, bytes, run),
             None => run(&mut Share::All),
         }

@@ -6,7 +6,7 @@ use super::Isa;
 use super::dispatch::Kernels;
 use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
-use super::limits::{BATCH, PIECE, PREFETCH_DISTANCE, PREFETCH_MAX_RUN, STREAM_MIN_BYTES};
+use super::limits::{PREFETCH_DISTANCE, PREFETCH_MAX_RUN, SAMPLES_PER_CALL, STREAM_MIN_BYTES, THREAD_GRAIN};
 use super::prefetch::{self, Hint};
 use crate::geometry::{Block, Loop, Mapping, Rows};
 use crate::size::Width;
@@ -69,16 +69,17 @@ impl Copier {
         &self,
         pointers: Pointers,
         stores: Stores,
-        walk: impl FnOnce(&mut Batch<'_>),
+        walk: impl FnOnce(&mut Gather<'_>),
     ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
-        let mut begins = [const { MaybeUninit::uninit() }; BATCH];
-        let mut batch = Batch { copier: self, pointers, stores, kernel, begins: &mut begins, count: 0 };
-        walk(&mut batch);
-        batch.finish();
+        let mut begins = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
+        let mut gather = Gather { copier: self, pointers, stores, kernel, begins: &mut begins, count: 0 };
+        walk(&mut gather);
+        // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
+        unsafe { gather.finish() };
     }
 
     /// Copies rows of one sample, however many blocks they are.
@@ -123,10 +124,10 @@ impl Copier {
                 unsafe { self.copy_block(pointers, &block, stores) };
             }
         };
-        if bytes > PIECE {
+        if bytes > THREAD_GRAIN {
             (0..outer).for_each(|first| share.rows(rows, inner_row, |rows| copy(rows, first, 1)));
         } else {
-            share.groups(outer, bytes, PIECE, |first, count| copy(rows, first, count));
+            share.groups(outer, bytes, THREAD_GRAIN, |first, count| copy(rows, first, count));
         }
     }
 
@@ -164,22 +165,25 @@ impl Copier {
 }
 
 /// Rows of many samples, gathered so that one call of a kernel copies them.
-pub(super) struct Batch<'a> {
+pub(super) struct Gather<'a> {
     copier: &'a Copier,
     pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
-    begins: &'a mut [MaybeUninit<Pointers>; BATCH],
+    begins: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
     /// How many of them are initialised.
     count: usize,
 }
 
-impl Batch<'_> {
+impl Gather<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
+    ///
+    /// # Safety
+    /// As [`Copier::copy`], for these rows, until [`finish`](Self::finish).
     #[inline(always)]
-    pub(super) fn copy(&mut self, rows: Rows) {
+    pub(super) unsafe fn copy(&mut self, rows: Rows) {
         if rows.count != self.copier.rows {
-            // SAFETY: P1, by the contract of `copy_many`.
+            // SAFETY: P1, by this function's contract: the same rows.
             return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
         let (dst, src) = self.copier.mapping.start(0, 0, rows);
@@ -189,17 +193,22 @@ impl Batch<'_> {
             place.write(begin);
         }
         self.count = self.count.wrapping_add(1);
-        if self.count == BATCH {
-            self.finish();
+        if self.count == SAMPLES_PER_CALL {
+            // SAFETY: P1, by this function's contract, for all rows that were gathered.
+            unsafe { self.finish() };
         }
     }
 
+    /// Copies what is gathered.
+    ///
+    /// # Safety
+    /// As [`Copier::copy`], for all rows that were gathered.
     #[inline(always)]
-    fn finish(&mut self) {
+    unsafe fn finish(&mut self) {
         if let Some(begins) = self.begins.get(..self.count) {
             // SAFETY: the first `count` are initialised.
             let begins = unsafe { begins.assume_init_ref() };
-            // SAFETY: P1, by the contract of `copy_many`; the kernel is the usual one, and the pattern's runs are
+            // SAFETY: P1, by this function's contract; the kernel is the usual one, and the pattern's runs are
             // those of the usual rows, which it was chosen for (`Copier::new`), or it takes any length; it is one of
             // an instruction set that the machine has (`Isa::allowed`).
             unsafe { (self.kernel)(begins, &self.copier.pattern) };

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::limits::{PARALLEL_MIN_BYTES, PIECE};
+use super::limits::{PARALLEL_MIN_BYTES, THREAD_GRAIN};
 use crate::geometry::Rows;
 
 /// The warm threads of the calling program, for one write.
@@ -31,7 +31,8 @@ use crate::geometry::Rows;
 ///
 /// let write = TensorScatter::new().prepare(ElementType::Float32, &[1, 4096, 1024], &[1, 1024, 1024])?;
 /// let (mut cache, update) = (vec![0.0_f32; 4096 * 1024], vec![1.0_f32; 1024 * 1024]);
-/// write.plan(&[7_i64])?.with_executor(&Two).write(&mut cache, &update)?;
+/// let written = write.plan(&[7_i64])?.with_executor(&Two).write(&mut cache, &update)?;
+/// assert_eq!(written.skipped, 0);
 /// assert_eq!(cache.iter().sum::<f32>(), 1024.0 * 1024.0);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
@@ -46,16 +47,16 @@ pub trait Executor: Sync {
 
 /// An executor, if there is one.
 #[derive(Clone, Copy)]
-pub(crate) struct Host<'a>(pub(crate) Option<&'a dyn Executor>);
+pub(crate) struct Threads<'a>(pub(crate) Option<&'a dyn Executor>);
 
-impl<'a> Host<'a> {
+impl<'a> Threads<'a> {
     /// The executor, if there is one and a write of this many bytes is faster with it.
     pub(crate) fn for_bytes(self, bytes: usize) -> Option<&'a dyn Executor> {
         self.0.filter(|_| bytes >= PARALLEL_MIN_BYTES)
     }
 }
 
-impl fmt::Debug for Host<'_> {
+impl fmt::Debug for Threads<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "the threads of an executor" } else { "one thread" })
     }
@@ -66,9 +67,9 @@ impl fmt::Debug for Host<'_> {
 pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Share<'_>) + Sync) {
     let (taken, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let run = || {
-        let first = first_slot(arrived.fetch_add(1, Ordering::Relaxed));
-        for slots in [first..SLOTS, 0..first] {
-            work(&mut Share::of(&taken, slots, bytes));
+        let first = first_chunk(arrived.fetch_add(1, Ordering::Relaxed));
+        for chunks in [first..CHUNKS, 0..first] {
+            work(&mut Share::of(&taken, chunks, bytes));
         }
     };
     executor.broadcast(&run);
@@ -78,13 +79,13 @@ pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Sh
 }
 
 /// The number of equal parts that a shared write is divided into: one for each bit of the word that records claims.
-const SLOTS: u32 = usize::BITS;
+const CHUNKS: u32 = usize::BITS;
 
 /// Where a thread begins: the first at the front, the second in the middle, the next two at the quarters. Threads
 /// of a pool mostly arrive in the same order, so that each finds in its own caches what it wrote the time before.
-fn first_slot(arrival: usize) -> u32 {
+fn first_chunk(arrival: usize) -> u32 {
     let [arrival, ..] = arrival.to_le_bytes();
-    u32::from(arrival.reverse_bits()).wrapping_mul(SLOTS).wrapping_shr(u8::BITS)
+    u32::from(arrival.reverse_bits()).wrapping_mul(CHUNKS).wrapping_shr(u8::BITS)
 }
 
 /// Which parts of a write belong to one thread.
@@ -92,40 +93,40 @@ fn first_slot(arrival: usize) -> u32 {
 pub(super) enum Share<'a> {
     /// There is one thread.
     All,
-    /// Those whose slots this walk takes.
+    /// Those whose chunks this walk takes.
     Claims {
-        /// The slots that are taken.
+        /// The chunks that are taken.
         taken: &'a AtomicUsize,
         /// Those that this walk asks for.
-        slots: Range<u32>,
-        slot_bytes: usize,
+        chunks: Range<u32>,
+        chunk_bytes: usize,
         /// Bytes walked over.
         walked: usize,
-        /// The slot they have come to, and whether this walk has taken it.
+        /// The chunk they have come to, and whether this walk has taken it.
         current: Option<(u32, bool)>,
     },
 }
 
 impl<'a> Share<'a> {
-    pub(super) fn of(taken: &'a AtomicUsize, slots: Range<u32>, bytes: usize) -> Self {
-        let slot_bytes = usize::try_from(SLOTS).map_or(bytes, |slots| bytes.div_ceil(slots));
-        Self::Claims { taken, slots, slot_bytes, walked: 0, current: None }
+    pub(super) fn of(taken: &'a AtomicUsize, chunks: Range<u32>, bytes: usize) -> Self {
+        let chunk_bytes = usize::try_from(CHUNKS).map_or(bytes, |chunks| bytes.div_ceil(chunks));
+        Self::Claims { taken, chunks, chunk_bytes, walked: 0, current: None }
     }
 
     /// Claims the next `bytes` bytes of the write, and returns whether this thread is to write them. Every walk must
     /// pass the same sizes in the same order.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
-        let Self::Claims { taken, slots, slot_bytes, walked, current } = self else { return true };
-        let slot = walked.checked_div(*slot_bytes).unwrap_or(0);
-        // A walk over more than was said stays in the last slot.
-        let slot = u32::try_from(slot).unwrap_or(u32::MAX).min(SLOTS.wrapping_sub(1));
+        let Self::Claims { taken, chunks, chunk_bytes, walked, current } = self else { return true };
+        let chunk = walked.checked_div(*chunk_bytes).unwrap_or(0);
+        // A walk over more than was said stays in the last chunk.
+        let chunk = u32::try_from(chunk).unwrap_or(u32::MAX).min(CHUNKS.wrapping_sub(1));
         *walked = walked.wrapping_add(bytes);
         match *current {
-            Some((same, is_mine)) if same == slot => is_mine,
+            Some((same, is_mine)) if same == chunk => is_mine,
             _ => {
-                let bit = 1_usize.wrapping_shl(slot);
-                let is_mine = slots.contains(&slot) && taken.fetch_or(bit, Ordering::Relaxed) & bit == 0;
-                *current = Some((slot, is_mine));
+                let bit = 1_usize.wrapping_shl(chunk);
+                let is_mine = chunks.contains(&chunk) && taken.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+                *current = Some((chunk, is_mine));
                 is_mine
             }
         }
@@ -155,7 +156,7 @@ impl<'a> Share<'a> {
 
     /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
     pub(super) fn rows(&mut self, rows: Rows, row: usize, mut visit: impl FnMut(Rows)) {
-        let most = PIECE.checked_div(row).unwrap_or(1).max(1);
+        let most = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;
         while rest.count > 0 {
             let count = rest.count.min(most);

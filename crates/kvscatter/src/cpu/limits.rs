@@ -20,22 +20,24 @@ pub(super) const PREFETCH_MAX_RUN: usize = limit(512, 40);
 pub(super) const PREFETCH_DISTANCE: usize = limit(4 << 10, 8);
 
 /// How many samples a kernel is called for at once.
-pub(super) const BATCH: usize = limit(64, 2);
+pub(super) const SAMPLES_PER_CALL: usize = limit(64, 2);
 
-/// Writes of at least this many bytes go past the caches: they would not be kept until they are read, and lines
+/// Writes of at least this many bytes bypass the caches with non-temporal stores: they would not be kept until they are read, and lines
 /// that are overwritten whole need not be read first.
 pub(super) const STREAM_MIN_BYTES: usize = limit(64 << 20, 96);
 
-/// A run is streamed if it has this many bytes behind its first whole line; and how far ahead of a streamed copy
-/// its source is asked for.
-pub(super) const AHEAD: usize = limit(1024, 64);
+/// A run is streamed if it has this many bytes from its first whole line on.
+pub(super) const STREAM_MIN_RUN: usize = limit(1024, 64);
+
+/// How far ahead of a streamed copy its source is prefetched.
+pub(super) const STREAM_PREFETCH_DISTANCE: usize = limit(1024, 64);
 
 /// Writes smaller than this stay on one thread: handing parts of them over would cost what it gains. Measured: 128 KiB
 /// to 1 MiB.
 pub(super) const PARALLEL_MIN_BYTES: usize = limit(512 << 10, 4);
 
 /// The grain in which rows are handed to threads. Measured: 32 to 256 KiB.
-pub(super) const PIECE: usize = limit(128 << 10, 3);
+pub(super) const THREAD_GRAIN: usize = limit(128 << 10, 3);
 
 /// Slabs of this size are copied in pieces around the update, or along.
 pub(super) const SLAB_OVERWRITE_MAX: usize = limit(4 << 10, 48);

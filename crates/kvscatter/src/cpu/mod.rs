@@ -9,13 +9,13 @@ mod bytes;
 mod copy;
 mod dispatch;
 mod executor;
-mod fill;
 mod isa;
 mod kernel;
 mod limits;
 mod nibbles;
 mod parts;
 mod prefetch;
+mod present;
 #[cfg(test)]
 mod tests;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -29,7 +29,7 @@ use bytemuck::NoUninit;
 
 use self::bytes::Bytes;
 pub use self::executor::Executor;
-pub(crate) use self::executor::Host;
+pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
 use self::nibbles::Nibbles;
 use crate::error::Error;
@@ -102,7 +102,7 @@ impl Cpu {
     pub(crate) fn write<T: NoUninit>(
         &self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         pair: usize,
         cache: &mut [T],
         update: &[T],
@@ -110,7 +110,7 @@ impl Cpu {
         let bytes = self.check::<T>(moves, pair, [cache.len(), update.len()])?;
         // SAFETY: `check` has compared both lengths with the geometry of `moves`. The cache is borrowed exclusively, and
         // values of `T` are moved whole, since `T` is as wide as an element.
-        unsafe { bytes.write(moves, host, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
+        unsafe { bytes.write(moves, threads, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
         Ok(())
     }
 
@@ -119,16 +119,16 @@ impl Cpu {
     pub(crate) fn write_bytes(
         &self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         cache: &mut [u8],
         update: &[u8],
     ) -> Result<(), Error> {
         let raw = self.raw(moves.geometry())?;
         moves.check_buffers(0, [cache.len(), update.len()], |buffer| buffer.bytes)?;
         match raw {
-            Raw::Nibbles(nibbles) => nibbles.write(moves, host, cache, update),
+            Raw::Nibbles(nibbles) => nibbles.write(moves, threads, cache, update),
             // SAFETY: both lengths have been compared with the geometry of `moves`, and the cache is borrowed exclusively.
-            Raw::Bytes(bytes) => unsafe { bytes.write(moves, host, cache.as_mut_ptr(), update.as_ptr()) },
+            Raw::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.as_mut_ptr(), update.as_ptr()) },
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Cpu {
     pub(crate) fn fill<T: NoUninit>(
         &self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         past: &[T],
         update: &[T],
         present: &mut [T],
@@ -146,7 +146,7 @@ impl Cpu {
         // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole values of `T`
         // are stored there.
         let present = unsafe { slice::from_raw_parts_mut(present.as_mut_ptr().cast(), present.len()) };
-        self.fill_uninit(moves, host, past, update, present).map(|_| ())
+        self.fill_uninit(moves, threads, past, update, present).map(|_| ())
     }
 
     /// [`fill`](Self::fill) into memory that need not be initialised.
@@ -154,7 +154,7 @@ impl Cpu {
     pub(crate) fn fill_uninit<'p, T: NoUninit>(
         &self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         past: &[T],
         update: &[T],
         present: &'p mut [MaybeUninit<T>],
@@ -164,7 +164,7 @@ impl Cpu {
         let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
         // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
         // exclusively.
-        unsafe { bytes.fill(moves, host, start, sources) };
+        unsafe { bytes.fill(moves, threads, start, sources) };
         // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the geometry's (both
         // checked above), and the pieces from the past and from the update partition it: each element was copied whole
         // from a valid `T`.
@@ -176,7 +176,7 @@ impl Cpu {
     pub(crate) fn fill_bytes(
         &self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         past: &[u8],
         update: &[u8],
         present: &mut [u8],
@@ -186,10 +186,10 @@ impl Cpu {
         moves.check_present(present.len(), |buffer| buffer.bytes)?;
         let sources = [past.as_ptr(), update.as_ptr()];
         match raw {
-            Raw::Nibbles(nibbles) => nibbles.fill(moves, host, present, past, update),
+            Raw::Nibbles(nibbles) => nibbles.fill(moves, threads, present, past, update),
             // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
             // exclusively.
-            Raw::Bytes(bytes) => unsafe { bytes.fill(moves, host, present.as_mut_ptr(), sources) },
+            Raw::Bytes(bytes) => unsafe { bytes.fill(moves, threads, present.as_mut_ptr(), sources) },
         }
         Ok(())
     }

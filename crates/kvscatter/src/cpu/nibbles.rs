@@ -8,7 +8,7 @@
 
 use core::hint;
 
-use super::executor::Host;
+use super::executor::Threads;
 use super::kernel::{Run, Short};
 use super::{Isa, parts};
 use crate::geometry::{Block, Geometry, Loop, SampleRows, Source};
@@ -19,7 +19,7 @@ const HIGH: u8 = 0xf0;
 const OUTSIDE: &str = "a run lies outside of its buffer";
 
 /// Bytes that are moved at once: one vector of AVX2, two of SSE2.
-const PIECE: usize = 32;
+const VECTOR_BYTES: usize = 32;
 
 /// How 4-bit elements are moved.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +55,11 @@ impl Nibbles {
     }
 
     /// Writes in place.
-    pub(crate) fn write(self, moves: &Moves<'_>, host: Host<'_>, cache: &mut [u8], update: &[u8]) {
+    pub(crate) fn write(self, moves: &Moves<'_>, threads: Threads<'_>, cache: &mut [u8], update: &[u8]) {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
-        let executor = host.for_bytes(bytes).filter(|_| geometry.cache.exact);
+        let executor = threads.for_bytes(bytes).filter(|_| geometry.cache.exact);
         let layer = moves.layer();
         let (dst, src) = geometry.write_starts(layer);
         parts::share(geometry, cache, written, executor, |mine| {
@@ -81,14 +81,14 @@ impl Nibbles {
     pub(crate) fn fill(
         self,
         moves: &Moves<'_>,
-        host: Host<'_>,
+        threads: Threads<'_>,
         present: &mut [u8],
         past: &[u8],
         update: &[u8],
     ) {
         let geometry = moves.geometry();
         let written = geometry.row_elements.wrapping_mul(geometry.capacity).div_ceil(2);
-        let executor = host.for_bytes(geometry.present.buffer.bytes);
+        let executor = threads.for_bytes(geometry.present.buffer.bytes);
         parts::share(geometry, present, written, executor, |mine| {
             moves.for_each_sample(|SampleRows { layer, sample, pieces }| {
                 let Some(part) = mine.part_of(layer, sample) else { return };
@@ -189,7 +189,7 @@ unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
     }
     // SAFETY: the bytes between the first and the last are valid by this function's contract.
-    unsafe { Short::<PIECE>::copy(dst, src, whole) };
+    unsafe { Short::<VECTOR_BYTES>::copy(dst, src, whole) };
 }
 
 /// To nibble `odd` of the first byte from the other nibble of the first byte.
@@ -236,7 +236,7 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
 unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     match len {
         // SAFETY: this function's contract, and at least as many bytes as the piece.
-        PIECE.. => unsafe { shift_by::<PIECE>(dst, src, len) },
+        VECTOR_BYTES.. => unsafe { shift_by::<VECTOR_BYTES>(dst, src, len) },
         // SAFETY: this function's contract, and at least as many bytes as the piece.
         16.. => unsafe { shift_by::<16>(dst, src, len) },
         // SAFETY: this function's contract, and at least as many bytes as the piece.

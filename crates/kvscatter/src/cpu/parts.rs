@@ -10,7 +10,7 @@ use core::slice;
 
 use super::Executor;
 use super::executor::{self, Share};
-use super::limits::PIECE;
+use super::limits::THREAD_GRAIN;
 use crate::geometry::Geometry;
 
 /// Calls `work` on the threads of `executor`, each of which is to walk over all samples in order and to ask for
@@ -59,7 +59,7 @@ impl<'a> Parts<'a> {
         // G1: a part of the tensor.
         let elements = geometry.row_elements.wrapping_mul(geometry.capacity);
         let least = if elements.is_multiple_of(2) { 1 } else { 2 };
-        let times = PIECE.checked_div(written.saturating_mul(least)).unwrap_or(1).max(1);
+        let times = THREAD_GRAIN.checked_div(written.saturating_mul(least)).unwrap_or(1).max(1);
         let samples = times.saturating_mul(least);
         // The product is even, unless it saturates: then no buffer has a second part.
         let bytes = samples.saturating_mul(elements).div_euclid(2);
@@ -147,7 +147,7 @@ mod tests {
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
             let parts = Parts::many(write.geometry(), &mut buffer, written);
             let taken = AtomicUsize::new(0);
-            let mut shares = [0..20, 20..usize::BITS].map(|slots| Share::of(&taken, slots, parts.len));
+            let mut shares = [0..20, 20..usize::BITS].map(|chunks| Share::of(&taken, chunks, parts.len));
             let mut threads = shares.each_mut().map(|share| ThreadParts::new(&parts, share));
             let mut owners = Vec::new();
             for (layer, sample) in (0..3).flat_map(|layer| (0..batch).map(move |sample| (layer, sample))) {

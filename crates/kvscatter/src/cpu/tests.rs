@@ -14,13 +14,14 @@ use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
 use super::dispatch::Kernels;
-use super::fill::LineWriter;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{
-    AHEAD, BATCH, INLINE_MAX_RUN, PARALLEL_MIN_BYTES, PIECE, PREFETCH_DISTANCE, PREFETCH_MAX_RUN,
-    SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE, STREAM_MIN_BYTES,
+    INLINE_MAX_RUN, PARALLEL_MIN_BYTES, PREFETCH_DISTANCE, PREFETCH_MAX_RUN, SAMPLES_PER_CALL,
+    SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE, STREAM_MIN_BYTES, STREAM_MIN_RUN,
+    THREAD_GRAIN,
 };
 use super::prefetch::{self, Hint, LINE};
+use super::present::LineWriter;
 use super::{Isa, executor};
 use crate::geometry::{Loop, Rows};
 use crate::spec::onnx::TensorScatter;
@@ -34,7 +35,7 @@ fn paint(from: usize, count: usize) -> Vec<u8> {
 /// Lengths for which a kernel is compiled, and numbers that choose between kernels.
 fn lengths() -> Vec<usize> {
     let compiled = (0..=9).map(|power| 1 << power).chain([192]);
-    let limits = [INLINE_MAX_RUN, PREFETCH_MAX_RUN, AHEAD, SLAB_OVERWRITE_MAX, PREFETCH_DISTANCE];
+    let limits = [INLINE_MAX_RUN, PREFETCH_MAX_RUN, STREAM_MIN_RUN, SLAB_OVERWRITE_MAX, PREFETCH_DISTANCE];
     compiled.chain(limits).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
 }
 
@@ -100,7 +101,7 @@ fn every_kernel_copies_every_length() {
 #[test]
 fn every_kernel_copies_from_and_to_everywhere() {
     for isa in instruction_sets() {
-        for len in [1, 256, AHEAD, AHEAD + 63, AHEAD + 64, AHEAD + 127] {
+        for len in [1, 256, STREAM_MIN_RUN, STREAM_MIN_RUN + 63, STREAM_MIN_RUN + 64, STREAM_MIN_RUN + 127] {
             let kernels = Kernels::choose(isa, len);
             for at in 0..64 {
                 for (dst_at, src_at) in [(at, 0), (0, at), (at, 37)] {
@@ -181,7 +182,7 @@ impl Shape {
             past.copy_from_slice(&before);
             let old = &before[dst_at..][..cache_len];
             let _ =
-                plan.into_present_bytes(old, &update[src_at..], &mut past[dst_at..][..cache_len]).unwrap();
+                plan.write_present_bytes(old, &update[src_at..], &mut past[dst_at..][..cache_len]).unwrap();
             assert!(past == expected, "functional, {self:?} {starts:?} {counts:?}");
         }
     }
@@ -213,7 +214,7 @@ fn every_row_is_taken_once() {
     }
     let pool = Pool(rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap());
     for executor in [&Never as &dyn Executor, &Twice, &pool] {
-        for row in [1, PIECE - 1, PIECE, PIECE + 1] {
+        for row in [1, THREAD_GRAIN - 1, THREAD_GRAIN, THREAD_GRAIN + 1] {
             for count in [0, 1, 2, 7, 100] {
                 let taken: Vec<_> = (0..2 * count).map(|_| AtomicUsize::new(0)).collect();
                 let take = |rows: Rows| {
@@ -241,7 +242,7 @@ fn near(limit: usize) -> impl Strategy<Value = usize> {
 /// Sizes at every kernel's length, every batch's end and every prefetch_distance's end.
 fn shapes() -> impl Strategy<Value = Shape> {
     let len = prop_oneof![prop::sample::select(lengths()).prop_map(|len| len.max(1)), 1_usize..=300];
-    let batch = prop_oneof![1_usize..=3, near(BATCH), near(2 * BATCH)];
+    let batch = prop_oneof![1_usize..=3, near(SAMPLES_PER_CALL), near(2 * SAMPLES_PER_CALL)];
     let sizes = (batch, 1_usize..=3, 1_usize..=6, len, 0_usize..64, 0_usize..64);
     sizes.prop_flat_map(|(batch, heads, capacity, len, dst_at, src_at)| {
         let shape = move |rows| Shape { batch, heads, capacity, rows, len, dst_at, src_at };
@@ -297,8 +298,8 @@ fn destinations_ahead() {
 /// Writes at which sharing begins, in pieces that end in the middle of a sample.
 #[test]
 fn sharing_and_pieces() {
-    for len in [1, PIECE - 1, PIECE, PIECE + 1, PIECE.div_euclid(2) + 1] {
-        for bytes in [PARALLEL_MIN_BYTES - 1, PARALLEL_MIN_BYTES, PARALLEL_MIN_BYTES + PIECE + 1] {
+    for len in [1, THREAD_GRAIN - 1, THREAD_GRAIN, THREAD_GRAIN + 1, THREAD_GRAIN.div_euclid(2) + 1] {
+        for bytes in [PARALLEL_MIN_BYTES - 1, PARALLEL_MIN_BYTES, PARALLEL_MIN_BYTES + THREAD_GRAIN + 1] {
             let rows = bytes.div_ceil(len);
             let shape = Shape { batch: 1, heads: 1, capacity: rows + 2, rows, len, dst_at: 1, src_at: 2 };
             shape.check_ring(&[1], &[rows as i64]);
@@ -329,7 +330,7 @@ fn slabs_and_tiles() {
 /// Writes at which stores begin to pass the caches, in place and functional, from and to unaligned places.
 #[test]
 fn streaming() {
-    let row = 4 * AHEAD + 17;
+    let row = 4 * STREAM_MIN_RUN + 17;
     for bytes in [STREAM_MIN_BYTES - 1, STREAM_MIN_BYTES, STREAM_MIN_BYTES + 1] {
         let one = Shape { batch: 1, heads: 1, capacity: 1, rows: 1, len: bytes, dst_at: 13, src_at: 50 };
         one.check_ring(&[0], &[1]);

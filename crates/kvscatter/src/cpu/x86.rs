@@ -1,4 +1,4 @@
-//! x86-64: the kernels compiled for wider registers, and stores that bypass the caches.
+//! x86-64: the kernels compiled for wider registers, and non-temporal stores, which bypass the caches.
 
 use core::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256,
@@ -7,7 +7,7 @@ use core::arch::x86_64::{
 use core::marker::PhantomData;
 
 use super::kernel::{Instructions, Kernel, Memcpy, Pattern, Pointers, Run, Short, copy_runs};
-use super::limits::AHEAD;
+use super::limits::{STREAM_MIN_RUN, STREAM_PREFETCH_DISTANCE};
 use super::prefetch::{LINE, prefetch_l1};
 
 pub(super) struct Sse2;
@@ -71,7 +71,7 @@ impl<V: Vector> Run for Stream<V> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(LINE);
-        let Some(body) = len.checked_sub(head).filter(|&body| body >= AHEAD) else {
+        let Some(body) = len.checked_sub(head).filter(|&body| body >= STREAM_MIN_RUN) else {
             // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
@@ -97,7 +97,7 @@ impl<V: Vector> Run for Lines<V> {
         debug_assert_eq!((dst.addr() % LINE, len % LINE), (0, 0), "a part of a line");
         let mut at = 0;
         while at < len {
-            prefetch_l1(src.wrapping_add(at.wrapping_add(AHEAD)));
+            prefetch_l1(src.wrapping_add(at.wrapping_add(STREAM_PREFETCH_DISTANCE)));
             let mut within = 0;
             while within < LINE {
                 let here = at.wrapping_add(within);

@@ -5,14 +5,14 @@ use crate::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use crate::spec::onnx::TensorScatter;
 use crate::spec::tensorrt::{KvCacheUpdate, PackedCall};
 use crate::{
-    Argument, Block, Convention, ElementType, Error, Layout, Lengths, ListLengths, Mode, NegativeIndex,
+    Argument, Block, Convention, ElementType, Error, Layout, Lengths, ListCounts, Mode, NegativeIndex,
 };
 
 /// Every element that moves: where it goes and where it comes from.
 #[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
 fn moved(loops: &Loops, layer: isize, starts: &[usize]) -> Vec<(isize, isize)> {
     let mut around: Vec<(isize, isize)> = [(0, 0)].into();
-    for by in &loops.inner {
+    for by in &loops.others {
         let step = |at: (isize, isize), index| (at.0 + by.dst * index, at.1 + by.src * index);
         around = around
             .iter()
@@ -97,8 +97,8 @@ fn call<'a>(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) ->
 
 const HALF: ElementType = ElementType::Float16;
 
-fn lengths(starts: usize, row_counts: Option<usize>) -> ListLengths {
-    ListLengths { positions: Some(starts), row_counts, lengths: None }
+fn lengths(starts: usize, row_counts: Option<usize>) -> ListCounts {
+    ListCounts { positions: Some(starts), row_counts, lengths: None }
 }
 
 #[test]
@@ -106,15 +106,15 @@ fn padded_updates_have_starts_and_no_rows() {
     let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]).unwrap();
     assert_eq!((onnx.convention(), onnx.row_limits()), (Convention::Starts, (3, 3)));
     assert_eq!(onnx.check_counts(lengths(2, None)), Ok(2));
-    assert_eq!(onnx.check_counts(ListLengths::default()), Ok(2), "absent starts are 0");
+    assert_eq!(onnx.check_counts(ListCounts::default()), Ok(2), "absent starts are 0");
     let count = |argument, got, want| Err(Error::Count { argument, got, want });
     assert_eq!(onnx.check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
-    assert_eq!(onnx.check_counts(lengths(2, Some(2))), count(Argument::Update, 2, 0));
-    let long = ListLengths { lengths: Some(1), ..lengths(2, None) };
+    assert_eq!(onnx.check_counts(lengths(2, Some(2))), count(Argument::UpdateLengths, 2, 0));
+    let long = ListCounts { lengths: Some(1), ..lengths(2, None) };
     assert_eq!(onnx.check_counts(long), count(Argument::Lengths, 1, 2));
 
     let tensorrt = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
-    let absent = tensorrt.check_counts(ListLengths::default());
+    let absent = tensorrt.check_counts(ListCounts::default());
     assert_eq!(absent, count(Argument::TensorRtWriteIndices, 0, 1));
 }
 

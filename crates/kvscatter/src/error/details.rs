@@ -52,6 +52,7 @@ pub enum ErrorKind {
     CumulativeLength,
     TokenSum,
     LayerOutOfRange,
+    IndexTooLarge,
     Position,
     BufferLength,
     NullBuffer,
@@ -90,6 +91,7 @@ impl ErrorKind {
         Self::CumulativeLength,
         Self::TokenSum,
         Self::LayerOutOfRange,
+        Self::IndexTooLarge,
         Self::Position,
         Self::BufferLength,
         Self::NullBuffer,
@@ -129,6 +131,7 @@ impl ErrorKind {
             Self::CumulativeLength => ("cumulative_length", Position),
             Self::TokenSum => ("token_sum", Position),
             Self::LayerOutOfRange => ("layer_out_of_range", Position),
+            Self::IndexTooLarge => ("index_too_large", Position),
             Self::Position => ("position", Position),
             Self::BufferLength => ("buffer_length", Buffer),
             Self::NullBuffer => ("null_buffer", Buffer),
@@ -419,6 +422,9 @@ impl Error {
                     .value("value", value)
                     .field("layers", layers)
                     .nearest(last)
+            }
+            Self::IndexTooLarge { argument, index } => {
+                of(Kind::IndexTooLarge, argument).index("index", index).nearest(Some(i64::MAX))
             }
             Self::Position { value, rows } => {
                 ErrorDetails::new(Kind::Position, None).value("value", value).field("rows", rows)

@@ -49,13 +49,13 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
             }
             Error::Rank { rank, expected, .. } => {
-                write!(f, "{argument} has {}, must have {}", Dimensions(rank), OneOf(expected))
+                write!(f, "{argument} has {}, must have {}", Counted(rank, "dimension"), OneOf(expected))
             }
             Error::RankTooLow { rank, least, .. } => {
-                write!(f, "{argument} has {}, must have at least {least}", Dimensions(rank))
+                write!(f, "{argument} has {}, must have at least {least}", Counted(rank, "dimension"))
             }
             Error::RankMismatch { cache, update, .. } => {
-                let update = Dimensions(update);
+                let update = Counted(update, "dimension");
                 write!(f, "{argument} has {update}, the cache has {cache}: both must have the same")
             }
             Error::AxisOutOfRange { axis, rank } => {
@@ -72,7 +72,8 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                     "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache"
                 )?;
                 // [batch, sequence, heads, head size] with the default axis ends here.
-                let may_be_sequence = dimension > 0 && details.argument == Some(Argument::Update);
+                let may_be_sequence =
+                    dimension > 0 && got < expected && details.argument == Some(Argument::Update);
                 f.write_str(if may_be_sequence {
                     "; if it is the sequence, set axis or give strides"
                 } else {
@@ -106,8 +107,12 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 f,
                 "the strides need {loops} nested loops inside the outer dimensions, at most 3 are possible: make one side contiguous"
             ),
+            // The list of another operator's call.
+            Error::Count { want: 0, argument: Argument::LayerId | Argument::UpdateLengths, .. } => {
+                write!(f, "{argument} is no argument of this operator")
+            }
             Error::Count { got, want, .. } => {
-                write!(f, "{argument} has {got} values, must have {want}")?;
+                write!(f, "{argument} has {}, must have {want}", Counted(got, "value"))?;
                 let is_cumulative = details.argument == Some(Argument::UpdateLengths);
                 f.write_str(if is_cumulative { ": cumulative lengths, which begin with 0" } else { "" })
             }
@@ -146,6 +151,9 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::LayerOutOfRange { value, layers, .. } => {
                 write!(f, "{argument} = {value}: the cache has {layers} layers, numbered from 0")
             }
+            Error::IndexTooLarge { index, .. } => {
+                write!(f, "{argument}[{index}] is too large: must be at most {}", i64::MAX)
+            }
             Error::Position { value, rows } => write!(
                 f,
                 "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
@@ -179,12 +187,12 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
     }
 }
 
-/// A number of dimensions.
-struct Dimensions(usize);
+/// So many of something.
+struct Counted(usize, &'static str);
 
-impl fmt::Display for Dimensions {
+impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} dimension{}", self.0, if self.0 == 1 { "" } else { "s" })
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
     }
 }
 

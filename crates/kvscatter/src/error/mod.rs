@@ -259,12 +259,18 @@ pub enum Error {
         layers: usize,
     },
 
-    /// A position that no write can have. [`positions`](crate::positions) returns this error, and so does a plan for an
-    /// unsigned value above `i64::MAX`.
+    /// An unsigned value exceeds `i64::MAX`.
+    IndexTooLarge {
+        /// Which argument.
+        argument: Argument,
+        /// Its place in the list.
+        index: usize,
+    },
+    /// A position that no write can have: see [`positions`](crate::positions).
     Position {
-        /// The position, or `i64::MAX` for an unsigned value above it.
+        /// The position.
         value: i64,
-        /// Rows written with it; 1 for such a value.
+        /// Rows written with it.
         rows: usize,
     },
 

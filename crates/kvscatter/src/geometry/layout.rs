@@ -17,7 +17,8 @@ use crate::{Argument, Error, size};
 /// let as_bhsd = Layout::strided(&[1, 2, 1, 2], &[4, 2, 4, 1]);
 /// let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 2, 3, 2], as_bhsd)?;
 /// let mut cache = [0_i8; 12];
-/// write.write(&mut cache, &update, &[1_i64])?;
+/// let written = write.write(&mut cache, &update, &[1_i64])?;
+/// assert_eq!(written.skipped, 0);
 /// assert_eq!(cache, [0, 0, 1, 2, 0, 0, 0, 0, 3, 4, 0, 0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```

@@ -116,7 +116,7 @@ impl Mapping {
     }
 
     /// Every loop except those over samples and rows, outermost first, and the length of the run inside them.
-    pub(crate) fn inner_loops(&self) -> (Vec<Loop>, usize) {
+    pub(crate) fn other_loops(&self) -> (Vec<Loop>, usize) {
         let loops = self.loops.iter().enumerate().filter(|(place, _)| Some(*place) != self.rows_at);
         let loops = self.split.iter().chain(loops.map(|(_, each)| each));
         (loops.filter(|each| each.count != 1).copied().collect(), self.run)

@@ -167,7 +167,7 @@ impl Geometry {
         (layer_start(0, self.present.layer_stride, layer), src)
     }
 
-    /// The one constructor: every front ends here.
+    /// The one constructor: `Prepared::new` calls it.
     ///
     /// # Errors
     /// [`Error`] if the update does not fit the cache, the cache's positions overlap (G2), a layout does not
@@ -175,32 +175,42 @@ impl Geometry {
     pub(crate) fn new(sides: &Sides<'_>) -> Result<Self, Error> {
         let Sides { names, element, cache, update, layers, batch, rows, outer, inner } = sides;
         let overlap = SortedStrides::new(cache, names.cache)?;
-        let capacity = rows.0.size;
-        let (samples, sample_step, max_rows) = match batch.1 {
+        let capacity = rows.cache.size;
+        let (samples, sample_step, max_rows) = match batch.update {
             Some(Dim { size, stride }) => {
                 let argument = names.update;
-                if rows.1.size > capacity {
-                    return Err(Error::UpdateLongerThanCache { argument, rows: rows.1.size, capacity });
+                if rows.update.size > capacity {
+                    return Err(Error::UpdateLongerThanCache { argument, rows: rows.update.size, capacity });
                 }
-                if size > batch.0.size {
-                    return Err(Error::BatchTooLarge { argument, cache: batch.0.size, update: size });
+                if size > batch.cache.size {
+                    return Err(Error::BatchTooLarge { argument, cache: batch.cache.size, update: size });
                 }
-                (Samples::Padded { batch: size, rows: rows.1.size }, stride, rows.1.size)
+                (Samples::Padded { batch: size, rows: rows.update.size }, stride, rows.update.size)
             }
-            None => (Samples::Packed { tokens: rows.1.size }, 0, rows.1.size.min(capacity)),
+            None => (Samples::Packed { tokens: rows.update.size }, 0, rows.update.size.min(capacity)),
         };
         let (layer_stride, present) = sides.present().ok_or(Error::TooLarge { argument: names.present })?;
-        let past = Side::new(batch.0.stride, rows.0, outer.iter().map(|p| p.0), inner.iter().map(|p| p.0));
-        let new = Side::new(sample_step, rows.1, outer.iter().map(|p| p.1), inner.iter().map(|p| p.1));
+        let past = Side::new(
+            batch.cache.stride,
+            rows.cache,
+            outer.iter().map(|pair| pair.cache),
+            inner.iter().map(|pair| pair.cache),
+        );
+        let new = Side::new(
+            sample_step,
+            rows.update,
+            outer.iter().map(|pair| pair.update),
+            inner.iter().map(|pair| pair.update),
+        );
         let mapping = |max_rows, dst: &Side, src: &Side| Mapping::new(&Side::pair(dst, src, max_rows));
         Ok(Self {
             element: *element,
             layers: *layers,
-            cache_batch: batch.0.size,
+            cache_batch: batch.cache.size,
             samples,
             capacity,
             // G1: a factor of the cache's own product.
-            row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.0.size)),
+            row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.cache.size)),
             overlap,
             write: mapping(max_rows, &past, &new)?,
             present: Present {
@@ -235,8 +245,7 @@ fn layer_start(offset: usize, stride: isize, layer: usize) -> usize {
     offset.wrapping_add_signed(stride.wrapping_mul(layer.cast_signed()))
 }
 
-/// Two checked tensors with a role for each dimension, as a specification's front assigns them. In each pair the cache
-/// comes first.
+/// Two checked tensors with a role for each dimension, as a specification's front assigns them.
 #[derive(Debug)]
 pub(crate) struct Sides<'a> {
     pub(crate) names: &'static Names,
@@ -245,12 +254,19 @@ pub(crate) struct Sides<'a> {
     pub(crate) update: &'a View,
     pub(crate) layers: Dim,
     /// A packed update has no batch dimension.
-    pub(crate) batch: (Dim, Option<Dim>),
-    pub(crate) rows: (Dim, Dim),
+    pub(crate) batch: Pair<Dim, Option<Dim>>,
+    pub(crate) rows: Pair,
     /// Sizes agree.
-    pub(crate) outer: Vec<(Dim, Dim)>,
+    pub(crate) outer: Vec<Pair>,
     /// Sizes agree.
-    pub(crate) inner: Vec<(Dim, Dim)>,
+    pub(crate) inner: Vec<Pair>,
+}
+
+/// A dimension of the cache and the one of the update with the same role.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair<C = Dim, U = C> {
+    pub(crate) cache: C,
+    pub(crate) update: U,
 }
 
 /// How the update holds its samples.
@@ -349,8 +365,9 @@ impl Sides<'_> {
     /// The layer stride and the side of a dense tensor of the cache's shape.
     fn present(&self) -> Option<(isize, Side)> {
         let Self { layers, batch, rows, outer, inner, .. } = self;
-        let sizes = |pairs: &[(Dim, Dim)]| pairs.iter().map(|pair| pair.0.size).collect::<Vec<_>>();
-        let shape = [vec![layers.size, batch.0.size], sizes(outer), vec![rows.0.size], sizes(inner)].concat();
+        let sizes = |pairs: &[Pair]| pairs.iter().map(|pair| pair.cache.size).collect::<Vec<_>>();
+        let shape =
+            [vec![layers.size, batch.cache.size], sizes(outer), vec![rows.cache.size], sizes(inner)].concat();
         let mut dims = layout::dense(&shape)?.into_iter();
         let (layer, sample) = (dims.next()?, dims.next()?);
         let outer: Vec<Dim> = dims.by_ref().take(outer.len()).collect();

@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 ///
 /// Everything that borrows as a list of [`Integers`] converts into it, and so does an `Option` of such a list
 /// (ONNX's optional `write_indices`: absent means zero).
+#[doc(alias = "write_indices")]
+#[doc(alias = "cache_position")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Positions<'a> {

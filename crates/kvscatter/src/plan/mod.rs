@@ -12,5 +12,5 @@ pub use self::indices::{Call, Integers, Lengths, Positions};
 pub(crate) use self::moves::Moves;
 pub use self::moves::Segment;
 pub use self::policy::{Mode, NegativeIndex, OutOfRange};
-pub use self::rules::{Convention, ListLengths};
+pub use self::rules::{Convention, ListCounts};
 pub(crate) use self::rules::{IndexRules, RuleOptions};

@@ -2,7 +2,7 @@
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
-use super::rules::{Convention, IndexRules, ListLengths, check_count};
+use super::rules::{Convention, IndexRules, ListCounts, check_count};
 use crate::argument::Argument;
 use crate::error::Error;
 use crate::geometry::{Buffer, Geometry, Rows, SampleRows, Samples, Source};
@@ -270,7 +270,7 @@ impl CallIndices<'_> {
     fn check_each(self) -> Result<Checked, Error> {
         let count = |values: Option<Integers<'_>>| values.map(Integers::len);
         self.rules.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
-        let batch = self.rules.check_counts(ListLengths {
+        let batch = self.rules.check_counts(ListCounts {
             positions: count(self.call.positions.integers()),
             row_counts: self.call.row_counts.map(<[i32]>::len),
             lengths: None,
@@ -293,7 +293,7 @@ impl CallIndices<'_> {
                 // Condition 5. No sum of lengths wraps: each is at most the capacity of its own sample.
                 Ok(_) => checked.rows = checked.rows.wrapping_add(length),
                 // A position that cannot be read is no position out of range.
-                Err(error @ Error::Position { .. }) => return Err(error),
+                Err(error @ Error::IndexTooLarge { .. }) => return Err(error),
                 Err(_) if self.rules.options.out_of_range == OutOfRange::SkipSample => {
                     checked.skipped = checked.skipped.wrapping_add(1);
                 }
@@ -360,7 +360,7 @@ impl CallIndices<'_> {
     #[inline(never)]
     fn unreadable(&self, argument: Argument, values: Integers<'_>, at: usize) -> Error {
         if at < values.len() {
-            Error::Position { value: i64::MAX, rows: 1 } // an unsigned value beyond it
+            Error::IndexTooLarge { argument, index: at }
         } else {
             Error::Count { argument, got: values.len(), want: self.batch() }
         }

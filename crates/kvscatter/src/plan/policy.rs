@@ -11,10 +11,12 @@ pub enum Mode {
     /// Every row lies inside the cache: `start + length <= capacity`.
     #[default]
     Linear,
-    /// The cache is a ring: the *sequence coordinate alone* is taken modulo the capacity.
+    /// The cache is a ring buffer: the *sequence coordinate alone* is taken modulo the capacity.
     ///
     /// ONNX's text takes the whole index tuple modulo, which moves a batch or head index at or above the
     /// capacity into another sample; the erratum (onnx 1.23 and later) is followed here.
+    #[doc(alias = "ring")]
+    #[doc(alias = "sliding_window")]
     Circular,
 }
 
@@ -49,7 +51,8 @@ pub enum OutOfRange {
     /// The call is refused and nothing is written.
     #[default]
     Error,
-    /// The sample is left as it is, the others are written, and the number of skipped samples is reported.
+    /// The sample is left as it is, the others are written, and the number of skipped samples is reported. An unsigned
+    /// position above `i64::MAX` is an error all the same.
     SkipSample,
 }
 

@@ -13,6 +13,7 @@ pub enum Convention {
     Starts,
     /// The first slot written for each sample of a packed update, and cumulative lengths from 0, one more than samples:
     /// TensorRT's `updateLengths`.
+    #[doc(alias = "cu_seqlens")]
     StartsAndCumulativeLengths,
     /// The length after the write and the rows that are brought, one of each for every sample of the cache, and a layer:
     /// Ascend's `tokenOffset`, `seqLen` and `layerId`.
@@ -21,7 +22,7 @@ pub enum Convention {
 
 /// How many values the lists of a call have; `None` where a list is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListLengths {
+pub struct ListCounts {
     /// The positions.
     pub positions: Option<usize>,
     /// The rows that samples bring, one by one or cumulative.
@@ -94,9 +95,9 @@ impl IndexRules {
 
     /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples than
     /// the cache has. Returns the number of samples.
-    pub(crate) fn check_counts(&self, lists: ListLengths) -> Result<usize, Error> {
+    pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, names, options: RuleOptions { convention, .. }, .. } = self;
-        let ListLengths { positions, row_counts, lengths } = lists;
+        let ListCounts { positions, row_counts, lengths } = lists;
         let want = match (convention, geometry.samples) {
             (Convention::Starts, Samples::Padded { batch, .. }) => batch,
             (Convention::Starts, Samples::Packed { .. }) => 0,
@@ -203,28 +204,28 @@ impl IndexRules {
     }
 
     #[inline]
-    fn slot_from_start(&self, index: usize, value: i64, rows: usize) -> Result<usize, Error> {
+    fn slot_from_start(&self, sample: usize, start: i64, rows: usize) -> Result<usize, Error> {
         let rule = self.slot_rule(rows);
-        rule.slot(value).ok_or_else(|| {
+        rule.slot(start).ok_or_else(|| {
             let (argument, capacity) = (self.names.positions, rule.capacity);
-            if value < 0 {
-                Error::NegativeStart { argument, index, value }
+            if start < 0 {
+                Error::NegativeStart { argument, index: sample, value: start }
             } else {
-                Error::StartOutOfRange { argument, index, value, rows, capacity }
+                Error::StartOutOfRange { argument, index: sample, value: start, rows, capacity }
             }
         })
     }
 
-    fn slot_from_end(&self, index: usize, value: i64, rows: usize, length: usize) -> Result<usize, Error> {
+    fn slot_from_end(&self, sample: usize, end: i64, rows: usize, length: usize) -> Result<usize, Error> {
         let (argument, capacity) = (self.names.positions, self.geometry.capacity);
-        let start = i64::try_from(rows).ok().and_then(|rows| value.checked_sub(rows));
+        let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         let slot = start.and_then(|start| usize::try_from(start).ok());
-        // In a plan `length <= rows <= capacity`, by `rows_of`. `Prepared::refuse` takes these numbers from its caller;
+        // In a plan `length <= rows <= capacity`, by `rows_of`. `Prepared::error_for` takes these numbers from its caller;
         // if they are larger, only its answer is wrong.
         let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
         // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
         let max = capacity.wrapping_add(rows.wrapping_sub(length));
-        fits.ok_or(Error::EndOutOfRange { argument, index, value, min: rows, max })
+        fits.ok_or(Error::EndOutOfRange { argument, index: sample, value: end, min: rows, max })
     }
 
     #[inline(always)]

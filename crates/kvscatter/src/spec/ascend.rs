@@ -12,7 +12,7 @@ use super::sides::agree;
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Layout, Sides};
+use crate::geometry::{Dim, Layout, Pair, Sides};
 use crate::plan::{Call, Convention, OutOfRange, RuleOptions};
 use crate::prepared::Prepared;
 
@@ -37,7 +37,8 @@ const NAMES: Names = Names {
 /// )?;
 /// let (mut past, new_kv) = ([0_i8; 96], [1_i8; 18]);
 /// let call = KvCacheOperationCall { layer_id: &[1], token_offset: &[4, 1], seq_len: &[2, 1] };
-/// operation.write(&mut past, &new_kv, call)?;
+/// let written = operation.write(&mut past, &new_kv, call)?;
+/// assert_eq!(written.skipped, 0);
 /// assert_eq!(past.iter().position(|&x| x != 0), Some(48 + 2 * 6));
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
@@ -103,7 +104,10 @@ impl KvCacheOperation {
                     isize::try_from(head.size).ok().and_then(|size| hidden.stride.checked_mul(size));
                 let stride = head_stride.ok_or(Error::TooLarge { argument: Argument::Past })?;
                 let old_heads = Dim { size: heads.size, stride };
-                (Some(sample), rows, vec![(old_heads, heads), (Dim { size: head.size, ..hidden }, head)])
+                let hidden = Dim { size: head.size, ..hidden };
+                let inner = [(old_heads, heads), (hidden, head)];
+                let inner = inner.map(|(cache, update)| Pair { cache, update });
+                (Some(sample), rows, inner.into())
             }
             _ => {
                 return Err(Error::Rank {
@@ -119,8 +123,8 @@ impl KvCacheOperation {
             cache: &old,
             update: &new,
             layers,
-            batch: (batch, sample),
-            rows: (rows, tokens),
+            batch: Pair { cache: batch, update: sample },
+            rows: Pair { cache: rows, update: tokens },
             outer: vec![],
             inner,
         };

@@ -4,8 +4,9 @@
 pub mod ascend;
 mod inferred;
 pub mod onnx;
-pub mod positions;
 mod sides;
 pub mod tensorrt;
 
-pub use inferred::{Dimension, Inferred, fill_unknown};
+#[doc(hidden)]
+pub use inferred::fill_unknown;
+pub use inferred::{Dimension, Inferred};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Sides, View};
+use crate::geometry::{Dim, Pair, Sides, View};
 
 /// Two tensors of one rank that differ only in the batch and in the sequence, the dimension at `axis`.
 ///
@@ -23,15 +23,16 @@ pub(super) fn padded<'a>(
     if ranks.0 != ranks.1 {
         return Err(mismatch);
     }
-    let (old, new) = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis)).ok_or(mismatch)?;
+    let roles = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis));
+    let (old, new) = roles.ok_or(mismatch)?;
     Ok(Sides {
         names,
         element,
         cache,
         update,
         layers: Dim::ONE,
-        batch: (old.sample, Some(new.sample)),
-        rows: (old.rows, new.rows),
+        batch: Pair { cache: old.sample, update: Some(new.sample) },
+        rows: Pair { cache: old.rows, update: new.rows },
         outer: agree(argument, 1, old.outer, new.outer)?,
         inner: agree(argument, axis.saturating_add(1), old.inner, new.inner)?,
     })
@@ -66,11 +67,11 @@ pub(super) fn agree(
     first: usize,
     cache: &[Dim],
     update: &[Dim],
-) -> Result<Vec<(Dim, Dim)>, Error> {
-    let pairs = cache.iter().copied().zip(update.iter().copied());
-    for (dimension, (expected, got)) in (first..).zip(pairs.clone()) {
-        if expected.size != got.size {
-            let (expected, got) = (expected.size, got.size);
+) -> Result<Vec<Pair>, Error> {
+    let pairs = cache.iter().zip(update).map(|(&cache, &update)| Pair { cache, update });
+    for (dimension, pair) in (first..).zip(pairs.clone()) {
+        let (expected, got) = (pair.cache.size, pair.update.size);
+        if expected != got {
             return Err(Error::DimensionMismatch { argument, dimension, expected, got });
         }
     }

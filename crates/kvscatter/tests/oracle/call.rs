@@ -212,7 +212,7 @@ impl Words {
                 cache: Argument::PastCache,
                 update: Argument::Update,
                 starts: Argument::WriteIndices,
-                rows: Argument::Update,
+                rows: Argument::UpdateLengths,
                 types: &ElementType::ALL,
                 cache_ranks: None,
                 update_ranks: None,

@@ -19,7 +19,7 @@ fn check(case: &Case) {
         let skipped = match (&mut in_place, &mut present, &case.cache, &case.update) {
             (Values::Bytes(in_place), Values::Bytes(present), Values::Bytes(past), Values::Bytes(update)) => {
                 present.fill(0xEE);
-                let _ = plan.into_present_bytes(past, update, present)?;
+                let _ = plan.write_present_bytes(past, update, present)?;
                 plan.write_bytes(in_place, update)?.skipped
             }
             (
@@ -29,7 +29,7 @@ fn check(case: &Case) {
                 Values::Strings(update),
             ) => {
                 present.fill("not written".to_owned());
-                let _ = plan.into_present_cloned(past, update, present)?;
+                let _ = plan.write_present_cloned(past, update, present)?;
                 plan.write_cloned(in_place, update)?.skipped
             }
             _ => unreachable!("{}", case.name),

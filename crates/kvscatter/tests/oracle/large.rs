@@ -111,7 +111,7 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
             let _ = plan.write_bytes(&mut written[inner(cache)], new)?;
             assert!(written == in_place, "in place, {plan:?}");
             let mut filled = vec![0xEE; present.len()];
-            let _ = plan.into_present_bytes(&past[inner(cache)], new, &mut filled)?;
+            let _ = plan.write_present_bytes(&past[inner(cache)], new, &mut filled)?;
             assert!(filled == present, "functional, {plan:?}");
             if width == 4 {
                 let words = |bytes: &[u8]| -> Vec<u32> {
@@ -119,7 +119,7 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
                 };
                 let mut memory = vec![MaybeUninit::uninit(); present.len() / width];
                 let (filled, _) =
-                    plan.into_present_uninit(&words(&past[inner(cache)]), &words(new), &mut memory)?;
+                    plan.write_present_uninit(&words(&past[inner(cache)]), &words(new), &mut memory)?;
                 assert!(bytemuck::cast_slice::<_, u8>(filled) == present, "uninitialised, {plan:?}");
             }
         }

@@ -177,13 +177,13 @@ impl Scene<'_> {
     {
         let mut guarded = vec![guard; expected.len() + 2];
         let inner = 1..=expected.len();
-        let _ = plan.into_present(past, update, &mut guarded[inner.clone()]).unwrap();
+        let _ = plan.write_present(past, update, &mut guarded[inner.clone()]).unwrap();
         assert_eq!(guarded[inner], *expected, "functional, {plan:?}, {self:?}");
         let guards = [guarded[0], guarded[expected.len() + 1]];
         assert_eq!(guards, [guard; 2], "functional guards, {plan:?}, {self:?}");
 
         let mut memory = vec![MaybeUninit::uninit(); expected.len()];
-        let (present, _) = plan.into_present_uninit(past, update, &mut memory).unwrap();
+        let (present, _) = plan.write_present_uninit(past, update, &mut memory).unwrap();
         assert_eq!(present, expected, "functional, uninitialised, {plan:?}, {self:?}");
     }
 
@@ -206,7 +206,7 @@ impl Scene<'_> {
         let mut guarded = vec![0xA5; present.len() + 2];
         let inner = 1..=present.len();
         // SAFETY: the result is borrowed exclusively, nobody writes to the others.
-        let _ = unsafe { plan.into_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }
+        let _ = unsafe { plan.write_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }
             .unwrap();
         assert_eq!(guarded[inner], present, "functional, {self:?}");
         assert_eq!([guarded[0], guarded[present.len() + 1]], [0xA5; 2], "functional guards, {self:?}");
@@ -226,7 +226,7 @@ impl Scene<'_> {
         assert!(same(&cache, self.after_in_place(outcome)), "in place {cache:?}, {self:?}");
 
         let mut present = vec![String::new(); outcome.present.len()];
-        let _ = plan.into_present_cloned(&past[cache_buffer], update, &mut present).unwrap();
+        let _ = plan.write_present_cloned(&past[cache_buffer], update, &mut present).unwrap();
         assert!(same(&present, self.present(outcome)), "functional {present:?}, {self:?}");
     }
 }

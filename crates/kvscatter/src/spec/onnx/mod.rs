@@ -2,8 +2,6 @@
 
 mod infer;
 
-pub use super::inferred::{Dimension, Inferred};
-
 use super::sides::{agree, padded};
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
@@ -16,7 +14,7 @@ const NAMES: Names = Names {
     cache: Argument::PastCache,
     update: Argument::Update,
     positions: Argument::WriteIndices,
-    row_counts: Argument::Update,
+    row_counts: Argument::UpdateLengths,
     present: Argument::PresentCache,
 };
 
@@ -31,7 +29,8 @@ const NAMES: Names = Names {
 ///     &[2, 2, 1], // update: batch, sequence_length, head_size
 /// )?;
 /// let mut cache = [0.0_f32; 8];
-/// scatter.write(&mut cache, &[1.0, 2.0, 3.0, 4.0], &[1_i64, 3])?;
+/// let written = scatter.write(&mut cache, &[1.0, 2.0, 3.0, 4.0], &[1_i64, 3])?;
+/// assert_eq!(written.skipped, 0);
 /// assert_eq!(cache, [0.0, 1.0, 2.0, 0.0, 4.0, 0.0, 0.0, 3.0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```

@@ -19,7 +19,7 @@ use super::sides::{Roles, agree, padded};
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Layout, Sides, View};
+use crate::geometry::{Dim, Layout, Pair, Sides, View};
 use crate::plan::{Call, Convention, OutOfRange, Positions, RuleOptions};
 use crate::prepared::Prepared;
 
@@ -38,7 +38,8 @@ const NAMES: Names = Names {
 ///
 /// let update = KvCacheUpdate::new().prepare(ElementType::Float32, &[2, 1, 4, 1], &[2, 1, 1, 1])?;
 /// let mut cache = [0.0_f32; 8];
-/// update.write(&mut cache, &[1.0, 2.0], &[3_i32, 0])?;
+/// let written = update.write(&mut cache, &[1.0, 2.0], &[3_i32, 0])?;
+/// assert_eq!(written.skipped, 0);
 /// assert_eq!(cache, [0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 0.0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
@@ -105,8 +106,8 @@ impl KvCacheUpdate {
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
-            batch: (old.sample, None),
-            rows: (old.rows, *tokens),
+            batch: Pair { cache: old.sample, update: None },
+            rows: Pair { cache: old.rows, update: *tokens },
             outer: agree(Argument::Update, 1, old.outer, &[*heads])?,
             inner: agree(Argument::Update, 2, old.inner, &[*head_size])?,
         };
@@ -124,10 +125,12 @@ impl KvCacheUpdate {
 /// // Two samples with 1 and 2 rows.
 /// let update = KvCacheUpdate::new().prepare_packed(ElementType::Float32, &[2, 1, 4, 1], &[3, 1, 1])?;
 /// let mut cache = [0.0_f32; 8];
-/// update.write(&mut cache, &[1.0, 2.0, 3.0], PackedCall::new(&[3_i32, 0], &[0, 1, 3]))?;
+/// let written = update.write(&mut cache, &[1.0, 2.0, 3.0], PackedCall::new(&[3_i32, 0], &[0, 1, 3]))?;
+/// assert_eq!(written.skipped, 0);
 /// assert_eq!(cache, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0]);
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
+#[doc(alias = "cu_seqlens")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedCall<'a> {
     /// The first slot written, per sample.

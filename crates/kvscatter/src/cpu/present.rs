@@ -15,7 +15,7 @@ use crate::size::Width;
 
 /// How a present is filled, decided when a write is prepared.
 #[derive(Clone, Debug)]
-pub(super) struct FillKernels {
+pub(super) struct PresentKernels {
     width: Width,
     /// Bytes of one row of one sample, over all outer dimensions.
     row: usize,
@@ -25,7 +25,7 @@ pub(super) struct FillKernels {
     slabs: Option<Slabs>,
 }
 
-impl FillKernels {
+impl PresentKernels {
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry) -> Self {
         let Geometry { present, capacity, row_elements, .. } = geometry;
         let rows = geometry.usual_rows();
@@ -39,7 +39,7 @@ impl FillKernels {
 
 /// The functional form of one call.
 pub(super) struct Fill<'a> {
-    pub(super) kernels: &'a FillKernels,
+    pub(super) kernels: &'a PresentKernels,
     pub(super) moves: &'a Moves<'a>,
     /// The present and the past.
     pub(super) past: Pointers,
@@ -53,7 +53,7 @@ impl Fill<'_> {
     /// # Safety
     /// P1 for all blocks of the plan's functional form, and the present is reached through nothing else.
     pub(super) unsafe fn run(&self, share: &mut Share<'_>) {
-        let FillKernels { from_past, stores, slabs, .. } = self.kernels;
+        let PresentKernels { from_past, stores, slabs, .. } = self.kernels;
         let mut lines = LineWriter::new(from_past.line_kernel());
         self.moves.for_each_sample(|sample| match slabs {
             // SAFETY: P1, by this function's contract.
