@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_bench::{Budget, Case, Engine, Pages, Parameters, Report, Scene, StartRule, Positions, measure};
+use kvscatter_bench::{
+    Budget, Case, Engine, Pages, Parameters, Positions, Report, Scene, StartRule, measure,
+};
 
 use self::results::{Measured, Results, Time};
 use crate::host::Host;

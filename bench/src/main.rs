@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvscatter_bench::{Budget, Case, BenchError, Parameters, Progress, Report, Scene, engines, measure};
+use kvscatter_bench::{BenchError, Budget, Case, Parameters, Progress, Report, Scene, engines, measure};
 
 use crate::host::Host;
 use crate::output::write;

@@ -138,7 +138,7 @@ impl Run for WriterRun {
                 none.insert((Writer::new(TensorScatter::new(), &cache)?, update))
             }
         };
-        writer.write(update, &self.starts)?;
+        let _ = writer.write(update, &self.starts)?;
         Ok(())
     }
 

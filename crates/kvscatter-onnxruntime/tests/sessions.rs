@@ -71,7 +71,7 @@ fn padding_brings_no_token_of_its_own() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = poisoned(0);
     let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
-    let mut session = KvSession::open(&engine, &folder.path().join("model.onnx"), options).unwrap();
+    let mut session = KvSession::open(&engine, folder.path().join("model.onnx"), options).unwrap();
     let (long, short) = (session.add().unwrap(), session.add().unwrap());
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5, 6])]).unwrap();
     session.remove(long).unwrap();
@@ -107,7 +107,7 @@ fn exports_of_one_decoder_generate_the_same_tokens() {
     let [first, others @ ..] =
         ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
             let options = SessionOptions::default();
-            let generator = Generator::open(&engine, &testdata(name), prompts.len(), options).unwrap();
+            let generator = Generator::open(&engine, testdata(name), prompts.len(), options).unwrap();
             generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples
         });
     assert!(others.iter().all(|samples| *samples == first), "{first:?} {others:?}");

@@ -5,7 +5,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto,
     attribute_proto::AttributeType,
 };
-use kvscatter_onnx::{OnnxError, Model};
+use kvscatter_onnx::{Model, OnnxError};
 
 use kvscatter::{ElementType, Mode};
 
