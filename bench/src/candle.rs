@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_bench::{
-    Budget, Case, Engine, Pages, Parameters, Positions, Report, Scene, StartRule, measure,
-};
+use kvscatter_bench::{Budget, Case, Engine, Pages, Parameters, Report, Scene, StartRule, Starts, measure};
 
 use self::results::{Measured, Results, Time};
 use crate::host::Host;
@@ -111,7 +109,7 @@ fn parameters(
         rows,
         element,
         mode: kvscatter::Mode::Linear,
-        starts: Positions::Rule(rule),
+        starts: Starts::Rule(rule),
         form: kvscatter_bench::Form::InPlace,
         temperature: kvscatter_bench::Temperature::Hot,
         layers: 1,

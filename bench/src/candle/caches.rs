@@ -152,7 +152,7 @@ macro_rules! rings_and_scattered {
             }
         }
 
-        /// Positions and masks serve all layers of a step: they are not part of an append.
+        /// Starts and masks serve all layers of a step: they are not part of an append.
         impl Cache for ($caches::ScatteredKvCache, $caches::IndicesAndMask) {
             fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self> {
                 let (batch, heads, context, size) = slots.dims4()?;

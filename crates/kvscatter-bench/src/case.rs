@@ -8,7 +8,7 @@ use kvscatter::{ElementType, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-pub use starts::{Positions, StartRule};
+pub use starts::{StartRule, Starts};
 
 /// A case as it is written down; [`Case::new`] checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Parameters {
     pub mode: Mode,
     /// Where each sample is written.
     #[serde(default)]
-    pub starts: Positions,
+    pub starts: Starts,
     /// In place, or past and update into a new cache.
     #[serde(default)]
     pub form: Form,

@@ -143,7 +143,7 @@ mod tests {
 
     use super::{Piece, crosses_halves_at, pieces, runs};
     use crate::call::Task;
-    use crate::case::{Case, Form, Pages, Parameters, Positions, Temperature, UpdateLayout};
+    use crate::case::{Case, Form, Pages, Parameters, Starts, Temperature, UpdateLayout};
 
     fn ring(element: ElementType, inner: usize) -> Case {
         Case::new(Parameters {
@@ -153,7 +153,7 @@ mod tests {
             rows: 3,
             element,
             mode: kvscatter::Mode::Circular,
-            starts: Positions::List(vec![7, 1]),
+            starts: Starts::List(vec![7, 1]),
             form: Form::InPlace,
             temperature: Temperature::Hot,
             layers: 1,

@@ -34,7 +34,7 @@ mod statistics;
 pub mod units;
 
 pub use call::{Buffers, Call, Task};
-pub use case::{Case, Form, Pages, Parameters, Positions, Sides, StartRule, Temperature, UpdateLayout};
+pub use case::{Case, Form, Pages, Parameters, Sides, StartRule, Starts, Temperature, UpdateLayout};
 pub use engine::{Engine, Failed, Run, Unsupported};
 pub use error::BenchError;
 pub use expected::Reference;

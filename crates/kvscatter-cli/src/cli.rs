@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use kvscatter_bench::Positions;
+use kvscatter_bench::Starts;
 
 use crate::commands::{apply, bench, cases, certify, convert, generate, inspect, lower, plan, run, verify};
 
@@ -60,7 +60,7 @@ fn with_negative_numbers(command: Clap) -> Clap {
         TypeId::of::<i64>(),
         TypeId::of::<f64>(),
         TypeId::of::<Duration>(),
-        TypeId::of::<Positions>(),
+        TypeId::of::<Starts>(),
     ];
     let takes = |arg: clap::Arg| {
         let of = arg.get_value_parser().type_id();

@@ -11,7 +11,7 @@ use super::Sides;
 /// The first slot of every sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-pub enum Positions {
+pub enum Starts {
     /// By a rule.
     Rule(StartRule),
     /// One by one.
@@ -45,7 +45,7 @@ enum Written {
     List(Vec<usize>),
 }
 
-impl Positions {
+impl Starts {
     /// Whether there is a start for every sample that fits, said in words if not.
     pub(super) fn check(&self, sides: &Sides, rows: usize, mode: Mode) -> Result<(), String> {
         let circular = mode == Mode::Circular;
@@ -84,13 +84,13 @@ impl Positions {
     }
 }
 
-impl Default for Positions {
+impl Default for Starts {
     fn default() -> Self {
         Self::Rule(StartRule::Ragged)
     }
 }
 
-impl FromStr for Positions {
+impl FromStr for Starts {
     type Err = NotStarts;
 
     fn from_str(text: &str) -> Result<Self, NotStarts> {
@@ -109,7 +109,7 @@ impl FromStr for Positions {
     }
 }
 
-impl fmt::Display for Positions {
+impl fmt::Display for Starts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(StartRule::Ragged) => f.write_str("ragged"),
@@ -123,7 +123,7 @@ impl fmt::Display for Positions {
     }
 }
 
-impl TryFrom<Written> for Positions {
+impl TryFrom<Written> for Starts {
     type Error = NotStarts;
 
     fn try_from(written: Written) -> Result<Self, NotStarts> {
@@ -134,10 +134,10 @@ impl TryFrom<Written> for Positions {
     }
 }
 
-impl From<Positions> for Written {
-    fn from(starts: Positions) -> Self {
+impl From<Starts> for Written {
+    fn from(starts: Starts) -> Self {
         match starts {
-            Positions::List(list) => Self::List(list),
+            Starts::List(list) => Self::List(list),
             rule => Self::Word(rule.to_string()),
         }
     }

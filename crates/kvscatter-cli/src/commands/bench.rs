@@ -13,8 +13,8 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{
-    Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters,
-    Positions, Progress, Report, Scene, Temperature, UpdateLayout, engines, measure,
+    Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
+    Report, Scene, Starts, Temperature, UpdateLayout, engines, measure,
 };
 use kvscatter_onnx::file::Kind;
 
@@ -79,7 +79,7 @@ pub(crate) struct Bench {
 
     /// First slots: ragged, equal, wrap (across the ring's end), or one per sample: 3,0,5
     #[arg(long, default_value = "ragged")]
-    starts: Positions,
+    starts: Starts,
 
     /// Write in place, or past and update into a new cache
     #[arg(long, default_value = "in-place", value_parser = one_of([("in-place", Form::InPlace), ("functional", Form::Functional)]))]
