@@ -62,14 +62,14 @@ pub enum ListValue {
         /// Rows that the sample brings.
         rows: usize,
     },
-    /// The rows that a sample brings, in a list of such numbers ([`Convention::EndsAndRowCounts`]).
+    /// The rows that a sample brings, in a list of such numbers ([`Convention::EndsAndRowCounts`](crate::Convention::EndsAndRowCounts)).
     RowCount {
         /// Which sample.
         sample: usize,
         /// Its rows.
         value: i64,
     },
-    /// Two neighbours in a list of cumulative lengths ([`Convention::StartsAndCumulativeLengths`]).
+    /// Two neighbours in a list of cumulative lengths ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
     CumulativeLengths {
         /// Which sample they are for: the place of the first.
         sample: usize,
