@@ -103,7 +103,7 @@ static void check_write_many(const test_case *of, const kvs_prepared *prepared, 
     scene_free(&v);
 }
 
-static void check_into_present(const test_case *of, const kvs_prepared *prepared, bool guards) {
+static void check_write_present(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene run = scene_of(of, guards);
     guarded present = guarded_new(of->present.size, guards);
     kvs_tensor tensor = run.cache_tensor;
@@ -201,7 +201,7 @@ static bool check_case(const test_case *of, bool guards) {
         if (!strings) {
             check_in_place(of, prepared, guards);
             check_write_many(of, prepared, guards);
-            check_into_present(of, prepared, guards);
+            check_write_present(of, prepared, guards);
         }
     }
     kvs_prepared_destroy(prepared);
