@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{CandleError as CudaError, DeviceWrite, Indices, Status, StatusWords};
+use kvscatter_cuda::{CudaError, DeviceWrite, Indices, Status, StatusWords};
 
 use super::launch::Place;
 use crate::CandleError;
