@@ -271,6 +271,7 @@ UNREACHABLE = {
     "buffer_length": "`write.rs` asks the core for the length of the buffers that it gives it",
     "null_buffer": "arrays of more than no bytes have an address",
     "element_width": "`text.rs` moves strings",
+    "index_too_large": "`indices.rs` gives the core signed numbers",
 }
 
 
