@@ -9,13 +9,13 @@ from kvscatter._native import (
     Scores,
     __version__,
     generate,
-    write_many,
     kv_cache_operation_,
     kv_cache_update_,
     plan,
     prepare,
     tensor_scatter,
     tensor_scatter_,
+    write_many,
 )
 from kvscatter._plan import Block, Loop, Segment
 from kvscatter._session import CacheMemory, Generated, MemoryReport
@@ -56,7 +56,6 @@ __all__ = [
     "cuda",
     "errors",
     "generate",
-    "write_many",
     "kv_cache_operation_",
     "kv_cache_update_",
     "plan",
@@ -64,4 +63,5 @@ __all__ = [
     "prepare",
     "tensor_scatter",
     "tensor_scatter_",
+    "write_many",
 ]

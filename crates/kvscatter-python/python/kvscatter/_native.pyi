@@ -42,7 +42,6 @@ __all__ = [
     "cuda_prepare_present",
     "cuda_prepare_slots",
     "generate",
-    "write_many",
     "integer_within",
     "kv_cache_operation_",
     "kv_cache_update_",
@@ -56,6 +55,7 @@ __all__ = [
     "tensor_scatter_",
     "time_memcpy",
     "time_rust_call",
+    "write_many",
 ]
 
 __version__: str

@@ -53,12 +53,12 @@ from kvscatter._native import positions as _native
 from kvscatter._typing import Indices, Integer, Mode
 
 __all__ = [
-    "seqlens_k",
     "length_after",
     "nonpad_kv_seqlen",
-    "start_from_seqlens_k",
+    "seqlens_k",
     "start_from_length_after",
     "start_from_nonpad_kv_seqlen",
+    "start_from_seqlens_k",
     "start_from_token_offset",
     "token_offset",
 ]
