@@ -51,7 +51,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let Some(element) = ElementType::from_name(element.name) else { unreachable!("{element:?}") };
     match call::with_plan(&call, element, cache.layout(), update.layout(), |_| Ok(())) {
         // Refused for where the tensors lie, which the oracle knows nothing about.
-        Err(Error::Layout { loops }) => assert!(loops > 3),
+        Err(Error::TooManyLoops { loops }) => assert!(loops > 3),
         Err(Error::CacheOverlapsItself { .. }) => assert!(!sane, "{cache:?}"),
         prepared => {
             assert!(prepared.is_err() || are_apart(cache.places()), "{cache:?}");

@@ -212,7 +212,7 @@ typedef enum kvs_status_code {
   /**
    * Prepare: the strides of the two tensors need too many nested loops. Value: how many; limit: 3.
    */
-  KVS_ERROR_LAYOUT = 113,
+  KVS_ERROR_TOO_MANY_LOOPS = 113,
   /**
    * An index argument has the wrong number of values. Value: how many; limit: how many it must have.
    */

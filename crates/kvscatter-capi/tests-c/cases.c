@@ -187,7 +187,7 @@ static bool check_case(const test_case *of, bool guards) {
     kvs_prepared *prepared = NULL;
     kvs_status status = prepare(of, &shapes.cache_tensor, &shapes.update_tensor, &prepared);
     bool strings = of->cache.type == KVS_STRING;
-    bool too_many_loops = status == KVS_ERROR_LAYOUT && !of->cache.dense && of->cache.rank > 4;
+    bool too_many_loops = status == KVS_ERROR_TOO_MANY_LOOPS && !of->cache.dense && of->cache.rank > 4;
     if (too_many_loops) {
         CHECK(prepared == NULL, "%s", of->name);
     } else if (status != KVS_OK) {

@@ -287,7 +287,7 @@ fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, CudaError> {
     let (got, tokens) = (slots.len(), usize::try_from(shape.samples.count).unwrap_or(usize::MAX));
     if got != tokens {
         return Err(
-            CoreError::Count { argument: kvscatter::Argument::WriteIndices, got, want: tokens }.into()
+            CoreError::Count { argument: kvscatter::Argument::WriteIndices, got, expected: tokens }.into()
         );
     }
     Ok(tokens)

@@ -115,7 +115,7 @@ fn check_memory(
     for (tensor, want) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
         let (argument, want, got) = (tensor.argument, want.unwrap_or(0), context.bytes(tensor)?);
         if got != want {
-            return Err(Error::BufferLength { argument, buffer: 0, got, want }.into());
+            return Err(Error::BufferLength { argument, buffer: 0, got, expected: want }.into());
         }
     }
     Ok(())

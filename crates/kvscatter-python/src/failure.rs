@@ -225,11 +225,16 @@ impl Failure {
             }
             Self::Device { device, .. } => vec![("device", name(device))],
             Self::NotCurrent { device, .. } => vec![("device", Field::Name(format!("cuda:{device}")))],
-            Self::StatusBytes { got, .. } => vec![("got", int(*got)), ("want", int(STATUS_BYTES))],
+            Self::StatusBytes { got, .. } => vec![("got", int(*got)), ("expected", int(STATUS_BYTES))],
             Self::Prepared { pair, what, got, want, .. } => {
-                vec![("buffer", int(*pair)), ("what", name(what)), ("got", name(got)), ("want", name(want))]
+                vec![
+                    ("buffer", int(*pair)),
+                    ("what", name(what)),
+                    ("got", name(got)),
+                    ("expected", name(want)),
+                ]
             }
-            Self::OutShape { got, want, .. } => vec![("got", name(got)), ("want", name(want))],
+            Self::OutShape { got, want, .. } => vec![("got", name(got)), ("expected", name(want))],
             Self::Overlap { with, .. } => vec![("with_", name(with))],
             Self::IntegerRange { index, value, .. } => {
                 let index = index.map(|index| ("index", int(index)));

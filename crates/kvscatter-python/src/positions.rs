@@ -142,7 +142,7 @@ impl Numbers {
         match (self.batch(), batch) {
             (Some(got), Some(want)) if got != want => {
                 let message = format!("{} has {got} value{}, must have {want}", self.argument, plural(got));
-                let fields = [("got", Field::Size(got)), ("want", Field::Size(want))];
+                let fields = [("got", Field::Size(got)), ("expected", Field::Size(want))];
                 Err(raise(py, Class::Position, "count", Some(self.argument), message, &fields))
             }
             _ => Ok(()),

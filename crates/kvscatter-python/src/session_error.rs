@@ -55,13 +55,13 @@ fn describe(error: &SessionError) -> Described {
         SessionError::NoPrompts => option("prompts", vec![]),
         SessionError::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
         SessionError::Ragged { first, other, .. } => {
-            option("prompts", vec![("got", (*other).into()), ("want", (*first).into())])
+            option("prompts", vec![("got", (*other).into()), ("expected", (*first).into())])
         }
         SessionError::NoChunk => option("chunk", vec![]),
         SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", vec![]),
-        SessionError::BatchFull { batch } => option("batch", vec![("want", (*batch).into())]),
+        SessionError::BatchFull { batch } => option("batch", vec![("expected", (*batch).into())]),
         SessionError::SizeFixed { what, fixed, got } => {
-            option(what.name(), vec![("got", (*got).into()), ("want", (*fixed).into())])
+            option(what.name(), vec![("got", (*got).into()), ("expected", (*fixed).into())])
         }
         SessionError::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
         SessionError::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),

@@ -111,7 +111,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         {"rank": 3, "expected": (2, 4)},
         ascend(new=f16(3, 2, 3)),
     ),
-    ("rank_too_low", errors.ShapeError, "cache", {"rank": 1, "least": 2}, scatter(f32(4), f32(4))),
+    ("rank_too_low", errors.ShapeError, "cache", {"rank": 1, "min": 2}, scatter(f32(4), f32(4))),
     (
         "rank_mismatch",
         errors.ShapeError,
@@ -170,15 +170,15 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
     ),
     ("too_large", errors.ShapeError, "past_cache", {}, too_large),
     ("cache_overlaps_itself", errors.ArrayError, "cache", {}, self_overlapping()),
-    ("layout", errors.ArrayError, None, {"loops": 6}, entangled()),
+    ("too_many_loops", errors.ArrayError, None, {"loops": 6}, entangled()),
     (
         "count",
         errors.PositionError,
         "write_indices",
-        {"got": 2, "want": 1},
+        {"got": 2, "expected": 1},
         scatter(f32(1, 4, 2), f32(1, 1, 2), [0, 0]),
     ),
-    ("count", errors.PositionError, "layerId", {"got": 2, "want": 1}, ascend([0, 1])),
+    ("count", errors.PositionError, "layerId", {"got": 2, "expected": 1}, ascend([0, 1])),
     (
         "negative_start",
         errors.PositionError,
@@ -251,7 +251,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         overlapping(),
     ),
     (
-        "buffer_wraps",
+        "address_space",
         errors.ArrayError,
         "update",
         {

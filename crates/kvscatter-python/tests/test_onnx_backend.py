@@ -254,7 +254,7 @@ def test_external_data_lies_beside_the_file(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "kind", "fields"),
     [
-        ([PAST, NEW], "input_count", {"got": 2, "want": 3}),
+        ([PAST, NEW], "input_count", {"got": 2, "expected": 3}),
         ({"past": PAST, "new": NEW}, "input_missing", {"value_name": "at"}),
         ({"past": PAST, "new": NEW, "at": AT, "x": AT}, "input_unknown", {"value_name": "x"}),
         ([PAST.astype(np.float64), NEW, AT], "value_type", {"value_name": "past"}),
@@ -378,7 +378,7 @@ def test_nodes() -> None:
     assert np.array_equal(onnx_backend.run_node(write, {"past": PAST, "new": NEW})[0][:, :1], NEW)
     with pytest.raises(ModelError) as caught:
         onnx_backend.run_node(write, [PAST])
-    assert caught.value.fields == {"got": 1, "want": 2}
+    assert caught.value.fields == {"got": 1, "expected": 2}
     with pytest.raises(ModelError) as caught:
         onnx_backend.run_node(write, [PAST, NEW], opset_version=23)
     assert caught.value.kind == "opset_too_old"

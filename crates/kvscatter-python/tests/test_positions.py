@@ -116,7 +116,7 @@ def test_there_is_one_number_of_rows_per_sample() -> None:
     with pytest.raises(errors.PositionError) as caught:
         positions.length_after([1, 2, 3], [1, 2])
     error = caught.value
-    assert (error.kind, error.argument, error.fields) == ("count", "rows", {"got": 2, "want": 3})
+    assert (error.kind, error.argument, error.fields) == ("count", "rows", {"got": 2, "expected": 3})
 
 
 @pytest.mark.parametrize("value", [True, 1.0, None, "1", [1.0], [True], np.array([1.5]), np.array([True])])

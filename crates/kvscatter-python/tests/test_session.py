@@ -199,7 +199,7 @@ def gone(session: KvSession) -> kvscatter.Sample:
 # kind, class, argument, fields, and what causes it beside a sample of five tokens.
 Step = Callable[[KvSession, kvscatter.Sample], object]
 REFUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Step]] = [
-    ("batch_full", errors.OptionError, "batch", {"want": 3}, lambda it, a: [it.add() for _ in range(3)]),
+    ("batch_full", errors.OptionError, "batch", {"expected": 3}, lambda it, a: [it.add() for _ in range(3)]),
     ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.remove(gone(it))),
     ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.length(gone(it))),
     ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.step({gone(it): [1]})),
@@ -455,7 +455,7 @@ def test_generation_that_cannot_be(
 def test_caches_that_grow_take_one_length_and_no_capacity() -> None:
     with pytest.raises(errors.OptionError) as ragged:
         kvscatter.generate(GROWING, [A, B], 8)
-    assert (ragged.value.kind, ragged.value.fields) == ("ragged", {"got": len(B), "want": len(A)})
+    assert (ragged.value.kind, ragged.value.fields) == ("ragged", {"got": len(B), "expected": len(A)})
     with pytest.raises(errors.OptionError) as useless:
         kvscatter.generate(GROWING, [A], 8, capacity=64)
     assert useless.value.kind == "capacity_useless"

@@ -27,7 +27,7 @@ impl WritePlan<'_> {
     /// [`write_bytes`](Self::write_bytes) for a cache and an update that a foreign caller owns.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::BufferWraps`]; [`Error::Overlap`] if the cache shares a byte
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if the cache shares a byte
     /// with the update or with the plan's indices, which are read again while it is written; [`Error::ElementWidth`] for
     /// strings.
     ///
@@ -139,7 +139,7 @@ impl Prepared {
     /// positions share memory.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::BufferWraps`]; [`Error::Overlap`] if a cache shares a byte
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
     /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
     pub fn check_raw(
         &self,
@@ -203,7 +203,7 @@ fn check_addresses<const N: usize>(pair: usize, buffers: [(Argument, RawBuffer);
             return Err(Error::NullBuffer { argument, buffer: pair, len });
         }
         if raw.wraps() {
-            return Err(Error::BufferWraps { argument, buffer: pair, address: ptr.addr(), len });
+            return Err(Error::AddressSpace { argument, buffer: pair, address: ptr.addr(), len });
         }
     }
     Ok(())

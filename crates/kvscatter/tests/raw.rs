@@ -130,7 +130,7 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
         let end = |len| RawBuffer { ptr: without_provenance_mut(address), len };
         let expected = |argument, buffer, len| match len <= back {
             true => Ok(()),
-            false => Err(Error::BufferWraps { argument, buffer, address, len }),
+            false => Err(Error::AddressSpace { argument, buffer, address, len }),
         };
         assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
         assert_eq!(

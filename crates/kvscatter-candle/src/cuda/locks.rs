@@ -54,7 +54,7 @@ impl LockedStorages {
             _ => (DeviceList::i32(address, want), bytes / size_of::<i32>()),
         };
         if got < want {
-            return Err(kvscatter::Error::BufferLength { argument, buffer: 0, got, want }.into());
+            return Err(kvscatter::Error::BufferLength { argument, buffer: 0, got, expected: want }.into());
         }
         Ok(list)
     }

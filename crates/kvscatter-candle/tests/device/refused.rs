@@ -114,7 +114,7 @@ fn lists_that_do_not_fit_the_last_of_several_launches_stop_the_first() {
     let mut writer = writer(&[two.clone(), three]);
     let updates = [row(&device, 1.), Tensor::zeros((3, 1, 1, 2), DType::F32, &device).unwrap()];
     let error = writer.write(&updates.each_ref(), &list(&device, &[0, 1])).unwrap_err();
-    assert!(matches!(error, CandleError::Write(kvscatter::Error::Count { got: 2, want: 3, .. })));
+    assert!(matches!(error, CandleError::Write(kvscatter::Error::Count { got: 2, expected: 3, .. })));
     assert_eq!(slots(&two), [0.; 8]);
 }
 

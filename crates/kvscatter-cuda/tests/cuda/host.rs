@@ -134,7 +134,7 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
     let call = contract::with_policy(&case.call, OutOfRange::Error);
     let prepared = match prepare(&call, element, cache.layout, update.layout) {
         Ok(prepared) => prepared,
-        Err(error) => return assert!(matches!(error, CoreError::Layout { .. }), "{error:?} {case:?}"),
+        Err(error) => return assert!(matches!(error, CoreError::TooManyLoops { .. }), "{error:?} {case:?}"),
     };
     let (layouts, plain) = ((cache.layout, update.layout), &call);
     let on_cpu = with_plan(plain, element, layouts.0, layouts.1, |_| Ok(()));

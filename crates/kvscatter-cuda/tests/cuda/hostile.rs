@@ -119,7 +119,7 @@ fn what_leaves_the_address_space_is_refused() {
         ((0x1000, CACHE, update + 1, UPDATE), Argument::Update, UPDATE),
     ] {
         let wraps = refused(prepared(&[(0x2000, CACHE, 0x10, UPDATE), pair]));
-        let is_it = matches!(wraps, CoreError::BufferWraps { argument: of, buffer: 1, len: bytes, .. } if (of, bytes) == (argument, len));
+        let is_it = matches!(wraps, CoreError::AddressSpace { argument: of, buffer: 1, len: bytes, .. } if (of, bytes) == (argument, len));
         assert!(is_it, "{wraps:?}");
     }
     let rig = Rig::new(2);
@@ -252,7 +252,7 @@ fn slot_mappings_take_starts_alone() {
     }
     for got in [0, 1, 3] {
         let error = refused(rig.launch_with(&write, &Indices::new(DeviceList::i64(rig.starts.address, got))));
-        assert_eq!(error, CoreError::Count { argument: Argument::WriteIndices, got, want: 2 });
+        assert_eq!(error, CoreError::Count { argument: Argument::WriteIndices, got, expected: 2 });
     }
     rig.stream.synchronize();
     assert_eq!(cache.read(), [0xEE; 32]);

@@ -57,10 +57,8 @@ class Error(Exception):
     """The most that ``value`` may be."""
     got: int | None = None
     """A size or a count that was given."""
-    want: int | None = None
-    """What it must be."""
     expected: int | tuple[int, ...] | None = None
-    """What a dimension must be, or the ranks that an array may have."""
+    """What ``got`` must be, or the ranks that an array may have."""
     dimension: int | None = None
     """The place of a dimension in the shape."""
     rank: int | None = None
@@ -150,7 +148,7 @@ class ShapeError(Error, ValueError):
 
     got: Any = None
     """A dimension; or, of a whole array, dtype, shape or strides as text."""
-    want: Any = None
+    expected: Any = None
     """What it must be."""
 
 

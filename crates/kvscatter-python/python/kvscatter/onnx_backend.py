@@ -107,7 +107,7 @@ class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ign
             message = (
                 f"{len(inputs)} inputs are given, the model takes {len(required)}: {', '.join(required)}"
             )
-            raise ModelError(message, "input_count", got=len(inputs), want=len(required))
+            raise ModelError(message, "input_count", got=len(inputs), expected=len(required))
         return list(zip(names, inputs, strict=True))
 
 
@@ -169,7 +169,7 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
         names = [name for name in node.input if name]
         if len(inputs) != len(set(names) if isinstance(inputs, Mapping) else names):
             message = f"{len(inputs)} inputs are given, the node has {len(names)}: {', '.join(names)}"
-            raise ModelError(message, "input_count", got=len(inputs), want=len(names))
+            raise ModelError(message, "input_count", got=len(inputs), expected=len(names))
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
         arrays = {name: _as_array(name, value) for name, value in given.items()}
         declared = [_value_info(name, array.dtype, array.shape) for name, array in arrays.items()]

@@ -50,7 +50,9 @@ fn of_driver(error: &CudaError) -> Option<Described> {
 /// An error of a cache, an update or a present: its shape, its layout or its memory.
 fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
     Some(match error {
-        CudaError::Loops { loops } => (Class::Array, "layout", None, vec![("loops", (*loops).into())]),
+        CudaError::Loops { loops } => {
+            (Class::Array, "too_many_loops", None, vec![("loops", (*loops).into())])
+        }
         CudaError::TooLarge { what, got, most } => {
             let fields = vec![
                 ("what", Field::Name(what.to_string())),
@@ -81,7 +83,7 @@ fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
         CudaError::SlotMapping(why) => {
             let fields = match why {
                 SlotMappingError::Samples(samples) => {
-                    vec![("got", (*samples).into()), ("want", 1_usize.into())]
+                    vec![("got", (*samples).into()), ("expected", 1_usize.into())]
                 }
                 _ => vec![],
             };
@@ -97,7 +99,7 @@ fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
         CudaError::List { list, .. } => (Class::Option, "list", list, vec![]),
         CudaError::Address { list, .. } => (Class::Array, "misaligned", list, vec![]),
         CudaError::ListWraps { list, bytes, .. } => {
-            (Class::Array, "buffer_wraps", list, numbers([("len", *bytes)]))
+            (Class::Array, "address_space", list, numbers([("len", *bytes)]))
         }
         CudaError::Overlap { list, pair } => {
             let fields =

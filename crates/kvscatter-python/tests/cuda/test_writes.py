@@ -188,7 +188,7 @@ def test_slots_of_a_paged_cache() -> None:
     error = support.refused(
         "slot_mapping", "update", call(cache.reshape(2, 6, 2, 4), np.repeat(update, 2, 0))
     )
-    assert (error.got, error.want) == (2, 1) and "[1, slots, ...]" in str(error)
+    assert (error.got, error.expected) == (2, 1) and "[1, slots, ...]" in str(error)
     error = support.refused("dimension_mismatch", "update", call(cache[0], update[0]))
     assert str(error).endswith("; a slot mapping takes [1, slots, ...] and [1, tokens, ...]")
     error = support.refused("dimension_mismatch", "update", call(cache, update[..., :2]))

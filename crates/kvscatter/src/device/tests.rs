@@ -107,7 +107,7 @@ fn padded_updates_have_starts_and_no_rows() {
     assert_eq!((onnx.convention(), onnx.row_limits()), (Convention::Starts, (3, 3)));
     assert_eq!(onnx.check_counts(lengths(2, None)), Ok(2));
     assert_eq!(onnx.check_counts(ListCounts::default()), Ok(2), "absent starts are 0");
-    let count = |argument, got, want| Err(Error::Count { argument, got, want });
+    let count = |argument, got, expected| Err(Error::Count { argument, got, expected });
     assert_eq!(onnx.check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
     assert_eq!(onnx.check_counts(lengths(2, Some(2))), count(Argument::UpdateLengths, 2, 0));
     let long = ListCounts { lengths: Some(1), ..lengths(2, None) };
@@ -127,7 +127,7 @@ fn packed_updates_have_as_many_samples_as_their_lists_give() {
         totals.check_counts(lengths(4, Some(5))),
         Err(Error::BatchTooLarge { argument: Argument::Update, cache: 3, update: 4 })
     );
-    let count = |argument, got, want| Err(Error::Count { argument, got, want });
+    let count = |argument, got, expected| Err(Error::Count { argument, got, expected });
     assert_eq!(totals.check_counts(lengths(2, None)), count(Argument::UpdateLengths, 0, 3));
     let per_sample = totals.check_counts(lengths(2, Some(2)));
     assert_eq!(per_sample, count(Argument::UpdateLengths, 2, 3), "lengths that are not cumulative");
@@ -136,7 +136,7 @@ fn packed_updates_have_as_many_samples_as_their_lists_give() {
 
 #[test]
 fn ascend_has_a_number_for_every_sample_of_the_cache() {
-    let count = |argument, got, want| Err(Error::Count { argument, got, want });
+    let count = |argument, got, expected| Err(Error::Count { argument, got, expected });
     for (new_kv, limits) in [(&[4_usize, 2][..], (1, 5)), (&[3, 2, 1, 2], (2, 2)), (&[3, 0, 1, 2], (1, 0))] {
         let ends = KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], new_kv).unwrap();
         assert_eq!((ends.convention(), ends.row_limits()), (Convention::EndsAndRowCounts, limits));

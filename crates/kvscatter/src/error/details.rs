@@ -41,7 +41,7 @@ pub enum ErrorKind {
     StrideCount,
     BeforeBuffer,
     CacheOverlapsItself,
-    Layout,
+    TooManyLoops,
     Count,
     NegativeStart,
     StartOutOfRange,
@@ -56,7 +56,7 @@ pub enum ErrorKind {
     Position,
     BufferLength,
     NullBuffer,
-    BufferWraps,
+    AddressSpace,
     Overlap,
     ElementWidth,
 }
@@ -80,7 +80,7 @@ impl ErrorKind {
         Self::StrideCount,
         Self::BeforeBuffer,
         Self::CacheOverlapsItself,
-        Self::Layout,
+        Self::TooManyLoops,
         Self::Count,
         Self::NegativeStart,
         Self::StartOutOfRange,
@@ -95,7 +95,7 @@ impl ErrorKind {
         Self::Position,
         Self::BufferLength,
         Self::NullBuffer,
-        Self::BufferWraps,
+        Self::AddressSpace,
         Self::Overlap,
         Self::ElementWidth,
     ];
@@ -120,7 +120,7 @@ impl ErrorKind {
             Self::StrideCount => ("stride_count", Buffer),
             Self::BeforeBuffer => ("before_buffer", Buffer),
             Self::CacheOverlapsItself => ("cache_overlaps_itself", Buffer),
-            Self::Layout => ("layout", Buffer),
+            Self::TooManyLoops => ("too_many_loops", Buffer),
             Self::Count => ("count", Position),
             Self::NegativeStart => ("negative_start", Position),
             Self::StartOutOfRange => ("start_out_of_range", Position),
@@ -135,7 +135,7 @@ impl ErrorKind {
             Self::Position => ("position", Position),
             Self::BufferLength => ("buffer_length", Buffer),
             Self::NullBuffer => ("null_buffer", Buffer),
-            Self::BufferWraps => ("buffer_wraps", Buffer),
+            Self::AddressSpace => ("address_space", Buffer),
             Self::Overlap => ("overlap", Buffer),
             Self::ElementWidth => ("element_width", ElementType),
         }
@@ -327,8 +327,8 @@ impl Error {
                     .field("expected", expected)
                     .nearest(nearest.map(|&rank| saturate(rank)))
             }
-            Self::RankTooLow { argument, rank, least } => {
-                of(Kind::RankTooLow, argument).value("rank", rank).limit("least", least)
+            Self::RankTooLow { argument, rank, min } => {
+                of(Kind::RankTooLow, argument).value("rank", rank).limit("min", min)
             }
             Self::RankMismatch { argument, cache, update } => {
                 of(Kind::RankMismatch, argument).limit("cache", cache).value("update", update)
@@ -368,15 +368,15 @@ impl Error {
             Self::StrideCount { argument, strides, rank } => {
                 of(Kind::StrideCount, argument).value("strides", strides).limit("rank", rank)
             }
-            Self::BeforeBuffer { argument, offset, needed } => {
-                of(Kind::BeforeBuffer, argument).value("offset", offset).limit("needed", needed)
+            Self::BeforeBuffer { argument, offset, min } => {
+                of(Kind::BeforeBuffer, argument).value("offset", offset).limit("min", min)
             }
             Self::CacheOverlapsItself { argument } => of(Kind::CacheOverlapsItself, argument),
-            Self::Layout { loops } => {
-                ErrorDetails::new(Kind::Layout, None).value("loops", loops).nearest(Some(3))
+            Self::TooManyLoops { loops } => {
+                ErrorDetails::new(Kind::TooManyLoops, None).value("loops", loops).nearest(Some(3))
             }
-            Self::Count { argument, got, want } => {
-                of(Kind::Count, argument).value("got", got).limit("want", want)
+            Self::Count { argument, got, expected } => {
+                of(Kind::Count, argument).value("got", got).limit("expected", expected)
             }
             Self::NegativeStart { argument, index, value } => {
                 of(Kind::NegativeStart, argument).index("index", index).value("value", value).nearest(Some(0))
@@ -429,13 +429,14 @@ impl Error {
             Self::Position { value, rows } => {
                 ErrorDetails::new(Kind::Position, None).value("value", value).field("rows", rows)
             }
-            Self::BufferLength { argument, buffer, got, want } => {
-                of(Kind::BufferLength, argument).index("buffer", buffer).value("got", got).limit("want", want)
-            }
+            Self::BufferLength { argument, buffer, got, expected } => of(Kind::BufferLength, argument)
+                .index("buffer", buffer)
+                .value("got", got)
+                .limit("expected", expected),
             Self::NullBuffer { argument, buffer, len } => {
                 of(Kind::NullBuffer, argument).index("buffer", buffer).limit("len", len)
             }
-            Self::BufferWraps { argument, buffer, address, len } => of(Kind::BufferWraps, argument)
+            Self::AddressSpace { argument, buffer, address, len } => of(Kind::AddressSpace, argument)
                 .index("buffer", buffer)
                 .field("address", address)
                 .value("len", len),

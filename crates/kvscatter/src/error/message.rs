@@ -51,8 +51,8 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::Rank { rank, expected, .. } => {
                 write!(f, "{argument} has {}, must have {}", Counted(rank, "dimension"), OneOf(expected))
             }
-            Error::RankTooLow { rank, least, .. } => {
-                write!(f, "{argument} has {}, must have at least {least}", Counted(rank, "dimension"))
+            Error::RankTooLow { rank, min, .. } => {
+                write!(f, "{argument} has {}, must have at least {min}", Counted(rank, "dimension"))
             }
             Error::RankMismatch { cache, update, .. } => {
                 let update = Counted(update, "dimension");
@@ -96,23 +96,22 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::StrideCount { strides, rank, .. } => {
                 write!(f, "{argument} has {strides} strides for {rank} dimensions")
             }
-            Error::BeforeBuffer { offset, needed, .. } => write!(
-                f,
-                "{argument} begins at element {offset}, but its negative strides reach back {needed}"
-            ),
+            Error::BeforeBuffer { offset, min, .. } => {
+                write!(f, "{argument} begins at element {offset}, but its negative strides reach back {min}")
+            }
             Error::CacheOverlapsItself { .. } => {
                 write!(f, "the strides of {argument} let two positions share memory: it cannot be written")
             }
-            Error::Layout { loops } => write!(
+            Error::TooManyLoops { loops } => write!(
                 f,
                 "the strides need {loops} nested loops inside the outer dimensions, at most 3 are possible: make one side contiguous"
             ),
             // The list of another operator's call.
-            Error::Count { want: 0, argument: Argument::LayerId | Argument::UpdateLengths, .. } => {
+            Error::Count { expected: 0, argument: Argument::LayerId | Argument::UpdateLengths, .. } => {
                 write!(f, "{argument} is no argument of this operator")
             }
-            Error::Count { got, want, .. } => {
-                write!(f, "{argument} has {}, must have {want}", Counted(got, "value"))?;
+            Error::Count { got, expected, .. } => {
+                write!(f, "{argument} has {}, must have {expected}", Counted(got, "value"))?;
                 let is_cumulative = details.argument == Some(Argument::UpdateLengths);
                 f.write_str(if is_cumulative { ": cumulative lengths, which begin with 0" } else { "" })
             }
@@ -158,13 +157,13 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 f,
                 "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
             ),
-            Error::BufferLength { buffer, got, want, .. } => {
-                write!(f, "the buffer of {argument}{} has length {got}, must have {want}", Pair(buffer))
+            Error::BufferLength { buffer, got, expected, .. } => {
+                write!(f, "the buffer of {argument}{} has length {got}, must have {expected}", Pair(buffer))
             }
             Error::NullBuffer { buffer, len, .. } => {
                 write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
             }
-            Error::BufferWraps { buffer, address, len, .. } => write!(
+            Error::AddressSpace { buffer, address, len, .. } => write!(
                 f,
                 "the buffer of {argument}{} at {address:#x} has {len} bytes, which reach beyond the address space",
                 Pair(buffer)

@@ -49,7 +49,7 @@ pub enum Error {
         /// Its rank.
         rank: usize,
         /// The least it may be.
-        least: usize,
+        min: usize,
     },
     /// The cache and the update have different ranks.
     RankMismatch {
@@ -138,7 +138,7 @@ pub enum Error {
         /// The offset given, in elements.
         offset: usize,
         /// The least offset at which every element lies inside the buffer.
-        needed: usize,
+        min: usize,
     },
     /// G2: two positions of the cache share memory, or its strides interleave in a way that cannot be told
     /// from sharing.
@@ -147,7 +147,7 @@ pub enum Error {
         argument: Argument,
     },
     /// The two layouts do not merge into one contiguous run inside at most three strided loops.
-    Layout {
+    TooManyLoops {
         /// Strided loops that would be needed behind the outer dimensions.
         loops: usize,
     },
@@ -159,8 +159,8 @@ pub enum Error {
         argument: Argument,
         /// Values given.
         got: usize,
-        /// Values expected.
-        want: usize,
+        /// Values that it must have.
+        expected: usize,
     },
     /// A negative index where none is allowed: in linear mode, or under
     /// [`NegativeIndex::Reject`](crate::NegativeIndex::Reject).
@@ -284,7 +284,7 @@ pub enum Error {
         /// Its length, in elements for typed slices and in bytes for `*_bytes` methods.
         got: usize,
         /// The length asked for, in the same unit: exact for dense tensors, the least for strided ones.
-        want: usize,
+        expected: usize,
     },
     /// A foreign buffer that must hold bytes is null.
     NullBuffer {
@@ -296,7 +296,7 @@ pub enum Error {
         len: usize,
     },
     /// A foreign buffer reaches past the end of the address space.
-    BufferWraps {
+    AddressSpace {
         /// Which tensor.
         argument: Argument,
         /// Its place in a call over many buffers; 0 otherwise.

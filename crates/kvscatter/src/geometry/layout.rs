@@ -104,7 +104,7 @@ impl<'a> Layout<'a> {
             *side = side.checked_add(reach).ok_or(too_large)?;
         }
         if below > self.offset {
-            return Err(Error::BeforeBuffer { argument, offset: self.offset, needed: below }); // Condition 3
+            return Err(Error::BeforeBuffer { argument, offset: self.offset, min: below }); // Condition 3
         }
         let len = above.checked_add(1).ok_or(too_large)?;
         size::bytes(len, bits).ok_or(too_large)?; // Condition 4
@@ -185,7 +185,7 @@ mod tests {
         let flipped = Layout::strided(&[2, 3], &[3, -1]);
         assert_eq!(
             flipped.resolve(A, 8).unwrap_err(),
-            Error::BeforeBuffer { argument: A, offset: 0, needed: 2 }
+            Error::BeforeBuffer { argument: A, offset: 0, min: 2 }
         );
         assert_eq!(flipped.offset(2).resolve(A, 8).unwrap().len, 6);
     }
@@ -203,7 +203,7 @@ mod tests {
         );
         assert_eq!(
             Layout::strided(&[2, 2], &[isize::MIN, 1]).resolve(A, 8).unwrap_err(),
-            Error::BeforeBuffer { argument: A, offset: 0, needed: isize::MIN.unsigned_abs() }
+            Error::BeforeBuffer { argument: A, offset: 0, min: isize::MIN.unsigned_abs() }
         );
         assert_eq!(
             Layout::dense(&[0, usize::MAX]).resolve(A, 8).unwrap_err(),

@@ -44,7 +44,7 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// # Errors
-    /// [`Error::Layout`] if the sequence and the dimensions after it need more than three loops.
+    /// [`Error::TooManyLoops`] if the sequence and the dimensions after it need more than three loops.
     pub(crate) fn new(dimensions: &Dimensions) -> Result<Self, Error> {
         let Dimensions { sample, outer, rows, inner } = dimensions;
         let (sample, row) = (*sample, Step { dst: rows.dst, src: rows.src });
@@ -70,7 +70,7 @@ impl Mapping {
         // the prefill of the same layout would, and so would the functional form.
         let needed = inner_count.saturating_add(usize::from(!contiguous));
         if needed > 3 {
-            return Err(Error::Layout { loops: needed });
+            return Err(Error::TooManyLoops { loops: needed });
         }
         let rows_in_run = contiguous || rows.count <= 1;
         if !rows_in_run {
@@ -82,7 +82,7 @@ impl Mapping {
             loops.insert(0, split.pop().unwrap_or(Loop::ONCE));
         }
         let loops: [Loop; 3] =
-            loops.try_into().map_err(|all: Vec<Loop>| Error::Layout { loops: all.len() })?;
+            loops.try_into().map_err(|all: Vec<Loop>| Error::TooManyLoops { loops: all.len() })?;
         let rows_at = if rows_in_run { None } else { 2_usize.checked_sub(inner_count) };
         Ok(Self { sample, row, split: split.into(), loops, rows_at, outer_at, run })
     }
@@ -319,7 +319,7 @@ mod tests {
             let sample = Step { dst: 0, src: 0 };
             let (rows, inner) = (strided(rows, 1000, 500), inner.clone());
             let dimensions = Dimensions { sample, outer: vec![], rows, inner };
-            assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::Layout { loops: 4 });
+            assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::TooManyLoops { loops: 4 });
         }
     }
 }

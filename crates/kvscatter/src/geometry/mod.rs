@@ -302,11 +302,11 @@ impl Buffer {
         Ok(Self { offset, len, bytes, exact })
     }
 
-    /// Compares a length with what the tensor needs, in the unit of `want`. An error names the argument and the pair.
+    /// Compares a length with what the tensor needs, in the unit of `expected`. An error names the argument and the pair.
     #[inline]
-    fn check(&self, argument: Argument, buffer: usize, got: usize, want: usize) -> Result<(), Error> {
-        let fits = if self.exact { got == want } else { got >= want };
-        if fits { Ok(()) } else { Err(Error::BufferLength { argument, buffer, got, want }) }
+    fn check(&self, argument: Argument, buffer: usize, got: usize, expected: usize) -> Result<(), Error> {
+        let fits = if self.exact { got == expected } else { got >= expected };
+        if fits { Ok(()) } else { Err(Error::BufferLength { argument, buffer, got, expected }) }
     }
 }
 

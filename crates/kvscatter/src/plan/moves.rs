@@ -362,7 +362,7 @@ impl CallIndices<'_> {
         if at < values.len() {
             Error::IndexTooLarge { argument, index: at }
         } else {
-            Error::Count { argument, got: values.len(), want: self.batch() }
+            Error::Count { argument, got: values.len(), expected: self.batch() }
         }
     }
 

@@ -98,7 +98,7 @@ impl IndexRules {
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, names, options: RuleOptions { convention, .. }, .. } = self;
         let ListCounts { positions, row_counts, lengths } = lists;
-        let want = match (convention, geometry.samples) {
+        let expected = match (convention, geometry.samples) {
             (Convention::Starts, Samples::Padded { batch, .. }) => batch,
             (Convention::Starts, Samples::Packed { .. }) => 0,
             (Convention::EndsAndRowCounts, _) => geometry.cache_batch,
@@ -108,31 +108,35 @@ impl IndexRules {
                 cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::Count {
                     argument: names.row_counts,
                     got: row_counts.unwrap_or(0),
-                    want: positions.unwrap_or(0).saturating_add(1),
+                    expected: positions.unwrap_or(0).saturating_add(1),
                 })?
             }
         };
         if positions.is_none() && !self.options.optional_starts {
-            return Err(Error::Count { argument: names.positions, got: 0, want });
+            return Err(Error::Count { argument: names.positions, got: 0, expected });
         }
         let cache = geometry.cache_batch;
-        if want > cache {
-            return Err(Error::BatchTooLarge { argument: names.update, cache, update: want });
+        if expected > cache {
+            return Err(Error::BatchTooLarge { argument: names.update, cache, update: expected });
         }
-        check_count(names.positions, positions, want)?;
+        check_count(names.positions, positions, expected)?;
         match convention {
             Convention::Starts => check_count(names.row_counts, row_counts, 0)?,
-            Convention::EndsAndRowCounts => check_count(names.row_counts, row_counts.or(Some(0)), want)?,
+            Convention::EndsAndRowCounts => check_count(names.row_counts, row_counts.or(Some(0)), expected)?,
             Convention::StartsAndCumulativeLengths => {}
         }
-        check_count(Argument::Lengths, lengths, want)?;
-        Ok(want)
+        check_count(Argument::Lengths, lengths, expected)?;
+        Ok(expected)
     }
 
     /// A call names one layer if the operator has layers, and none otherwise.
     pub(super) fn check_layer_count(&self, got: usize) -> Result<(), Error> {
-        let want = usize::from(self.options.has_layers);
-        if got == want { Ok(()) } else { Err(Error::Count { argument: Argument::LayerId, got, want }) }
+        let expected = usize::from(self.options.has_layers);
+        if got == expected {
+            Ok(())
+        } else {
+            Err(Error::Count { argument: Argument::LayerId, got, expected })
+        }
     }
 
     pub(crate) fn layer(&self, value: i64) -> Result<usize, Error> {
@@ -268,10 +272,10 @@ impl SlotRule {
     }
 }
 
-/// A list that is present has `want` values.
-pub(super) fn check_count(argument: Argument, got: Option<usize>, want: usize) -> Result<(), Error> {
+/// A list that is present has `expected` values.
+pub(super) fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
     match got {
-        Some(got) if got != want => Err(Error::Count { argument, got, want }),
+        Some(got) if got != expected => Err(Error::Count { argument, got, expected }),
         _ => Ok(()),
     }
 }

@@ -47,19 +47,19 @@ impl Inferred<'_> {
         self.shape?.get(dimension)?.size()
     }
 
-    /// Checks what is known of a list of indices: its type, its rank, and that it has `want` values.
+    /// Checks what is known of a list of indices: its type, its rank, and that it has `expected` values.
     pub(super) fn check_indices(
         &self,
         argument: Argument,
         accepted: &'static [ElementType],
-        want: Option<usize>,
+        expected: Option<usize>,
     ) -> Result<(), Error> {
         if let Some(element) = self.element.filter(|element| !accepted.contains(element)) {
             return Err(Error::ElementType { argument, element, accepted });
         }
-        match (self.shape, want) {
-            (Some(&[Dimension::Known(got)]), Some(want)) if got != want => {
-                Err(Error::Count { argument, got, want })
+        match (self.shape, expected) {
+            (Some(&[Dimension::Known(got)]), Some(expected)) if got != expected => {
+                Err(Error::Count { argument, got, expected })
             }
             (None | Some([_]), _) => Ok(()),
             (Some(shape), _) => Err(Error::Rank { argument, rank: shape.len(), expected: &[1] }),

@@ -92,7 +92,7 @@ pub(crate) fn error(
         Refusal::CacheRank { rank } => {
             let argument = words.cache;
             match words.cache_ranks {
-                None => Error::RankTooLow { argument, rank, least: 2 },
+                None => Error::RankTooLow { argument, rank, min: 2 },
                 Some(expected) => Error::Rank { argument, rank, expected },
             }
         }
@@ -131,7 +131,7 @@ pub(crate) fn error(
                 "write_indices" | "writeIndices" | "tokenOffset" => words.starts,
                 unknown => unreachable!("{unknown}"),
             };
-            Error::Count { argument, got: given, want: needed }
+            Error::Count { argument, got: given, expected: needed }
         }
         Refusal::Length { sample, length, rows } => Error::LengthOutOfRange {
             argument: Argument::Lengths,

@@ -67,7 +67,7 @@ fn at_other_places_in_memory() {
         let update = View::broadcast(update_shape, 2, &mut random);
         // More than three strided loops behind the sequence are a layout that the core says it refuses.
         let checked = with_plan(call, element, cache.layout(), update.layout(), |_| Ok(()));
-        if let Err(Error::Layout { loops }) = checked {
+        if let Err(Error::TooManyLoops { loops }) = checked {
             assert!(loops > 3 && cache_shape.len() > 4, "{case:?}");
         } else {
             Scene { call, cache, update, outcome }.check(element);

@@ -92,7 +92,7 @@ proptest! {
             assert_eq!(moved, expected, "{call:?}");
             Ok(())
         });
-        if !matches!(checked, Err(kvscatter::Error::Layout { loops: 4.. })) {
+        if !matches!(checked, Err(kvscatter::Error::TooManyLoops { loops: 4.. })) {
             prop_assert_eq!(checked, Ok(()));
         }
     }
@@ -151,7 +151,7 @@ fn check_on(
     let update = View::strided(update_shape, 2, random);
     prop_assume!(cache.total() + update.total() < PAINTED);
     let merges = with_plan(call, element, cache.layout(), update.layout(), |_| Ok(()));
-    if !matches!(merges, Err(kvscatter::Error::Layout { loops: 4.. })) {
+    if !matches!(merges, Err(kvscatter::Error::TooManyLoops { loops: 4.. })) {
         Scene { call, cache, update, outcome }.check_on(element, executors);
     }
     Ok(())

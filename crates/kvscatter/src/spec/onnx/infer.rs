@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(infer(of(ElementType::Int64, &[Symbolic("batch")])), Ok(()));
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(3)])),
-            Err(Error::Count { argument, got: 3, want: 2 })
+            Err(Error::Count { argument, got: 3, expected: 2 })
         );
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(2), Known(1)])),

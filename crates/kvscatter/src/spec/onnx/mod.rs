@@ -91,7 +91,7 @@ impl TensorScatter {
     /// and `-rank`.
     pub fn resolve_axis(&self, rank: usize) -> Result<usize, Error> {
         if rank < 2 {
-            return Err(Error::RankTooLow { argument: Argument::PastCache, rank, least: 2 });
+            return Err(Error::RankTooLow { argument: Argument::PastCache, rank, min: 2 });
         }
         let out_of_range = Error::AxisOutOfRange { axis: self.axis, rank };
         let from_front = match usize::try_from(self.axis) {
@@ -116,7 +116,7 @@ impl TensorScatter {
     /// * the errors of [`resolve_axis`](Self::resolve_axis), and [`Error::RankMismatch`];
     /// * [`Error::StrideCount`], [`Error::TooLarge`] or [`Error::BeforeBuffer`] for one of the layouts;
     /// * [`Error::DimensionMismatch`], [`Error::CacheOverlapsItself`], [`Error::UpdateLongerThanCache`];
-    /// * [`Error::Layout`] if the two layouts need too many loops.
+    /// * [`Error::TooManyLoops`] if the two layouts need too many loops.
     pub fn prepare<'a>(
         &self,
         element: ElementType,
