@@ -278,9 +278,9 @@ impl Writer {
 
     /// Holds a call against the caches, and makes launches for updates that lie as these do. Returns where they are.
     fn accept(&mut self, updates: &[&Tensor], at: At<'_>) -> Result<Vec<Place>, CandleError> {
-        let (got, want) = (updates.len(), self.caches.len());
-        if got != want {
-            return Err(CandleError::Updates { got, want });
+        let (got, expected) = (updates.len(), self.caches.len());
+        if got != expected {
+            return Err(CandleError::Updates { got, expected });
         }
         let lists = at.lists().map(|(argument, list)| (argument, 0, list));
         let updates = updates.iter().enumerate().map(|(index, update)| (Argument::Update, index, *update));

@@ -76,12 +76,12 @@ pub enum CandleError {
     NoCaches,
     /// Another number of updates than of caches.
     #[cfg(feature = "cuda")]
-    #[error("{got} updates for {want} caches")]
+    #[error("{got} updates for {expected} caches")]
     Updates {
         /// Updates given.
         got: usize,
         /// Caches there are.
-        want: usize,
+        expected: usize,
     },
     /// Positions or lengths that a device does not read.
     #[cfg(feature = "cuda")]
@@ -148,22 +148,22 @@ pub enum CandleError {
         capacity: usize,
     },
     /// A list with the wrong number of entries.
-    #[error("{list} has {got} entries, must have {want}, one per sample")]
+    #[error("{list} has {got} entries, must have {expected}, one per sample")]
     Entries {
         /// Which list.
         list: &'static str,
         /// Entries given.
         got: usize,
         /// Entries expected.
-        want: usize,
+        expected: usize,
     },
     /// The update is not as long as the positions that were computed for it.
-    #[error("update has {got} rows, indices_and_mask was asked for {want}")]
+    #[error("update has {got} rows, indices_and_mask was asked for {expected}")]
     SequenceLength {
         /// Rows of the update.
         got: usize,
         /// Rows that the positions are for.
-        want: usize,
+        expected: usize,
     },
     /// What candle says.
     #[error(transparent)]

@@ -83,8 +83,8 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     // SAFETY: `check_pointer` refuses NULL and misaligned pointers, and `T` begins with a `usize` (`Versioned`),
     // which C2 lets us read.
     let got = unsafe { *pointer.cast::<usize>() };
-    let want = T::MIN_SIZE;
-    if got < want { Err(Kind::StructSize { argument, got, want }.into()) } else { Ok(got) }
+    let expected = T::MIN_SIZE;
+    if got < expected { Err(Kind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
 }
 
 /// Returns a reference to a struct, and refuses a `struct_size` below that of the first version.

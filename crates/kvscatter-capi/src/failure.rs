@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Core(Error),
     NullPointer { subject: Subject },
     Misaligned { subject: Subject, alignment: usize },
-    StructSize { argument: &'static CStr, got: usize, want: usize },
+    StructSize { argument: &'static CStr, got: usize, expected: usize },
     ElementType { argument: &'static CStr, code: i32 },
     DlpackType { code: u8, bits: u8, lanes: u16 },
     RankLimit { argument: &'static CStr, rank: i64, greatest: u32 },
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     UnknownOption { option: &'static CStr, value: i32, greatest: usize },
     UnexpectedArgument { argument: &'static CStr, operator: &'static str },
     IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
-    TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, want: i64 },
+    TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, expected: i64 },
     TooLarge { subject: Subject },
     AddressSpace { subject: Subject, address: usize, bytes: usize },
     PairsOverlap { argument: &'static CStr },
@@ -83,8 +83,8 @@ impl Kind {
             Self::Misaligned { subject, alignment } => {
                 Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
             }
-            Self::StructSize { argument, got, want } => {
-                Fields::new(KVS_ERROR_STRUCT_SIZE).named(argument).value(got).limit(want)
+            Self::StructSize { argument, got, expected } => {
+                Fields::new(KVS_ERROR_STRUCT_SIZE).named(argument).value(got).limit(expected)
             }
             Self::ElementType { argument, code } => {
                 let limit = code.clamp(ELEMENT_TYPES.0, ELEMENT_TYPES.1);
@@ -112,8 +112,8 @@ impl Kind {
                 let limit = only.unwrap_or(if bits > 32 { 64 } else { 32 });
                 Fields::new(KVS_ERROR_INDEX_WIDTH).named(argument).value(bits).limit(limit)
             }
-            Self::TensorMismatch { argument, got, want, .. } => {
-                Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(want)
+            Self::TensorMismatch { argument, got, expected, .. } => {
+                Fields::new(KVS_ERROR_TENSOR_MISMATCH).named(argument).value(got).limit(expected)
             }
             Self::TooLarge { subject } => {
                 Fields::new(KVS_ERROR_TOO_LARGE).named(subject.argument).limit(isize::MAX)
@@ -168,8 +168,8 @@ impl fmt::Display for Kind {
             Self::Misaligned { subject, alignment } => {
                 write!(f, "the address of {subject} is not a multiple of {alignment} bytes")
             }
-            Self::StructSize { argument, got, want } => {
-                write!(f, "struct_size of {} is {got}, must be {want}: set it to sizeof", Name(argument))
+            Self::StructSize { argument, got, expected } => {
+                write!(f, "struct_size of {} is {got}, must be {expected}: set it to sizeof", Name(argument))
             }
             Self::ElementType { argument, code } => {
                 let (first, last) = ELEMENT_TYPES;
@@ -197,9 +197,9 @@ impl fmt::Display for Kind {
             Self::IndexWidth { argument, bits, only: None } => {
                 write!(f, "{} has indices of {bits} bits, must have 32 or 64", Name(argument))
             }
-            Self::TensorMismatch { argument, aspect, got, want } => {
+            Self::TensorMismatch { argument, aspect, got, expected } => {
                 aspect.write_subject(Name(argument), f)?;
-                write!(f, " {got}, was prepared with {want}")
+                write!(f, " {got}, was prepared with {expected}")
             }
             Self::TooLarge { subject } => {
                 write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)

@@ -199,8 +199,8 @@ fn in_only_pair(failure: Failure) -> Failure {
 }
 
 fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), Failure> {
-    let (got, want) = (tensor.struct_size, size_of::<kvs_tensor>());
-    if got == want { Ok(()) } else { Err(Kind::StructSize { argument, got, want }.into()) }
+    let (got, expected) = (tensor.struct_size, size_of::<kvs_tensor>());
+    if got == expected { Ok(()) } else { Err(Kind::StructSize { argument, got, expected }.into()) }
 }
 
 /// Refuses caches that overlap `pairs`, which are read again while bytes move. The core checks overlaps between tensors

@@ -166,7 +166,8 @@ impl Operand {
     #[inline]
     pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, Failure> {
         let argument = self.argument;
-        let mismatch = |aspect, got, want| Err(Kind::TensorMismatch { argument, aspect, got, want }.into());
+        let mismatch =
+            |aspect, got, expected| Err(Kind::TensorMismatch { argument, aspect, got, expected }.into());
         if tensor.r#type != self.code {
             return mismatch(Aspect::Type, tensor.r#type.into(), self.code.into());
         }
@@ -175,9 +176,9 @@ impl Operand {
         }
         // SAFETY: C1 for `tensor.shape`, by this function's contract.
         let shape = unsafe { tensor.shape(argument) }?;
-        for (dimension, (&got, &want)) in shape.iter().zip(&self.shape).enumerate() {
-            if got != want {
-                return mismatch(Aspect::Dimension(dimension), got, want);
+        for (dimension, (&got, &expected)) in shape.iter().zip(&self.shape).enumerate() {
+            if got != expected {
+                return mismatch(Aspect::Dimension(dimension), got, expected);
             }
         }
         // SAFETY: C1 for `tensor.strides`, by this function's contract.

@@ -292,11 +292,11 @@ impl Original {
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
-            (Some(got), Some(want)) if got != want => Err(session::SessionError::SizesDiffer {
+            (Some(got), Some(expected)) if got != expected => Err(session::SessionError::SizesDiffer {
                 what: "vocabulary",
                 input: interface.logits,
                 got,
-                want,
+                expected,
             }
             .into()),
             _ => Ok(Self { file, interface, model }),

@@ -171,10 +171,10 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(matches!(error, CertifyError::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &request(Some(STATIC)), &mut |_| {}).unwrap_err();
     assert!(matches!(error, CertifyError::OriginalIsModel { .. }), "{error}");
-    for (model, want) in [(GROWING, Growth::Joined), ("genai-llama-gqa/model.onnx", Growth::ByOperator)] {
+    for (model, expected) in [(GROWING, Growth::Joined), ("genai-llama-gqa/model.onnx", Growth::ByOperator)] {
         let error = of(&|request| request.model = testdata(model));
         let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
-        assert!(matches!(&**cause, CertifyError::NotStatic { growth, .. } if *growth == want), "{error}");
+        assert!(matches!(&**cause, CertifyError::NotStatic { growth, .. } if *growth == expected), "{error}");
     }
 }
 

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 use serde::Serialize;
 
-/// How far two values may lie apart: `|got - want| <= atol + rtol * |want|`, as `numpy.allclose`.
+/// How far two values may lie apart: `|got - expected| <= atol + rtol * |expected|`, as `numpy.allclose`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     pub(crate) rtol: f64,
@@ -26,16 +26,21 @@ pub(crate) struct Difference {
 
 /// Compares two tensors of one type and shape, which the caller has compared. Without a tolerance every bit
 /// counts, those of a NaN too.
-pub(crate) fn difference(got: &Tensor, want: &Tensor, tolerance: Option<Tolerance>) -> Option<Difference> {
-    if got.data() == want.data() {
+pub(crate) fn difference(
+    got: &Tensor,
+    expected: &Tensor,
+    tolerance: Option<Tolerance>,
+) -> Option<Difference> {
+    if got.data() == expected.data() {
         return None;
     }
-    let mut differing = (0..want.elements()).filter(|&at| !agree(value(got, at), value(want, at), tolerance));
+    let mut differing =
+        (0..expected.elements()).filter(|&at| !agree(value(got, at), value(expected, at), tolerance));
     let first = differing.next()?;
     Some(Difference {
-        index: unravel(first, want.shape()),
+        index: unravel(first, expected.shape()),
         actual: text(value(got, first)),
-        expected: text(value(want, first)),
+        expected: text(value(expected, first)),
         differing: differing.count().saturating_add(1),
     })
 }
@@ -103,26 +108,29 @@ fn value(tensor: &Tensor, at: usize) -> Option<Value<'_>> {
     }
 }
 
-fn agree(got: Option<Value<'_>>, want: Option<Value<'_>>, tolerance: Option<Tolerance>) -> bool {
-    if got == want {
+fn agree(got: Option<Value<'_>>, expected: Option<Value<'_>>, tolerance: Option<Tolerance>) -> bool {
+    if got == expected {
         return true;
     }
-    let (Some(tolerance), Some(Value::Bits(element, got)), Some(Value::Bits(_, want))) =
-        (tolerance, got, want)
+    let (Some(tolerance), Some(Value::Bits(element, got)), Some(Value::Bits(_, expected))) =
+        (tolerance, got, expected)
     else {
         return false;
     };
-    numbers(element, got).iter().zip(&numbers(element, want)).all(|(got, want)| match (got, want) {
-        (Some(got), Some(want)) => close(*got, *want, tolerance),
-        (None, None) => true,
-        _ => false,
+    numbers(element, got).iter().zip(&numbers(element, expected)).all(|(got, expected)| {
+        match (got, expected) {
+            (Some(got), Some(expected)) => close(*got, *expected, tolerance),
+            (None, None) => true,
+            _ => false,
+        }
     })
 }
 
-fn close(got: f64, want: f64, tolerance: Tolerance) -> bool {
-    got == want
-        || (got.is_nan() && want.is_nan())
-        || (want.is_finite() && (got - want).abs() <= tolerance.atol + tolerance.rtol * want.abs())
+fn close(got: f64, expected: f64, tolerance: Tolerance) -> bool {
+    got == expected
+        || (got.is_nan() && expected.is_nan())
+        || (expected.is_finite()
+            && (got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
 }
 
 /// The element as one number, or as two if it is complex.
@@ -215,30 +223,30 @@ mod tests {
 
     #[test]
     fn the_first_difference_is_named_and_all_are_counted() {
-        let want = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        let expected = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         let got = floats(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.5, 6.0]);
-        let first = difference(&got, &want, None).unwrap();
+        let first = difference(&got, &expected, None).unwrap();
         assert_eq!(first.index, [1, 1]);
         assert_eq!(
             (first.actual.as_str(), first.expected.as_str()),
             ("4.5 (0x40900000)", "4.0 (0x40800000)")
         );
         assert_eq!(first.differing, 2);
-        assert_eq!(difference(&want, &want, None), None);
+        assert_eq!(difference(&expected, &expected, None), None);
     }
 
     #[test]
     fn nan_payloads_and_the_sign_of_zero_are_bits_too() {
-        let want = floats(&[2], &[f32::from_bits(0x7fc0_0001), 0.0]);
+        let expected = floats(&[2], &[f32::from_bits(0x7fc0_0001), 0.0]);
         let got = floats(&[2], &[f32::from_bits(0x7fc0_0002), -0.0]);
-        assert_eq!(difference(&got, &want, None).unwrap().differing, 2);
+        assert_eq!(difference(&got, &expected, None).unwrap().differing, 2);
         let tolerance = Tolerance { rtol: 0.0, atol: 0.0 };
-        assert_eq!(difference(&got, &want, Some(tolerance)), None);
+        assert_eq!(difference(&got, &expected, Some(tolerance)), None);
     }
 
     #[test]
     fn a_tolerance_is_relative_to_the_wanted_value() {
-        let want = floats(&[3], &[100.0, 0.0, f32::INFINITY]);
+        let expected = floats(&[3], &[100.0, 0.0, f32::INFINITY]);
         for (got, atol, differ) in [
             ([101.0, 0.0, f32::INFINITY], 0.0, 0),
             ([101.1, 0.0, f32::INFINITY], 0.0, 1),
@@ -248,7 +256,7 @@ mod tests {
             ([f32::NAN, 0.0, f32::INFINITY], 1e300, 1),
         ] {
             let tolerance = Tolerance { rtol: 0.01, atol };
-            let first = difference(&floats(&[3], &got), &want, Some(tolerance));
+            let first = difference(&floats(&[3], &got), &expected, Some(tolerance));
             assert_eq!(first.map_or(0, |first| first.differing), differ, "{got:?}");
         }
     }
@@ -258,11 +266,12 @@ mod tests {
         let tensor = |element, bytes: &[u8], shape: &[usize]| {
             Tensor::new(element, shape.to_vec(), Data::Bytes(bytes.to_vec())).unwrap()
         };
-        for (element, got, want, text) in [
+        for (element, got, expected, text) in [
             (ElementType::Int4, &[0x8f_u8][..], &[0x0f_u8][..], ("-8", "0")),
             (ElementType::UInt4, &[0x8f], &[0x0f], ("8", "0")),
         ] {
-            let first = difference(&tensor(element, got, &[2]), &tensor(element, want, &[2]), None).unwrap();
+            let first =
+                difference(&tensor(element, got, &[2]), &tensor(element, expected, &[2]), None).unwrap();
             assert_eq!((first.actual.as_str(), first.expected.as_str()), text);
             assert_eq!(first.index, [1]);
         }

@@ -40,10 +40,10 @@ pub(crate) fn tensor(attribute: &AttributeProto) -> Result<&TensorProto, OnnxErr
 }
 
 /// A reference to a function's attribute has no value of its own: who expands functions looks it up first.
-fn of_type(attribute: &AttributeProto, ty: AttributeType, want: &'static str) -> Result<(), OnnxError> {
+fn of_type(attribute: &AttributeProto, ty: AttributeType, expected: &'static str) -> Result<(), OnnxError> {
     let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
     if attribute.r#type == Some(ty) && !is_reference {
         return Ok(());
     }
-    Err(OnnxError::AttributeType { name: attribute.name.clone().unwrap_or_default(), want })
+    Err(OnnxError::AttributeType { name: attribute.name.clone().unwrap_or_default(), expected })
 }

@@ -39,8 +39,8 @@ pub enum OnnxError {
     #[error("{size} bytes, at most {limit} are read")]
     FileTooLarge { size: u64, limit: u64 },
     /// The file became shorter while it was read.
-    #[error("{got} bytes could be read, there were {want}: the file changed meanwhile")]
-    FileShrank { want: u64, got: u64 },
+    #[error("{got} bytes could be read, there were {expected}: the file changed meanwhile")]
+    FileShrank { expected: u64, got: u64 },
     /// The bytes are not such a protobuf message.
     #[error("not a {message}: {cause}")]
     Decode { message: &'static str, cause: buffa::DecodeError },
@@ -80,11 +80,11 @@ pub enum OnnxError {
     #[error("both {first} and {second} are present")]
     TwoFields { first: &'static str, second: &'static str },
     /// Values are stored where this type's values never are.
-    #[error("{element} is stored in {want}, not in {field}")]
-    WrongField { element: ElementType, field: &'static str, want: &'static str },
+    #[error("{element} is stored in {expected}, not in {field}")]
+    WrongField { element: ElementType, field: &'static str, expected: &'static str },
     /// A typed field holds fewer or more entries than the shape asks for.
-    #[error("shape {shape:?} of {element} takes {want} entries in {field}, got {got}")]
-    EntryCount { element: ElementType, shape: Vec<usize>, field: &'static str, want: usize, got: usize },
+    #[error("shape {shape:?} of {element} takes {expected} entries in {field}, got {got}")]
+    EntryCount { element: ElementType, shape: Vec<usize>, field: &'static str, expected: usize, got: usize },
     /// An entry of a typed field that is no value of the type.
     #[error("{field}[{index}] = {value} is no {element}")]
     EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
@@ -123,14 +123,14 @@ pub enum OnnxError {
     )]
     ExternalEscape { location: String, is_link: bool },
     /// `length` is not what the shape takes.
-    #[error("external data's length = {got}, the shape takes {want} bytes")]
-    ExternalLength { want: u64, got: u64 },
+    #[error("external data's length = {got}, the shape takes {expected} bytes")]
+    ExternalLength { expected: u64, got: u64 },
     /// The bytes are not in the file.
     #[error("external data's bytes {offset}..{offset} + {length} are not in {location:?} of {size} bytes")]
     ExternalRange { location: String, offset: u64, length: u64, size: u64 },
     /// The file is not the one that was meant.
-    #[error("external data's checksum is {want}, the SHA1 of {location:?} is {got}")]
-    ExternalChecksum { location: String, want: String, got: String },
+    #[error("external data's checksum is {expected}, the SHA1 of {location:?} is {got}")]
+    ExternalChecksum { location: String, expected: String, got: String },
     /// Reading on would pass the limit on all external data together.
     #[error("external data of {wanted} bytes, {left} of the limit are left")]
     ExternalLimit { wanted: u64, left: u64 },
@@ -229,8 +229,8 @@ pub enum OnnxError {
     #[error("attribute {name:?} is given twice")]
     AttributeTwice { name: String },
     /// An attribute of the wrong type, or a reference where there is no function.
-    #[error("attribute {name:?} is not of type {want}")]
-    AttributeType { name: String, want: &'static str },
+    #[error("attribute {name:?} is not of type {expected}")]
+    AttributeType { name: String, expected: &'static str },
     /// A mode that does not exist.
     #[error("mode = {mode:?}: only linear and circular exist")]
     Mode { mode: String },
@@ -270,17 +270,17 @@ pub enum OnnxError {
     #[error("{name:?} is not an input of the graph")]
     InputUnknown { name: String },
     /// A value of another type than the graph declares.
-    #[error("{name:?} is {got}, the graph declares {want}")]
-    ValueType { name: String, want: ElementType, got: ElementType },
+    #[error("{name:?} is {got}, the graph declares {expected}")]
+    ValueType { name: String, expected: ElementType, got: ElementType },
     /// A value of another rank than the graph declares.
-    #[error("{name:?} has rank {got}, the graph declares {want}")]
-    ValueRank { name: String, want: usize, got: usize },
+    #[error("{name:?} has rank {got}, the graph declares {expected}")]
+    ValueRank { name: String, expected: usize, got: usize },
     /// A value with another dimension than the graph declares.
-    #[error("{name:?} has dimension {axis} = {got}, the graph declares {want}")]
-    ValueDim { name: String, axis: usize, want: usize, got: usize },
+    #[error("{name:?} has dimension {axis} = {got}, the graph declares {expected}")]
+    ValueDim { name: String, axis: usize, expected: usize, got: usize },
     /// One symbolic dimension with two sizes.
-    #[error("{name:?} has dimension {axis} ({symbol:?}) = {got}, elsewhere {symbol:?} = {want}")]
-    SymbolConflict { name: String, axis: usize, symbol: String, want: usize, got: usize },
+    #[error("{name:?} has dimension {axis} ({symbol:?}) = {got}, elsewhere {symbol:?} = {expected}")]
+    SymbolConflict { name: String, axis: usize, symbol: String, expected: usize, got: usize },
 
     /// What a graph computes on a probe cannot be known.
     #[error(transparent)]
@@ -314,8 +314,8 @@ pub enum OnnxError {
     #[error("cache {name:?} declares no shape")]
     CacheShapeMissing { name: String },
     /// A cache of a rank that its writer cannot write.
-    #[error("cache {name:?} has {rank} dimensions, must have {want}")]
-    CacheRank { name: String, rank: usize, want: &'static str },
+    #[error("cache {name:?} has {rank} dimensions, must have {expected}")]
+    CacheRank { name: String, rank: usize, expected: &'static str },
     /// Rows are joined to past, and present is declared to be no longer.
     #[error("{past:?} and {present:?} both have dimension {axis} = {size}, though rows are joined to it")]
     CacheDoesNotGrow { past: String, present: String, axis: usize, size: String },
@@ -341,8 +341,8 @@ pub enum OnnxError {
     #[error("{missing} is missing among {folder:?}'s files")]
     TestFileMissing { folder: PathBuf, missing: String },
     /// More files than the graph has inputs or outputs.
-    #[error("{got} {what} files, the graph has {want}")]
-    TestFileCount { what: &'static str, want: usize, got: usize },
+    #[error("{got} {what} files, the graph has {expected}")]
+    TestFileCount { what: &'static str, expected: usize, got: usize },
 }
 
 impl OnnxError {

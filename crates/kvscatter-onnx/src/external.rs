@@ -53,25 +53,29 @@ impl ExternalData {
         self
     }
 
-    /// The `want` bytes of the tensor that these entries describe.
-    pub(crate) fn read(&self, entries: &[StringStringEntryProto], want: u64) -> Result<Vec<u8>, OnnxError> {
+    /// The `expected` bytes of the tensor that these entries describe.
+    pub(crate) fn read(
+        &self,
+        entries: &[StringStringEntryProto],
+        expected: u64,
+    ) -> Result<Vec<u8>, OnnxError> {
         let entry = Entry::parse(entries)?;
-        if let Some(got) = entry.length.filter(|&got| got != want) {
-            return Err(OnnxError::ExternalLength { want, got });
+        if let Some(got) = entry.length.filter(|&got| got != expected) {
+            return Err(OnnxError::ExternalLength { expected, got });
         }
-        self.read_entry(&entry, want).map_err(|error| error.in_file(entry.location))
+        self.read_entry(&entry, expected).map_err(|error| error.in_file(entry.location))
     }
 
-    fn read_entry(&self, entry: &Entry<'_>, want: u64) -> Result<Vec<u8>, OnnxError> {
+    fn read_entry(&self, entry: &Entry<'_>, expected: u64) -> Result<Vec<u8>, OnnxError> {
         let (mut file, size) = self.folder.file(Path::new(entry.location))?;
-        entry.check_range(want, size)?;
+        entry.check_range(expected, size)?;
         if let Some(checksum) = entry.checksum {
             self.charge(size)?;
             check_sum(&mut file, size, checksum, entry.location)?;
         }
-        self.charge(want)?;
+        self.charge(expected)?;
         file.seek(SeekFrom::Start(entry.offset)).map_err(OnnxError::Io)?;
-        file::read_exactly(file, want)
+        file::read_exactly(file, expected)
     }
 
     fn charge(&self, wanted: u64) -> Result<(), OnnxError> {
@@ -110,10 +114,10 @@ impl<'a> Entry<'a> {
     }
 
     /// Checks that a file of this size has this many bytes for the tensor.
-    fn check_range(&self, want: u64, size: u64) -> Result<(), OnnxError> {
+    fn check_range(&self, expected: u64, size: u64) -> Result<(), OnnxError> {
         // Without a length, the data reaches to the end of the file.
-        let reaches_end = self.length.is_some() || self.offset.checked_add(want) == Some(size);
-        if reaches_end { self.check_end(want, size) } else { Err(self.out_of_range(want, size)) }
+        let reaches_end = self.length.is_some() || self.offset.checked_add(expected) == Some(size);
+        if reaches_end { self.check_end(expected, size) } else { Err(self.out_of_range(expected, size)) }
     }
 
     fn check_end(&self, length: u64, size: u64) -> Result<(), OnnxError> {
@@ -173,7 +177,7 @@ fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {
 }
 
 /// ONNX: the checksum is the SHA1 of the whole file.
-fn check_sum(file: &mut File, size: u64, want: &str, location: &str) -> Result<(), OnnxError> {
+fn check_sum(file: &mut File, size: u64, expected: &str, location: &str) -> Result<(), OnnxError> {
     let mut hash = Sha1::new();
     let mut chunk = vec![0; 64 << 10];
     let mut rest = file.take(size);
@@ -184,9 +188,9 @@ fn check_sum(file: &mut File, size: u64, want: &str, location: &str) -> Result<(
         }
     }
     let got: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    if got.eq_ignore_ascii_case(want) {
+    if got.eq_ignore_ascii_case(expected) {
         Ok(())
     } else {
-        Err(OnnxError::ExternalChecksum { location: location.to_owned(), want: want.to_owned(), got })
+        Err(OnnxError::ExternalChecksum { location: location.to_owned(), expected: expected.to_owned(), got })
     }
 }

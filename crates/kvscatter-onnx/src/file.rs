@@ -69,7 +69,7 @@ pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, OnnxErr
         .map_err(|_| out_of_memory())?;
     let got = file.take(len).read_to_end(&mut bytes).map_err(OnnxError::Io)?;
     match u64::try_from(got) {
-        Ok(got) if got < len => Err(OnnxError::FileShrank { want: len, got }),
+        Ok(got) if got < len => Err(OnnxError::FileShrank { expected: len, got }),
         _ => Ok(bytes),
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     fn a_file_that_shrinks_while_it_is_read() {
         assert_eq!(read_exactly([1, 2, 3].as_slice(), 3).unwrap(), [1, 2, 3]);
         let error = read_exactly([1, 2].as_slice(), 3).unwrap_err();
-        assert!(matches!(error, OnnxError::FileShrank { want: 3, got: 2 }), "{error}");
+        assert!(matches!(error, OnnxError::FileShrank { expected: 3, got: 2 }), "{error}");
     }
 
     #[test]

@@ -194,13 +194,13 @@ fn sizes(
         let input = input.ok_or_else(|| OnnxError::InputUnknown { name: name.to_owned() })?;
         for (axis, &got) in tensor.shape().iter().enumerate() {
             let Some(key) = input.dim_key(axis) else { continue };
-            let want = *sizes.entry(key.clone()).or_insert(got);
-            if want != got {
+            let expected = *sizes.entry(key.clone()).or_insert(got);
+            if expected != got {
                 return Err(OnnxError::SymbolConflict {
                     name: name.to_owned(),
                     axis,
                     symbol: key,
-                    want,
+                    expected,
                     got,
                 });
             }

@@ -174,7 +174,7 @@ impl Transfer<'_> {
         let (mut copy, path) = made.file_in(folder_of(target)).map_err(OnnxError::Io)?;
         let got = io::copy(&mut file.into_std().take(bytes), &mut copy).map_err(OnnxError::Io)?;
         if got < bytes {
-            return Err(OnnxError::FileShrank { want: bytes, got });
+            return Err(OnnxError::FileShrank { expected: bytes, got });
         }
         made.rename(&path, target).map_err(OnnxError::Io)?;
         Ok(Placed::Copied)
@@ -191,8 +191,8 @@ fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, OnnxE
     const CHUNK: usize = 1 << 20;
     let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
     loop {
-        let (got, want) = (fill(&mut file, &mut left)?, fill(&mut other, &mut right)?);
-        if left.get(..got) != right.get(..want) {
+        let (got, expected) = (fill(&mut file, &mut left)?, fill(&mut other, &mut right)?);
+        if left.get(..got) != right.get(..expected) {
             return Ok(false);
         }
         if got < CHUNK {

@@ -33,14 +33,14 @@ pub enum TensorError {
         shape: Vec<usize>,
     },
     /// The data is shorter or longer than the shape.
-    #[error("shape {shape:?} of {element} takes {want} {}, got {got}", if *.element == ElementType::String { "strings" } else { "bytes" })]
+    #[error("shape {shape:?} of {element} takes {expected} {}, got {got}", if *.element == ElementType::String { "strings" } else { "bytes" })]
     DataLength {
         /// The element type.
         element: ElementType,
         /// The shape.
         shape: Vec<usize>,
         /// Bytes (strings for `string`) the shape asks for.
-        want: usize,
+        expected: usize,
         /// Bytes (strings) given.
         got: usize,
     },
@@ -60,14 +60,14 @@ impl Tensor {
     /// # Errors
     /// [`TensorError`] if the values do not fill the shape exactly.
     pub fn new(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self, TensorError> {
-        let want = storage_len(element, &shape)?;
+        let expected = storage_len(element, &shape)?;
         let got = match (&data, element.bits()) {
             (Data::Bytes(bytes), Some(_)) => bytes.len(),
             (Data::Strings(strings), None) => strings.len(),
             _ => return Err(TensorError::DataKind { element }),
         };
-        if got != want {
-            return Err(TensorError::DataLength { element, shape, want, got });
+        if got != expected {
+            return Err(TensorError::DataLength { element, shape, expected, got });
         }
         let mut tensor = Self { element, shape, data };
         let is_odd = !tensor.elements().is_multiple_of(2);

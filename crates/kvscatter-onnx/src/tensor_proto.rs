@@ -209,10 +209,10 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     let element = element_type(message.data_type)?;
     let dims = message.dims.iter().enumerate();
     let shape = dims.map(|(axis, &dim)| size(axis, dim)).collect::<Result<Vec<_>, _>>()?;
-    let want = storage_len(element, &shape)?;
+    let expected = storage_len(element, &shape)?;
     let stored_in = only_field(&message)?;
     if message.data_location == Some(DataLocation::EXTERNAL) {
-        let bytes = read_external(&message, element, want, stored_in, external)?;
+        let bytes = read_external(&message, element, expected, stored_in, external)?;
         return Ok(Tensor::new(element, shape, Data::Bytes(bytes))?);
     }
     let field = Field::of(element);
@@ -221,9 +221,9 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
             Data::Bytes(message.raw_data.take().unwrap_or_default())
         }
         Some(stored_in) if stored_in != field => {
-            return Err(OnnxError::WrongField { element, field: stored_in.name(), want: field.name() });
+            return Err(OnnxError::WrongField { element, field: stored_in.name(), expected: field.name() });
         }
-        _ => typed(message, element, &shape, want)?,
+        _ => typed(message, element, &shape, expected)?,
     };
     Ok(Tensor::new(element, shape, data)?)
 }
@@ -242,7 +242,7 @@ fn only_field(message: &TensorProto) -> Result<Option<Field>, OnnxError> {
 fn read_external(
     message: &TensorProto,
     element: ElementType,
-    want: usize,
+    expected: usize,
     stored_in: Option<Field>,
     external: Option<&ExternalData>,
 ) -> Result<Vec<u8>, OnnxError> {
@@ -258,14 +258,14 @@ fn read_external(
         });
     };
     let too_large = || OnnxError::Io(std::io::ErrorKind::OutOfMemory.into());
-    external.read(&message.external_data, u64::try_from(want).map_err(|_| too_large())?)
+    external.read(&message.external_data, u64::try_from(expected).map_err(|_| too_large())?)
 }
 
 fn typed(
     message: TensorProto,
     element: ElementType,
     shape: &[usize],
-    want: usize,
+    expected: usize,
 ) -> Result<Data, OnnxError> {
     let field = Field::of(element);
     let entry_bytes = match element {
@@ -274,10 +274,16 @@ fn typed(
         ElementType::Complex128 => 8,
         _ => element.bits().map_or(1, |bits| bits.div_ceil(8)),
     };
-    let want = want.div_euclid(entry_bytes);
+    let expected = expected.div_euclid(entry_bytes);
     let got = field.len(&message);
-    if got != want {
-        return Err(OnnxError::EntryCount { element, shape: shape.to_vec(), field: field.name(), want, got });
+    if got != expected {
+        return Err(OnnxError::EntryCount {
+            element,
+            shape: shape.to_vec(),
+            field: field.name(),
+            expected,
+            got,
+        });
     }
     let bytes = match field {
         Field::Raw => message.raw_data.unwrap_or_default(),

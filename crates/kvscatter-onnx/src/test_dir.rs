@@ -254,8 +254,8 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, Pat
     Ok(files)
 }
 
-fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), OnnxError> {
-    if got > want { Err(OnnxError::TestFileCount { what, want, got }) } else { Ok(()) }
+fn check_count(what: &'static str, expected: usize, got: usize) -> Result<(), OnnxError> {
+    if got > expected { Err(OnnxError::TestFileCount { what, expected, got }) } else { Ok(()) }
 }
 
 fn create(folder: &Path) -> Result<(), OnnxError> {

@@ -50,18 +50,18 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
         session.step(&[(sample, &[token])]).unwrap().last(sample).unwrap().to_vec()
     };
     let fresh = session.add().unwrap();
-    let want = [1, 2].map(|token| score(&mut session, fresh, token));
+    let expected = [1, 2].map(|token| score(&mut session, fresh, token));
     session.remove(fresh).unwrap();
     let bad = session.add().unwrap();
-    assert_eq!(score(&mut session, bad, 1), want[0]);
+    assert_eq!(score(&mut session, bad, 1), expected[0]);
     let scores = session.step(&[(bad, &[13, 5])]).unwrap();
     assert!(scores.last(bad).unwrap().iter().all(|score| score.is_nan()));
     session.truncate(bad, 1).unwrap();
-    assert_eq!(score(&mut session, bad, 2), want[1], "cut");
+    assert_eq!(score(&mut session, bad, 2), expected[1], "cut");
     session.step(&[(bad, &[13, 13])]).unwrap();
     session.remove(bad).unwrap();
     let next = session.add().unwrap();
-    assert_eq!(score(&mut session, next, 1), want[0], "removed");
+    assert_eq!(score(&mut session, next, 1), expected[0], "removed");
 }
 
 /// Padding is of what a sample brings itself: no other token's NaN reaches it.
@@ -78,8 +78,9 @@ fn padding_brings_no_token_of_its_own() {
     let alone = session.add().unwrap();
     let scores = session.step(&[(alone, &[5, 6])]).unwrap();
     for token in 0..2 {
-        let (got, want) = (ragged.after(short, token).unwrap(), scores.after(alone, token).unwrap());
-        let worst = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+        let (got, expected) = (ragged.after(short, token).unwrap(), scores.after(alone, token).unwrap());
+        let worst =
+            got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
         assert!(got.iter().all(|score| score.is_finite()) && worst <= 1e-4, "token {token}: off by {worst}");
     }
 }

@@ -112,10 +112,10 @@ fn check_memory(
     cache: &InputTensor<'_>,
     update: &InputTensor<'_>,
 ) -> Result<(), Failure> {
-    for (tensor, want) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
-        let (argument, want, got) = (tensor.argument, want.unwrap_or(0), context.bytes(tensor)?);
-        if got != want {
-            return Err(Error::BufferLength { argument, buffer: 0, got, expected: want }.into());
+    for (tensor, expected) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
+        let (argument, expected, got) = (tensor.argument, expected.unwrap_or(0), context.bytes(tensor)?);
+        if got != expected {
+            return Err(Error::BufferLength { argument, buffer: 0, got, expected }.into());
         }
     }
     Ok(())

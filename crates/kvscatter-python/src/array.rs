@@ -211,8 +211,8 @@ impl Form {
         let argument = out.argument;
         out.form.check_same_element(argument, self)?;
         if out.form.shape != self.shape {
-            let (got, want) = (tuple(&out.form.shape), tuple(&self.shape));
-            return Err(Failure::OutShape { argument, got, want });
+            let (got, expected) = (tuple(&out.form.shape), tuple(&self.shape));
+            return Err(Failure::OutShape { argument, got, expected });
         }
         if out.form.dense { Ok(()) } else { Err(Failure::NotContiguous { argument }) }
     }
@@ -221,8 +221,9 @@ impl Form {
     pub(crate) fn check_prepared(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
         self.check_prepared_type(array, pair)?;
         let Array { argument, form: got, .. } = array;
-        let refused =
-            |what, got: String, want: String| Err(Failure::Prepared { argument, pair, what, got, want });
+        let refused = |what, got: String, expected: String| {
+            Err(Failure::Prepared { argument, pair, what, got, expected })
+        };
         if got.shape != self.shape {
             return refused("shape", tuple(&got.shape), tuple(&self.shape));
         }
@@ -238,8 +239,8 @@ impl Form {
         if got.element == self.element {
             return Ok(());
         }
-        let (got, want) = (got.element.to_string(), self.element.to_string());
-        Err(Failure::Prepared { argument, pair, what: "dtype", got, want })
+        let (got, expected) = (got.element.to_string(), self.element.to_string());
+        Err(Failure::Prepared { argument, pair, what: "dtype", got, expected })
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) enum Failure {
     /// `__cuda_array_interface__` that does not say what it must.
     Interface { argument: &'static str, why: &'static str },
     /// Indices on a device that are not as wide as kernels read them.
-    DeviceIntegers { argument: &'static str, got: Element, want: &'static str },
+    DeviceIntegers { argument: &'static str, got: Element, expected: &'static str },
     /// A write of nothing.
     NoPairs { argument: &'static str },
     /// A status of another size, or the copy of one.
@@ -50,9 +50,9 @@ pub(crate) enum Failure {
     /// The exporter itself refused.
     Export { argument: &'static str, why: String },
     /// A prepared write was given another dtype, shape or layout.
-    Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, want: String },
+    Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, expected: String },
     /// The result has the shape of the past.
-    OutShape { argument: &'static str, got: String, want: String },
+    OutShape { argument: &'static str, got: String, expected: String },
     /// A functional write needs a dense result.
     NotContiguous { argument: &'static str },
     /// Code that ran during the call gave the array other memory or another shape.
@@ -72,7 +72,7 @@ pub(crate) enum Failure {
     /// Indices with another number of dimensions than one.
     IndexRank { argument: &'static str, rank: usize },
     /// A keyword of another type.
-    Keyword { argument: &'static str, class: String, want: &'static str },
+    Keyword { argument: &'static str, class: String, expected: &'static str },
     /// An axis beyond 64 bits.
     Axis { value: String },
     /// A keyword that is none of a few words.
@@ -226,15 +226,15 @@ impl Failure {
             Self::Device { device, .. } => vec![("device", name(device))],
             Self::NotCurrent { device, .. } => vec![("device", Field::Name(format!("cuda:{device}")))],
             Self::StatusBytes { got, .. } => vec![("got", int(*got)), ("expected", int(STATUS_BYTES))],
-            Self::Prepared { pair, what, got, want, .. } => {
+            Self::Prepared { pair, what, got, expected, .. } => {
                 vec![
                     ("buffer", int(*pair)),
                     ("what", name(what)),
                     ("got", name(got)),
-                    ("expected", name(want)),
+                    ("expected", name(expected)),
                 ]
             }
-            Self::OutShape { got, want, .. } => vec![("got", name(got)), ("expected", name(want))],
+            Self::OutShape { got, expected, .. } => vec![("got", name(got)), ("expected", name(expected))],
             Self::Overlap { with, .. } => vec![("with_", name(with))],
             Self::IntegerRange { index, value, .. } => {
                 let index = index.map(|index| ("index", int(index)));
@@ -307,8 +307,8 @@ impl fmt::Display for Failure {
             Self::Interface { argument, why } => {
                 write!(f, "{argument} cannot be read through __cuda_array_interface__: {why}")
             }
-            Self::DeviceIntegers { argument, got, want } => {
-                write!(f, "{argument} holds {got}: must hold {want} on a device")
+            Self::DeviceIntegers { argument, got, expected } => {
+                write!(f, "{argument} holds {got}: must hold {expected} on a device")
             }
             Self::NoPairs { argument } => write!(f, "{argument} is empty: a write has at least one"),
             Self::StatusBytes { argument, got } => {
@@ -327,15 +327,15 @@ impl fmt::Display for Failure {
                 write!(f, "{argument} is of type {class}, which has no memory that could be read: {advice}")
             }
             Self::Export { argument, why } => write!(f, "{argument} cannot be read through DLPack: {why}"),
-            Self::Prepared { argument, pair, what, got, want } => {
+            Self::Prepared { argument, pair, what, got, expected } => {
                 let pair = if *pair > 0 { format!(" (pair {pair})") } else { String::new() };
                 write!(
                     f,
-                    "{argument}{pair} has {what} {got}, must have {want}: a write has one form for all its calls and pairs, prepare another write for it"
+                    "{argument}{pair} has {what} {got}, must have {expected}: a write has one form for all its calls and pairs, prepare another write for it"
                 )
             }
-            Self::OutShape { argument, got, want } => {
-                write!(f, "{argument} has shape {got}, must have past_cache's {want}")
+            Self::OutShape { argument, got, expected } => {
+                write!(f, "{argument} has shape {got}, must have past_cache's {expected}")
             }
             Self::NotContiguous { argument } => write!(f, "{argument} must be C-contiguous"),
             Self::Moved { argument } => {
@@ -363,8 +363,8 @@ impl fmt::Display for Failure {
                 "{argument} has {rank} dimension{}, must have 1: one value per sample",
                 plural(*rank)
             ),
-            Self::Keyword { argument, class, want } => {
-                write!(f, "{argument} is of type {class}: must be {want}")
+            Self::Keyword { argument, class, expected } => {
+                write!(f, "{argument} is of type {class}: must be {expected}")
             }
             Self::Axis { value } => write!(f, "axis = {value} is not a dimension of any cache"),
             Self::Choice { argument, value, choices } => {

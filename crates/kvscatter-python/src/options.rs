@@ -169,7 +169,7 @@ fn word<T>(
 ) -> PyResult<T> {
     let Ok(word) = value.cast::<PyString>() else {
         let class = class_name(&value.get_type());
-        return Err(Failure::Keyword { argument, class, want: "a string" }.into());
+        return Err(Failure::Keyword { argument, class, expected: "a string" }.into());
     };
     let word = word.to_string_lossy();
     known(&word).ok_or_else(|| Failure::Choice { argument, value: word.into_owned(), choices }.into())

@@ -140,9 +140,10 @@ impl Numbers {
 
     fn check_count(&self, py: Python<'_>, batch: Option<usize>) -> PyResult<()> {
         match (self.batch(), batch) {
-            (Some(got), Some(want)) if got != want => {
-                let message = format!("{} has {got} value{}, must have {want}", self.argument, plural(got));
-                let fields = [("got", Field::Size(got)), ("expected", Field::Size(want))];
+            (Some(got), Some(expected)) if got != expected => {
+                let message =
+                    format!("{} has {got} value{}, must have {expected}", self.argument, plural(got));
+                let fields = [("got", Field::Size(got)), ("expected", Field::Size(expected))];
                 Err(raise(py, Class::Position, "count", Some(self.argument), message, &fields))
             }
             _ => Ok(()),

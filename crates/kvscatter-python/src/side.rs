@@ -102,9 +102,10 @@ impl Side {
     fn data_of_tensor(&self, tensor: &TensorRef<'_>) -> Option<*mut u8> {
         let sizes = tensor.shape().iter().zip(&self.form.shape);
         let same_shape = tensor.ndim() == self.form.shape.len()
-            && sizes.into_iter().all(|(&got, &want)| usize::try_from(got) == Ok(want));
+            && sizes.into_iter().all(|(&got, &expected)| usize::try_from(got) == Ok(expected));
         let strides = tensor.strides()?.iter().zip(self.form.strides()).zip(&self.form.shape);
-        let mut strides = strides.map(|((&got, &want), &size)| size == 1 || isize::try_from(got) == Ok(want));
+        let mut strides =
+            strides.map(|((&got, &expected), &size)| size == 1 || isize::try_from(got) == Ok(expected));
         let same = Some(tensor.dtype()) == self.dlpack && same_shape && strides.all(|same| same);
         // SAFETY: PyTorch filled in the description, whose offset leads to the first element.
         same.then(|| unsafe { tensor.offset_bytes_ptr() }.ok().map(<*const u8>::cast_mut)).flatten()

@@ -28,11 +28,11 @@ pub enum SessionError {
     #[error("no memory for a tensor of {element} of shape {shape:?}")]
     TensorTooLarge { element: ElementType, shape: Vec<usize> },
     /// The values do not fill the shape.
-    #[error("shape {shape:?} takes {want} values, got {got}")]
-    ValueCount { shape: Vec<usize>, want: usize, got: usize },
+    #[error("shape {shape:?} takes {expected} values, got {got}")]
+    ValueCount { shape: Vec<usize>, expected: usize, got: usize },
     /// An engine's own memory is not what the tensor should be.
-    #[error("a tensor of {element} of shape {shape:?} takes {want} bytes, got {got}")]
-    ByteCount { element: ElementType, shape: Vec<usize>, want: usize, got: usize },
+    #[error("a tensor of {element} of shape {shape:?} takes {expected} bytes, got {got}")]
+    ByteCount { element: ElementType, shape: Vec<usize>, expected: usize, got: usize },
     /// An integer has to be fed in a type that does not hold it.
     #[error("{value} does not fit an input of {element}")]
     InputType { element: ElementType, value: i64 },
@@ -67,8 +67,8 @@ pub enum SessionError {
     )]
     InputUnknown { input: String },
     /// It is fed with another rank.
-    #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(want))]
-    InputRank { input: String, rank: usize, want: Vec<usize> },
+    #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(expected))]
+    InputRank { input: String, rank: usize, expected: Vec<usize> },
     /// The model takes a fixed number of tokens.
     #[error("the model takes exactly {size} tokens a step; one, or an open number of them, can be run")]
     TokensFixed { size: usize },
@@ -76,8 +76,8 @@ pub enum SessionError {
     #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be")]
     SizeOpen { input: String, axis: usize },
     /// Two places say different things.
-    #[error("{what} is {want}, but {input:?} has {got}")]
-    SizesDiffer { what: &'static str, input: String, got: usize, want: usize },
+    #[error("{what} is {expected}, but {input:?} has {got}")]
+    SizesDiffer { what: &'static str, input: String, got: usize, expected: usize },
     /// The capacity is neither declared nor given.
     #[error("the caches have an open capacity: one must be given")]
     CapacityOpen,

@@ -107,7 +107,7 @@ impl Interface {
                     what: "batch",
                     input: name.to_owned(),
                     got: size,
-                    want: batch,
+                    expected: batch,
                 });
             }
             batch = Some(size);
@@ -169,12 +169,12 @@ impl Interface {
         let mut capacity = None;
         for cache in &self.caches {
             let Some(got) = cache.dims.get(cache.axis).copied().flatten() else { continue };
-            if let Some(want) = capacity.filter(|capacity| *capacity != got) {
+            if let Some(expected) = capacity.filter(|capacity| *capacity != got) {
                 return Err(SessionError::SizesDiffer {
                     what: "capacity",
                     input: cache.past.clone(),
                     got,
-                    want,
+                    expected,
                 });
             }
             capacity = Some(got);
@@ -275,7 +275,7 @@ impl FeedPort {
             None => Err(SessionError::InputRank {
                 input: value.name.to_owned(),
                 rank: rank.unwrap_or_default(),
-                want: ranks.to_vec(),
+                expected: ranks.to_vec(),
             }),
         }
     }

@@ -86,8 +86,8 @@ mod tests {
             let element = ((sample * 3 + head) * 5 + slot) * 4 + 3;
             after[element * 2 + 1] = 1;
             for other in 0..2 {
-                let want = if other == sample { vec![slot] } else { vec![] };
-                assert_eq!(rows.differing(other, 0..5, &before, &after), want, "{sample} {head} {slot}");
+                let expected = if other == sample { vec![slot] } else { vec![] };
+                assert_eq!(rows.differing(other, 0..5, &before, &after), expected, "{sample} {head} {slot}");
             }
             let row: Vec<usize> = rows.runs(sample, slot..slot + 1).flatten().collect();
             assert!(row.contains(&(element * 2 + 1)));

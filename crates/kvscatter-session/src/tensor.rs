@@ -69,13 +69,14 @@ impl Tensor {
         shape: &[usize],
         memory: Box<dyn Memory>,
     ) -> Result<Self, SessionError> {
-        let want = (element != ElementType::String).then(|| element.storage_len(shape)).flatten();
-        let want = want.ok_or_else(|| SessionError::TensorTooLarge { element, shape: shape.to_vec() })?;
+        let expected = (element != ElementType::String).then(|| element.storage_len(shape)).flatten();
+        let expected =
+            expected.ok_or_else(|| SessionError::TensorTooLarge { element, shape: shape.to_vec() })?;
         let got = memory.bytes().len();
-        if got != want {
-            return Err(SessionError::ByteCount { element, shape: shape.to_vec(), want, got });
+        if got != expected {
+            return Err(SessionError::ByteCount { element, shape: shape.to_vec(), expected, got });
         }
-        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Theirs(memory), len: want })
+        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Theirs(memory), len: expected })
     }
 
     /// The engine's own memory, if this is what it is.
@@ -105,9 +106,9 @@ impl Tensor {
     /// int32, bool and float.
     pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;
-        let want = shape.iter().product();
-        if values.len() != want {
-            return Err(SessionError::ValueCount { shape: shape.to_vec(), want, got: values.len() });
+        let expected = shape.iter().product();
+        if values.len() != expected {
+            return Err(SessionError::ValueCount { shape: shape.to_vec(), expected, got: values.len() });
         }
         let bytes: Vec<u8> = values
             .iter()
@@ -238,6 +239,9 @@ mod tests {
             Tensor::integers(ElementType::Int32, &[1], &[1 << 40]),
             Err(SessionError::InputType { .. })
         ));
-        assert!(matches!(Tensor::int64s(&[2], &[1]), Err(SessionError::ValueCount { want: 2, got: 1, .. })));
+        assert!(matches!(
+            Tensor::int64s(&[2], &[1]),
+            Err(SessionError::ValueCount { expected: 2, got: 1, .. })
+        ));
     }
 }

@@ -94,12 +94,12 @@ fn logits_of_another_shape_or_type_are_an_error() {
         (Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 0])])), &[2, 3, 0]),
         (Answers(|_, _, _| Ok(vec![logits(&[])])), &[]),
     ];
-    for (answer, want) in answers {
+    for (answer, expected) in answers {
         let mut session = open(answer);
         let sample = session.add().unwrap();
         let error = session.step(&[(sample, &[1, 2, 3])]).unwrap_err();
         let SessionError::LogitsShape { output, shape, batch, width } = &error else { panic!("{error}") };
-        assert_eq!((output.as_str(), shape.as_slice(), *batch, *width), ("logits", want, 2, 3));
+        assert_eq!((output.as_str(), shape.as_slice(), *batch, *width), ("logits", expected, 2, 3));
         assert_eq!(session.length(sample).unwrap(), 0);
     }
     let integers =

@@ -55,11 +55,11 @@ impl<'a> Attributes<'a> {
     fn value(
         &self,
         name: &str,
-        want: AttributeType,
+        expected: AttributeType,
         words: &str,
     ) -> Result<Option<&'a tract_onnx::pb::AttributeProto>, NodeError> {
         match self.node.attribute.iter().find(|attribute| attribute.name == name) {
-            Some(attribute) if attribute.r#type != i32::from(want) => {
+            Some(attribute) if attribute.r#type != i32::from(expected) => {
                 Err(NodeError::of(self.node, format!("attribute {name:?} must be {words}")))
             }
             attribute => Ok(attribute),

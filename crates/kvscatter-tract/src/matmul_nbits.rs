@@ -138,10 +138,12 @@ impl MatMulNBits {
         Ok(value.ok_or_else(|| self.error(format!("{what} must be a constant")))?)
     }
 
-    fn check_len(&self, what: &str, tensor: &Tensor, want: Option<usize>) -> Result<(), NodeError> {
-        match want {
-            Some(want) if want == tensor.len() => Ok(()),
-            Some(want) => Err(self.error(format!("{what} must have {want} elements, got {}", tensor.len()))),
+    fn check_len(&self, what: &str, tensor: &Tensor, expected: Option<usize>) -> Result<(), NodeError> {
+        match expected {
+            Some(expected) if expected == tensor.len() => Ok(()),
+            Some(expected) => {
+                Err(self.error(format!("{what} must have {expected} elements, got {}", tensor.len())))
+            }
             None => Err(self.error(format!("{what} must have more elements than can be addressed"))),
         }
     }
@@ -150,11 +152,11 @@ impl MatMulNBits {
         &self,
         what: &str,
         tensor: &Tensor,
-        want: &[DatumType],
+        expected: &[DatumType],
         words: &str,
     ) -> Result<(), NodeError> {
         let got = tensor.datum_type();
-        if want.contains(&got) {
+        if expected.contains(&got) {
             return Ok(());
         }
         let got = element::ours(got).map_or_else(|| format!("{got:?}"), |got| got.onnx_name().to_owned());

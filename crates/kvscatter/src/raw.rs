@@ -1,10 +1,10 @@
 //! Writes through pointers to memory that a foreign caller owns. The checks here, made before the first byte moves,
 //! replace what the types of slices guarantee: no null pointers, no overlap, no end beyond the address space.
 
-use core::{ptr, slice};
+use core::ptr;
 
 use crate::argument::Argument;
-use crate::cpu::{Cpu, Raw};
+use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::plan::{IndexRules, Integers};
 use crate::prepared::Prepared;
@@ -63,19 +63,10 @@ impl WritePlan<'_> {
             self.check_lists(names.cache, pair, cache)?;
         }
         for (cache, update) in pairs {
-            match cpu.raw(moves.geometry())? {
-                // SAFETY: `check_pairs` has compared the lengths and addresses of the same pairs with the geometry, and
-                // this function's contract makes them valid.
-                Raw::Bytes(bytes) => unsafe { bytes.write(&moves, threads, cache.ptr, update.ptr) },
-                Raw::Nibbles(nibbles) => {
-                    // SAFETY: valid for writes by this function's contract; `check_pairs` has seen that no update and no
-                    // other cache shares a byte with it.
-                    let cache = unsafe { cache.bytes_mut() };
-                    // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
-                    let update = unsafe { update.bytes() };
-                    nibbles.write(&moves, threads, cache, update);
-                }
-            }
+            // SAFETY: `check_pairs` has compared the lengths and addresses of the same pairs with the geometry and has seen
+            // that the cache shares no byte with an update. This function's contract makes both valid, and nothing else
+            // uses the cache.
+            unsafe { cpu.write_raw(&moves, threads, cache.slice(), update.slice()) };
         }
         Ok(self.written())
     }
@@ -99,28 +90,15 @@ impl WritePlan<'_> {
         let Self { moves, cpu, threads } = *self;
         check_present(moves.rules(), cpu, past, update, present)?;
         self.check_lists(moves.rules().names.present, 0, present)?;
-        match cpu.raw(moves.geometry())? {
-            // SAFETY: `check_present` has compared all lengths and addresses with the geometry, and this function's
-            // contract makes the buffers valid.
-            Raw::Bytes(bytes) => unsafe {
-                bytes.fill(&moves, threads, present.ptr, [past.ptr.cast_const(), update.ptr.cast_const()]);
-            },
-            Raw::Nibbles(nibbles) => {
-                // Storing one nibble of a byte reads the other, so the bytes must be initialised.
-                if present.len > 0 {
-                    // SAFETY: valid for writes by this function's contract.
-                    unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
-                }
-                // SAFETY: valid by this function's contract and initialised; `check_present` has seen that it shares no
-                // byte with the others.
-                let present = unsafe { present.bytes_mut() };
-                // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
-                let past = unsafe { past.bytes() };
-                // SAFETY: valid for reads by this function's contract, and nothing writes there meanwhile.
-                let update = unsafe { update.bytes() };
-                nibbles.fill(&moves, threads, present, past, update);
-            }
+        if cpu.reads_present() && present.len > 0 {
+            // SAFETY: valid for writes by this function's contract.
+            unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
         }
+        let sources = [past.slice().cast_const(), update.slice().cast_const()];
+        // SAFETY: `check_present` has compared all lengths and addresses with the geometry and has seen that the present
+        // shares no byte with the others. This function's contract makes all three valid, and the present is initialised
+        // where that is needed.
+        unsafe { cpu.write_present_raw(&moves, threads, sources, present.slice()) };
         Ok(self.written())
     }
 
@@ -169,7 +147,7 @@ fn check_pairs(
 ) -> Result<(), Error> {
     let IndexRules { geometry, names, .. } = rules;
     for (pair, (cache, update)) in pairs.clone().enumerate() {
-        cpu.raw(geometry)?;
+        cpu.check_raw(geometry)?;
         geometry.check_buffers(names, pair, [cache.len, update.len], |buffer| buffer.bytes)?;
         check_addresses(pair, [(names.cache, cache), (names.update, update)])?;
     }
@@ -184,7 +162,7 @@ fn check_present(
     present: RawBuffer,
 ) -> Result<(), Error> {
     let IndexRules { geometry, names, .. } = rules;
-    cpu.raw(geometry)?;
+    cpu.check_raw(geometry)?;
     geometry.check_buffers(names, 0, [past.len, update.len], |buffer| buffer.bytes)?;
     geometry.check_present(names, present.len, |buffer| buffer.bytes)?;
     let sources = [(names.cache, past), (names.update, update)];
@@ -279,17 +257,8 @@ impl RawBuffer {
         Self { len: end.saturating_sub(first.ptr.addr()), ..first }
     }
 
-    /// # Safety
-    /// There are no bytes, or they are valid for reads for as long as the slice lives, and nothing writes there.
-    unsafe fn bytes<'a>(self) -> &'a [u8] {
-        // SAFETY: `len` bytes that are valid for reads and that nothing writes to, by this function's contract.
-        if self.len == 0 { &[] } else { unsafe { slice::from_raw_parts(self.ptr, self.len) } }
-    }
-
-    /// # Safety
-    /// As [`bytes`](Self::bytes), for writes as well, and nothing else reads there either.
-    unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
-        // SAFETY: `len` bytes that are valid for writes and that nothing else uses, by this function's contract.
-        if self.len == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(self.ptr, self.len) } }
+    /// The memory as a slice that is safe to borrow if its bytes are: one of no bytes does not point to null.
+    fn slice(self) -> *mut [u8] {
+        if self.len == 0 { &mut [] } else { ptr::slice_from_raw_parts_mut(self.ptr, self.len) }
     }
 }

@@ -262,7 +262,7 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        self.cpu.fill(&self.moves, self.threads, past, update, present)?;
+        self.cpu.write_present(&self.moves, self.threads, past, update, present)?;
         Ok(self.written())
     }
 
@@ -277,7 +277,7 @@ impl WritePlan<'_> {
         update: &[T],
         present: &'p mut [MaybeUninit<T>],
     ) -> Result<(&'p mut [T], Written), Error> {
-        let present = self.cpu.fill_uninit(&self.moves, self.threads, past, update, present)?;
+        let present = self.cpu.write_present_uninit(&self.moves, self.threads, past, update, present)?;
         Ok((present, self.written()))
     }
 
@@ -292,7 +292,7 @@ impl WritePlan<'_> {
         update: &[u8],
         present: &mut [u8],
     ) -> Result<Written, Error> {
-        self.cpu.fill_bytes(&self.moves, self.threads, past, update, present)?;
+        self.cpu.write_present_bytes(&self.moves, self.threads, past, update, present)?;
         Ok(self.written())
     }
 

@@ -62,13 +62,13 @@ proptest! {
         let write = prepared();
         let bad = bad.index(count);
         let mut before = pairs(count);
-        let (argument, want) = if in_update { (Argument::Update, UPDATE) } else { (Argument::PastCache, CACHE) };
+        let (argument, expected) = if in_update { (Argument::Update, UPDATE) } else { (Argument::PastCache, CACHE) };
         let buffer = if in_update { &mut before[bad].1 } else { &mut before[bad].0 };
-        buffer.resize(if longer { want + 1 } else { want - 1 }, 7);
+        buffer.resize(if longer { expected + 1 } else { expected - 1 }, 7);
         let got = buffer.len();
 
         let (mut slice, mut set) = (before.clone(), before.clone());
-        let refused = Error::BufferLength { argument, buffer: bad, got, expected: want };
+        let refused = Error::BufferLength { argument, buffer: bad, got, expected };
         prop_assert_eq!(write.write_many(&mut slice, &[0_i64, 1]), Err(refused));
         prop_assert_eq!(write.write_many(&mut Set(&mut set), &[0_i64, 1]), Err(refused));
         prop_assert_eq!(&slice, &before);

@@ -48,13 +48,13 @@ impl LockedStorages {
 
     /// A tensor of `i64` or `i32`, which has the memory that its shape asks for: candle does not compare them.
     pub(super) fn list(&self, argument: Argument, place: &Place) -> Result<DeviceList, CandleError> {
-        let (DeviceBuffer { address, bytes }, want) = (self.buffer(place), place.elements());
+        let (DeviceBuffer { address, bytes }, expected) = (self.buffer(place), place.elements());
         let (list, got) = match place.side.dtype {
-            DType::I64 => (DeviceList::i64(address, want), bytes / size_of::<i64>()),
-            _ => (DeviceList::i32(address, want), bytes / size_of::<i32>()),
+            DType::I64 => (DeviceList::i64(address, expected), bytes / size_of::<i64>()),
+            _ => (DeviceList::i32(address, expected), bytes / size_of::<i32>()),
         };
-        if got < want {
-            return Err(kvscatter::Error::BufferLength { argument, buffer: 0, got, expected: want }.into());
+        if got < expected {
+            return Err(kvscatter::Error::BufferLength { argument, buffer: 0, got, expected }.into());
         }
         Ok(list)
     }

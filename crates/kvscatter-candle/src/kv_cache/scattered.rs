@@ -68,7 +68,7 @@ impl ScatteredKvCache {
         for update in [k, v] {
             let got = tokens(update, DIM)?;
             if got != iam.seq_len {
-                return Err(CandleError::SequenceLength { got, want: iam.seq_len }.into());
+                return Err(CandleError::SequenceLength { got, expected: iam.seq_len }.into());
             }
         }
         let at = At::new(&iam.starts).lengths(&iam.lengths).rows(iam.rows.clone());
@@ -187,9 +187,9 @@ impl ScatteredCacheBuilder {
     /// # Errors
     /// If `batch_mask` does not have one entry per sequence; no position has moved then.
     pub fn indices_and_mask(&mut self, seq_len: usize, batch_mask: &[bool]) -> Result<IndicesAndMask> {
-        let (got, want) = (batch_mask.len(), self.batch_size());
-        if got != want {
-            return Err(CandleError::Entries { list: "batch_mask", got, want }.into());
+        let (got, expected) = (batch_mask.len(), self.batch_size());
+        if got != expected {
+            return Err(CandleError::Entries { list: "batch_mask", got, expected }.into());
         }
         let ends = self.ends(seq_len, batch_mask)?;
         let mask = if seq_len >= self.context {
@@ -199,7 +199,7 @@ impl ScatteredCacheBuilder {
         };
         let written = seq_len.min(self.context);
         let left_out = seq_len.saturating_sub(written);
-        let (mut starts, mut lengths) = (Vec::with_capacity(want), Vec::with_capacity(want));
+        let (mut starts, mut lengths) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
         for (sample, end) in ends.into_iter().enumerate() {
             let first = self.indices[sample];
             let (start, length) = end.map_or((first, 0), |_| ((first + left_out) % self.context, written));

@@ -64,7 +64,7 @@ fn updates_and_lists_that_do_not_belong_there() {
     let before = calls(&["cuLaunchKernel"]);
     let mut refused = |updates: &[&Tensor], at: At<'_>| writer.write(updates, at).unwrap_err();
 
-    assert!(matches!(refused(&[&update], At::new(&starts)), CandleError::Updates { got: 1, want: 2 }));
+    assert!(matches!(refused(&[&update], At::new(&starts)), CandleError::Updates { got: 1, expected: 2 }));
     let here = row(&Device::Cpu, 1.);
     assert!(matches!(
         refused(&[&update, &here], At::new(&starts)),
@@ -91,11 +91,11 @@ fn updates_and_lists_that_do_not_belong_there() {
     ));
     assert!(matches!(
         refused(&[&update, &update], At::new(&list(&device, &[0, 1, 2]))),
-        CandleError::Write(Core::Count { argument: Argument::WriteIndices, got: 3, want: 2 })
+        CandleError::Write(Core::Count { argument: Argument::WriteIndices, got: 3, expected: 2 })
     ));
     assert!(matches!(
         refused(&[&update, &update], At::new(&starts).lengths(&list(&device, &[1]))),
-        CandleError::Write(Core::Count { argument: Argument::Lengths, got: 1, want: 2 })
+        CandleError::Write(Core::Count { argument: Argument::Lengths, got: 1, expected: 2 })
     ));
     assert_eq!(calls(&["cuLaunchKernel"]), before);
     writer.write(&[&update, &update], &starts).unwrap();

@@ -93,13 +93,13 @@ impl Comparison {
     }
 
     /// Compares the scores after one token.
-    pub(crate) fn compare(&mut self, token: Token, got: &[f32], want: &[f32], tally: &mut Tally) {
+    pub(crate) fn compare(&mut self, token: Token, got: &[f32], expected: &[f32], tally: &mut Tally) {
         let document = &mut self.document;
-        let difference = Difference::between(got, want);
+        let difference = Difference::between(got, expected);
         document.compared += u64::try_from(got.len()).unwrap_or(u64::MAX);
         document.not_finite += difference.not_finite;
         document.greedy_compared += 1;
-        document.greedy_equal += u64::from(most_likely(got) == most_likely(want));
+        document.greedy_equal += u64::from(most_likely(got) == most_likely(expected));
         if let Some(worst) = document.worst_by_step.last_mut() {
             *worst = worst.max(difference.worst);
         }
@@ -138,18 +138,19 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    pub(crate) fn between(got: &[f32], want: &[f32]) -> Self {
-        let mut difference = Self { worst: 0.0, entry: 0, not_finite: 0, is_unlike: got.len() != want.len() };
-        for (entry, (&got, &want)) in got.iter().zip(want).enumerate() {
-            if got.is_finite() && want.is_finite() {
-                let distance = (f64::from(got) - f64::from(want)).abs();
+    pub(crate) fn between(got: &[f32], expected: &[f32]) -> Self {
+        let mut difference =
+            Self { worst: 0.0, entry: 0, not_finite: 0, is_unlike: got.len() != expected.len() };
+        for (entry, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+            if got.is_finite() && expected.is_finite() {
+                let distance = (f64::from(got) - f64::from(expected)).abs();
                 if distance > difference.worst {
                     (difference.worst, difference.entry) = (distance, entry);
                 }
             } else {
                 difference.not_finite += 1;
                 // Masked-out entries are -inf on both sides; NaN is nowhere what is wanted.
-                difference.is_unlike |= got.is_nan() || got != want;
+                difference.is_unlike |= got.is_nan() || got != expected;
             }
         }
         difference
@@ -179,10 +180,10 @@ mod tests {
     fn nan_and_one_sided_infinities_are_beyond_any_tolerance() {
         let infinite = f32::NEG_INFINITY;
         assert!(Difference::between(&[1.0, infinite], &[1.0, infinite]).beyond(0.0).is_none());
-        for (got, want) in
+        for (got, expected) in
             [([f32::NAN], [1.0]), ([f32::NAN], [f32::NAN]), ([infinite], [0.0]), ([0.0], [infinite])]
         {
-            assert!(Difference::between(&got, &want).beyond(1e9).is_some(), "{got:?} {want:?}");
+            assert!(Difference::between(&got, &expected).beyond(1e9).is_some(), "{got:?} {expected:?}");
         }
         assert!(Difference::between(&[1.0], &[1.5]).beyond(0.4).is_some());
         assert!(Difference::between(&[1.0], &[1.5]).beyond(0.5).is_none());

@@ -238,12 +238,12 @@ impl<'a> Observer<'a> {
                         self.as_out_of_place.fail(Failure { sample: Some(sample), ..place.failure(says) });
                     }
                 }
-                let want =
+                let expected =
                     sequence.and_then(|sequence| sequence.logits.get(position)).and_then(Option::as_deref);
-                let Some(want) = want else { continue };
+                let Some(expected) = expected else { continue };
                 if self.plan.is_comparable(scenario) {
                     let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
-                    comparison.compare(token, &got, want, &mut self.logits);
+                    comparison.compare(token, &got, expected, &mut self.logits);
                 }
                 scores.insert((place.step, sample, column), got.into_owned());
             }

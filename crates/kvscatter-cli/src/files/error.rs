@@ -54,10 +54,10 @@ pub(crate) enum Problem {
 
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    #[error("shape {shape:?} of {element} takes {want} bytes, the file has {got}")]
-    DataLength { element: ElementType, shape: Vec<usize>, want: usize, got: u64 },
-    #[error("shape {shape:?} of {element} takes {want} bytes, the entry has more")]
-    MoreData { element: ElementType, shape: Vec<usize>, want: usize },
+    #[error("shape {shape:?} of {element} takes {expected} bytes, the file has {got}")]
+    DataLength { element: ElementType, shape: Vec<usize>, expected: usize, got: u64 },
+    #[error("shape {shape:?} of {element} takes {expected} bytes, the entry has more")]
+    MoreData { element: ElementType, shape: Vec<usize>, expected: usize },
     #[error("holds {file}, not {asked}")]
     TypeDiffers { file: ElementType, asked: ElementType },
     #[error("element {index} is {value:#04x}, which is no {element}: 4 bits at most")]

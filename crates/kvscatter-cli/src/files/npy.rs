@@ -70,7 +70,7 @@ pub(super) fn check_len(header: &Header, file_len: u64) -> Result<(), Problem> {
     Err(Problem::DataLength {
         element: header.element,
         shape: header.shape.clone(),
-        want: header.data_len,
+        expected: header.data_len,
         got,
     })
 }

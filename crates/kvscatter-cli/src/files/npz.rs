@@ -27,13 +27,13 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     // One byte more than asked for tells data that is too long from data that fits. Reading to the end also
     // compares the checksum.
     let data = source::at_most(&mut entry, header.data_len.saturating_add(1))?;
-    let (element, shape, want) = (header.element, header.shape.clone(), header.data_len);
-    match data.len().cmp(&want) {
+    let (element, shape, expected) = (header.element, header.shape.clone(), header.data_len);
+    match data.len().cmp(&expected) {
         Ordering::Equal => header.tensor(data),
-        Ordering::Greater => Err(Problem::MoreData { element, shape, want }),
+        Ordering::Greater => Err(Problem::MoreData { element, shape, expected }),
         Ordering::Less => {
             let got = u64::try_from(data.len()).unwrap_or(u64::MAX);
-            Err(Problem::DataLength { element, shape, want, got })
+            Err(Problem::DataLength { element, shape, expected, got })
         }
     }
 }

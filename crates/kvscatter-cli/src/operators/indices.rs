@@ -54,7 +54,7 @@ impl Indices {
                     argument,
                     element: tensor.element(),
                     shape: tensor.shape().to_vec(),
-                    want: integers.want(),
+                    expected: integers.expected(),
                 })
             }
         }
@@ -85,7 +85,7 @@ impl Integers {
         }
     }
 
-    fn want(self) -> &'static str {
+    fn expected(self) -> &'static str {
         match (self.int32, self.int64) {
             (true, true) => "int32 or int64",
             (true, false) => "int32",

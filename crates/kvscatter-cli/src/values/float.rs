@@ -97,13 +97,16 @@ mod tests {
     #[test]
     fn the_16_bit_formats_agree_with_half() {
         for bits in 0..=u16::MAX {
-            for (element, want) in [
+            for (element, expected) in [
                 (ElementType::Float16, f16::from_bits(bits).to_f64()),
                 (ElementType::BFloat16, bf16::from_bits(bits).to_f64()),
             ] {
                 let got = value(element, u128::from(bits)).unwrap();
-                let same = got == want && got.is_sign_negative() == want.is_sign_negative();
-                assert!(same || (got.is_nan() && want.is_nan()), "{element} {bits:#06x}: {got} {want}");
+                let same = got == expected && got.is_sign_negative() == expected.is_sign_negative();
+                assert!(
+                    same || (got.is_nan() && expected.is_nan()),
+                    "{element} {bits:#06x}: {got} {expected}"
+                );
             }
         }
     }
@@ -117,11 +120,11 @@ mod tests {
             let mut cells = line.split(',');
             let element = ElementType::from_name(cells.next().unwrap()).unwrap();
             for (bits, cell) in (0_u128..).zip(cells) {
-                let want: f64 = cell.parse().unwrap();
+                let expected: f64 = cell.parse().unwrap();
                 let got = value(element, bits).unwrap();
                 assert!(
-                    got == want || (got.is_nan() && want.is_nan()),
-                    "{element} {bits:#04x}: {got} {want}"
+                    got == expected || (got.is_nan() && expected.is_nan()),
+                    "{element} {bits:#04x}: {got} {expected}"
                 );
                 checked += 1;
             }

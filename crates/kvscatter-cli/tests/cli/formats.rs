@@ -31,11 +31,11 @@ fn npy_goes_through_every_format_and_back() {
         convert(&folder, "a.npz", "b.safetensors", descr, ty);
         convert(&folder, "b.safetensors#present_cache", "c.pb", descr, ty);
         convert(&folder, "c.pb", "d.npy", descr, ty);
-        let (got, want) = (folder.read("d.npy"), folder.read(&original));
-        assert_eq!(got.len(), want.len(), "{name}");
-        assert_eq!(got[128..], want[128..], "{name}");
+        let (got, expected) = (folder.read("d.npy"), folder.read(&original));
+        assert_eq!(got.len(), expected.len(), "{name}");
+        assert_eq!(got[128..], expected[128..], "{name}");
         if ty.is_empty() {
-            assert_eq!(got, want, "{name}: the header too");
+            assert_eq!(got, expected, "{name}: the header too");
         }
     }
 }

@@ -89,8 +89,8 @@ fn is_positions(value: &Value, probe: &Probe) -> bool {
         _ => return false,
     };
     let row = probe.past..probe.total();
-    let want = std::iter::repeat_n(row, rows).flatten();
-    want.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
+    let expected = std::iter::repeat_n(row, rows).flatten();
+    expected.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
 }
 
 /// Whether these are the last columns, those of the new tokens.

@@ -356,9 +356,9 @@ impl<'m> Walk<'_, '_, 'm> {
     /// Scores are `[batch, .., new tokens, slots]`.
     fn check_scores(&mut self, scores: &str) -> Result<(), OnnxError> {
         let shape = self.fold.shape(scores)?;
-        let want = (self.probe.batch, self.probe.new, self.probe.total());
+        let expected = (self.probe.batch, self.probe.new, self.probe.total());
         match shape {
-            &[batch, .., new, slots] if (batch, new, slots) == want && shape.len() >= 3 => Ok(()),
+            &[batch, .., new, slots] if (batch, new, slots) == expected && shape.len() >= 3 => Ok(()),
             _ => Err(Refusal::ScoresShape { rank: shape.len() }.into()),
         }
     }

@@ -163,12 +163,12 @@ pub(super) fn compare(
     for sample in 0..probe.batch {
         for token in (0..probe.new).filter(|token| probe.is_real(sample, probe.past.saturating_add(*token))) {
             for slot in 0..probe.total() {
-                let want = probe.is_visible(sample, token, slot);
+                let expected = probe.is_visible(sample, token, slot);
                 for head in 0..count {
                     place(&mut at, heads, (sample, head, token, slot));
-                    if visible(&at)? != want {
+                    if visible(&at)? != expected {
                         let position = probe.past.saturating_add(token);
-                        return Err(Refusal::Visibility { position, slot, hidden: want }.into());
+                        return Err(Refusal::Visibility { position, slot, hidden: expected }.into());
                     }
                 }
             }

@@ -284,8 +284,8 @@ fn not_fed_back<'m>(
 fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usize) -> Result<(), OnnxError> {
     let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
     if rank < 2 || (has_rank_4 && rank != 4) {
-        let want = if has_rank_4 { "4" } else { "2 or more" };
-        return Err(node.error(OnnxError::CacheRank { name: name.to_owned(), rank, want }));
+        let expected = if has_rank_4 { "4" } else { "2 or more" };
+        return Err(node.error(OnnxError::CacheRank { name: name.to_owned(), rank, expected }));
     }
     match (style, *axis) {
         (Style::TensorScatter(_), Axis::At(axis)) => {

@@ -94,27 +94,27 @@ impl<'m> Bindings<'m> {
     pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), OnnxError> {
         let name = || declared.name.to_owned();
         if declared.element != ty.element {
-            return Err(OnnxError::ValueType { name: name(), want: declared.element, got: ty.element });
+            return Err(OnnxError::ValueType { name: name(), expected: declared.element, got: ty.element });
         }
         let Some(dims) = &declared.shape else {
             return Ok(());
         };
         if dims.len() != ty.shape.len() {
-            return Err(OnnxError::ValueRank { name: name(), want: dims.len(), got: ty.shape.len() });
+            return Err(OnnxError::ValueRank { name: name(), expected: dims.len(), got: ty.shape.len() });
         }
         for (axis, (dim, &got)) in dims.iter().zip(ty.shape.iter()).enumerate() {
             match *dim {
-                Dimension::Known(want) if want != got => {
-                    return Err(OnnxError::ValueDim { name: name(), axis, want, got });
+                Dimension::Known(expected) if expected != got => {
+                    return Err(OnnxError::ValueDim { name: name(), axis, expected, got });
                 }
                 Dimension::Symbolic(symbol) => {
-                    let want = *self.0.entry(symbol).or_insert(got);
-                    if want != got {
+                    let expected = *self.0.entry(symbol).or_insert(got);
+                    if expected != got {
                         return Err(OnnxError::SymbolConflict {
                             name: name(),
                             axis,
                             symbol: symbol.to_owned(),
-                            want,
+                            expected,
                             got,
                         });
                     }

@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
         input.as_ints().ok_or_else(|| match &input.data {
             None => FoldError::ValuesUnknown { input: index }.into(),
             Some(_) => {
-                FoldError::InputType { input: index, element: input.element, want: "an integer" }.into()
+                FoldError::InputType { input: index, element: input.element, expected: "an integer" }.into()
             }
         })
     }
@@ -144,9 +144,9 @@ impl<'a> Call<'a> {
         shapes::axis(self.int(name, default)?, of.rank())
     }
 
-    pub(super) fn bad_shape(&self, input: usize, want: &'static str) -> OnnxError {
+    pub(super) fn bad_shape(&self, input: usize, expected: &'static str) -> OnnxError {
         let shape = self.optional(input).map(|value| value.shape.clone()).unwrap_or_default();
-        FoldError::InputShape { input, shape, want }.into()
+        FoldError::InputShape { input, shape, expected }.into()
     }
 
     /// An output: its values, if they are asked for, few enough, and `compute` knows them.

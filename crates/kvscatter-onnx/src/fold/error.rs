@@ -22,11 +22,11 @@ pub enum FoldError {
     )]
     ValuesUnknown { input: usize },
     /// An input of a type that the operator does not take.
-    #[error("input {input} is {element}, {want} is needed")]
-    InputType { input: usize, element: ElementType, want: &'static str },
+    #[error("input {input} is {element}, {expected} is needed")]
+    InputType { input: usize, element: ElementType, expected: &'static str },
     /// An input of a shape that the operator does not take.
-    #[error("input {input} has shape {shape:?}, {want} is needed")]
-    InputShape { input: usize, shape: Vec<usize>, want: &'static str },
+    #[error("input {input} has shape {shape:?}, {expected} is needed")]
+    InputShape { input: usize, shape: Vec<usize>, expected: &'static str },
     /// An attribute that the operator needs.
     #[error("attribute {name:?} is missing")]
     AttributeMissing { name: &'static str },

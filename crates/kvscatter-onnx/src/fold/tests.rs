@@ -68,13 +68,13 @@ fn an_additive_mask_is_known_to_the_last_bit() {
                 other => panic!("{other}"),
             })
             .collect();
-        let want = "........##".to_owned()
+        let expected = "........##".to_owned()
             + ".........#"
             + ".........."
             + "##......##"
             + "##.......#"
             + "##........";
-        assert_eq!(drawn, want);
+        assert_eq!(drawn, expected);
         assert_eq!(fold.shape(sum).unwrap(), [2, 4, 3, 10]);
     }
 }
@@ -90,8 +90,8 @@ fn a_boolean_mask_is_known() {
         let mask = fold.value(name).unwrap();
         assert_eq!((mask.element, mask.shape.as_slice()), (ElementType::Bool, &[2, 1, 3, 10][..]));
         let row = |first: bool| [[first; 2].as_slice(), &[true; 8]].concat();
-        let want = [row(true), row(true), row(true), row(false), row(false), row(false)].concat();
-        assert_eq!(mask.as_bools().unwrap(), want);
+        let expected = [row(true), row(true), row(true), row(false), row(false), row(false)].concat();
+        assert_eq!(mask.as_bools().unwrap(), expected);
     }
 }
 
@@ -108,8 +108,8 @@ fn every_shape_of_a_decoder_is_known() {
         }
         assert_eq!(count, values, "{name}");
         for output in graph.output_names() {
-            let want: &[usize] = if output == "logits" { &[2, 3, 256] } else { &[2, 2, 10, 16] };
-            assert_eq!(fold.shape(output).unwrap(), want, "{output}");
+            let expected: &[usize] = if output == "logits" { &[2, 3, 256] } else { &[2, 2, 10, 16] };
+            assert_eq!(fold.shape(output).unwrap(), expected, "{output}");
         }
     }
 }

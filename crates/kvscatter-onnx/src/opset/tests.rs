@@ -164,8 +164,8 @@ fn the_others() {
         (22, node("MaxPool", &["x"]).int("ceil_mode", 1), "MaxPool(x){ceil_mode=1} -> y"),
         (11, node("MatMul", &["x", "z"]), "MatMul(x, z) -> y"),
     ];
-    for (version, node, want) in cases {
-        assert_eq!(upgraded(version, node), [want]);
+    for (version, node, expected) in cases {
+        assert_eq!(upgraded(version, node), [expected]);
     }
     let crop =
         node("Resize", &["x", "roi", "s"]).string("coordinate_transformation_mode", "tf_crop_and_resize");

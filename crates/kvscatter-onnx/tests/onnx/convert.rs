@@ -72,8 +72,8 @@ fn every_cache_is_written_by_one_node_at_one_place() {
             assert!(matches!(cache.style, Style::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
             let writer = cache.writer.unwrap();
             let names = (writer.input(0), writer.input(2), writer.output(0));
-            let want = (cache.past, converted.write_indices.as_str(), cache.present);
-            assert_eq!(names, (Some(want.0), Some(want.1), Some(want.2)), "{decoder}");
+            let expected = (cache.past, converted.write_indices.as_str(), cache.present);
+            assert_eq!(names, (Some(expected.0), Some(expected.1), Some(expected.2)), "{decoder}");
             assert_eq!((cache.axis, cache.capacity()), (2, Dimension::Known(MAX_SEQ)), "{decoder}");
             assert_eq!(Some(&cache.past_shape), cache.present_info.shape.as_ref(), "{decoder}");
             assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());

@@ -289,8 +289,8 @@ fn nodes_that_cannot_be_evaluated_are_named() {
             (|e| matches!(e, OnnxError::AttributeUnknown { name } if name == "Mode"))
                 as fn(&OnnxError) -> bool,
         ),
-        (with(string("axis", "1")), |e| matches!(e, OnnxError::AttributeType { want: "INT", .. })),
-        (with(int("mode", 0)), |e| matches!(e, OnnxError::AttributeType { want: "STRING", .. })),
+        (with(string("axis", "1")), |e| matches!(e, OnnxError::AttributeType { expected: "INT", .. })),
+        (with(int("mode", 0)), |e| matches!(e, OnnxError::AttributeType { expected: "STRING", .. })),
         (with(reference), |e| matches!(e, OnnxError::AttributeType { .. })),
         (with(string("mode", "ring")), |e| matches!(e, OnnxError::Mode { mode } if mode == "ring")),
         (refused(twice), |e| matches!(e, OnnxError::AttributeTwice { name } if name == "axis")),
@@ -352,12 +352,12 @@ fn feeds_that_do_not_fit() {
     let error = refused(&[x.clone(), u.clone(), i.clone(), ("z", zeros(&[1]))]);
     assert!(matches!(&error, OnnxError::InputUnknown { name } if name == "z"), "{error}");
     let error = refused(&[x.clone(), u.clone(), ("i", bytes(Int32, &[2], &[0; 8]))]);
-    assert!(matches!(&error, OnnxError::ValueType { want: Int64, got: Int32, .. }), "{error}");
+    assert!(matches!(&error, OnnxError::ValueType { expected: Int64, got: Int32, .. }), "{error}");
     let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2, 1], &[0, 0]))]);
-    assert!(matches!(&error, OnnxError::ValueRank { want: 1, got: 2, .. }), "{error}");
+    assert!(matches!(&error, OnnxError::ValueRank { expected: 1, got: 2, .. }), "{error}");
     let error = refused(&[x.clone(), ("u", zeros(&[3, 1])), i.clone()]);
     assert!(
-        matches!(&error, OnnxError::SymbolConflict { name, axis: 0, symbol, want: 2, got: 3 } if name == "u" && symbol == "b"),
+        matches!(&error, OnnxError::SymbolConflict { name, axis: 0, symbol, expected: 2, got: 3 } if name == "u" && symbol == "b"),
         "{error}"
     );
     // What the graph leaves open, the operator's own rules decide, before anything is written.
@@ -419,7 +419,7 @@ fn models_whose_types_do_not_fit() {
     );
     assert_refused!(
         run_with(vec![x()], node("Identity", &["x"], "y"), vec![value("y", Int8, &["2", "5"])]),
-        OnnxError::ValueDim { axis: 1, want: 5, got: 4, .. }
+        OnnxError::ValueDim { axis: 1, expected: 5, got: 4, .. }
     );
     assert_refused!(
         run_with(vec![value("x", Int8, &["1"; 65])], node("Identity", &["x"], "y"), vec![]),

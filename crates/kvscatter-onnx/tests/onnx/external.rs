@@ -334,7 +334,7 @@ fn bytes_that_are_not_there() {
     assert_refused!(range("18446744073709551615", "4"), OnnxError::ExternalRange { .. });
     // Without a length, the data reaches to the end of the file, which is too much here.
     assert_refused!(range("5", ""), OnnxError::ExternalRange { offset: 5, .. });
-    assert_refused!(range("0", "3"), OnnxError::ExternalLength { want: 4, got: 3 });
+    assert_refused!(range("0", "3"), OnnxError::ExternalLength { expected: 4, got: 3 });
     assert_refused!(range("-1", "4"), OnnxError::ExternalNumber { key: "offset", .. });
     assert_refused!(range("0", "4.0"), OnnxError::ExternalNumber { key: "length", .. });
 }
@@ -363,7 +363,7 @@ fn the_checksum_is_the_sha1_of_the_file() {
     // sha1sum of the bytes 0 to 9.
     assert!(checked("494179714a6cd627239dfededf2de9ef994caf03").is_ok());
     assert!(checked("494179714A6CD627239DFEDEDF2DE9EF994CAF03").is_ok());
-    assert_refused!(checked("00"), OnnxError::ExternalChecksum { want, .. } if want == "00");
+    assert_refused!(checked("00"), OnnxError::ExternalChecksum { expected, .. } if expected == "00");
 }
 
 /// A sparse file is as large as it likes; what is read of it is not.

@@ -182,11 +182,11 @@ fn given_tensors_that_do_not_fit() {
     assert!(matches!(&error, OnnxError::InputUnknown { name } if name == "z"), "{error}");
     let error = refused("i", &i, &[("batch", 3), ("u[1]", 3)]);
     assert!(
-        matches!(&error, OnnxError::SymbolConflict { name, want: 3, got: 2, .. } if name == "i"),
+        matches!(&error, OnnxError::SymbolConflict { name, expected: 3, got: 2, .. } if name == "i"),
         "{error}"
     );
     let error = refused("i", &int8, &[("u[1]", 3)]);
-    assert!(matches!(&error, OnnxError::ValueType { want: Int64, got: Int8, .. }), "{error}");
+    assert!(matches!(&error, OnnxError::ValueType { expected: Int64, got: Int8, .. }), "{error}");
     // Caches of 2 * 8, updates of 2 * 3 bytes and 2 indices of 8 bytes.
     let error = refused("i", &i, &[("u[1]", 3)]);
     assert!(matches!(&error, OnnxError::MemoryLimit { needed: 38, limit: 31 }), "{error}");

@@ -111,13 +111,13 @@ fn shapes_that_are_none() {
 #[test]
 fn data_shorter_or_longer_than_the_shape() {
     let huge = message(ElementType::Float32, &[1 << 58]);
-    assert!(matches!(refused(huge), OnnxError::EntryCount { got: 0, want, .. } if want == 1 << 58));
+    assert!(matches!(refused(huge), OnnxError::EntryCount { got: 0, expected, .. } if expected == 1 << 58));
     for len in [0, 7, 9] {
         let mut raw = message(ElementType::Float32, &[2]);
         raw.raw_data = Some(vec![0; len]);
         match refused(raw) {
-            OnnxError::EntryCount { field: "float_data", want: 2, got: 0, .. } if len == 0 => {}
-            OnnxError::Tensor(TensorError::DataLength { want: 8, got, .. }) if got == len => {}
+            OnnxError::EntryCount { field: "float_data", expected: 2, got: 0, .. } if len == 0 => {}
+            OnnxError::Tensor(TensorError::DataLength { expected: 8, got, .. }) if got == len => {}
             other => panic!("{other}"),
         }
     }
@@ -160,13 +160,13 @@ fn values_stored_twice_or_elsewhere() {
     elsewhere.double_data = vec![0.0];
     assert!(matches!(
         refused(elsewhere),
-        OnnxError::WrongField { field: "double_data", want: "float_data", .. }
+        OnnxError::WrongField { field: "double_data", expected: "float_data", .. }
     ));
     let mut raw_string = message(ElementType::String, &[1]);
     raw_string.raw_data = Some(vec![b'x']);
     assert!(matches!(
         refused(raw_string),
-        OnnxError::WrongField { field: "raw_data", want: "string_data", .. }
+        OnnxError::WrongField { field: "raw_data", expected: "string_data", .. }
     ));
     let mut segment = message(ElementType::Float32, &[1]);
     segment.segment.get_or_insert_default().begin = Some(0);

@@ -47,7 +47,7 @@ fn what_is_written_is_read() {
 
     let six = [tensors(0), tensors(0)].concat();
     let written = TestCase::write(folder.path(), &model, &[(six, vec![])]);
-    assert_refused!(written, OnnxError::TestFileCount { what: "input", want: 3, got: 6 });
+    assert_refused!(written, OnnxError::TestFileCount { what: "input", expected: 3, got: 6 });
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn as_many_input_files_as_the_graph_has_inputs() {
     std::fs::copy(&third, &fourth).unwrap();
     assert_refused!(
         set().read_inputs(&model.graph().unwrap()),
-        OnnxError::TestFileCount { what: "input", want: 3, got: 4 }
+        OnnxError::TestFileCount { what: "input", expected: 3, got: 4 }
     );
     std::fs::remove_file(fourth).unwrap();
     std::fs::remove_file(third).unwrap();

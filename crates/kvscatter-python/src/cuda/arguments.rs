@@ -178,7 +178,7 @@ fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Three<'py>>> {
         let unfit = |_| Failure::Keyword {
             argument: "triples",
             class: class_name(&triple.get_type()),
-            want: "tuples of a past, its update and its present",
+            expected: "tuples of a past, its update and its present",
         };
         Ok(triple.extract().map_err(unfit)?)
     });

@@ -88,7 +88,7 @@ impl<'py> DeviceArray<'py> {
         match form.element.ty {
             ElementType::Int32 => Ok(DeviceList::i32),
             ElementType::Int64 => Ok(DeviceList::i64),
-            _ => Err(Failure::DeviceIntegers { argument, got: form.element, want: "int32 or int64" }),
+            _ => Err(Failure::DeviceIntegers { argument, got: form.element, expected: "int32 or int64" }),
         }
     }
 
@@ -109,7 +109,7 @@ impl<'py> DeviceArray<'py> {
         if form.element.ty == ElementType::Int32 {
             return Ok(());
         }
-        Err(Failure::DeviceIntegers { argument, got: form.element, want: "int32" })
+        Err(Failure::DeviceIntegers { argument, got: form.element, expected: "int32" })
     }
 
     /// The address of its one 32-bit integer.

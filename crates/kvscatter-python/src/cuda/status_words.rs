@@ -23,7 +23,7 @@ pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
         let unfit = |_| Failure::Keyword {
             argument,
             class: class_name(&words.get_type()),
-            want: "what read() returns, or a copy of the status's array",
+            expected: "what read() returns, or a copy of the status's array",
         };
         let (bad_samples, first_sample, first_value) = words.extract().map_err(unfit)?;
         return Ok(StatusWords { bad_samples, first_sample, first_value });

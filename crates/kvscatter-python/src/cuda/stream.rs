@@ -82,7 +82,7 @@ pub(crate) fn from_python(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let unfit = || Failure::Keyword {
         argument: "stream",
         class: class_name(&stream.get_type()),
-        want: "a stream of PyTorch, CuPy or another library with __cuda_stream__, or its address",
+        expected: "a stream of PyTorch, CuPy or another library with __cuda_stream__, or its address",
     };
     if stream.is_instance_of::<PyBool>() {
         return Err(unfit().into());

@@ -81,20 +81,20 @@ impl Batch {
             };
             tokens.extend(new);
             let one = self.alone.add().unwrap();
-            let want = self.alone.step(&[(one, tokens)]).unwrap();
+            let expected = self.alone.step(&[(one, tokens)]).unwrap();
             self.alone.remove(one).unwrap();
             let before = tokens.len() - new.len();
             for token in if in_chunks { new.len() - 1 } else { 0 }..new.len() {
-                compare(&scores, (*sample, token), &want, (one, before + token), self.tolerance);
+                compare(&scores, (*sample, token), &expected, (one, before + token), self.tolerance);
             }
             assert_eq!(scores.after(*sample, new.len()), None);
         }
     }
 }
 
-fn compare(got: &Scores, at: (Sample, usize), want: &Scores, of: (Sample, usize), tolerance: f32) {
-    let (got, want) = (got.after(at.0, at.1).unwrap(), want.after(of.0, of.1).unwrap());
-    let worst = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+fn compare(got: &Scores, at: (Sample, usize), expected: &Scores, of: (Sample, usize), tolerance: f32) {
+    let (got, expected) = (got.after(at.0, at.1).unwrap(), expected.after(of.0, of.1).unwrap());
+    let worst = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
     assert!(worst <= tolerance, "{}, token {}: off by {worst}", at.0, at.1);
 }
 

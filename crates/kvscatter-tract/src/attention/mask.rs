@@ -24,16 +24,16 @@ pub(super) enum Values<'a, T> {
 impl<'a, T: Float> Mask<'a, T> {
     /// # Errors
     /// In words, a shape that does not broadcast to `[batch, query heads, queries, total]`.
-    pub(super) fn new(values: Values<'a, T>, shape: &[usize], want: [usize; 4]) -> Result<Self, String> {
-        let refused = || format!("attn_mask of shape {shape:?} does not broadcast to {want:?}");
+    pub(super) fn new(values: Values<'a, T>, shape: &[usize], expected: [usize; 4]) -> Result<Self, String> {
+        let refused = || format!("attn_mask of shape {shape:?} does not broadcast to {expected:?}");
         let [outer @ .., keys] = shape else { return Err(refused()) };
-        if outer.len() > 3 || *keys > want[3] {
+        if outer.len() > 3 || *keys > expected[3] {
             return Err(refused());
         }
         let mut strides = [0; 3];
         let mut step = *keys;
         for (axis, &dim) in (0..3).rev().zip(outer.iter().rev()) {
-            if dim != 1 && dim != want[axis] {
+            if dim != 1 && dim != expected[axis] {
                 return Err(refused());
             }
             strides[axis] = if dim == 1 { 0 } else { step };

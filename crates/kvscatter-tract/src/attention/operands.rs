@@ -37,7 +37,7 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
         let past = op.inputs.past.map(|(key, value)| Ok::<_, &str>([at(key)?, at(value)?])).transpose()?;
         let of_past = past.map(|past| past.map(Tensor::shape));
         let sizes = Sizes::of(op, [query.shape(), key.shape(), value.shape()], of_past)?;
-        let want = [sizes.batch, sizes.query_heads, sizes.queries, sizes.total()];
+        let expected = [sizes.batch, sizes.query_heads, sizes.queries, sizes.total()];
         let mask = match op.inputs.mask {
             None => None,
             Some(place) => {
@@ -47,7 +47,7 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
                 } else {
                     Values::Added(slice(mask)?)
                 };
-                Some(Mask::new(values, mask.shape(), want)?)
+                Some(Mask::new(values, mask.shape(), expected)?)
             }
         };
         let past = match past {

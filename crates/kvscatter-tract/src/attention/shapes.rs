@@ -102,11 +102,11 @@ fn split(name: &str, shape: &[usize], heads: usize) -> Result<[usize; 4], String
     }
 }
 
-fn agree(name: &str, got: [usize; 4], want: [usize; 4]) -> Result<(), String> {
-    if got == want {
+fn agree(name: &str, got: [usize; 4], expected: [usize; 4]) -> Result<(), String> {
+    if got == expected {
         Ok(())
     } else {
-        Err(format!("{name} is {got:?} as [batch, heads, length, size], must be {want:?}"))
+        Err(format!("{name} is {got:?} as [batch, heads, length, size], must be {expected:?}"))
     }
 }
 
@@ -153,14 +153,14 @@ fn check_types(op: &Attention, inputs: &[&TypedFact]) -> Result<(), String> {
     }
     for (place, fact) in inputs.iter().enumerate() {
         let got = fact.datum_type;
-        let (want, words) = if Some(place) == op.inputs.nonpad_kv_seqlen {
+        let (expected, words) = if Some(place) == op.inputs.nonpad_kv_seqlen {
             (got == DatumType::I64, "nonpad_kv_seqlen must be int64")
         } else if Some(place) == op.inputs.mask {
             (got == datum || got == DatumType::Bool, "attn_mask must be bool or of Q's type")
         } else {
             (got == datum, "keys and values must be of Q's type")
         };
-        if !want {
+        if !expected {
             return Err(format!("{words}, got {got:?}"));
         }
     }

@@ -284,12 +284,12 @@ fn number(random: &mut Random) -> f32 {
     random.below(4001) as f32 / 1000.0 - 2.0
 }
 
-fn assert_close(got: &[f32], want: &[f64], tolerance: f64, case: &Case) {
-    assert_eq!(got.len(), want.len(), "{case:?}");
-    for (got, want) in got.iter().zip(want) {
+fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, case: &Case) {
+    assert_eq!(got.len(), expected.len(), "{case:?}");
+    for (got, expected) in got.iter().zip(expected) {
         let got = f64::from(*got);
-        let is_close = got == *want || (got - want).abs() <= tolerance * (1.0 + want.abs());
-        assert!(is_close, "{got} instead of {want}: {case:?}");
+        let is_close = got == *expected || (got - expected).abs() <= tolerance * (1.0 + expected.abs());
+        assert!(is_close, "{got} instead of {expected}: {case:?}");
     }
 }
 
@@ -346,7 +346,7 @@ fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
     let batch = right.batch;
     let says =
         |case: &Case| words(case.run(&case.inputs(&mut Random::new(5, 1)), DatumType::F32).map(|_| ()));
-    for (case, want) in [
+    for (case, expected) in [
         (Case { lengths: Some(vec![6; batch]), ..right.clone() }, "nonpad_kv_seqlen is 6, there are 5 keys"),
         (
             Case { lengths: Some(vec![-1; batch]), ..right.clone() },
@@ -356,6 +356,6 @@ fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
         (Case { mask: Some((vec![6], false)), ..right.clone() }, "attn_mask of shape [6]"),
     ] {
         let words = says(&case);
-        assert!(words.starts_with("node \"attend\" (Attention): ") && words.contains(want), "{words}");
+        assert!(words.starts_with("node \"attend\" (Attention): ") && words.contains(expected), "{words}");
     }
 }

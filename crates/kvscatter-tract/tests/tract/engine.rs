@@ -125,14 +125,14 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     let cache = Tensor::zeros(ElementType::Float32, &CACHE).unwrap();
     let (rows, at) = (rows(1.0), Tensor::int64s(&[2], &[0, 1]).unwrap());
     let inputs = || vec![("past_cache", &cache), ("update", &rows), ("write_indices", &at)];
-    let want = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
+    let expected = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
     let ran =
         session.run(Step { inputs: inputs(), returned: vec!["present_cache"], ..Step::default() }).unwrap();
-    assert_eq!(firsts(&ran.returned[0]), want);
+    assert_eq!(firsts(&ran.returned[0]), expected);
     let mut present = Tensor::zeros(ElementType::Float32, &CACHE).unwrap();
     let outputs = vec![("present_cache", &mut present)];
     session.run(Step { inputs: inputs(), outputs, ..Step::default() }).unwrap();
-    assert_eq!(firsts(&present), want);
+    assert_eq!(firsts(&present), expected);
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 

@@ -261,9 +261,9 @@ impl Case {
         let (mut worst, mut most) = (0.0_f64, 0.0_f64);
         for (index, &got) in product.iter().enumerate() {
             let (batch, token, column) = (index / N / TOKENS, index / N % TOKENS, index % N);
-            let want = self.expected(batch, token, column);
-            worst = worst.max((f64::from(got) - want).abs());
-            most = most.max(want.abs());
+            let expected = self.expected(batch, token, column);
+            worst = worst.max((f64::from(got) - expected).abs());
+            most = most.max(expected.abs());
         }
         worst / most
     }

@@ -77,16 +77,16 @@ fn check(name: &str, plan: &Arc<TypedSimplePlan>, model: &Model, set: &DataSet) 
     let results = plan.run(inputs).unwrap_or_else(|error| panic!("{name}: {error:?}"));
     let expected = set.read_outputs().unwrap();
     assert_eq!(results.len(), expected.len(), "{name}");
-    for (got, want) in results.iter().zip(&expected) {
-        let want = theirs(want);
-        assert_eq!((got.shape(), got.datum_type()), (want.shape(), want.datum_type()), "{name}");
+    for (got, expected) in results.iter().zip(&expected) {
+        let expected = theirs(expected);
+        assert_eq!((got.shape(), got.datum_type()), (expected.shape(), expected.datum_type()), "{name}");
         let numbers = |tensor: &Tensor| tensor.cast_to::<f32>().unwrap().into_owned();
-        let (got, want) = (numbers(got), numbers(&want));
-        let [got, want] = [&got, &want]
+        let (got, expected) = (numbers(got), numbers(&expected));
+        let [got, expected] = [&got, &expected]
             .map(|tensor| tensor.try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().to_vec());
-        for (got, want) in got.iter().zip(&want) {
-            let is_close = got == want || (got - want).abs() <= ABSOLUTE + RELATIVE * want.abs();
-            assert!(is_close, "{name}: {got} instead of {want}");
+        for (got, expected) in got.iter().zip(&expected) {
+            let is_close = got == expected || (got - expected).abs() <= ABSOLUTE + RELATIVE * expected.abs();
+            assert!(is_close, "{name}: {got} instead of {expected}");
         }
     }
 }

@@ -4,19 +4,19 @@ use super::Isa;
 use super::copy::{Copier, Gather, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
-use super::present::{Fill, PresentKernels};
+use super::present::{PresentKernels, PresentWrite};
 use crate::geometry::Geometry;
 use crate::plan::Moves;
 use crate::size::Width;
 
 /// How whole bytes are copied, decided when a write is prepared.
 #[derive(Clone, Debug)]
-pub(crate) struct Bytes {
+pub(super) struct Bytes {
     width: Width,
     /// Bytes of one row of one sample, over all outer dimensions.
     row: usize,
     write: Copier,
-    fill: PresentKernels,
+    present: PresentKernels,
 }
 
 impl Bytes {
@@ -24,7 +24,7 @@ impl Bytes {
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry) -> Self {
         let row = width.bytes(geometry.row_elements);
         let write = Copier::new(isa, &geometry.write, width, geometry.usual_rows());
-        Self { width, row, write, fill: PresentKernels::new(isa, width, geometry) }
+        Self { width, row, write, present: PresentKernels::new(isa, width, geometry) }
     }
 
     /// Whether elements are as wide as `T`. A type without a size never is.
@@ -38,7 +38,7 @@ impl Bytes {
     /// # Safety
     /// The moves are those of the geometry that these copiers were made for. `cache` is as long as its cache, valid for
     /// writes and reached through nothing else; `update` is as long as its update and valid for reads.
-    pub(crate) unsafe fn write(
+    pub(super) unsafe fn write(
         &self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
@@ -73,11 +73,11 @@ impl Bytes {
         }
     }
 
-    /// Fills all of `present`: the update where the plan writes, the past everywhere else.
+    /// Writes all of `present`: the update where the plan writes, the past everywhere else.
     ///
     /// # Safety
     /// As [`write`](Self::write), for `present` as the destination and for `past` and `update` as sources.
-    pub(crate) unsafe fn fill(
+    pub(super) unsafe fn write_present(
         &self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
@@ -86,9 +86,9 @@ impl Bytes {
     ) {
         let bytes = moves.geometry().present.buffer.bytes;
         let (past, update) = (Pointers { dst: present, src: past }, Pointers { dst: present, src: update });
-        let fill = Fill { kernels: &self.fill, moves, past, update };
+        let write = PresentWrite { kernels: &self.present, moves, past, update };
         // SAFETY: P1 for all rows of the functional form, and the three buffers are valid by this function's contract.
-        let run = |share: &mut Share<'_>| unsafe { fill.run(share) };
+        let run = |share: &mut Share<'_>| unsafe { write.run(share) };
         match threads.for_bytes(bytes) {
             Some(executor) => executor::share(executor, bytes, run),
             None => run(&mut Share::All),

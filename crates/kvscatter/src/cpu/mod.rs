@@ -54,12 +54,6 @@ enum Kernels {
     Clone,
 }
 
-/// The kernels that move raw bytes.
-pub(crate) enum Raw<'a> {
-    Bytes(&'a Bytes),
-    Nibbles(&'a Nibbles),
-}
-
 impl Cpu {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let isa = Isa::allowed();
@@ -73,9 +67,15 @@ impl Cpu {
         Self { isa, kernels }
     }
 
-    /// The kernels for elements as wide as `T`, if buffers of these lengths hold the tensors.
+    /// Checks that elements are as wide as `T` and that buffers of these lengths hold the tensors.
     #[inline]
-    pub(crate) fn check<T>(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<&Bytes, Error> {
+    pub(crate) fn check<T>(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<(), Error> {
+        self.kernels_for::<T>(moves, pair, lens).map(|_| ())
+    }
+
+    /// The kernels for elements as wide as `T`. The errors are those of [`check`](Self::check).
+    #[inline]
+    fn kernels_for<T>(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<&Bytes, Error> {
         match &self.kernels {
             Kernels::Bytes(bytes) if bytes.moves::<T>() => {
                 moves.check_buffers(pair, lens, |buffer| buffer.len)?;
@@ -88,13 +88,17 @@ impl Cpu {
         }
     }
 
-    /// The kernels for raw bytes, which may be elements of any fixed width.
-    pub(crate) fn raw(&self, geometry: &Geometry) -> Result<Raw<'_>, Error> {
-        match &self.kernels {
-            Kernels::Bytes(bytes) => Ok(Raw::Bytes(bytes)),
-            Kernels::Nibbles(nibbles) => Ok(Raw::Nibbles(nibbles)),
+    /// Checks that elements have a fixed width, so that their bytes may be copied.
+    pub(crate) fn check_raw(&self, geometry: &Geometry) -> Result<(), Error> {
+        match self.kernels {
+            Kernels::Bytes(_) | Kernels::Nibbles(_) => Ok(()),
             Kernels::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
         }
+    }
+
+    /// Whether a write of a present reads bytes of it first, since a store of 4 bits keeps the other half of its byte.
+    pub(crate) fn reads_present(&self) -> bool {
+        matches!(self.kernels, Kernels::Nibbles(_))
     }
 
     /// Writes in place. An error names the pair.
@@ -107,7 +111,7 @@ impl Cpu {
         cache: &mut [T],
         update: &[T],
     ) -> Result<(), Error> {
-        let bytes = self.check::<T>(moves, pair, [cache.len(), update.len()])?;
+        let bytes = self.kernels_for::<T>(moves, pair, [cache.len(), update.len()])?;
         // SAFETY: `check` has compared both lengths with the geometry of `moves`. The cache is borrowed exclusively, and
         // values of `T` are moved whole, since `T` is as wide as an element.
         unsafe { bytes.write(moves, threads, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
@@ -123,19 +127,43 @@ impl Cpu {
         cache: &mut [u8],
         update: &[u8],
     ) -> Result<(), Error> {
-        let raw = self.raw(moves.geometry())?;
+        self.check_raw(moves.geometry())?;
         moves.check_buffers(0, [cache.len(), update.len()], |buffer| buffer.bytes)?;
-        match raw {
-            Raw::Nibbles(nibbles) => nibbles.write(moves, threads, cache, update),
-            // SAFETY: both lengths have been compared with the geometry of `moves`, and the cache is borrowed exclusively.
-            Raw::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.as_mut_ptr(), update.as_ptr()) },
-        }
+        // SAFETY: both lengths have been compared with the geometry of `moves`, and the cache is borrowed exclusively.
+        unsafe { self.write_raw(moves, threads, cache, update) };
         Ok(())
     }
 
-    /// Fills all of `present`: the update where the plan writes, the past everywhere else.
+    /// [`write_bytes`](Self::write_bytes) without its checks.
+    ///
+    /// # Safety
+    /// [`check_raw`](Self::check_raw) accepts the geometry, and [`Moves::check_buffers`] the lengths. `update` may be borrowed while this
+    /// runs, and `cache` may be borrowed exclusively.
+    #[inline(always)]
+    pub(crate) unsafe fn write_raw(
+        &self,
+        moves: &Moves<'_>,
+        threads: Threads<'_>,
+        cache: *mut [u8],
+        update: *const [u8],
+    ) {
+        match &self.kernels {
+            // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the cache.
+            Kernels::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
+            Kernels::Nibbles(nibbles) => {
+                // SAFETY: it may be borrowed exclusively, by this function's contract.
+                let cache = unsafe { &mut *cache };
+                // SAFETY: it may be borrowed, by this function's contract.
+                let update = unsafe { &*update };
+                nibbles.write(moves, threads, cache, update);
+            }
+            Kernels::Clone => {} // `check_raw` refuses strings
+        }
+    }
+
+    /// Writes all of `present`: the update where the plan writes, the past everywhere else.
     #[inline]
-    pub(crate) fn fill<T: NoUninit>(
+    pub(crate) fn write_present<T: NoUninit>(
         &self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
@@ -146,12 +174,12 @@ impl Cpu {
         // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole values of `T`
         // are stored there.
         let present = unsafe { slice::from_raw_parts_mut(present.as_mut_ptr().cast(), present.len()) };
-        self.fill_uninit(moves, threads, past, update, present).map(|_| ())
+        self.write_present_uninit(moves, threads, past, update, present).map(|_| ())
     }
 
-    /// [`fill`](Self::fill) into memory that need not be initialised.
+    /// [`write_present`](Self::write_present) into memory that need not be initialised.
     #[inline(always)]
-    pub(crate) fn fill_uninit<'p, T: NoUninit>(
+    pub(crate) fn write_present_uninit<'p, T: NoUninit>(
         &self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
@@ -159,21 +187,21 @@ impl Cpu {
         update: &[T],
         present: &'p mut [MaybeUninit<T>],
     ) -> Result<&'p mut [T], Error> {
-        let bytes = self.check::<T>(moves, 0, [past.len(), update.len()])?;
+        let bytes = self.kernels_for::<T>(moves, 0, [past.len(), update.len()])?;
         moves.check_present(present.len(), |buffer| buffer.len)?;
         let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
         // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
         // exclusively.
-        unsafe { bytes.fill(moves, threads, start, sources) };
+        unsafe { bytes.write_present(moves, threads, start, sources) };
         // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the geometry's (both
         // checked above), and the pieces from the past and from the update partition it: each element was copied whole
         // from a valid `T`.
         Ok(unsafe { present.assume_init_mut() })
     }
 
-    /// [`fill`](Self::fill) over raw bytes.
+    /// [`write_present`](Self::write_present) over raw bytes.
     #[inline(always)]
-    pub(crate) fn fill_bytes(
+    pub(crate) fn write_present_bytes(
         &self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
@@ -181,16 +209,45 @@ impl Cpu {
         update: &[u8],
         present: &mut [u8],
     ) -> Result<(), Error> {
-        let raw = self.raw(moves.geometry())?;
+        self.check_raw(moves.geometry())?;
         moves.check_buffers(0, [past.len(), update.len()], |buffer| buffer.bytes)?;
         moves.check_present(present.len(), |buffer| buffer.bytes)?;
-        let sources = [past.as_ptr(), update.as_ptr()];
-        match raw {
-            Raw::Nibbles(nibbles) => nibbles.fill(moves, threads, present, past, update),
-            // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
-            // exclusively.
-            Raw::Bytes(bytes) => unsafe { bytes.fill(moves, threads, present.as_mut_ptr(), sources) },
-        }
+        // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is initialised and
+        // borrowed exclusively.
+        unsafe { self.write_present_raw(moves, threads, [past, update], present) };
         Ok(())
+    }
+
+    /// [`write_present_bytes`](Self::write_present_bytes) without its checks.
+    ///
+    /// # Safety
+    /// [`check_raw`](Self::check_raw) accepts the geometry, and [`Moves::check_buffers`] and [`Moves::check_present`] the
+    /// lengths. The sources may be borrowed while this runs, and nothing else uses `present`, which is valid for writes. It
+    /// is initialised if [`reads_present`](Self::reads_present).
+    #[inline(always)]
+    pub(crate) unsafe fn write_present_raw(
+        &self,
+        moves: &Moves<'_>,
+        threads: Threads<'_>,
+        [past, update]: [*const [u8]; 2],
+        present: *mut [u8],
+    ) {
+        match &self.kernels {
+            Kernels::Bytes(bytes) => {
+                // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the
+                // present.
+                unsafe { bytes.write_present(moves, threads, present.cast(), [past.cast(), update.cast()]) }
+            }
+            Kernels::Nibbles(nibbles) => {
+                // SAFETY: it is initialised and may be borrowed exclusively, by this function's contract.
+                let present = unsafe { &mut *present };
+                // SAFETY: it may be borrowed, by this function's contract.
+                let past = unsafe { &*past };
+                // SAFETY: it may be borrowed, by this function's contract.
+                let update = unsafe { &*update };
+                nibbles.write_present(moves, threads, present, past, update);
+            }
+            Kernels::Clone => {} // `check_raw` refuses strings
+        }
     }
 }

@@ -23,7 +23,7 @@ const VECTOR_BYTES: usize = 32;
 
 /// How 4-bit elements are moved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nibbles {
+pub(super) struct Nibbles {
     kernel: NibbleKernel,
     /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
     rows: usize,
@@ -55,7 +55,7 @@ impl Nibbles {
     }
 
     /// Writes in place.
-    pub(crate) fn write(self, moves: &Moves<'_>, threads: Threads<'_>, cache: &mut [u8], update: &[u8]) {
+    pub(super) fn write(self, moves: &Moves<'_>, threads: Threads<'_>, cache: &mut [u8], update: &[u8]) {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
@@ -77,8 +77,8 @@ impl Nibbles {
         });
     }
 
-    /// Fills all of `present`: the update where the plan writes, the past everywhere else.
-    pub(crate) fn fill(
+    /// Writes all of `present`: the update where the plan writes, the past everywhere else.
+    pub(super) fn write_present(
         self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
@@ -313,15 +313,15 @@ mod tests {
             {
                 for len in 0..=200 {
                     let mut dst = old;
-                    let mut want = unpack(&old);
+                    let mut expected = unpack(&old);
                     for run in 0..3 {
                         let (to, from) = (to + run * step, from + run * 101);
-                        want[to..to + len].copy_from_slice(&nibbles[from..from + len]);
+                        expected[to..to + len].copy_from_slice(&nibbles[from..from + len]);
                     }
                     let runs = Loop { count: 3, dst: step.cast_signed(), src: 101 };
                     // SAFETY: the machine has the instruction set.
                     unsafe { kernel(isa)(&mut dst, to, &src, from, &NibbleRuns { runs, len }) };
-                    assert_eq!(unpack(&dst), want, "{isa}: to {to} from {from} step {step} len {len}");
+                    assert_eq!(unpack(&dst), expected, "{isa}: to {to} from {from} step {step} len {len}");
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::geometry::{Block, Geometry, Loop, Rows, SampleRows, Source};
 use crate::plan::Moves;
 use crate::size::Width;
 
-/// How a present is filled, decided when a write is prepared.
+/// How a present is written, decided when a write is prepared.
 #[derive(Clone, Debug)]
 pub(super) struct PresentKernels {
     width: Width,
@@ -38,7 +38,7 @@ impl PresentKernels {
 }
 
 /// The functional form of one call.
-pub(super) struct Fill<'a> {
+pub(super) struct PresentWrite<'a> {
     pub(super) kernels: &'a PresentKernels,
     pub(super) moves: &'a Moves<'a>,
     /// The present and the past.
@@ -47,8 +47,8 @@ pub(super) struct Fill<'a> {
     pub(super) update: Pointers,
 }
 
-impl Fill<'_> {
-    /// Fills what this share has of the present.
+impl PresentWrite<'_> {
+    /// Writes what this share has of the present.
     ///
     /// # Safety
     /// P1 for all blocks of the plan's functional form, and the present is reached through nothing else.
@@ -137,7 +137,7 @@ impl Fill<'_> {
     }
 }
 
-/// A slab is the slots of one outer index. A sample is filled slab by slab if slabs are so short that pieces would be
+/// A slab is the slots of one outer index. A sample is written slab by slab if slabs are so short that pieces would be
 /// tiny, or if stores should go to ascending addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slabs {
@@ -148,7 +148,7 @@ pub(super) struct Slabs {
     order: Order,
 }
 
-/// How slabs are filled.
+/// How slabs are written.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     /// They are copied whole from the past, then overwritten from the update.

@@ -180,7 +180,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::ElementWidth { got, element } => match element.bits() {
                 None => f.write_str("strings have no width: use the `_cloned` methods"),
                 Some(4) => write!(f, "{element} is packed two to a byte: use the `_bytes` methods"),
-                Some(want) => write!(f, "the slice's elements have {got} bits, {element} has {want}"),
+                Some(expected) => write!(f, "the slice's elements have {got} bits, {element} has {expected}"),
             },
         }
     }

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn numbers_that_differ_become_sets() {
-        for (names, want) in [
+        for (names, expected) in [
             (&["past.0.key", "past.1.key"][..], "past.{0,1}.key"),
             (&["past.3.key"], "past.3.key"),
             (&["k2.0", "k2.4", "k2.8"], "k2.{0,4,8}"),
@@ -126,7 +126,7 @@ mod tests {
             (&["κ1", "κ2"], "κ{1,2}"),
             (&[], ""),
         ] {
-            assert_eq!(fold(names), want);
+            assert_eq!(fold(names), expected);
         }
     }
 }

@@ -134,9 +134,9 @@ fn check_dims(
 ) -> Result<(), kvscatter_onnx::OnnxError> {
     for (axis, &got) in shape.iter().enumerate() {
         let asked = input.dim_key(axis).and_then(|key| dims.get_key_value(&key));
-        if let Some((symbol, &want)) = asked.filter(|(_, want)| **want != got) {
+        if let Some((symbol, &expected)) = asked.filter(|(_, expected)| **expected != got) {
             let (name, symbol) = (input.name.to_owned(), symbol.clone());
-            return Err(kvscatter_onnx::OnnxError::SymbolConflict { name, axis, symbol, want, got });
+            return Err(kvscatter_onnx::OnnxError::SymbolConflict { name, axis, symbol, expected, got });
         }
     }
     Ok(())

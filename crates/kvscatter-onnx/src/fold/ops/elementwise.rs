@@ -255,11 +255,11 @@ pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Resul
     if element == as_that.element {
         return Ok(());
     }
-    Err(FoldError::InputType { input: index, element, want: "the other inputs' type" }.into())
+    Err(FoldError::InputType { input: index, element, expected: "the other inputs' type" }.into())
 }
 
 pub(super) fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), OnnxError> {
-    let want = match kind {
+    let expected = match kind {
         Kind::Int => "an integer",
         Kind::Float => "a float",
         Kind::Bool => "bool",
@@ -267,5 +267,5 @@ pub(super) fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), Onn
     if Kind::of(input.element) == Some(kind) {
         return Ok(());
     }
-    Err(FoldError::InputType { input: index, element: input.element, want }.into())
+    Err(FoldError::InputType { input: index, element: input.element, expected }.into())
 }

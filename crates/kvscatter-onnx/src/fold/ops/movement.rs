@@ -70,7 +70,7 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
             return Err(FoldError::InputType {
                 input: index,
                 element: input.element,
-                want: "input 0's type",
+                expected: "input 0's type",
             }
             .into());
         }

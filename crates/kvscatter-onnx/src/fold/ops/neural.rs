@@ -16,7 +16,9 @@ use crate::fold::{FoldError, Value, Values};
 pub(super) fn mat_mul(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     if left.element != right.element {
-        return Err(FoldError::InputType { input: 1, element: right.element, want: "input 0's type" }.into());
+        return Err(
+            FoldError::InputType { input: 1, element: right.element, expected: "input 0's type" }.into()
+        );
     }
     let product = Product::new(call, &left.shape, &right.shape)?;
     let made = call.make(left.element, product.shape(left.rank(), right.rank()), |_| {

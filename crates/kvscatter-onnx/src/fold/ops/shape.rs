@@ -178,7 +178,7 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
             })?;
             Ok(vec![values])
         }
-        _ => Err(FoldError::InputType { input: 0, element, want: "a number" }.into()),
+        _ => Err(FoldError::InputType { input: 0, element, expected: "a number" }.into()),
     }
 }
 

@@ -198,7 +198,8 @@ fn what_only_has_a_shape() {
 #[test]
 fn refusals() {
     let unknown = |input| FoldError::ValuesUnknown { input };
-    let shape = |input, shape: &[usize], want| FoldError::InputShape { input, shape: shape.to_vec(), want };
+    let shape =
+        |input, shape: &[usize], expected| FoldError::InputShape { input, shape: shape.to_vec(), expected };
     let cases = [
         ("Reshape | float 2x3, int64 2 => float 2x3", unknown(1)),
         ("NonZero | bool 2 => int64 1x1", unknown(0)),
@@ -236,18 +237,18 @@ fn refusals() {
         ),
         (
             "And | bool 1: 1, int64 1: 1 => bool 1",
-            FoldError::InputType { input: 1, element: ElementType::Int64, want: "bool" },
+            FoldError::InputType { input: 1, element: ElementType::Int64, expected: "bool" },
         ),
         ("Mystery | float 1 => float 1", FoldError::NoRule),
         ("Relu@elsewhere | float 1 => float 1", FoldError::NoRule),
         ("Relu | float 1 => float 1, float 1", FoldError::NoOutput { output: 1 }),
         ("ArgMax | float 1 => int64 1, int64 1", FoldError::NoOutput { output: 1 }),
     ];
-    for (line, want) in cases {
+    for (line, expected) in cases {
         let case = Case::parse(line);
         let error = case.outputs().expect_err(line);
         match error.root() {
-            OnnxError::Fold(got) => assert_eq!(*got, want, "{line}"),
+            OnnxError::Fold(got) => assert_eq!(*got, expected, "{line}"),
             other => panic!("{line}: {other}"),
         }
     }
@@ -281,14 +282,14 @@ fn holds(lines: &[&str]) {
         let case = Case::parse(line);
         let got = case.outputs().unwrap_or_else(|error| panic!("{line}: {error}"));
         // NaN differs from itself; as text it does not.
-        assert_eq!(format!("{got:?}"), format!("{:?}", case.want), "{line}");
+        assert_eq!(format!("{got:?}"), format!("{:?}", case.expected), "{line}");
     }
 }
 
 struct Case {
     model: ModelProto,
     inputs: Vec<(String, Value)>,
-    want: Vec<Value>,
+    expected: Vec<Value>,
 }
 
 impl Case {
@@ -300,7 +301,7 @@ impl Case {
         let (name, version) = name.split_once('/').map_or((name, 24), |(name, v)| (name, v.parse().unwrap()));
         let (op_type, domain) = name.split_once('@').unwrap_or((name, ""));
         let inputs: Vec<_> = inputs.split(", ").filter(|text| !text.is_empty()).collect();
-        let want: Vec<_> = right.split(", ").map(value).collect();
+        let expected: Vec<_> = right.split(", ").map(value).collect();
         let input_name = |(index, text): (usize, &&str)| match *text {
             "-" => String::new(),
             _ => format!("x{index}"),
@@ -311,7 +312,7 @@ impl Case {
             op_type: Some(op_type.to_owned()),
             domain: Some(domain.to_owned()),
             input: names.clone(),
-            output: (0..want.len()).map(|index| format!("y{index}")).collect(),
+            output: (0..expected.len()).map(|index| format!("y{index}")).collect(),
             attribute: words.map(attribute).collect(),
             ..Default::default()
         };
@@ -327,7 +328,7 @@ impl Case {
         };
         let model = ModelProto { graph: graph.into(), opset_import: vec![import], ..Default::default() };
         let inputs = names.into_iter().zip(inputs).filter(|(name, _)| !name.is_empty());
-        Self { model, inputs: inputs.map(|(name, text)| (name, value(text))).collect(), want }
+        Self { model, inputs: inputs.map(|(name, text)| (name, value(text))).collect(), expected }
     }
 
     fn outputs(&self) -> Result<Vec<Value>, OnnxError> {
@@ -336,7 +337,7 @@ impl Case {
         for (name, value) in &self.inputs {
             fold.set(name, value.clone())?;
         }
-        (0..self.want.len()).map(|index| fold.value(&format!("y{index}")).cloned()).collect()
+        (0..self.expected.len()).map(|index| fold.value(&format!("y{index}")).cloned()).collect()
     }
 }
 

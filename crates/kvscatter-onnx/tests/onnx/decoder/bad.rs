@@ -116,10 +116,10 @@ fn scatters_that_break_their_own_rules() {
 fn ranks_that_no_writer_takes() {
     for made in [Made::attention_past(), Made::group_query()] {
         let made = made.input(value("past_k", FLOAT, &["batch", "past", "32"]));
-        assert_refused!(decoder(made), OnnxError::CacheRank { name, rank: 3, want: "4" } if name == "past_k");
+        assert_refused!(decoder(made), OnnxError::CacheRank { name, rank: 3, expected: "4" } if name == "past_k");
     }
     let made = Made::fixed().input(value("past_k", FLOAT, &["64"]));
-    assert_refused!(decoder(made), OnnxError::CacheRank { rank: 1, want: "2 or more", .. });
+    assert_refused!(decoder(made), OnnxError::CacheRank { rank: 1, expected: "2 or more", .. });
     let made = Made::growing().change("present_k", |node| node.attribute = vec![int("axis", 4)]);
     assert_refused!(
         decoder(made),

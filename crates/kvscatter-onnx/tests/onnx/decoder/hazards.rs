@@ -98,9 +98,9 @@ fn present_is_given_twice() {
             ElementType::Float32,
             &CACHE,
         ));
-        let want =
+        let expected =
             Hazard::PresentGivenTwice { present: "present_k".to_owned(), copies: vec!["copy".to_owned()] };
-        assert_eq!(made.hazards(), [want], "{op_type}");
+        assert_eq!(made.hazards(), [expected], "{op_type}");
     }
 }
 
@@ -210,13 +210,13 @@ fn turned_caches_keep_their_sequence() {
 #[test]
 fn past_and_present_of_two_types() {
     let made = Made::growing().output(value("present_k", ElementType::Float16, &["batch", "2", "all", "16"]));
-    let want = Hazard::TypesDiffer {
+    let expected = Hazard::TypesDiffer {
         past: "past_k".to_owned(),
         present: "present_k".to_owned(),
         past_type: ElementType::Float32,
         present_type: ElementType::Float16,
     };
-    assert_eq!(made.hazards(), [want]);
+    assert_eq!(made.hazards(), [expected]);
 }
 
 #[test]
@@ -228,11 +228,11 @@ fn mixed_conventions() {
         .output(value("present_v", ElementType::Float32, &["batch", "2", "all", "16"]))
         .change("present_v", |node| *node = join);
     let hazards = made.hazards();
-    let want = [
+    let expected = [
         (Style::Concat, "past_v".to_owned(), 1),
         (Style::TensorScatter(Mode::Linear), "past_k".to_owned(), 1),
     ];
-    assert!(matches!(&hazards[..], [Hazard::MixedStyles { styles }] if *styles == want), "{hazards:?}");
+    assert!(matches!(&hazards[..], [Hazard::MixedStyles { styles }] if *styles == expected), "{hazards:?}");
 
     let wide = ["batch", "2", "128", "16"];
     let made = Made::fixed().input(value("past_v", ElementType::Float32, &wide)).output(value(
@@ -240,10 +240,10 @@ fn mixed_conventions() {
         ElementType::Float32,
         &wide,
     ));
-    let want = [(64, "past_k".to_owned(), 1), (128, "past_v".to_owned(), 1)];
+    let expected = [(64, "past_k".to_owned(), 1), (128, "past_v".to_owned(), 1)];
     let hazards = made.hazards();
     assert!(
-        matches!(&hazards[..], [Hazard::MixedCapacities { capacities }] if *capacities == want),
+        matches!(&hazards[..], [Hazard::MixedCapacities { capacities }] if *capacities == expected),
         "{hazards:?}"
     );
 }

@@ -54,8 +54,8 @@ const GROWING: [(&str, Role); 3] = [
 fn optimum_joins_past_and_new() {
     let model = load("optimum-llama");
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::Concat, 2);
-    assert_eq!(caches(&decoder), want);
+    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::Concat, 2);
+    assert_eq!(caches(&decoder), expected);
     assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[0].update, Some("/model/layers.0/self_attn/Add_1_output_0"));
     assert_eq!(decoder.caches[0].capacity(), Dimension::Symbolic("past_sequence_length"));
@@ -66,8 +66,8 @@ fn optimum_joins_past_and_new() {
 fn mobius_gives_attention_its_past() {
     let model = load("mobius-llama-dynamic");
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::AttentionPast, 2);
-    assert_eq!(caches(&decoder), want);
+    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::AttentionPast, 2);
+    assert_eq!(caches(&decoder), expected);
     assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[3].update, Some("v_model.layers.1.self_attn.v_proj.MatMul_41"));
 }
@@ -78,13 +78,13 @@ fn mobius_scatters_into_a_static_cache() {
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let style = Style::TensorScatter(Mode::Linear);
     assert_eq!(caches(&decoder), four("{what}_cache.{}", "updated_{what}_cache.{}", &style, 1));
-    let want = [
+    let expected = [
         ("input_ids", Role::TokenIds),
         ("position_ids", Role::PositionIds),
         ("write_indices", Role::WriteIndices),
         ("nonpad_kv_seqlen", Role::NonpadKvSeqlen),
     ];
-    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[0].capacity(), Dimension::Known(64));
 }
 
@@ -94,11 +94,11 @@ fn genai_leaves_it_to_group_query_attention() {
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let mut found = caches(&decoder);
     found.sort_by(|a, b| a.0.cmp(&b.0));
-    let want = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::GroupQueryAttention, 2);
-    assert_eq!(found, want);
+    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::GroupQueryAttention, 2);
+    assert_eq!(found, expected);
     assert_eq!(decoder.caches[1].past, "past_key_values.1.key", "in the order of the outputs");
-    let want = [("input_ids", Role::TokenIds), ("attention_mask", Role::AttentionMask)];
-    assert_eq!(roles(&decoder), want.map(|(name, role)| (name.to_owned(), role)));
+    let expected = [("input_ids", Role::TokenIds), ("attention_mask", Role::AttentionMask)];
+    assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
     assert!(matches!(decoder.input(Role::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
 }
 

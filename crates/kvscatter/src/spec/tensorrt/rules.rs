@@ -179,6 +179,6 @@ fn check_indices(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
 
 fn check_lengths(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
     let Some(lengths) = definition.update_lengths else { return Ok(()) };
-    let want = definition.write_indices.inferred.size(0).and_then(|samples| samples.checked_add(1));
-    lengths.inferred.check_indices(Argument::UpdateLengths, &[ElementType::Int32], want)
+    let expected = definition.write_indices.inferred.size(0).and_then(|samples| samples.checked_add(1));
+    lengths.inferred.check_indices(Argument::UpdateLengths, &[ElementType::Int32], expected)
 }
