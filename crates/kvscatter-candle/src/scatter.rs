@@ -183,7 +183,7 @@ impl View {
     }
 
     fn layout(&self) -> kvscatter::Layout<'_> {
-        kvscatter::Layout::strided(&self.dims, &self.strides).offset(self.offset)
+        kvscatter::Layout::strided(&self.dims, &self.strides).with_offset(self.offset)
     }
 }
 

@@ -148,7 +148,7 @@ impl Writer {
     /// Everything but the memory: nothing is written.
     fn check(&mut self, update: &Tensor, at: &At<'_>) -> Result<(), CandleError> {
         let prepared = Ready::prepared(&mut self.ready, &self.scatter, &self.cache, update, at)?;
-        prepared.plan_lengths(at.starts, at.lengths)?;
+        prepared.plan_with_lengths(at.starts, at.lengths)?;
         Ok(())
     }
 }
@@ -261,7 +261,7 @@ impl InplaceOp2 for Operation<'_> {
         update: &CpuStorage,
         _: &Layout,
     ) -> candle_core::Result<()> {
-        let plan = self.prepared.plan_lengths(self.at.starts, self.at.lengths);
+        let plan = self.prepared.plan_with_lengths(self.at.starts, self.at.lengths);
         let outcome = plan.map_err(CandleError::from).and_then(|plan| element::write(&plan, cache, update));
         self.outcome.set(Some(outcome));
         Ok(())

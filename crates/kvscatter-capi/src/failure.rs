@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
-use kvscatter::{Error, ErrorKind};
+use kvscatter::Error;
+use kvscatter::error::ErrorKind;
 
 use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::fields::{Fields, Name};

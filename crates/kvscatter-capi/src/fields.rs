@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
-use kvscatter::{Argument, ErrorDetails};
+use kvscatter::Argument;
+use kvscatter::error::ErrorDetails;
 
 use crate::status::kvs_status_code;
 

@@ -54,7 +54,7 @@ impl kvs_prepared {
     /// Plans a call, which checks its indices.
     #[inline(always)]
     pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, Failure> {
-        let plan = self.write.plan_lengths(self.call(call)?, call.lengths)?;
+        let plan = self.write.plan_with_lengths(self.call(call)?, call.lengths)?;
         Ok(match &call.executor {
             Some(executor) => plan.with_executor(executor),
             None => plan,

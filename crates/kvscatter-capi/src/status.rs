@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use kvscatter::ErrorKind;
+use kvscatter::error::ErrorKind;
 
 /// What a function returns: `KVS_OK`, or one of the `KVS_ERROR_` numbers of `kvs_status_code`. Numbers keep their
 /// meaning from version to version, and later versions may return new ones.
@@ -219,7 +219,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::ffi::CStr;
 
-    use kvscatter::ErrorKind;
+    use kvscatter::error::ErrorKind;
 
     use super::{kvs_status, kvs_status_code, kvs_status_name};
 

@@ -105,8 +105,8 @@ impl Description {
         }
         let layout = Layout::strided(&self.shape, &self.strides);
         let per_byte = if self.element.bits() == Some(4) { 2 } else { 1 };
-        let offset = layout.least_offset().checked_next_multiple_of(per_byte);
-        Ok(layout.offset(offset.ok_or(Kind::TooLarge { subject: self.argument.into() })?))
+        let offset = layout.min_offset().checked_next_multiple_of(per_byte);
+        Ok(layout.with_offset(offset.ok_or(Kind::TooLarge { subject: self.argument.into() })?))
     }
 }
 

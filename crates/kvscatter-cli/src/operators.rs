@@ -181,7 +181,7 @@ impl Operator {
                     options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
                 let indices = load(&options.write_indices, "write_indices", INT64)?;
                 let lengths = options.extensions.lengths()?;
-                then(&write.plan_lengths(starts(&indices), these(&lengths))?)
+                then(&write.plan_with_lengths(starts(&indices), these(&lengths))?)
             }
             Self::KvCacheUpdate(options) => {
                 let operator = options.operator();
@@ -191,13 +191,13 @@ impl Operator {
                 match packed {
                     None => {
                         let write = operator.prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
-                        then(&write.plan_lengths(&indices, these(&lengths))?)
+                        then(&write.plan_with_lengths(&indices, these(&lengths))?)
                     }
                     Some(packed) => {
                         let packed = narrow("updateLengths", &packed)?;
                         let write =
                             operator.prepare_packed(element, &cache.shape, &update.shape).map_err(hinted)?;
-                        then(&write.plan_lengths(PackedCall::new(&indices, &packed), these(&lengths))?)
+                        then(&write.plan_with_lengths(PackedCall::new(&indices, &packed), these(&lengths))?)
                     }
                 }
             }
@@ -210,7 +210,7 @@ impl Operator {
                 let seq_len = &int32(&options.seq_len, "seqLen")?;
                 let lengths = options.extensions.lengths()?;
                 let call = KvCacheOperationCall { layer_id, token_offset, seq_len };
-                then(&write.plan_lengths(call, these(&lengths))?)
+                then(&write.plan_with_lengths(call, these(&lengths))?)
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What launches have found, as the error that the CPU returns for it.
 
-use kvscatter::{Convention, Error as CoreError, ListValue};
+use kvscatter::device::ListValue;
+use kvscatter::{Convention, Error as CoreError};
 
 use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
 use crate::cuda::Status;
@@ -110,7 +111,7 @@ impl DeviceWrite {
                 Convention::EndsAndRowCounts => read(list, sample)?.map(|rows| (0, rows)),
                 _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
                 // A padded update brings as many for each.
-                _ => i64::try_from(self.prepared.row_limits().1).ok().map(|rows| (0, rows)),
+                _ => i64::try_from(self.prepared.row_limits().max).ok().map(|rows| (0, rows)),
             })
         };
         if list == List::RowCounts {

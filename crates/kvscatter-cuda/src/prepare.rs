@@ -1,6 +1,7 @@
 //! From shapes and addresses to a write: widths, tables of jobs, and how a launch is spread over the device.
 
-use kvscatter::{Convention, Geometry, Loops, Mode, NegativeIndex, Prepared};
+use kvscatter::device::Loops;
+use kvscatter::{Convention, Geometry, Mode, NegativeIndex, Prepared};
 
 use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
@@ -20,7 +21,7 @@ impl Cuda {
     /// then nobody looks at the indices.
     ///
     /// # Errors
-    /// What [`Prepared::check_raw`] finds, buffers being as large as the tensors or larger; [`CudaError::Loops`],
+    /// What [`Prepared::check_many_raw`] finds, buffers being as large as the tensors or larger; [`CudaError::Loops`],
     /// [`CudaError::TooLarge`], [`CudaError::SamplesNotAdjacent`], [`CudaError::WholeWords`]; [`CudaError::NoContext`],
     /// [`CudaError::ComputeCapability`], [`CudaError::Kernels`], [`CudaError::Driver`].
     pub fn prepare(&self, prepared: &Prepared, pairs: &[Pair]) -> Result<DeviceWrite, CudaError> {
@@ -41,7 +42,7 @@ impl Cuda {
     /// triples take several launches.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), but for [`CudaError::WholeWords`], and what [`Prepared::check_raw_present`] finds;
+    /// As [`prepare`](Self::prepare), but for [`CudaError::WholeWords`], and what [`Prepared::check_present_raw`] finds;
     /// [`CudaError::Presents`].
     pub fn prepare_present(&self, prepared: &Prepared, triples: &[Triple]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::present(self, prepared, triples)
@@ -207,7 +208,7 @@ fn check_pairs(prepared: &Prepared, pairs: &[Pair]) -> Result<(), CudaError> {
     check_room(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
     let raw =
         |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
-    Ok(prepared.check_raw(pairs.iter().map(raw))?)
+    Ok(prepared.check_many_raw(pairs.iter().map(raw))?)
 }
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
@@ -220,7 +221,7 @@ fn check_triples(prepared: &Prepared, triples: &[Triple]) -> Result<(), CudaErro
     let sources = |triple: &Triple| sources(geometry, triple);
     for triple in triples {
         let [past, update] = sources(triple);
-        prepared.check_raw_present(past, update, present(triple))?;
+        prepared.check_present_raw(past, update, present(triple))?;
     }
     let read = Places::of(triples.iter().flat_map(sources));
     let mut ascending: Vec<usize> = (0..triples.len()).collect();

@@ -1,6 +1,7 @@
 //! From a geometry to what the kernels walk, in units, and held against their 32-bit arithmetic.
 
-use kvscatter::{Convention, Loop, Loops, Prepared};
+use kvscatter::device::Loops;
+use kvscatter::{Convention, Loop, Prepared};
 
 use crate::abi::{
     self, AROUND, Divisor, LINE, MAX_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64,
@@ -244,8 +245,9 @@ fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError>
 
 #[cfg(test)]
 mod tests {
+    use kvscatter::device::Loops;
     use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter};
-    use kvscatter::{ElementType, Layout, Loop, Loops, Prepared};
+    use kvscatter::{ElementType, Layout, Loop, Prepared};
 
     use super::{Joined, in_place, join, present, slot_loops, update_loops};
     use crate::error::{Counted, CudaError, SlotMappingError};
@@ -290,8 +292,8 @@ mod tests {
                 let operator = TensorScatter::new().axis(i64::try_from(axis).unwrap());
                 let prepared = operator.prepare(
                     ElementType::Int8,
-                    cache.offset(cache.least_offset()),
-                    update.offset(update.least_offset()),
+                    cache.with_offset(cache.min_offset()),
+                    update.with_offset(update.min_offset()),
                 );
                 let Ok(prepared) = prepared else { continue };
                 let (past, update) =

@@ -1,6 +1,7 @@
 //! What one thread moves at a time: the widest that every address, step and run is a multiple of.
 
-use kvscatter::{Geometry, Loops};
+use kvscatter::Geometry;
+use kvscatter::device::Loops;
 
 use crate::abi::Address;
 use crate::memory::DeviceBuffer;
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn offsets_and_addresses_add_up() {
         let shape = [1, 3, 8, 8];
-        let view = Layout::dense(&shape).offset(4);
+        let view = Layout::dense(&shape).with_offset(4);
         let write = TensorScatter::new().prepare(ElementType::Float16, view, &[1, 3, 1, 8]).unwrap();
         assert_eq!(widest(&write, [256, 256]), Some(8));
         assert_eq!(widest(&write, [248, 256]), Some(16));
@@ -183,7 +184,8 @@ mod tests {
             assert_eq!(widest(&dense(int4, head), [256, 256]), width, "{head}");
         }
         let shape = [2, 3, 8, 8];
-        let odd = TensorScatter::new().prepare(int4, Layout::dense(&shape).offset(1), &[2, 3, 1, 8]).unwrap();
+        let odd =
+            TensorScatter::new().prepare(int4, Layout::dense(&shape).with_offset(1), &[2, 3, 1, 8]).unwrap();
         assert_eq!(widest(&odd, [256, 256]), None);
     }
 

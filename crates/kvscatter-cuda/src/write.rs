@@ -4,7 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use kvscatter::{Convention, Error as CoreError, Geometry, ListCounts, Prepared};
+use kvscatter::device::ListCounts;
+use kvscatter::{Convention, Error as CoreError, Geometry, Prepared};
 
 use crate::CudaError;
 use crate::abi::{self, Call, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
@@ -170,7 +171,7 @@ impl DeviceWrite {
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
         // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this function's
         // contract). `prepare` has compared every address that follows from the shapes with its buffer (P1 of the
-        // geometry, `check_raw`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
+        // geometry, `check_many_raw`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
         // status are memory of the current context until the kernel has run, and the stream belongs to that context
         // (the contract of `launch`).
         unsafe { self.cuda.driver().launch(kernel, grid, stream.handle(), arguments) }
@@ -205,8 +206,8 @@ impl DeviceWrite {
         let spans = row_counts.filter(|list| list.len() > 0).or(row_counts.and(indices.layer));
         let wide =
             |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
-        let (least, most) = self.prepared.row_limits();
-        let [least, most] = [least, most].map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
+        let limits = self.prepared.row_limits();
+        let [least, most] = [limits.min, limits.max].map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
         Call {
             starts: address(indices.starts),
             lengths: address(indices.lengths),

@@ -147,7 +147,7 @@ impl Form {
         if self.dense {
             return Layout::dense(&self.shape);
         }
-        Layout::strided(&self.shape, &self.strides).offset(self.offset())
+        Layout::strided(&self.shape, &self.strides).with_offset(self.offset())
     }
 
     /// Elements from the beginning of the buffer to element `[0, 0, …]`: a whole number of bytes.
@@ -155,7 +155,7 @@ impl Form {
         if self.dense {
             return 0;
         }
-        let least = Layout::strided(&self.shape, &self.strides).least_offset();
+        let least = Layout::strided(&self.shape, &self.strides).min_offset();
         if self.element.bits() < 8 { least.next_multiple_of(2) } else { least }
     }
 

@@ -1,6 +1,7 @@
 //! The core's errors as exceptions: a class for people who catch, a kind and fields for programs that look.
 
-use kvscatter::{Argument, ElementType, Error, ErrorClass, ErrorDetails, ErrorField, ErrorKind};
+use kvscatter::error::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
+use kvscatter::{Argument, ElementType, Error};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyInt, PyTuple, PyType};

@@ -77,7 +77,7 @@ pub(crate) fn kv_cache_operation_(
     let prepared = operator.prepare(element, past.form.layout(), new_kv.form.layout()).map_err(refused)?;
     let (layer_id, token_offset, seq_len) = (layer.i32s()?, offsets.i32s()?, tokens.i32s()?);
     let call = KvCacheOperationCall { layer_id: &layer_id, token_offset: &token_offset, seq_len: &seq_len };
-    let plan = prepared.plan_lengths(call, lengths.lengths()).map_err(refused)?;
+    let plan = prepared.plan_with_lengths(call, lengths.lengths()).map_err(refused)?;
     write::in_place(py, &plan, &past, &new_kv, &[&layer, &offsets, &tokens, &lengths])
 }
 

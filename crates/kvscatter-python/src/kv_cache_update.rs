@@ -73,6 +73,6 @@ pub(crate) fn kv_cache_update_(
         Some(_) => Call::from(PackedCall::new(starts.starts(), &cumulative)),
         None => starts.starts().into(),
     };
-    let plan = prepared.plan_lengths(call, lengths.lengths()).map_err(refused)?;
+    let plan = prepared.plan_with_lengths(call, lengths.lengths()).map_err(refused)?;
     write::in_place(py, &plan, &cache, &update, &[&starts, &ends, &lengths])
 }

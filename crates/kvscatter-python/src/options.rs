@@ -68,7 +68,7 @@ pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 }
 
 /// As many as the core draws lanes: more of either fill no screen, but memory.
-const PICTURE: Bounds<'_> = Bounds { most: most(Picture::MOST_LANES), ..COUNT };
+const PICTURE: Bounds<'_> = Bounds { most: most(Picture::MAX_LANES), ..COUNT };
 
 /// A count, which is at least 1. Rust has no larger sizes.
 const COUNT: Bounds<'_> =

@@ -183,7 +183,7 @@ impl Plan {
     /// The core's plan borrows its positions, so it is made anew, in nanoseconds. `new` has seen that it can be.
     fn planned(&self, py: Python<'_>) -> PyResult<WritePlan<'_>> {
         let (starts, lengths) = (self.write_indices.as_deref(), self.lengths.as_deref());
-        self.write.prepared.plan_lengths(starts, lengths).map_err(|refused| error::core(py, refused))
+        self.write.prepared.plan_with_lengths(starts, lengths).map_err(|refused| error::core(py, refused))
     }
 }
 

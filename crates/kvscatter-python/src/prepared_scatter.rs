@@ -71,7 +71,7 @@ impl CallIndices {
         write: &'a kvscatter::Prepared,
     ) -> PyResult<WritePlan<'a>> {
         write
-            .plan_lengths(self.starts.starts(), self.lengths.lengths())
+            .plan_with_lengths(self.starts.starts(), self.lengths.lengths())
             .map_err(|refused| error::core(py, refused))
     }
 

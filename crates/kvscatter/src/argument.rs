@@ -46,7 +46,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// The name as the argument's own specification spells it.
+    /// Returns the name as the argument's own specification spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.c_name().to_str() {
@@ -55,7 +55,7 @@ impl Argument {
         }
     }
 
-    /// The same with a NUL after it, for an interface in C.
+    /// Returns the same with a NUL after it, for an interface in C.
     #[must_use]
     pub const fn c_name(self) -> &'static CStr {
         match self {
@@ -86,8 +86,8 @@ impl fmt::Display for Argument {
     }
 }
 
-/// What one specification calls the arguments that every write has. Layers below the fronts put these names into
-/// their errors, and do not know whose they are.
+/// What one specification calls the arguments of its writes. The layers below take the names for their errors
+/// from here, and know no specification.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     pub(crate) cache: Argument,
@@ -96,4 +96,5 @@ pub(crate) struct Names {
     /// The list that gives the rows of each sample.
     pub(crate) row_counts: Argument,
     pub(crate) present: Argument,
+    pub(crate) layer: Argument,
 }

@@ -4,8 +4,8 @@
 use alloc::vec::Vec;
 
 use crate::error::Error;
-use crate::geometry::{Loop, Mapping, Samples};
-use crate::plan::ListCounts;
+use crate::geometry::{Loop, Mapping, Offsets, Samples};
+pub use crate::plan::{ListCounts, RowLimits};
 use crate::prepared::Prepared;
 
 /// What moves from one tensor to another, as strided loops around one contiguous run, all in elements.
@@ -86,11 +86,10 @@ pub enum ListValue {
 }
 
 impl Prepared {
-    /// Returns the minimum and maximum number of rows that each sample may bring. For a padded update both are its rows.
-    /// If an update without rows is prepared where a sample must bring at least one, the minimum exceeds the maximum.
+    /// Returns how many rows each sample may bring.
     #[must_use]
-    pub fn row_limits(&self) -> (usize, usize) {
-        self.rules.row_limits()
+    pub fn row_limits(&self) -> RowLimits {
+        self.operator().row_limits()
     }
 
     /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples
@@ -99,25 +98,26 @@ impl Prepared {
     /// # Errors
     /// [`Error::Count`], [`Error::BatchTooLarge`].
     pub fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
-        self.rules.check_counts(lists)
+        self.operator().check_counts(lists)
     }
 
-    /// Returns the error that [`plan`](Self::plan) returns for such a value; `None` if the value fits.
+    /// Returns the error that [`plan`](Self::plan) returns for such a value; `None` if the value fits. A position is judged
+    /// for `length <= rows <= capacity`, which the checks of the two lengths establish.
     #[must_use]
     pub fn error_for(&self, value: ListValue) -> Option<Error> {
-        let rules = &self.rules;
+        let operator = self.operator();
         match value {
-            ListValue::Layer { value } => rules.layer(value).err(),
+            ListValue::Layer { value } => operator.check_layer(value).err(),
             ListValue::Position { sample, value, rows, length } => {
-                rules.slot(sample, value, rows, length).err()
+                operator.slot(sample, value, rows, length).err()
             }
-            ListValue::Length { sample, value, rows } => rules.length(sample, value, rows).err(),
-            ListValue::RowCount { sample, value } => rules.rows(sample, value).err(),
+            ListValue::Length { sample, value, rows } => operator.check_length(sample, value, rows).err(),
+            ListValue::RowCount { sample, value } => operator.check_row_count(sample, value).err(),
             ListValue::CumulativeLengths { sample, previous, value } => {
-                let order = rules.check_cumulative(sample, previous, value);
-                order.and_then(|()| rules.rows_between(sample, previous, value).map(drop)).err()
+                let order = operator.check_cumulative(sample, previous, value);
+                order.and_then(|()| operator.rows_between(sample, previous, value).map(drop)).err()
             }
-            ListValue::Sum { value } => rules.check_total(value).err(),
+            ListValue::Sum { value } => operator.check_total(value).err(),
         }
     }
 
@@ -141,28 +141,28 @@ impl Prepared {
         let geometry = self.geometry();
         let (present, from) = (&geometry.present, geometry.layers);
         let layers = Loop { count: from.size, dst: present.layer_stride, src: from.stride };
-        let counts = [geometry.cache_batch, geometry.capacity];
-        Loops::new(&present.from_past, [0, geometry.cache.offset], layers, counts)
+        let first = Offsets { dst: 0, src: geometry.cache.offset };
+        Loops::new(&present.from_past, first, layers, geometry.cache_batch, geometry.capacity)
     }
 
     fn update_loops(&self, mapping: &Mapping, dst: usize, layer_stride: isize) -> Loops {
         let geometry = self.geometry();
-        let counts = match geometry.samples {
-            Samples::Padded { batch, rows } => [batch, rows],
-            Samples::Packed { tokens } => [geometry.cache_batch, tokens],
+        let (samples, rows) = match geometry.samples {
+            Samples::Padded { batch, rows } => (batch, rows),
+            Samples::Packed { tokens } => (geometry.cache_batch, tokens),
         };
         let layers = Loop { count: geometry.layers.size, dst: layer_stride, src: 0 };
-        Loops::new(mapping, [dst, geometry.update.offset], layers, counts)
+        Loops::new(mapping, Offsets { dst, src: geometry.update.offset }, layers, samples, rows)
     }
 }
 
 impl Loops {
-    fn new(mapping: &Mapping, [dst, src]: [usize; 2], layers: Loop, [samples, rows]: [usize; 2]) -> Self {
-        let (sample, row) = mapping.steps();
+    fn new(mapping: &Mapping, first: Offsets, layers: Loop, samples: usize, rows: usize) -> Self {
+        let (sample, row) = (mapping.sample_step(), mapping.row_step());
         let (others, run) = mapping.other_loops();
         Self {
-            dst,
-            src,
+            dst: first.dst,
+            src: first.src,
             layers,
             samples: Loop { count: samples, dst: sample.dst, src: sample.src },
             rows: Loop { count: rows, dst: row.dst, src: row.src },

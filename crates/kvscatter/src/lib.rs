@@ -39,8 +39,8 @@
 //!    many caches, all or none, [`write_present`](WritePlan::write_present) in ONNX's functional form. Or it
 //!    hands out its [blocks](WritePlan::for_each_block), for a backend of your own.
 //!
-//! A backend that reads its positions itself, on a device, has no plan. It takes [`Loops`] and the [`Convention`] from
-//! [`Prepared`], which also checks addresses and counts and has the error for a [`ListValue`].
+//! A backend that reads its positions itself, on a device, has no plan. The module [`device`] gives it the
+//! loops, the rules and the errors.
 //!
 //! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, `half::f16`);
 //! `*_bytes` methods take raw little-endian bytes, with 4-bit types packed two to a byte, first element in the
@@ -91,17 +91,15 @@ extern crate alloc;
 mod argument;
 #[expect(unsafe_code, reason = "copies through pointers, which P1 proves")]
 mod cpu;
-mod device;
+pub mod device;
 mod element;
-mod error;
+pub mod error;
 mod geometry;
 #[cfg(feature = "picture")]
 pub mod picture;
 mod plan;
 pub mod positions;
 mod prepared;
-#[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
-mod raw;
 mod size;
 pub mod spec;
 mod write;
@@ -109,13 +107,9 @@ mod write;
 pub use argument::Argument;
 pub use bytemuck::NoUninit;
 pub use cpu::{Executor, Isa};
-pub use device::{ListValue, Loops};
 pub use element::{DlpackType, ElementType, ParseElementTypeError};
-pub use error::{Error, ErrorClass, ErrorDetails, ErrorField, ErrorKind};
+pub use error::Error;
 pub use geometry::{Block, Geometry, Layout, Loop};
-pub use plan::{
-    Call, Convention, Integers, Lengths, ListCounts, Mode, NegativeIndex, OutOfRange, Positions, Segment,
-};
+pub use plan::{Call, Convention, Integers, Lengths, Mode, NegativeIndex, OutOfRange, Positions, Segment};
 pub use prepared::Prepared;
-pub use raw::RawBuffer;
-pub use write::{Buffers, WritePlan, Written};
+pub use write::{Buffers, RawBuffer, WritePlan, Written};

@@ -84,10 +84,10 @@ pub enum Fate {
 
 impl Picture {
     /// The most lanes a picture has.
-    pub const MOST_LANES: usize = 4096;
+    pub const MAX_LANES: usize = 4096;
 
     /// The picture of a plan, with a lane for each of the cache's first samples, at most `lanes` and
-    /// [`MOST_LANES`](Self::MOST_LANES).
+    /// [`MAX_LANES`](Self::MAX_LANES).
     #[must_use]
     pub fn new(plan: &WritePlan<'_>, lanes: usize) -> Self {
         let geometry = plan.geometry();
@@ -107,8 +107,8 @@ impl Picture {
             capacity: geometry.capacity(),
             samples,
             skipped: plan.skipped(),
-            positions: plan.moves.rules().names.positions,
-            lanes: (0..samples.min(lanes).min(Self::MOST_LANES)).map(&mut lane).collect(),
+            positions: geometry.names.positions,
+            lanes: (0..samples.min(lanes).min(Self::MAX_LANES)).map(&mut lane).collect(),
         }
     }
 

@@ -23,7 +23,8 @@
 //! assert_eq!(positions::start_from_seqlens_k(6, 2), Ok(5));
 //! ```
 
-use crate::{Error, Mode};
+use crate::error::Error;
+use crate::plan::Mode;
 
 /// `write_indices` → length after the write.
 ///

@@ -1,4 +1,4 @@
-//! The prepared handle: a geometry, the rules for its indices, and the kernels that are chosen for it.
+//! The prepared handle: an operator for fixed shapes, and the kernels that are chosen for them.
 
 use core::fmt;
 
@@ -6,11 +6,9 @@ use bytemuck::NoUninit;
 
 use crate::cpu::{Cpu, Isa};
 use crate::error::Error;
-use crate::geometry::{Geometry, Samples, Sides};
-use crate::plan::{
-    Call, Convention, IndexRules, Lengths, Mode, Moves, NegativeIndex, OutOfRange, RuleOptions,
-};
-use crate::write::{Buffers, WritePlan, Written};
+use crate::geometry::{Geometry, Operands, Samples};
+use crate::plan::{Call, Convention, Lengths, Mode, Moves, NegativeIndex, Operator, OutOfRange, RuleOptions};
+use crate::write::{self, Buffers, RawBuffer, WritePlan, Written};
 
 /// A write whose shapes are checked: build it once, run it every step.
 ///
@@ -18,7 +16,7 @@ use crate::write::{Buffers, WritePlan, Written};
 /// at the same positions, make the plan yourself and use it twice.
 #[derive(Clone)]
 pub struct Prepared {
-    pub(crate) rules: IndexRules,
+    operator: Operator,
     cpu: Cpu,
 }
 
@@ -27,16 +25,16 @@ impl Prepared {
     ///
     /// # Errors
     /// Those of [`Geometry::new`].
-    pub(crate) fn new(sides: &Sides<'_>, options: RuleOptions) -> Result<Self, Error> {
-        let geometry = Geometry::new(sides)?;
+    pub(crate) fn new(operands: &Operands<'_>, options: RuleOptions) -> Result<Self, Error> {
+        let geometry = Geometry::new(operands)?;
         let cpu = Cpu::new(&geometry);
-        Ok(Self { rules: IndexRules::new(geometry, sides.names, options), cpu })
+        Ok(Self { operator: Operator::new(geometry, options), cpu })
     }
 
     /// Returns the shapes, normalised.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        &self.rules.geometry
+        &self.operator.geometry
     }
 
     /// Returns the instruction set of the kernels.
@@ -48,25 +46,25 @@ impl Prepared {
     /// Returns what the lists of a call mean.
     #[must_use]
     pub fn convention(&self) -> Convention {
-        self.rules.options.convention
+        self.operator.options.convention
     }
 
     /// Returns what positions beyond the capacity mean.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.rules.options.mode
+        self.operator.options.mode
     }
 
     /// Returns what happens to a sample whose position does not fit.
     #[must_use]
     pub fn out_of_range(&self) -> OutOfRange {
-        self.rules.options.out_of_range
+        self.operator.options.out_of_range
     }
 
     /// Returns what a negative index means in a ring.
     #[must_use]
     pub fn negative_index(&self) -> NegativeIndex {
-        self.rules.options.negative_index
+        self.operator.options.negative_index
     }
 
     /// Returns whether the samples of the update follow each other, with as many rows each as a list gives.
@@ -75,8 +73,8 @@ impl Prepared {
         matches!(self.geometry().samples, Samples::Packed { .. })
     }
 
-    pub(crate) fn cpu(&self) -> &Cpu {
-        &self.cpu
+    pub(crate) fn operator(&self) -> &Operator {
+        &self.operator
     }
 
     /// Checks every index of a call. The operator says what a call is:
@@ -97,7 +95,7 @@ impl Prepared {
     /// * [`Error::LayerOutOfRange`].
     #[inline(always)]
     pub fn plan<'a>(&'a self, call: impl Into<Call<'a>>) -> Result<WritePlan<'a>, Error> {
-        Ok(WritePlan::new(Moves::new(&self.rules, call.into())?, &self.cpu))
+        Ok(WritePlan::new(Moves::new(&self.operator, call.into())?, &self.cpu))
     }
 
     /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written, so that right padding never
@@ -111,7 +109,7 @@ impl Prepared {
     /// # use kvscatter::{ElementType, Error, spec::onnx::TensorScatter};
     /// # let scatter = TensorScatter::new().prepare(ElementType::Float32, &[2, 4, 1], &[2, 3, 1])?;
     /// // Sample 0 brings three rows, and sample 1 one row and two of padding.
-    /// let plan = scatter.plan_lengths(&[0_i64, 3], &[3_i64, 1])?;
+    /// let plan = scatter.plan_with_lengths(&[0_i64, 3], &[3_i64, 1])?;
     /// assert_eq!(plan.elements(), 4);
     /// # Ok::<(), Error>(())
     /// ```
@@ -119,7 +117,7 @@ impl Prepared {
     /// # Errors
     /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the rows that the sample brings.
     #[inline(always)]
-    pub fn plan_lengths<'a>(
+    pub fn plan_with_lengths<'a>(
         &'a self,
         call: impl Into<Call<'a>>,
         lengths: impl Into<Lengths<'a>>,
@@ -176,12 +174,39 @@ impl Prepared {
     ) -> Result<Written, Error> {
         self.plan(call)?.write_present(past_cache, update, present_cache)
     }
+
+    /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone: the memory is not
+    /// touched, so it may lie on a device. Strided caches may interleave, as long as no two
+    /// positions share memory.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
+    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
+    pub fn check_many_raw(
+        &self,
+        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
+    ) -> Result<(), Error> {
+        write::check_pairs(self.geometry(), &self.cpu, pairs.into_iter())
+    }
+
+    /// The same for the functional form.
+    ///
+    /// # Errors
+    /// As [`check_many_raw`](Self::check_many_raw); [`Error::Overlap`] if the present shares a byte with the past or the update.
+    pub fn check_present_raw(
+        &self,
+        past: RawBuffer,
+        update: RawBuffer,
+        present: RawBuffer,
+    ) -> Result<(), Error> {
+        write::check_present(self.geometry(), &self.cpu, past, update, present)
+    }
 }
 
-/// The sizes, the rules and the instruction set; the kernels are left out.
+/// The sizes, the options and the instruction set; the kernels are left out.
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RuleOptions { mode, out_of_range, negative_index, convention, .. } = self.rules.options;
+        let RuleOptions { mode, out_of_range, negative_index, convention, .. } = self.operator.options;
         f.debug_struct("Prepared")
             .field("geometry", self.geometry())
             .field("mode", &mode)

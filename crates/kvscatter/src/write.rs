@@ -1,14 +1,19 @@
 //! A plan: one call's moves and the kernels that execute them, over typed slices, raw bytes and clonable values.
 
+#[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
+mod raw;
+
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::MaybeUninit;
 
 use bytemuck::NoUninit;
 
+pub use self::raw::RawBuffer;
+pub(crate) use self::raw::{check_pairs, check_present};
 use crate::cpu::{Cpu, Executor, Threads};
 use crate::error::Error;
-use crate::geometry::{Block, Geometry, Rows, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source, Unit};
 use crate::plan::{Moves, Segment};
 use crate::size;
 
@@ -21,9 +26,9 @@ use crate::size;
 /// * **P2** the blocks of one plan are disjoint in the destination, so they may run in any order.
 #[derive(Clone, Copy)]
 pub struct WritePlan<'a> {
-    pub(crate) moves: Moves<'a>,
-    pub(crate) cpu: &'a Cpu,
-    pub(crate) threads: Threads<'a>,
+    moves: Moves<'a>,
+    cpu: &'a Cpu,
+    threads: Threads<'a>,
 }
 
 /// What a write did.
@@ -147,20 +152,20 @@ impl<'a> WritePlan<'a> {
     /// Visits every [`Block`]. This is how backends execute a plan.
     #[inline]
     pub fn for_each_block(&self, mut visit: impl FnMut(&Block)) {
-        let (geometry, (dst, src)) = (self.geometry(), self.starts());
-        self.moves.for_each_rows(|rows| geometry.write.for_each(dst, src, rows, &mut visit));
+        let (geometry, first) = (self.geometry(), self.offsets());
+        self.moves.for_each_rows(|rows| geometry.write.for_each(first, rows, &mut visit));
     }
 
     /// Returns the blocks one by one, for pictures and tests; [`for_each_block`](Self::for_each_block) is faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
-        let (geometry, (dst, src)) = (self.geometry(), self.starts());
-        self.moves.rows().flat_map(move |(rows, _)| geometry.write.blocks(dst, src, rows))
+        let (geometry, first) = (self.geometry(), self.offsets());
+        self.moves.rows().flat_map(move |(rows, _)| geometry.write.blocks(first, rows))
     }
 
-    /// Returns the slots of each sample that are written: blocks before layouts enter, for pictures.
+    /// Returns the slots of each sample that are written, first to last: for pictures.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let segment =
-            |rows: Rows, row| Segment { sample: rows.sample, slot: rows.dst, row, rows: rows.count };
+            |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst, row, rows: rows.count };
         self.moves.rows().map(move |(rows, row)| segment(rows, row))
     }
 
@@ -169,15 +174,15 @@ impl<'a> WritePlan<'a> {
         let geometry = self.geometry();
         self.moves.for_each_sample(|SampleRows { layer, pieces, .. }| {
             for (source, rows) in pieces {
-                let (dst, src) = geometry.present_starts(layer, source);
-                geometry.present.mapping(source).for_each(dst, src, rows, |block| visit(source, block));
+                let first = geometry.present_offsets(layer, source);
+                geometry.present.mapping(source).for_each(first, rows, |block| visit(source, block));
             }
         });
     }
 
     /// Where sample 0 of the written layer begins, in the cache and in the update.
-    fn starts(&self) -> (usize, usize) {
-        self.geometry().write_starts(self.layer())
+    fn offsets(&self) -> Offsets {
+        self.geometry().write_offsets(self.layer())
     }
 }
 
@@ -216,7 +221,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`].
     pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        self.moves.check_buffers(0, [cache.len(), update.len()], |buffer| buffer.len)?;
+        self.geometry().check_buffers(0, [cache.len(), update.len()], Unit::Elements)?;
         self.for_each_block(|block| clone_block(block, cache, update));
         Ok(self.written())
     }
@@ -306,8 +311,8 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        self.moves.check_buffers(0, [past.len(), update.len()], |buffer| buffer.len)?;
-        self.moves.check_present(present.len(), |buffer| buffer.len)?;
+        self.geometry().check_buffers(0, [past.len(), update.len()], Unit::Elements)?;
+        self.geometry().check_present(present.len(), Unit::Elements)?;
         self.for_each_present(|source, block| {
             let source = match source {
                 Source::Past => past,
@@ -378,7 +383,7 @@ mod tests {
         for start in -6..=6 {
             assert_eq!(moved(&ring.plan(&[start, 0, 4]).unwrap()), [24, 36], "{start}");
         }
-        assert_eq!(moved(&ring.plan_lengths(&[4, 4, 4], &[0, 1, 2]).unwrap()), [60 - 12, 12]);
+        assert_eq!(moved(&ring.plan_with_lengths(&[4, 4, 4], &[0, 1, 2]).unwrap()), [60 - 12, 12]);
 
         let skipping = TensorScatter::new().out_of_range(OutOfRange::SkipSample);
         let skipping = skipping.prepare(int8, &cache, &update).unwrap();

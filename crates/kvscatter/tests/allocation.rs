@@ -34,7 +34,7 @@ fn tensor_scatter() {
         let _ = write.write_many(&mut [(&mut k, &update), (&mut v, &update)], &starts).unwrap();
         let _ = write.write_present(&k, &update, &mut present, &starts).unwrap();
         let _ = write.plan(&starts).unwrap().write_present_uninit(&k, &update, &mut memory).unwrap();
-        let plan = write.plan_lengths(&starts, &lengths).unwrap();
+        let plan = write.plan_with_lengths(&starts, &lengths).unwrap();
         let _ = plan.write(&mut k, &update).unwrap();
         let _ = plan.write_bytes(bytemuck::cast_slice_mut(&mut k), bytemuck::cast_slice(&update)).unwrap();
         let _ = plan.write_cloned(&mut k, &update).unwrap();
@@ -105,7 +105,7 @@ fn kv_cache_update() {
         let written = padded.write(&mut cache, &update[..8], &[3_i64, 0]).unwrap();
         assert_eq!(written.skipped, 1);
         let plan =
-            packed.plan_lengths(PackedCall::new(&[0_i32, 2, 3], &[0, 2, 4, 5]), &[1_i64, 2, 0]).unwrap();
+            packed.plan_with_lengths(PackedCall::new(&[0_i32, 2, 3], &[0, 2, 4, 5]), &[1_i64, 2, 0]).unwrap();
         let _ = plan.write(&mut cache, &update).unwrap();
     });
 }
@@ -117,7 +117,7 @@ fn kv_cache_operation() {
     allocates_nothing(|| {
         let call = KvCacheOperationCall { layer_id: &[1], token_offset: &[4, 1], seq_len: &[2, 1] };
         let _ = write.write(&mut past, &new_kv, call).unwrap();
-        let _ = write.plan_lengths(call, &[0_i64, 1]).unwrap().write(&mut past, &new_kv).unwrap();
+        let _ = write.plan_with_lengths(call, &[0_i64, 1]).unwrap().write(&mut past, &new_kv).unwrap();
     });
 }
 

@@ -141,7 +141,7 @@ fn extensions() {
     let write = prepare(3);
     let lengths = [1_i32, 1];
     let _ = write
-        .plan_lengths(call(&[0], &[2, 1], &[2, 1]), &lengths)
+        .plan_with_lengths(call(&[0], &[2, 1], &[2, 1]), &lengths)
         .unwrap()
         .write(&mut past, &[1, 2, 3, 4, 5, 6])
         .unwrap();
@@ -150,8 +150,8 @@ fn extensions() {
     expected[8..10].copy_from_slice(&[5, 6]);
     assert_eq!(past, expected);
     // It need not fit either.
-    assert!(write.plan_lengths(call(&[0], &[5, 1], &[2, 1]), &lengths).is_ok());
-    let refused = write.plan_lengths(call(&[0], &[6, 1], &[2, 1]), &lengths).unwrap_err();
+    assert!(write.plan_with_lengths(call(&[0], &[5, 1], &[2, 1]), &lengths).is_ok());
+    let refused = write.plan_with_lengths(call(&[0], &[6, 1], &[2, 1]), &lengths).unwrap_err();
     let argument = Argument::TokenOffset;
     assert_eq!(refused, Error::EndOutOfRange { argument, index: 0, value: 6, min: 2, max: 5 });
 

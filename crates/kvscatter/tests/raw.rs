@@ -134,12 +134,12 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
         };
         assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
         assert_eq!(
-            write.check_raw([(end(CACHE), good[1])]),
+            write.check_many_raw([(end(CACHE), good[1])]),
             expected(Argument::PastCache, 0, CACHE),
             "{back}"
         );
         assert_eq!(
-            write.check_raw([(good[2], good[1]), (good[0], end(UPDATE))]),
+            write.check_many_raw([(good[2], good[1]), (good[0], end(UPDATE))]),
             expected(Argument::Update, 1, UPDATE),
             "{back}"
         );
@@ -148,7 +148,7 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
             (Argument::Update, [good[0], end(UPDATE), good[2]], UPDATE),
             (Argument::PresentCache, [good[0], good[1], end(CACHE)], CACHE),
         ] {
-            assert_eq!(write.check_raw_present(past, update, present), expected(argument, 0, len), "{back}");
+            assert_eq!(write.check_present_raw(past, update, present), expected(argument, 0, len), "{back}");
         }
     }
     assert!(!RawBuffer { ptr: without_provenance_mut(usize::MAX), len: 0 }.wraps());
@@ -182,17 +182,17 @@ fn a_present_that_shares_memory_is_refused() {
 fn negative_strides_reach_back() {
     let (shape, strides) = ([1_usize, 3, 2], [9_isize, -2, 1]);
     let update = Layout::strided(&shape, &strides);
-    assert_eq!(update.least_offset(), 4);
+    assert_eq!(update.min_offset(), 4);
     let write = TensorScatter::new()
-        .prepare(ElementType::UInt8, &[1, 3, 2], update.offset(update.least_offset()))
+        .prepare(ElementType::UInt8, &[1, 3, 2], update.with_offset(update.min_offset()))
         .unwrap();
     assert_eq!((write.geometry().update_offset(), write.geometry().cache_offset()), (4, 0));
     let mut cache = [0_u8; 6];
     let _ = write.write(&mut cache, &[1, 2, 3, 4, 5, 6], &[0_i64]).unwrap();
     assert_eq!(cache, [5, 6, 3, 4, 1, 2]);
-    assert_eq!(Layout::strided(&[0, 3], &[1, -1]).least_offset(), 0);
-    assert_eq!(Layout::dense(&[2, 3]).least_offset(), 0);
-    assert_eq!(Layout::strided(&[usize::MAX, 2], &[isize::MIN, -1]).least_offset(), usize::MAX);
+    assert_eq!(Layout::strided(&[0, 3], &[1, -1]).min_offset(), 0);
+    assert_eq!(Layout::dense(&[2, 3]).min_offset(), 0);
+    assert_eq!(Layout::strided(&[usize::MAX, 2], &[isize::MIN, -1]).min_offset(), usize::MAX);
 }
 
 /// A plan has checked its indices and reads them again: they may not change under it.
@@ -218,7 +218,7 @@ fn indices_inside_what_is_written_are_refused() {
             unsafe { core::slice::from_raw_parts(first, values.len()) }
         };
         let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
-        let plan = write.plan_lengths(PackedCall::new(starts, totals), lengths).unwrap();
+        let plan = write.plan_with_lengths(PackedCall::new(starts, totals), lengths).unwrap();
         let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
         // SAFETY: the buffers lie inside the array, apart from each other.
         let written = unsafe { plan.write_raw(cache, update) };

@@ -161,7 +161,7 @@ fn there_is_one_index_and_one_length_per_sample() {
         let values = vec![0; got];
         assert_eq!(scatter(LINEAR, &[2, 3], &[2, 2], Some(&values)), Err(count(WRITE_INDICES)));
         let write = LINEAR.prepare(ElementType::UInt8, &[2, 3], &[2, 2]).unwrap();
-        let lengths = write.plan_lengths(None::<&[i64]>, &values).map(|_| ());
+        let lengths = write.plan_with_lengths(None::<&[i64]>, &values).map(|_| ());
         assert_eq!(lengths, Err(count(Argument::Lengths)));
     }
 }
@@ -205,7 +205,7 @@ fn lengths() {
     let run = |operator: TensorScatter, starts: &[i64], lengths: &[i64]| {
         let mut cache = *b"......";
         let write = operator.prepare(ElementType::UInt8, &[2, 3], &[2, 2])?;
-        let plan = write.plan_lengths(starts, lengths)?;
+        let plan = write.plan_with_lengths(starts, lengths)?;
         let skipped = plan.write(&mut cache, b"abcd")?.skipped;
         Ok((cache.map(char::from).iter().collect::<String>(), skipped))
     };

@@ -94,7 +94,7 @@ fn lengths(repeat: Repeat<'_>) -> Result<()> {
     let decode = Decode { rows: 4, ..Decode::new(8, 8) };
     let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
     let lengths = [4_i64, 2, 4, 1, 4, 3, 4, 0];
-    repeat(&mut || Ok(write.plan_lengths(&starts, &lengths)?.write(&mut cache, &update).map(drop)?))
+    repeat(&mut || Ok(write.plan_with_lengths(&starts, &lengths)?.write(&mut cache, &update).map(drop)?))
 }
 
 fn keys_and_values(repeat: Repeat<'_>) -> Result<()> {

@@ -59,7 +59,7 @@ impl<'a> Place<'a> {
         let is_address = (guard * bits).is_multiple_of(32) && random.below(2) == 0;
         let offset = view.offset() + if is_address { 0 } else { guard };
         let begin = if is_address { guard * bits / 8 } else { 0 };
-        Self { layout: Layout::strided(view.shape(), strides).offset(offset), begin }
+        Self { layout: Layout::strided(view.shape(), strides).with_offset(offset), begin }
     }
 
     fn buffer(&self, memory: &Memory) -> DeviceBuffer {

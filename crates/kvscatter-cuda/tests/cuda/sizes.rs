@@ -72,7 +72,7 @@ impl Call {
     }
 
     fn plan(&self) -> WritePlan<'_> {
-        self.write.plan_lengths(&self.starts, self.lengths.as_deref()).unwrap()
+        self.write.plan_with_lengths(&self.starts, self.lengths.as_deref()).unwrap()
     }
 
     /// Launches it and waits; the core has skipped as many samples as the device counts.

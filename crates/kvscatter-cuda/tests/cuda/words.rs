@@ -107,7 +107,7 @@ fn words_alone_tell_a_padded_start_and_length() {
     let words = launched.run(&both);
     let expected =
         CoreError::LengthOutOfRange { argument: Argument::Lengths, index: 2, value: 3, min: 0, max: 2 };
-    assert_eq!(core.plan_lengths(&[0_i64, 3, 4], &[2_i64, 2, 3]).map(drop), Err(expected));
+    assert_eq!(core.plan_with_lengths(&[0_i64, 3, 4], &[2_i64, 2, 3]).map(drop), Err(expected));
     assert_core(launched.write.check_words(words), &expected);
     assert_core(launched.check(&both), &expected);
 

@@ -48,7 +48,7 @@ impl Operator for TensorScatter {
             |element, cache, update| self.operator.prepare(element, cache, update),
             |write| {
                 let (write_indices, lengths) = (list(write_indices.as_ref())?, list(lengths.as_ref())?);
-                write.write(&write.plan_lengths(write_indices.as_deref(), lengths.as_deref())?)
+                write.write(&write.plan_with_lengths(write_indices.as_deref(), lengths.as_deref())?)
             },
         )
     }

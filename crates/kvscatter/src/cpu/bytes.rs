@@ -20,16 +20,16 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// For elements of this width.
-    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry) -> Self {
+    /// For elements of this width, and for the number of rows that samples usually bring.
+    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let row = width.bytes(geometry.row_elements);
-        let write = Copier::new(isa, &geometry.write, width, geometry.usual_rows());
-        Self { width, row, write, present: PresentKernels::new(isa, width, geometry) }
+        let write = Copier::new(isa, &geometry.write, width, rows);
+        Self { width, row, write, present: PresentKernels::new(isa, width, geometry, rows) }
     }
 
     /// Whether elements are as wide as `T`. A type without a size never is.
     #[inline(always)]
-    pub(super) fn moves<T>(&self) -> bool {
+    pub(super) fn are_as_wide_as<T>(&self) -> bool {
         self.width == Width::Bytes(size_of::<T>())
     }
 
@@ -45,8 +45,8 @@ impl Bytes {
         cache: *mut u8,
         update: *const u8,
     ) {
-        let starts = moves.geometry().write_starts(moves.layer());
-        let pointers = Pointers { dst: cache, src: update }.offset(self.width, starts);
+        let first = moves.geometry().write_offsets(moves.layer());
+        let pointers = Pointers { dst: cache, src: update }.offset(self.width, first);
         let bytes = self.width.bytes(moves.elements());
         let stores = Stores::for_bytes(bytes);
         match threads.for_bytes(bytes) {

@@ -8,7 +8,7 @@ use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{PREFETCH_DISTANCE, PREFETCH_MAX_RUN, SAMPLES_PER_CALL, STREAM_MIN_BYTES, THREAD_GRAIN};
 use super::prefetch::{self, Hint};
-use crate::geometry::{Block, Loop, Mapping, Rows};
+use crate::geometry::{Block, Loop, Mapping, Offsets, RowRange};
 use crate::size::Width;
 
 /// A mapping in bytes and its kernels, chosen once per shape.
@@ -88,9 +88,11 @@ impl Copier {
     /// P1: the rows lie inside the tensors whose sample 0 the pointers point to; those at `dst` are valid for
     /// writes, reached through nothing else meanwhile, and overlap none at `src`, which are valid for reads.
     #[inline(never)]
-    pub(super) unsafe fn copy(&self, pointers: Pointers, rows: Rows, stores: Stores) {
+    pub(super) unsafe fn copy(&self, pointers: Pointers, rows: RowRange, stores: Stores) {
         // SAFETY: P1, by this function's contract: the blocks of these rows.
-        self.mapping.for_each(0, 0, rows, |block| unsafe { self.copy_block(pointers, block, stores) });
+        self.mapping.for_each(Offsets { dst: 0, src: 0 }, rows, |block| unsafe {
+            self.copy_block(pointers, block, stores)
+        });
     }
 
     /// Copies those parts of the rows that a share takes, in the longest runs that it can: some outer indices, or
@@ -98,10 +100,11 @@ impl Copier {
     ///
     /// # Safety
     /// As [`copy`](Self::copy).
+    #[inline(always)]
     pub(super) unsafe fn copy_shared(
         &self,
         pointers: Pointers,
-        rows: Rows,
+        rows: RowRange,
         row: usize,
         stores: Stores,
         share: &mut Share<'_>,
@@ -181,12 +184,12 @@ impl Gather<'_> {
     /// # Safety
     /// As [`Copier::copy`], for these rows, until [`finish`](Self::finish).
     #[inline(always)]
-    pub(super) unsafe fn copy(&mut self, rows: Rows) {
+    pub(super) unsafe fn copy(&mut self, rows: RowRange) {
         if rows.count != self.copier.rows {
             // SAFETY: P1, by this function's contract: the same rows.
             return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
-        let (dst, src) = self.copier.mapping.start(0, 0, rows);
+        let Offsets { dst, src } = self.copier.mapping.offsets(Offsets { dst: 0, src: 0 }, rows);
         let begin =
             Pointers { dst: self.pointers.dst.wrapping_add(dst), src: self.pointers.src.wrapping_add(src) };
         if let Some(place) = self.begins.get_mut(self.count) {

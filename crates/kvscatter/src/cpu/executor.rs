@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::limits::{PARALLEL_MIN_BYTES, THREAD_GRAIN};
-use crate::geometry::Rows;
+use crate::geometry::RowRange;
 
 /// The warm threads of the calling program, for one write.
 ///
@@ -155,14 +155,14 @@ impl<'a> Share<'a> {
     }
 
     /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
-    pub(super) fn rows(&mut self, rows: Rows, row: usize, mut visit: impl FnMut(Rows)) {
+    pub(super) fn rows(&mut self, rows: RowRange, row: usize, mut visit: impl FnMut(RowRange)) {
         let most = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;
         while rest.count > 0 {
             let count = rest.count.min(most);
             // G1: a part of a tensor.
             if self.take(count.wrapping_mul(row)) {
-                visit(Rows { count, ..rest });
+                visit(RowRange { count, ..rest });
             }
             // None of these passes the end of `rows`.
             rest.dst = rest.dst.wrapping_add(count);

@@ -8,7 +8,7 @@ use core::ptr;
 
 use super::limits::INLINE_MAX_RUN;
 use super::prefetch::{Hint, LINE, prefetch_run};
-use crate::geometry::Loop;
+use crate::geometry::{Loop, Offsets};
 use crate::size::Width;
 
 /// A place on either side.
@@ -23,7 +23,8 @@ unsafe impl Sync for Pointers {}
 
 impl Pointers {
     /// These pointers, moved on by so many elements.
-    pub(super) fn offset(self, width: Width, (dst, src): (usize, usize)) -> Self {
+    pub(super) fn offset(self, width: Width, by: Offsets) -> Self {
+        let Offsets { dst, src } = by;
         Self { dst: self.dst.wrapping_add(width.bytes(dst)), src: self.src.wrapping_add(width.bytes(src)) }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
 use self::nibbles::Nibbles;
 use crate::error::Error;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Samples, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -41,12 +41,12 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) isa: Isa,
-    kernels: Kernels,
+    backend: Backend,
 }
 
 /// How elements of a type are moved.
 #[derive(Clone, Debug)]
-enum Kernels {
+enum Backend {
     Bytes(Box<Bytes>),
     /// 4-bit elements some of which move without the one they share a byte with.
     Nibbles(Nibbles),
@@ -57,14 +57,15 @@ enum Kernels {
 impl Cpu {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let isa = Isa::allowed();
-        let bytes = |width| Kernels::Bytes(Box::new(Bytes::new(isa, width, geometry)));
-        let kernels = match geometry.element.bits() {
-            None => Kernels::Clone,
-            Some(4) if geometry.is_even() => bytes(Width::Half),
-            Some(4) => Kernels::Nibbles(Nibbles::new(isa, geometry)),
+        let rows = usual_rows(geometry);
+        let bytes = |width| Backend::Bytes(Box::new(Bytes::new(isa, width, geometry, rows)));
+        let backend = match geometry.element.bits() {
+            None => Backend::Clone,
+            Some(4) if nibbles::is_even(geometry) => bytes(Width::Half),
+            Some(4) => Backend::Nibbles(Nibbles::new(isa, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
-        Self { isa, kernels }
+        Self { isa, backend }
     }
 
     /// Checks that elements are as wide as `T` and that buffers of these lengths hold the tensors.
@@ -76,9 +77,9 @@ impl Cpu {
     /// The kernels for elements as wide as `T`. The errors are those of [`check`](Self::check).
     #[inline]
     fn kernels_for<T>(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<&Bytes, Error> {
-        match &self.kernels {
-            Kernels::Bytes(bytes) if bytes.moves::<T>() => {
-                moves.check_buffers(pair, lens, |buffer| buffer.len)?;
+        match &self.backend {
+            Backend::Bytes(bytes) if bytes.are_as_wide_as::<T>() => {
+                moves.geometry().check_buffers(pair, lens, Unit::Elements)?;
                 Ok(bytes)
             }
             _ => {
@@ -89,16 +90,16 @@ impl Cpu {
     }
 
     /// Checks that elements have a fixed width, so that their bytes may be copied.
-    pub(crate) fn check_raw(&self, geometry: &Geometry) -> Result<(), Error> {
-        match self.kernels {
-            Kernels::Bytes(_) | Kernels::Nibbles(_) => Ok(()),
-            Kernels::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
+    pub(crate) fn check_fixed_width(&self, geometry: &Geometry) -> Result<(), Error> {
+        match self.backend {
+            Backend::Bytes(_) | Backend::Nibbles(_) => Ok(()),
+            Backend::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
         }
     }
 
     /// Whether a write of a present reads bytes of it first, since a store of 4 bits keeps the other half of its byte.
     pub(crate) fn reads_present(&self) -> bool {
-        matches!(self.kernels, Kernels::Nibbles(_))
+        matches!(self.backend, Backend::Nibbles(_))
     }
 
     /// Writes in place. An error names the pair.
@@ -127,8 +128,8 @@ impl Cpu {
         cache: &mut [u8],
         update: &[u8],
     ) -> Result<(), Error> {
-        self.check_raw(moves.geometry())?;
-        moves.check_buffers(0, [cache.len(), update.len()], |buffer| buffer.bytes)?;
+        self.check_fixed_width(moves.geometry())?;
+        moves.geometry().check_buffers(0, [cache.len(), update.len()], Unit::Bytes)?;
         // SAFETY: both lengths have been compared with the geometry of `moves`, and the cache is borrowed exclusively.
         unsafe { self.write_raw(moves, threads, cache, update) };
         Ok(())
@@ -137,7 +138,7 @@ impl Cpu {
     /// [`write_bytes`](Self::write_bytes) without its checks.
     ///
     /// # Safety
-    /// [`check_raw`](Self::check_raw) accepts the geometry, and [`Moves::check_buffers`] the lengths. `update` may be borrowed while this
+    /// [`check_fixed_width`](Self::check_fixed_width) accepts the geometry, and [`Geometry::check_buffers`] the lengths. `update` may be borrowed while this
     /// runs, and `cache` may be borrowed exclusively.
     #[inline(always)]
     pub(crate) unsafe fn write_raw(
@@ -147,17 +148,17 @@ impl Cpu {
         cache: *mut [u8],
         update: *const [u8],
     ) {
-        match &self.kernels {
+        match &self.backend {
             // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the cache.
-            Kernels::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
-            Kernels::Nibbles(nibbles) => {
+            Backend::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
+            Backend::Nibbles(nibbles) => {
                 // SAFETY: it may be borrowed exclusively, by this function's contract.
                 let cache = unsafe { &mut *cache };
                 // SAFETY: it may be borrowed, by this function's contract.
                 let update = unsafe { &*update };
                 nibbles.write(moves, threads, cache, update);
             }
-            Kernels::Clone => {} // `check_raw` refuses strings
+            Backend::Clone => {} // `check_fixed_width` refuses strings
         }
     }
 
@@ -188,7 +189,7 @@ impl Cpu {
         present: &'p mut [MaybeUninit<T>],
     ) -> Result<&'p mut [T], Error> {
         let bytes = self.kernels_for::<T>(moves, 0, [past.len(), update.len()])?;
-        moves.check_present(present.len(), |buffer| buffer.len)?;
+        moves.geometry().check_present(present.len(), Unit::Elements)?;
         let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
         // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
         // exclusively.
@@ -209,9 +210,9 @@ impl Cpu {
         update: &[u8],
         present: &mut [u8],
     ) -> Result<(), Error> {
-        self.check_raw(moves.geometry())?;
-        moves.check_buffers(0, [past.len(), update.len()], |buffer| buffer.bytes)?;
-        moves.check_present(present.len(), |buffer| buffer.bytes)?;
+        self.check_fixed_width(moves.geometry())?;
+        moves.geometry().check_buffers(0, [past.len(), update.len()], Unit::Bytes)?;
+        moves.geometry().check_present(present.len(), Unit::Bytes)?;
         // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is initialised and
         // borrowed exclusively.
         unsafe { self.write_present_raw(moves, threads, [past, update], present) };
@@ -221,7 +222,7 @@ impl Cpu {
     /// [`write_present_bytes`](Self::write_present_bytes) without its checks.
     ///
     /// # Safety
-    /// [`check_raw`](Self::check_raw) accepts the geometry, and [`Moves::check_buffers`] and [`Moves::check_present`] the
+    /// [`check_fixed_width`](Self::check_fixed_width) accepts the geometry, and [`Geometry::check_buffers`] and [`Geometry::check_present`] the
     /// lengths. The sources may be borrowed while this runs, and nothing else uses `present`, which is valid for writes. It
     /// is initialised if [`reads_present`](Self::reads_present).
     #[inline(always)]
@@ -232,13 +233,13 @@ impl Cpu {
         [past, update]: [*const [u8]; 2],
         present: *mut [u8],
     ) {
-        match &self.kernels {
-            Kernels::Bytes(bytes) => {
+        match &self.backend {
+            Backend::Bytes(bytes) => {
                 // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the
                 // present.
                 unsafe { bytes.write_present(moves, threads, present.cast(), [past.cast(), update.cast()]) }
             }
-            Kernels::Nibbles(nibbles) => {
+            Backend::Nibbles(nibbles) => {
                 // SAFETY: it is initialised and may be borrowed exclusively, by this function's contract.
                 let present = unsafe { &mut *present };
                 // SAFETY: it may be borrowed, by this function's contract.
@@ -247,7 +248,17 @@ impl Cpu {
                 let update = unsafe { &*update };
                 nibbles.write_present(moves, threads, present, past, update);
             }
-            Kernels::Clone => {} // `check_raw` refuses strings
+            Backend::Clone => {} // `check_fixed_width` refuses strings
         }
+    }
+}
+
+/// The rows that a sample usually brings: kernels are chosen for them.
+fn usual_rows(geometry: &Geometry) -> usize {
+    match geometry.samples {
+        Samples::Padded { rows, .. } => rows,
+        // As many tokens as samples at most: each brings its next one.
+        Samples::Packed { tokens } if tokens <= geometry.cache_batch => 1,
+        Samples::Packed { tokens } => tokens.min(geometry.capacity),
     }
 }

@@ -11,7 +11,7 @@ use core::hint;
 use super::executor::Threads;
 use super::kernel::{Run, Short};
 use super::{Isa, parts};
-use crate::geometry::{Block, Geometry, Loop, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};
 use crate::plan::Moves;
 
 const LOW: u8 = 0x0f;
@@ -39,6 +39,18 @@ struct NibbleRuns {
     len: usize,
 }
 
+/// Whether every run of every mapping begins and ends at an even element, so that no 4-bit element moves without the
+/// one that it shares a byte with.
+pub(super) fn is_even(geometry: &Geometry) -> bool {
+    let Geometry { cache, update, layers, present, write, .. } = geometry;
+    let offsets = [cache.offset, update.offset];
+    let layer_strides = [layers.stride, present.layer_stride];
+    let mappings = [write, &present.from_update, &present.from_past];
+    offsets.iter().all(|offset| offset % 2 == 0)
+        && layer_strides.iter().all(|stride| stride % 2 == 0)
+        && mappings.iter().all(|mapping| mapping.is_even())
+}
+
 /// Copies all runs of a pattern, the first of which begins at these nibbles of the slices. Panics if one does not
 /// lie in its slice.
 ///
@@ -47,8 +59,7 @@ struct NibbleRuns {
 type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
 impl Nibbles {
-    pub(super) fn new(isa: Isa, geometry: &Geometry) -> Self {
-        let rows = geometry.usual_rows();
+    pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
         let usual = geometry.write.single_loop(rows);
         let (rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
         Self { kernel: kernel(isa), rows, usual: NibbleRuns { runs, len } }
@@ -61,17 +72,17 @@ impl Nibbles {
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
         let executor = threads.for_bytes(bytes).filter(|_| geometry.cache.exact);
         let layer = moves.layer();
-        let (dst, src) = geometry.write_starts(layer);
+        let first = geometry.write_offsets(layer);
         parts::share(geometry, cache, written, executor, |mine| {
             moves.for_each_rows(|rows| {
                 let Some(part) = mine.part_of(layer, rows.sample) else { return };
-                let dst = dst.wrapping_sub(part.first);
+                let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                 if rows.count == self.rows {
-                    let (to, from) = geometry.write.start(dst, src, rows);
+                    let Offsets { dst: to, src: from } = geometry.write.offsets(first, rows);
                     // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
                     unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };
                 } else {
-                    geometry.write.for_each(dst, src, rows, |block| self.copy(block, part.bytes, update));
+                    geometry.write.for_each(first, rows, |block| self.copy(block, part.bytes, update));
                 }
             });
         });
@@ -97,9 +108,10 @@ impl Nibbles {
                         Source::Past => past,
                         Source::Update => update,
                     };
-                    let (dst, src) = geometry.present_starts(layer, source);
+                    let first = geometry.present_offsets(layer, source);
+                    let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                     let copy = |block: &Block| self.copy(block, part.bytes, bytes);
-                    geometry.present.mapping(source).for_each(dst.wrapping_sub(part.first), src, rows, copy);
+                    geometry.present.mapping(source).for_each(first, rows, copy);
                 }
             });
         });

@@ -9,7 +9,7 @@ use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE};
 use super::prefetch::{Hint, LINE};
-use crate::geometry::{Block, Geometry, Loop, Rows, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -26,9 +26,8 @@ pub(super) struct PresentKernels {
 }
 
 impl PresentKernels {
-    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry) -> Self {
+    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let Geometry { present, capacity, row_elements, .. } = geometry;
-        let rows = geometry.usual_rows();
         let from_update = Copier::new(isa, &present.from_update, width, rows);
         let from_past = Copier::new(isa, &present.from_past, width, *capacity);
         let stores = Stores::for_bytes(present.buffer.bytes);
@@ -76,14 +75,15 @@ impl PresentWrite<'_> {
             Source::Past => (self.past, &self.kernels.from_past),
             Source::Update => (self.update, &self.kernels.from_update),
         };
-        let starts = self.moves.geometry().present_starts(layer, source);
-        (pointers.offset(self.kernels.width, starts), copier)
+        let first = self.moves.geometry().present_offsets(layer, source);
+        (pointers.offset(self.kernels.width, first), copier)
     }
 
     /// Copies the pieces of the sample, from the past and from the update.
     ///
     /// # Safety
     /// As [`run`](Self::run).
+    #[inline(always)]
     unsafe fn copy_pieces(&self, share: &mut Share<'_>, sample: &SampleRows) {
         for (source, rows) in sample.pieces {
             let (pointers, copier) = self.pointers(sample.layer, source);
@@ -97,7 +97,7 @@ impl PresentWrite<'_> {
     /// # Safety
     /// As [`run`](Self::run).
     unsafe fn overwrite(&self, sample: &SampleRows, part: SlabRange) {
-        let whole = Rows { sample: sample.sample, dst: 0, src: 0, count: self.moves.geometry().capacity };
+        let whole = RowRange { sample: sample.sample, dst: 0, src: 0, count: self.moves.geometry().capacity };
         let (pointers, copier) = self.pointers(sample.layer, Source::Past);
         if let Some(block) = part.block(copier, whole) {
             let run = Block { len: block.elements(), loops: [Loop::ONCE; 3], ..block };
@@ -202,7 +202,7 @@ impl Slabs {
 
 impl SlabRange {
     /// The part of these rows that lies in these slabs.
-    fn block(self, copier: &Copier, rows: Rows) -> Option<Block> {
+    fn block(self, copier: &Copier, rows: RowRange) -> Option<Block> {
         copier.mapping().slabs(rows, self.first, self.count)
     }
 }

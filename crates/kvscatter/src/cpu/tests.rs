@@ -23,7 +23,7 @@ use super::limits::{
 use super::prefetch::{self, Hint, LINE};
 use super::present::LineWriter;
 use super::{Isa, executor};
-use crate::geometry::{Loop, Rows};
+use crate::geometry::{Loop, RowRange};
 use crate::spec::onnx::TensorScatter;
 use crate::{ElementType, Executor, Mode, OutOfRange};
 
@@ -141,7 +141,7 @@ impl Shape {
         let write = write.prepare(ElementType::Int8, &self.cache(), &self.update()).unwrap();
         let full = counts.iter().all(|&count| count == self.rows as i64);
         // Without lengths where they say nothing: another way through the plan.
-        let plan = if full { write.plan(starts) } else { write.plan_lengths(starts, counts) };
+        let plan = if full { write.plan(starts) } else { write.plan_with_lengths(starts, counts) };
         self.check(&plan.unwrap(), starts, counts);
     }
 
@@ -217,14 +217,14 @@ fn every_row_is_taken_once() {
         for row in [1, THREAD_GRAIN - 1, THREAD_GRAIN, THREAD_GRAIN + 1] {
             for count in [0, 1, 2, 7, 100] {
                 let taken: Vec<_> = (0..2 * count).map(|_| AtomicUsize::new(0)).collect();
-                let take = |rows: Rows| {
+                let take = |rows: RowRange| {
                     for slot in 0..rows.count {
                         taken[rows.sample * count + rows.dst + slot].fetch_add(1, Ordering::Relaxed);
                     }
                 };
                 executor::share(executor, 2 * count * row, |share| {
                     for sample in 0..2 {
-                        share.rows(Rows { sample, dst: 0, src: 0, count }, row, take);
+                        share.rows(RowRange { sample, dst: 0, src: 0, count }, row, take);
                     }
                 });
                 let taken: Vec<_> = taken.into_iter().map(AtomicUsize::into_inner).collect();

@@ -1,12 +1,10 @@
 use alloc::vec::Vec;
 
-use super::{ListValue, Loops};
+use super::{ListCounts, ListValue, Loops, RowLimits};
 use crate::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use crate::spec::onnx::TensorScatter;
 use crate::spec::tensorrt::{KvCacheUpdate, PackedCall};
-use crate::{
-    Argument, Block, Convention, ElementType, Error, Layout, Lengths, ListCounts, Mode, NegativeIndex,
-};
+use crate::{Argument, Block, Convention, ElementType, Error, Layout, Lengths, Mode, NegativeIndex};
 
 /// Every element that moves: where it goes and where it comes from.
 #[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
@@ -58,7 +56,7 @@ fn loops_move_what_blocks_move() {
         for strides in strides {
             let mut shape = [2, 3, 5, 4];
             let cache = Layout::strided(&[2, 3, 5, 4], &strides);
-            let cache = cache.offset(cache.least_offset() + 1);
+            let cache = cache.with_offset(cache.min_offset() + 1);
             shape[axis] = rows;
             let operator = TensorScatter::new().axis(i64::try_from(axis).unwrap());
             let Ok(write) = operator.prepare(ElementType::Int8, cache, &shape) else { continue };
@@ -104,7 +102,7 @@ fn lengths(starts: usize, row_counts: Option<usize>) -> ListCounts {
 #[test]
 fn padded_updates_have_starts_and_no_rows() {
     let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]).unwrap();
-    assert_eq!((onnx.convention(), onnx.row_limits()), (Convention::Starts, (3, 3)));
+    assert_eq!((onnx.convention(), onnx.row_limits()), (Convention::Starts, RowLimits { min: 3, max: 3 }));
     assert_eq!(onnx.check_counts(lengths(2, None)), Ok(2));
     assert_eq!(onnx.check_counts(ListCounts::default()), Ok(2), "absent starts are 0");
     let count = |argument, got, expected| Err(Error::Count { argument, got, expected });
@@ -121,7 +119,10 @@ fn padded_updates_have_starts_and_no_rows() {
 #[test]
 fn packed_updates_have_as_many_samples_as_their_lists_give() {
     let totals = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]).unwrap();
-    assert_eq!((totals.convention(), totals.row_limits()), (Convention::StartsAndCumulativeLengths, (0, 5)));
+    assert_eq!(
+        (totals.convention(), totals.row_limits()),
+        (Convention::StartsAndCumulativeLengths, RowLimits { min: 0, max: 5 })
+    );
     assert_eq!(totals.check_counts(lengths(2, Some(3))), Ok(2));
     assert_eq!(
         totals.check_counts(lengths(4, Some(5))),
@@ -137,7 +138,10 @@ fn packed_updates_have_as_many_samples_as_their_lists_give() {
 #[test]
 fn ascend_has_a_number_for_every_sample_of_the_cache() {
     let count = |argument, got, expected| Err(Error::Count { argument, got, expected });
-    for (new_kv, limits) in [(&[4_usize, 2][..], (1, 5)), (&[3, 2, 1, 2], (2, 2)), (&[3, 0, 1, 2], (1, 0))] {
+    let limits = |min, max| RowLimits { min, max };
+    for (new_kv, limits) in
+        [(&[4_usize, 2][..], limits(1, 5)), (&[3, 2, 1, 2], limits(2, 2)), (&[3, 0, 1, 2], limits(1, 0))]
+    {
         let ends = KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], new_kv).unwrap();
         assert_eq!((ends.convention(), ends.row_limits()), (Convention::EndsAndRowCounts, limits));
         assert_eq!(ends.check_counts(lengths(3, Some(3))), Ok(3));
@@ -162,9 +166,9 @@ fn starts_and_lengths_are_refused_as_plans_refuse_them() {
         for value in EDGES {
             let refuse = |refused| write.error_for(refused);
             let start = ListValue::Position { sample: 1, value, rows: 3, length: 2 };
-            agree(write.plan_lengths(&[0, value], &[0, 2]).map(drop), refuse(start), value);
+            agree(write.plan_with_lengths(&[0, value], &[0, 2]).map(drop), refuse(start), value);
             let length = ListValue::Length { sample: 1, value, rows: 3 };
-            agree(write.plan_lengths(&[0, 0], &[0, value]).map(drop), refuse(length), value);
+            agree(write.plan_with_lengths(&[0, 0], &[0, value]).map(drop), refuse(length), value);
         }
     }
 }
@@ -198,7 +202,7 @@ fn ends_row_counts_and_layers_are_refused_as_plans_refuse_them() {
             let end = ListValue::Position { sample: 1, value, rows: span, length: 1 };
             let lengths = Lengths::from(&[0_i64, 1]);
             agree(
-                write.plan_lengths(call(&[1], &[5, number], &[2, 2]), lengths).map(drop),
+                write.plan_with_lengths(call(&[1], &[5, number], &[2, 2]), lengths).map(drop),
                 refuse(end),
                 value,
             );

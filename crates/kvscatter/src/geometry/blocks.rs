@@ -76,9 +76,16 @@ impl Block {
     }
 }
 
+/// An element's place in the buffer of either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offsets {
+    pub(crate) dst: usize,
+    pub(crate) src: usize,
+}
+
 /// Rows of one sample that lie next to each other on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rows {
+pub(crate) struct RowRange {
     pub(crate) sample: usize,
     /// First row in the destination.
     pub(crate) dst: usize,
@@ -93,7 +100,7 @@ pub(crate) struct SampleRows {
     pub(crate) layer: usize,
     pub(crate) sample: usize,
     /// All slots of the sample from first to last. A piece may be empty.
-    pub(crate) pieces: [(Source, Rows); 3],
+    pub(crate) pieces: [(Source, RowRange); 3],
 }
 
 /// Where slots of a present come from.

@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::{Argument, Error, size};
+use crate::argument::Argument;
+use crate::error::Error;
+use crate::size;
 
 /// The shape of a tensor and where its elements lie in a buffer, all counted in elements.
 ///
@@ -30,7 +32,7 @@ pub struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Row-major and dense: the buffer holds these elements and no others.
+    /// Describes a dense, row-major tensor: the buffer holds its elements and no others.
     #[must_use]
     pub const fn dense(shape: &'a [usize]) -> Self {
         Self { shape, strides: None, offset: 0 }
@@ -43,18 +45,18 @@ impl<'a> Layout<'a> {
         Self { shape, strides: Some(strides), offset: 0 }
     }
 
-    /// Where element `[0, 0, …]` of a strided tensor lies in the buffer; dense tensors begin at 0, and giving
-    /// them an offset makes them a view into a larger buffer.
+    /// Places element `[0, 0, …]` this many elements into the buffer, instead of at its start. The buffer of a dense tensor
+    /// may then be larger than the tensor.
     #[must_use]
-    pub const fn offset(self, elements: usize) -> Self {
+    pub const fn with_offset(self, elements: usize) -> Self {
         Self { offset: elements, ..self }
     }
 
-    /// How many elements negative strides reach back: the least [`offset`](Self::offset) at which the tensor lies
+    /// Returns how many elements negative strides reach back: the smallest [`offset`](Self::with_offset) at which the tensor lies
     /// in its buffer. With it, a buffer begins at the lowest address of a tensor that is given by the address of
     /// its element `[0, 0, …]`, as in C and DLPack.
     #[must_use]
-    pub fn least_offset(&self) -> usize {
+    pub fn min_offset(&self) -> usize {
         if self.shape.contains(&0) {
             return 0;
         }
@@ -65,7 +67,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// Elements along each dimension.
+    /// Returns the elements along each dimension.
     #[must_use]
     pub const fn shape(&self) -> &'a [usize] {
         self.shape
@@ -169,7 +171,8 @@ pub(crate) fn dense(shape: &[usize]) -> Option<Vec<Dim>> {
 #[cfg(test)]
 mod tests {
     use super::Layout;
-    use crate::{Argument, Error};
+    use crate::argument::Argument;
+    use crate::error::Error;
 
     const A: Argument = Argument::PastCache;
 
@@ -187,7 +190,7 @@ mod tests {
             flipped.resolve(A, 8).unwrap_err(),
             Error::BeforeBuffer { argument: A, offset: 0, min: 2 }
         );
-        assert_eq!(flipped.offset(2).resolve(A, 8).unwrap().len, 6);
+        assert_eq!(flipped.with_offset(2).resolve(A, 8).unwrap().len, 6);
     }
 
     #[test]

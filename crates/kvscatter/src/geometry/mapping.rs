@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::blocks::{Block, Loop, Rows};
-use crate::Error;
+use super::blocks::{Block, Loop, Offsets, RowRange};
+use crate::error::Error;
 use crate::size::Width;
 
 /// The dimensions of one write, destination paired with source.
@@ -110,9 +110,14 @@ impl Mapping {
         steps.chain([self.run.cast_signed()]).all(|step| step % 2 == 0)
     }
 
-    /// How far one sample lies from the next, and one row.
-    pub(crate) fn steps(&self) -> (Step, Step) {
-        (self.sample, self.row)
+    /// How far one sample lies from the next.
+    pub(crate) fn sample_step(&self) -> Step {
+        self.sample
+    }
+
+    /// How far one row lies from the next.
+    pub(crate) fn row_step(&self) -> Step {
+        self.row
     }
 
     /// Every loop except those over samples and rows, outermost first, and the length of the run inside them.
@@ -141,8 +146,8 @@ impl Mapping {
 
     /// The block that moves these rows of the outer indices from `first` on, `count` of them. Only where
     /// [`outer`](Self::outer) is one loop.
-    pub(crate) fn slabs(&self, rows: Rows, first: usize, count: usize) -> Option<Block> {
-        let mut block = self.block(0, 0, rows);
+    pub(crate) fn slabs(&self, rows: RowRange, first: usize, count: usize) -> Option<Block> {
+        let mut block = self.block(Offsets { dst: 0, src: 0 }, rows);
         let outer = self.outer_at.and_then(|place| block.loops.get_mut(place))?;
         // P1: `first` is an outer index of the tensor.
         block.dst = block.dst.wrapping_add_signed(outer.dst.wrapping_mul(first.cast_signed()));
@@ -151,13 +156,13 @@ impl Mapping {
         Some(block)
     }
 
-    /// Visits the blocks that move these rows. `dst` and `src` are where sample 0 begins on either side.
+    /// Visits the blocks that move these rows. `first` is where sample 0 begins.
     #[inline]
-    pub(crate) fn for_each(&self, dst: usize, src: usize, rows: Rows, mut visit: impl FnMut(&Block)) {
+    pub(crate) fn for_each(&self, first: Offsets, rows: RowRange, mut visit: impl FnMut(&Block)) {
         if self.is_empty(rows) {
             return;
         }
-        let block = self.block(dst, src, rows);
+        let block = self.block(first, rows);
         if self.split.is_empty() {
             visit(&block);
         } else {
@@ -168,34 +173,38 @@ impl Mapping {
     }
 
     /// The same blocks one by one.
-    pub(crate) fn blocks(&self, dst: usize, src: usize, rows: Rows) -> impl Iterator<Item = Block> + use<'_> {
-        let block = self.block(dst, src, rows);
+    pub(crate) fn blocks(&self, first: Offsets, rows: RowRange) -> impl Iterator<Item = Block> + use<'_> {
+        let block = self.block(first, rows);
         let splits = if self.is_empty(rows) { 0 } else { self.splits() };
         (0..splits).map(move |index| self.at_split(block, index))
     }
 
-    /// Where rows begin on either side.
+    /// Where rows begin, if sample 0 begins at `first`.
     #[inline(always)]
-    pub(crate) fn start(&self, dst: usize, src: usize, rows: Rows) -> (usize, usize) {
+    pub(crate) fn offsets(&self, first: Offsets, rows: RowRange) -> Offsets {
         // P1: `View` proves that every partial sum of in-range indices times strides lies inside its buffer,
         // and the caller's rows are in range, so no step here wraps.
-        let at = |base: usize, sample: isize, row: isize, first: usize| {
+        let at = |base: usize, sample: isize, row: isize, at_row: usize| {
             base.wrapping_add_signed(sample.wrapping_mul(rows.sample.cast_signed()))
-                .wrapping_add_signed(row.wrapping_mul(first.cast_signed()))
+                .wrapping_add_signed(row.wrapping_mul(at_row.cast_signed()))
         };
-        (at(dst, self.sample.dst, self.row.dst, rows.dst), at(src, self.sample.src, self.row.src, rows.src))
+        Offsets {
+            dst: at(first.dst, self.sample.dst, self.row.dst, rows.dst),
+            src: at(first.src, self.sample.src, self.row.src, rows.src),
+        }
     }
 
     /// The loop and the length of its runs, where this many rows of a sample are a single loop.
     pub(crate) fn single_loop(&self, rows: usize) -> Option<(Loop, usize)> {
-        let rows = Rows { sample: 0, dst: 0, src: 0, count: rows };
-        let Block { len, loops: [outer, middle, inner], .. } = self.block(0, 0, rows).with_innermost_loop();
+        let rows = RowRange { sample: 0, dst: 0, src: 0, count: rows };
+        let Block { len, loops: [outer, middle, inner], .. } =
+            self.block(Offsets { dst: 0, src: 0 }, rows).with_innermost_loop();
         let single = !self.is_empty(rows) && self.split.is_empty() && outer.count == 1 && middle.count == 1;
         single.then_some((inner, len))
     }
 
-    fn block(&self, dst: usize, src: usize, rows: Rows) -> Block {
-        let (dst, src) = self.start(dst, src, rows);
+    fn block(&self, first: Offsets, rows: RowRange) -> Block {
+        let Offsets { dst, src } = self.offsets(first, rows);
         let mut block = Block { dst, src, len: self.run_of(rows.count), loops: self.loops };
         if let Some(over_rows) = self.rows_at.and_then(|place| block.loops.get_mut(place)) {
             over_rows.count = rows.count;
@@ -203,7 +212,7 @@ impl Mapping {
         block
     }
 
-    fn is_empty(&self, rows: Rows) -> bool {
+    fn is_empty(&self, rows: RowRange) -> bool {
         rows.count == 0 || self.run == 0
     }
 
@@ -245,15 +254,15 @@ fn merge(dimensions: &[Loop]) -> Vec<Loop> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dimensions, Loop, Mapping, Rows, Step, merge};
-    use crate::Error;
+    use super::{Dimensions, Loop, Mapping, Offsets, RowRange, Step, merge};
+    use crate::error::Error;
     use alloc::{vec, vec::Vec};
 
     fn strided(count: usize, dst: isize, src: isize) -> Loop {
         Loop { count, dst, src }
     }
 
-    const ROWS: Rows = Rows { sample: 1, dst: 3, src: 0, count: 2 };
+    const ROWS: RowRange = RowRange { sample: 1, dst: 3, src: 0, count: 2 };
 
     #[test]
     fn even_steps_merge_and_single_elements_vanish() {
@@ -273,7 +282,7 @@ mod tests {
             inner: vec![strided(4, 1, 1)],
         })
         .unwrap();
-        let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
+        let blocks: Vec<_> = mapping.blocks(Offsets { dst: 0, src: 0 }, ROWS).collect();
         assert_eq!(blocks.len(), 1);
         assert_eq!((blocks[0].dst, blocks[0].src, blocks[0].len), (8 * 64 + 12, 64, 8));
         assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, strided(8, 64, 8)]);
@@ -290,7 +299,7 @@ mod tests {
             inner: vec![strided(4, 1, 1)],
         })
         .unwrap();
-        let blocks: Vec<_> = mapping.blocks(0, 0, ROWS).collect();
+        let blocks: Vec<_> = mapping.blocks(Offsets { dst: 0, src: 0 }, ROWS).collect();
         assert_eq!(blocks[0].loops, [Loop::ONCE, strided(8, 64, 4), strided(2, 4, 32)]);
         assert_eq!(blocks.len(), 1);
     }
@@ -304,7 +313,9 @@ mod tests {
             inner: vec![strided(4, 2, 3)],
         })
         .unwrap();
-        let blocks: Vec<_> = mapping.blocks(5, 6, Rows { sample: 0, dst: 0, src: 0, count: 2 }).collect();
+        let blocks: Vec<_> = mapping
+            .blocks(Offsets { dst: 5, src: 6 }, RowRange { sample: 0, dst: 0, src: 0, count: 2 })
+            .collect();
         assert_eq!(
             blocks.iter().map(|block| (block.dst, block.src)).collect::<Vec<_>>(),
             [(5, 6), (1005, 7)]
@@ -313,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_three_loops_behind_the_heads_are_refused() {
+    fn more_than_three_loops_after_the_heads_are_refused() {
         let inner = vec![strided(2, 100, 1), strided(2, 10, 7), strided(2, 2, 50)];
         for rows in [1, 2] {
             let sample = Step { dst: 0, src: 0 };

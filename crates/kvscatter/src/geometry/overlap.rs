@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use super::layout::View;
-use crate::{Argument, Error};
+use crate::argument::Argument;
+use crate::error::Error;
 
 /// The strides of a cache in ascending order. Each stride steps over everything that the smaller ones reach, which
 /// proves G2. Dimensions that are contiguous with each other are merged.
@@ -86,7 +87,7 @@ mod tests {
 
     fn sorted(shape: &[usize], strides: &[isize]) -> Result<SortedStrides, Error> {
         let layout = Layout::strided(shape, strides);
-        let view = layout.offset(layout.least_offset()).resolve(Argument::PastCache, 8).unwrap();
+        let view = layout.with_offset(layout.min_offset()).resolve(Argument::PastCache, 8).unwrap();
         SortedStrides::new(&view, Argument::PastCache)
     }
 

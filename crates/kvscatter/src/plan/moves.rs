@@ -2,10 +2,10 @@
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
-use super::rules::{Convention, IndexRules, ListCounts, check_count};
+use super::rules::{Convention, ListCounts, Operator, Padded, check_count};
 use crate::argument::Argument;
 use crate::error::Error;
-use crate::geometry::{Buffer, Geometry, Rows, SampleRows, Samples, Source};
+use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source};
 
 /// The rows that one call moves. All of its indices are checked:
 ///
@@ -17,10 +17,10 @@ pub(crate) struct Moves<'a> {
     checked: Checked,
 }
 
-/// The lists of one call beside the rules for them.
+/// The lists of one call, and the operator that they are for.
 #[derive(Clone, Copy, Debug)]
 struct CallIndices<'a> {
-    rules: &'a IndexRules,
+    operator: &'a Operator,
     call: Call<'a>,
 }
 
@@ -61,8 +61,8 @@ impl<'a> Moves<'a> {
     ///    [`NegativeIndex::Reject`](super::NegativeIndex::Reject). Under [`OutOfRange::SkipSample`] a sample that fails
     ///    this is counted and left out.
     #[inline(always)]
-    pub(crate) fn new(rules: &'a IndexRules, call: Call<'a>) -> Result<Self, Error> {
-        let indices = CallIndices { rules, call };
+    pub(crate) fn new(operator: &'a Operator, call: Call<'a>) -> Result<Self, Error> {
+        let indices = CallIndices { operator, call };
         let checked = match indices.rows_of_starts() {
             Some(rows) => Checked { rows, skipped: 0, starts_only: true },
             None => indices.check_each()?,
@@ -70,14 +70,9 @@ impl<'a> Moves<'a> {
         Ok(Self { indices, checked })
     }
 
-    #[inline]
-    pub(crate) fn rules(&self) -> &'a IndexRules {
-        self.indices.rules
-    }
-
     #[inline(always)]
     pub(crate) fn geometry(&self) -> &'a Geometry {
-        &self.indices.rules.geometry
+        &self.indices.operator.geometry
     }
 
     #[inline]
@@ -94,22 +89,6 @@ impl<'a> Moves<'a> {
     pub(crate) fn elements(&self) -> usize {
         // G1: a part of the update.
         self.checked.rows.wrapping_mul(self.geometry().row_elements)
-    }
-
-    /// [`Geometry::check_buffers`] with the names of this specification.
-    #[inline]
-    pub(crate) fn check_buffers(
-        &self,
-        pair: usize,
-        lens: [usize; 2],
-        unit: impl Fn(&Buffer) -> usize,
-    ) -> Result<(), Error> {
-        self.geometry().check_buffers(self.rules().names, pair, lens, unit)
-    }
-
-    /// [`Geometry::check_present`] with the names of this specification.
-    pub(crate) fn check_present(&self, len: usize, unit: impl Fn(&Buffer) -> usize) -> Result<(), Error> {
-        self.geometry().check_present(self.rules().names, len, unit)
     }
 
     /// Samples of the update.
@@ -133,7 +112,7 @@ impl<'a> Moves<'a> {
 
     /// The lists that are read again while bytes move, by name.
     pub(crate) fn lists(&self) -> impl Iterator<Item = (Argument, Integers<'a>)> + use<'a> {
-        let names = self.indices.rules.names;
+        let names = self.geometry().names;
         let lists = [
             (names.positions, self.indices.call.positions.integers()),
             (names.row_counts, self.indices.call.row_counts.map(Integers::I32)),
@@ -144,7 +123,7 @@ impl<'a> Moves<'a> {
 
     /// The rows that move from the update into the cache.
     #[inline(always)]
-    pub(crate) fn for_each_rows(&self, mut visit: impl FnMut(Rows)) {
+    pub(crate) fn for_each_rows(&self, mut visit: impl FnMut(RowRange)) {
         match self.indices.call.positions {
             Positions::Each(Integers::I64(values)) if self.checked.starts_only => {
                 self.starting(values.iter().copied()).for_each(|target| target.for_each_rows(&mut visit));
@@ -165,12 +144,13 @@ impl<'a> Moves<'a> {
     }
 
     /// The same rows one by one, with the row of the sample's update that each begins with.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (Rows, usize)> + use<'a> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (RowRange, usize)> + use<'a> {
         self.targets()
             .flat_map(|target| target.rows().map(move |rows| (rows, rows.src.wrapping_sub(target.row))))
     }
 
     /// The functional form: every sample of every layer of the cache.
+    #[inline(always)]
     pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(SampleRows)) {
         let Geometry { layers, ref present, capacity, cache_batch, .. } = *self.geometry();
         if present.buffer.len == 0 {
@@ -195,7 +175,7 @@ impl<'a> Moves<'a> {
     fn starting_target(&self, sample: usize) -> Option<Target> {
         let start = self.indices.call.positions.integers()?.get(sample)?;
         let length = self.indices.padded_rows();
-        let slot = self.indices.rules.slot_rule(length).slot(start)?;
+        let slot = self.indices.operator.slot_rule(length).slot(start)?;
         Some(Target { sample, slot, row: 0, length, capacity: self.geometry().capacity })
     }
 
@@ -203,7 +183,7 @@ impl<'a> Moves<'a> {
     #[inline(always)]
     fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
         let length = self.indices.padded_rows();
-        let rule = self.indices.rules.slot_rule(length);
+        let rule = self.indices.operator.slot_rule(length);
         let capacity = self.geometry().capacity;
         values.enumerate().filter_map(move |(sample, value)| {
             Some(Target { sample, slot: rule.slot(value)?, row: 0, length, capacity })
@@ -239,7 +219,7 @@ impl CallIndices<'_> {
     /// a padded update, and no other list. `None` leaves the call to [`check_each`](Self::check_each).
     #[inline(always)]
     fn rows_of_starts(self) -> Option<usize> {
-        let (batch, rows) = self.rules.starts_only?;
+        let Padded { batch, rows } = self.operator.padded?;
         let Call {
             layers: 0,
             row_counts: None,
@@ -250,7 +230,7 @@ impl CallIndices<'_> {
         else {
             return None;
         };
-        let rule = self.rules.slot_rule(rows);
+        let rule = self.operator.slot_rule(rows);
         let fit = match starts {
             Integers::I64(values) => {
                 values.len() == batch && values.iter().all(|&value| rule.slot(value).is_some())
@@ -269,13 +249,13 @@ impl CallIndices<'_> {
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
         let count = |values: Option<Integers<'_>>| values.map(Integers::len);
-        self.rules.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
-        let batch = self.rules.check_counts(ListCounts {
+        self.operator.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
+        let batch = self.operator.check_counts(ListCounts {
             positions: count(self.call.positions.integers()),
             row_counts: self.call.row_counts.map(<[i32]>::len),
             lengths: None,
         })?; // Condition 2
-        self.rules.layer(self.call.layer.into())?; // Condition 1
+        self.operator.check_layer(self.call.layer.into())?; // Condition 1
         check_count(Argument::Lengths, count(self.call.lengths.integers()), batch)?; // Condition 2
         let mut checked = Checked { rows: 0, skipped: 0, starts_only: false };
         if self.starts_at_zero() {
@@ -294,47 +274,49 @@ impl CallIndices<'_> {
                 Ok(_) => checked.rows = checked.rows.wrapping_add(length),
                 // A position that cannot be read is no position out of range.
                 Err(error @ Error::IndexTooLarge { .. }) => return Err(error),
-                Err(_) if self.rules.options.out_of_range == OutOfRange::SkipSample => {
+                Err(_) if self.operator.options.out_of_range == OutOfRange::SkipSample => {
                     checked.skipped = checked.skipped.wrapping_add(1);
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.rules.check_total(brought)?; // Condition 3
+        self.operator.check_total(brought)?; // Condition 3
         Ok(checked)
     }
 
     /// Cumulative lengths begin with 0, without samples too, and do not decrease.
     fn check_cumulative(&self) -> Result<(), Error> {
         let (Convention::StartsAndCumulativeLengths, Some(values)) =
-            (self.rules.options.convention, self.call.row_counts)
+            (self.operator.options.convention, self.call.row_counts)
         else {
             return Ok(());
         };
-        let read = |at| self.read(self.rules.names.row_counts, Integers::I32(values), at);
-        self.rules.check_cumulative(0, read(0)?, i64::MAX)?;
+        let read = |at| self.read(self.operator.geometry.names.row_counts, Integers::I32(values), at);
+        self.operator.check_cumulative(0, read(0)?, i64::MAX)?;
         (0..self.batch()).try_for_each(|sample| {
-            self.rules.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
+            self.operator.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
         })
     }
 
     /// The rows that a sample brings, and how many of them are written.
     #[inline(always)]
     fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
-        let argument = self.rules.names.row_counts;
-        let rows = match (self.rules.options.convention, self.call.row_counts) {
+        let argument = self.operator.geometry.names.row_counts;
+        let rows = match (self.operator.options.convention, self.call.row_counts) {
             (Convention::EndsAndRowCounts, Some(values)) => {
-                self.rules.rows(sample, self.read(argument, Integers::I32(values), sample)?)?
+                self.operator.check_row_count(sample, self.read(argument, Integers::I32(values), sample)?)?
             }
             (Convention::StartsAndCumulativeLengths, Some(values)) => {
                 let read = |at| self.read(argument, Integers::I32(values), at);
-                self.rules.rows_between(sample, read(sample)?, read(sample.wrapping_add(1))?)?
+                self.operator.rows_between(sample, read(sample)?, read(sample.wrapping_add(1))?)?
             }
             _ => self.padded_rows(),
         };
         let length = match self.call.lengths.integers() {
             None => rows,
-            Some(values) => self.rules.length(sample, self.read(Argument::Lengths, values, sample)?, rows)?,
+            Some(values) => {
+                self.operator.check_length(sample, self.read(Argument::Lengths, values, sample)?, rows)?
+            }
         };
         Ok((rows, length))
     }
@@ -343,8 +325,8 @@ impl CallIndices<'_> {
     #[inline(always)]
     fn slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
         let Some(starts) = self.call.positions.integers() else { return Ok(0) };
-        let start = self.read(self.rules.names.positions, starts, sample)?;
-        self.rules.slot(sample, start, rows, length)
+        let start = self.read(self.operator.geometry.names.positions, starts, sample)?;
+        self.operator.slot(sample, start, rows, length)
     }
 
     /// A value of a list, whose length `check_counts` has compared with the batch.
@@ -370,13 +352,13 @@ impl CallIndices<'_> {
     fn starts_at_zero(&self) -> bool {
         self.call.positions == Positions::Zero
             && self.call.lengths == Lengths::Full
-            && self.rules.starts_only.is_some()
+            && self.operator.padded.is_some()
     }
 
     /// Rows that each sample of a padded update brings.
     #[inline(always)]
     fn padded_rows(&self) -> usize {
-        match self.rules.geometry.samples {
+        match self.operator.geometry.samples {
             Samples::Padded { rows, .. } => rows,
             Samples::Packed { .. } => 0,
         }
@@ -385,7 +367,7 @@ impl CallIndices<'_> {
     /// Samples of the update.
     fn batch(&self) -> usize {
         let values = self.call.row_counts.map_or(0, <[i32]>::len);
-        match (self.rules.geometry.samples, self.rules.options.convention) {
+        match (self.operator.geometry.samples, self.operator.options.convention) {
             (Samples::Padded { batch, .. }, _) => batch,
             (Samples::Packed { .. }, Convention::EndsAndRowCounts) => values,
             (Samples::Packed { .. }, _) => values.saturating_sub(1),
@@ -407,21 +389,21 @@ struct Target {
 impl Target {
     /// One run of slots, and a second from slot 0 where the ring wraps.
     #[inline(always)]
-    fn for_each_rows(self, visit: &mut impl FnMut(Rows)) {
+    fn for_each_rows(self, visit: &mut impl FnMut(RowRange)) {
         let Self { sample, slot, row, length, capacity } = self;
         // `slot <= capacity` and `first <= length`: nothing here wraps.
         let first = length.min(capacity.wrapping_sub(slot));
         if first > 0 {
-            visit(Rows { sample, dst: slot, src: row, count: first });
+            visit(RowRange { sample, dst: slot, src: row, count: first });
         }
         let rest = length.wrapping_sub(first);
         if rest > 0 {
-            visit(Rows { sample, dst: 0, src: row.wrapping_add(first), count: rest });
+            visit(RowRange { sample, dst: 0, src: row.wrapping_add(first), count: rest });
         }
     }
 
     /// The same one by one.
-    fn rows(self) -> impl Iterator<Item = Rows> {
+    fn rows(self) -> impl Iterator<Item = RowRange> {
         let mut pieces = [None; 2];
         let mut free = pieces.iter_mut();
         self.for_each_rows(&mut |rows| free.by_ref().take(1).for_each(|piece| *piece = Some(rows)));
@@ -429,15 +411,15 @@ impl Target {
     }
 
     /// All slots of a sample, first to last, and where they come from.
-    fn pieces(target: Option<Self>, sample: usize, capacity: usize) -> [(Source, Rows); 3] {
+    fn pieces(target: Option<Self>, sample: usize, capacity: usize) -> [(Source, RowRange); 3] {
         let past = |from: usize, to: usize| {
-            (Source::Past, Rows { sample, dst: from, src: from, count: to.saturating_sub(from) })
+            (Source::Past, RowRange { sample, dst: from, src: from, count: to.saturating_sub(from) })
         };
         let Some(Self { slot, row, length, .. }) = target else {
             return [past(0, capacity), past(capacity, capacity), past(capacity, capacity)];
         };
         let update =
-            |dst: usize, src: usize, count: usize| (Source::Update, Rows { sample, dst, src, count });
+            |dst: usize, src: usize, count: usize| (Source::Update, RowRange { sample, dst, src, count });
         // No sum wraps: slot and length are at most the capacity, which fits `isize`; the rows are the update's.
         let end = slot.wrapping_add(length);
         match end.checked_sub(capacity) {

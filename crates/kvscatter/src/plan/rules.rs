@@ -2,7 +2,7 @@
 //! and for backends that read the values themselves.
 
 use super::policy::{Mode, NegativeIndex, OutOfRange};
-use crate::argument::{Argument, Names};
+use crate::argument::Argument;
 use crate::error::Error;
 use crate::geometry::{Geometry, Samples};
 
@@ -29,6 +29,16 @@ pub struct ListCounts {
     pub row_counts: Option<usize>,
     /// The rows that are written.
     pub lengths: Option<usize>,
+}
+
+/// How many rows a sample may bring. For a padded update both limits are the update's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RowLimits {
+    /// The minimum. It exceeds `max` if each sample must bring a row and the update has none: then no number fits.
+    pub min: usize,
+    /// The maximum.
+    pub max: usize,
 }
 
 /// What a specification and its options ask of indices.
@@ -61,42 +71,46 @@ impl RuleOptions {
     }
 }
 
-/// A geometry and the rules for its indices: what all plans of one prepared write share.
+/// An operator for fixed shapes: their geometry, and what it asks of the indices of each call.
 #[derive(Clone, Debug)]
-pub(crate) struct IndexRules {
+pub(crate) struct Operator {
     pub(crate) geometry: Geometry,
-    /// What the specification calls its arguments.
-    pub(crate) names: &'static Names,
     pub(crate) options: RuleOptions,
-    /// The number of samples and the rows of each, if a call needs only a list of starts, as in decoding.
-    pub(super) starts_only: Option<(usize, usize)>,
+    /// The update, if a call needs only a list of starts, as in decoding.
+    pub(super) padded: Option<Padded>,
 }
 
-impl IndexRules {
-    pub(crate) fn new(geometry: Geometry, names: &'static Names, options: RuleOptions) -> Self {
-        let starts_only = match geometry.samples {
+/// The samples of a padded update, and the rows of each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Padded {
+    pub(super) batch: usize,
+    pub(super) rows: usize,
+}
+
+impl Operator {
+    pub(crate) fn new(geometry: Geometry, options: RuleOptions) -> Self {
+        let padded = match geometry.samples {
             Samples::Padded { batch, rows } if options.convention == Convention::Starts => {
-                Some((batch, rows))
+                Some(Padded { batch, rows })
             }
             _ => None,
         };
-        Self { geometry, names, options, starts_only }
+        Self { geometry, options, padded }
     }
 
-    /// The least and the most rows that each sample may bring. For a padded update the two are the same, unless no number
-    /// is allowed.
-    pub(crate) fn row_limits(&self) -> (usize, usize) {
-        let (least, most) = match self.geometry.samples {
+    pub(crate) fn row_limits(&self) -> RowLimits {
+        let (min, max) = match self.geometry.samples {
             Samples::Padded { rows, .. } => (rows, rows),
             Samples::Packed { .. } => (0, self.geometry.capacity),
         };
-        (least.max(self.options.min_rows), most)
+        RowLimits { min: min.max(self.options.min_rows), max }
     }
 
     /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples than
     /// the cache has. Returns the number of samples.
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
-        let Self { geometry, names, options: RuleOptions { convention, .. }, .. } = self;
+        let Self { geometry, options: RuleOptions { convention, .. }, .. } = self;
+        let names = geometry.names;
         let ListCounts { positions, row_counts, lengths } = lists;
         let expected = match (convention, geometry.samples) {
             (Convention::Starts, Samples::Padded { batch, .. }) => batch,
@@ -135,19 +149,19 @@ impl IndexRules {
         if got == expected {
             Ok(())
         } else {
-            Err(Error::Count { argument: Argument::LayerId, got, expected })
+            Err(Error::Count { argument: self.geometry.names.layer, got, expected })
         }
     }
 
-    pub(crate) fn layer(&self, value: i64) -> Result<usize, Error> {
+    pub(crate) fn check_layer(&self, value: i64) -> Result<usize, Error> {
         let layers = self.geometry.layers.size;
         let layer = usize::try_from(value).ok().filter(|&layer| layer < layers);
-        layer.ok_or(Error::LayerOutOfRange { argument: Argument::LayerId, value, layers })
+        layer.ok_or(Error::LayerOutOfRange { argument: self.geometry.names.layer, value, layers })
     }
 
     /// The rows that a sample brings, from a list of such numbers.
-    pub(crate) fn rows(&self, sample: usize, value: i64) -> Result<usize, Error> {
-        let argument = self.names.row_counts;
+    pub(crate) fn check_row_count(&self, sample: usize, value: i64) -> Result<usize, Error> {
+        let argument = self.geometry.names.row_counts;
         let rows = within(argument, sample, value, self.options.min_rows, self.geometry.capacity)?;
         match self.geometry.samples {
             Samples::Packed { .. } => Ok(rows),
@@ -158,7 +172,7 @@ impl IndexRules {
     /// The rows that a sample brings, from two neighbours of a list of cumulative lengths that
     /// [`check_cumulative`](Self::check_cumulative) has accepted.
     pub(crate) fn rows_between(&self, sample: usize, previous: i64, value: i64) -> Result<usize, Error> {
-        let (argument, capacity) = (self.names.row_counts, self.geometry.capacity);
+        let (argument, capacity) = (self.geometry.names.row_counts, self.geometry.capacity);
         let rows = value.wrapping_sub(previous); // two numbers from 0 on, by `check_cumulative`
         let fits = usize::try_from(rows).ok().filter(|&rows| rows <= capacity);
         fits.ok_or(Error::CumulativeLength { argument, index: sample, rows, capacity })
@@ -166,7 +180,7 @@ impl IndexRules {
 
     /// Cumulative lengths begin with 0 and do not decrease.
     pub(crate) fn check_cumulative(&self, sample: usize, previous: i64, value: i64) -> Result<(), Error> {
-        let argument = self.names.row_counts;
+        let argument = self.geometry.names.row_counts;
         if sample == 0 && previous != 0 {
             return Err(Error::CumulativeStart { argument, value: previous });
         }
@@ -178,7 +192,7 @@ impl IndexRules {
     }
 
     /// The rows that are written of those that a sample brings.
-    pub(crate) fn length(&self, sample: usize, value: i64, rows: usize) -> Result<usize, Error> {
+    pub(crate) fn check_length(&self, sample: usize, value: i64, rows: usize) -> Result<usize, Error> {
         within(Argument::Lengths, sample, value, 0, rows)
     }
 
@@ -186,7 +200,7 @@ impl IndexRules {
     pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
         match self.geometry.samples {
             Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
-                Err(Error::TokenSum { argument: self.names.row_counts, got, tokens })
+                Err(Error::TokenSum { argument: self.geometry.names.row_counts, got, tokens })
             }
             _ => Ok(()),
         }
@@ -203,7 +217,9 @@ impl IndexRules {
     ) -> Result<usize, Error> {
         match self.options.convention {
             Convention::EndsAndRowCounts => self.slot_from_end(sample, position, rows, length),
-            _ => self.slot_from_start(sample, position, length),
+            Convention::Starts | Convention::StartsAndCumulativeLengths => {
+                self.slot_from_start(sample, position, length)
+            }
         }
     }
 
@@ -211,7 +227,7 @@ impl IndexRules {
     fn slot_from_start(&self, sample: usize, start: i64, rows: usize) -> Result<usize, Error> {
         let rule = self.slot_rule(rows);
         rule.slot(start).ok_or_else(|| {
-            let (argument, capacity) = (self.names.positions, rule.capacity);
+            let (argument, capacity) = (self.geometry.names.positions, rule.capacity);
             if start < 0 {
                 Error::NegativeStart { argument, index: sample, value: start }
             } else {
@@ -221,7 +237,7 @@ impl IndexRules {
     }
 
     fn slot_from_end(&self, sample: usize, end: i64, rows: usize, length: usize) -> Result<usize, Error> {
-        let (argument, capacity) = (self.names.positions, self.geometry.capacity);
+        let (argument, capacity) = (self.geometry.names.positions, self.geometry.capacity);
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         let slot = start.and_then(|start| usize::try_from(start).ok());
         // In a plan `length <= rows <= capacity`, by `rows_of`. `Prepared::error_for` takes these numbers from its caller;
@@ -258,7 +274,7 @@ impl SlotRule {
             Mode::Linear => slot.ok().filter(|&slot| slot <= self.capacity.wrapping_sub(self.rows)),
             Mode::Circular => match slot {
                 Ok(slot) if slot < self.capacity => Some(slot),
-                Err(_) if self.negative_index == NegativeIndex::Reject => None,
+                Err(_) if start < 0 && self.negative_index == NegativeIndex::Reject => None,
                 _ => Some(self.reduce(start)),
             },
         }

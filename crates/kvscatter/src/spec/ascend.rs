@@ -8,11 +8,11 @@
 
 use alloc::vec;
 
-use super::sides::agree;
+use super::operands::agree;
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Layout, Pair, Sides};
+use crate::geometry::{Dim, Layout, Operands, Pair};
 use crate::plan::{Call, Convention, OutOfRange, RuleOptions};
 use crate::prepared::Prepared;
 
@@ -22,6 +22,7 @@ const NAMES: Names = Names {
     positions: Argument::TokenOffset,
     row_counts: Argument::SeqLen,
     present: Argument::Present,
+    layer: Argument::LayerId,
 };
 
 /// The operation: `past` is `[layer, batch, maxSeqLen, hiddenSize]`, written in place.
@@ -117,7 +118,7 @@ impl KvCacheOperation {
                 });
             }
         };
-        let sides = Sides {
+        let operands = Operands {
             names: &NAMES,
             element,
             cache: &old,
@@ -129,7 +130,7 @@ impl KvCacheOperation {
             inner,
         };
         let options = RuleOptions::linear(Convention::EndsAndRowCounts, self.out_of_range);
-        Prepared::new(&sides, RuleOptions { min_rows: 1, has_layers: true, ..options })
+        Prepared::new(&operands, RuleOptions { min_rows: 1, has_layers: true, ..options })
     }
 }
 

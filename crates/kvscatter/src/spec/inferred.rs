@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::{Argument, ElementType, Error};
+use crate::argument::Argument;
+use crate::element::ElementType;
+use crate::error::Error;
 
 /// A dimension as a model may know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@
 pub mod ascend;
 mod inferred;
 pub mod onnx;
-mod sides;
+mod operands;
 pub mod tensorrt;
 
 #[doc(hidden)]

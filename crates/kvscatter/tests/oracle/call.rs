@@ -18,20 +18,20 @@ pub(crate) fn with_plan<R>(
     match call {
         Call::TensorScatter { operator, write_indices, lengths } => {
             let prepared = tensor_scatter(operator)?.prepare(element, cache, update)?;
-            execute(&prepared.plan_lengths(write_indices.as_deref(), lengths.as_deref())?)
+            execute(&prepared.plan_with_lengths(write_indices.as_deref(), lengths.as_deref())?)
         }
         Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
             let front = tensorrt::KvCacheUpdate::new().out_of_range(out_of_range(operator.out_of_range));
             match operator.update_form {
                 UpdateForm::Padded => {
                     let prepared = front.prepare(element, cache, update)?;
-                    execute(&prepared.plan_lengths(write_indices, lengths.as_deref())?)
+                    execute(&prepared.plan_with_lengths(write_indices, lengths.as_deref())?)
                 }
                 UpdateForm::Packed => {
                     let prepared = front.prepare_packed(element, cache, update)?;
                     let update_lengths = update_lengths.as_deref().unwrap_or_default();
                     let call = tensorrt::PackedCall::new(write_indices, update_lengths);
-                    execute(&prepared.plan_lengths(call, lengths.as_deref())?)
+                    execute(&prepared.plan_with_lengths(call, lengths.as_deref())?)
                 }
             }
         }
@@ -39,7 +39,7 @@ pub(crate) fn with_plan<R>(
             let front = ascend::KvCacheOperation::new().out_of_range(out_of_range(operator.out_of_range));
             let prepared = front.prepare(element, cache, update)?;
             let call = ascend::KvCacheOperationCall { layer_id, token_offset, seq_len };
-            execute(&prepared.plan_lengths(call, lengths.as_deref())?)
+            execute(&prepared.plan_with_lengths(call, lengths.as_deref())?)
         }
     }
 }

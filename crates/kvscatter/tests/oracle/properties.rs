@@ -126,8 +126,8 @@ proptest! {
         let (wide_starts, wide_lengths) = (wide(&starts), wide(&lengths));
         let segments = |plan: kvscatter::WritePlan<'_>| plan.segments().collect::<Vec<_>>();
         prop_assert_eq!(
-            write.plan_lengths(&starts, &lengths).map(segments),
-            write.plan_lengths(&wide_starts, &wide_lengths).map(segments)
+            write.plan_with_lengths(&starts, &lengths).map(segments),
+            write.plan_with_lengths(&wide_starts, &wide_lengths).map(segments)
         );
     }
 }

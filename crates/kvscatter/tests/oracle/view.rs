@@ -11,7 +11,7 @@ impl AsLayout for View {
     fn layout(&self) -> Layout<'_> {
         match self.strides() {
             None => Layout::dense(self.shape()),
-            Some(strides) => Layout::strided(self.shape(), strides).offset(self.offset()),
+            Some(strides) => Layout::strided(self.shape(), strides).with_offset(self.offset()),
         }
     }
 }

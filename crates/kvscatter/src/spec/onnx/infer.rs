@@ -3,8 +3,10 @@
 use alloc::vec::Vec;
 
 use super::TensorScatter;
+use crate::argument::Argument;
+use crate::element::ElementType;
+use crate::error::Error;
 use crate::spec::{Inferred, fill_unknown};
-use crate::{Argument, ElementType, Error};
 
 impl TensorScatter {
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.

@@ -2,7 +2,7 @@
 
 mod infer;
 
-use super::sides::{agree, padded};
+use super::operands::{agree, padded};
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -14,8 +14,10 @@ const NAMES: Names = Names {
     cache: Argument::PastCache,
     update: Argument::Update,
     positions: Argument::WriteIndices,
+    // It has neither list: the names of those that have, for a call that brings one.
     row_counts: Argument::UpdateLengths,
     present: Argument::PresentCache,
+    layer: Argument::LayerId,
 };
 
 /// The operator and its attributes.

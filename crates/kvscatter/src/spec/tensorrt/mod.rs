@@ -15,11 +15,11 @@ pub use network::{
 };
 pub use rules::Network;
 
-use super::sides::{Roles, agree, padded};
+use super::operands::{Roles, agree, padded};
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Layout, Pair, Sides, View};
+use crate::geometry::{Dim, Layout, Operands, Pair, View};
 use crate::plan::{Call, Convention, OutOfRange, Positions, RuleOptions};
 use crate::prepared::Prepared;
 
@@ -29,6 +29,8 @@ const NAMES: Names = Names {
     positions: Argument::TensorRtWriteIndices,
     row_counts: Argument::UpdateLengths,
     present: Argument::Output,
+    // It has none: the name of Ascend's, for a call that brings one.
+    layer: Argument::LayerId,
 };
 
 /// The layer: `cache` is `[b, d, s_max, h]`, written in place.
@@ -100,7 +102,7 @@ impl KvCacheUpdate {
         let (Some(old), [tokens, heads, head_size]) = (old, update.dims.as_slice()) else {
             return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), expected: &[3] });
         };
-        let sides = Sides {
+        let operands = Operands {
             names: &NAMES,
             element,
             cache: &cache,
@@ -112,7 +114,7 @@ impl KvCacheUpdate {
             inner: agree(Argument::Update, 2, old.inner, &[*head_size])?,
         };
         let convention = Convention::StartsAndCumulativeLengths;
-        Prepared::new(&sides, RuleOptions::linear(convention, self.out_of_range))
+        Prepared::new(&operands, RuleOptions::linear(convention, self.out_of_range))
     }
 }
 

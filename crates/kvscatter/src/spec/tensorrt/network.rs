@@ -4,8 +4,9 @@
 
 use core::fmt;
 
+use crate::argument::Argument;
+use crate::error::Error;
 use crate::spec::Inferred;
-use crate::{Argument, Error};
 
 /// A layer of a network (`IKVCacheUpdateLayer`).
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,8 +5,10 @@ use alloc::vec::Vec;
 
 use super::network::{AttentionIoForm, KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource};
 use super::{KvCacheUpdate, check_element};
+use crate::argument::Argument;
+use crate::element::ElementType;
+use crate::error::Error;
 use crate::spec::{Dimension, fill_unknown};
-use crate::{Argument, ElementType, Error};
 
 /// The `KVCacheUpdate` layers of a network, in the order in which they were added.
 ///

@@ -1,11 +1,11 @@
-//! From tensors of a specification to the sides of a geometry: which dimension has which role.
+//! From tensors of a specification to the operands of a geometry: which dimension has which role.
 
 use alloc::vec::Vec;
 
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Pair, Sides, View};
+use crate::geometry::{Dim, Operands, Pair, View};
 
 /// Two tensors of one rank that differ only in the batch and in the sequence, the dimension at `axis`.
 ///
@@ -17,7 +17,7 @@ pub(super) fn padded<'a>(
     cache: &'a View,
     update: &'a View,
     axis: usize,
-) -> Result<Sides<'a>, Error> {
+) -> Result<Operands<'a>, Error> {
     let (argument, ranks) = (names.update, (cache.dims.len(), update.dims.len()));
     let mismatch = Error::RankMismatch { argument, cache: ranks.0, update: ranks.1 };
     if ranks.0 != ranks.1 {
@@ -25,7 +25,7 @@ pub(super) fn padded<'a>(
     }
     let roles = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis));
     let (old, new) = roles.ok_or(mismatch)?;
-    Ok(Sides {
+    Ok(Operands {
         names,
         element,
         cache,

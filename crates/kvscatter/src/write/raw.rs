@@ -3,12 +3,12 @@
 
 use core::ptr;
 
+use super::{WritePlan, Written};
 use crate::argument::Argument;
 use crate::cpu::Cpu;
 use crate::error::Error;
-use crate::plan::{IndexRules, Integers};
-use crate::prepared::Prepared;
-use crate::write::{WritePlan, Written};
+use crate::geometry::{Geometry, Unit};
+use crate::plan::Integers;
 
 /// The memory of one tensor, by address and length, as a C caller or a host runtime gives it.
 ///
@@ -57,8 +57,8 @@ impl WritePlan<'_> {
     ) -> Result<Written, Error> {
         let pairs = pairs.into_iter();
         let Self { moves, cpu, threads } = *self;
-        let names = moves.rules().names;
-        check_pairs(moves.rules(), cpu, pairs.clone())?;
+        let names = moves.geometry().names;
+        check_pairs(moves.geometry(), cpu, pairs.clone())?;
         for (pair, (cache, _)) in pairs.clone().enumerate() {
             self.check_lists(names.cache, pair, cache)?;
         }
@@ -88,8 +88,8 @@ impl WritePlan<'_> {
         present: RawBuffer,
     ) -> Result<Written, Error> {
         let Self { moves, cpu, threads } = *self;
-        check_present(moves.rules(), cpu, past, update, present)?;
-        self.check_lists(moves.rules().names.present, 0, present)?;
+        check_present(moves.geometry(), cpu, past, update, present)?;
+        self.check_lists(moves.geometry().names.present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
             // SAFETY: valid for writes by this function's contract.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
@@ -111,60 +111,33 @@ impl WritePlan<'_> {
     }
 }
 
-/// Checks of memory by its addresses and lengths alone, without touching it, so it may lie on a device too.
-impl Prepared {
-    /// Checks pairs of a cache and its update for a write in place. Strided caches may interleave, as long as no two
-    /// positions share memory.
-    ///
-    /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
-    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
-    pub fn check_raw(
-        &self,
-        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
-    ) -> Result<(), Error> {
-        check_pairs(&self.rules, self.cpu(), pairs.into_iter())
-    }
-
-    /// The same for the functional form.
-    ///
-    /// # Errors
-    /// As [`check_raw`](Self::check_raw); [`Error::Overlap`] if the present shares a byte with the past or the update.
-    pub fn check_raw_present(
-        &self,
-        past: RawBuffer,
-        update: RawBuffer,
-        present: RawBuffer,
-    ) -> Result<(), Error> {
-        check_present(&self.rules, self.cpu(), past, update, present)
-    }
-}
-
-fn check_pairs(
-    rules: &IndexRules,
+/// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone.
+pub(crate) fn check_pairs(
+    geometry: &Geometry,
     cpu: &Cpu,
     pairs: impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone,
 ) -> Result<(), Error> {
-    let IndexRules { geometry, names, .. } = rules;
+    let names = geometry.names;
+    cpu.check_fixed_width(geometry)?;
     for (pair, (cache, update)) in pairs.clone().enumerate() {
-        cpu.check_raw(geometry)?;
-        geometry.check_buffers(names, pair, [cache.len, update.len], |buffer| buffer.bytes)?;
+        geometry.check_buffers(pair, [cache.len, update.len], Unit::Bytes)?;
         check_addresses(pair, [(names.cache, cache), (names.update, update)])?;
     }
-    check_overlap(rules, &pairs)
+    check_overlap(geometry, &pairs)
 }
 
-fn check_present(
-    rules: &IndexRules,
+/// The same for the functional form.
+pub(crate) fn check_present(
+    geometry: &Geometry,
     cpu: &Cpu,
     past: RawBuffer,
     update: RawBuffer,
     present: RawBuffer,
 ) -> Result<(), Error> {
-    let IndexRules { geometry, names, .. } = rules;
-    cpu.check_raw(geometry)?;
-    geometry.check_buffers(names, 0, [past.len, update.len], |buffer| buffer.bytes)?;
-    geometry.check_present(names, present.len, |buffer| buffer.bytes)?;
+    let names = geometry.names;
+    cpu.check_fixed_width(geometry)?;
+    geometry.check_buffers(0, [past.len, update.len], Unit::Bytes)?;
+    geometry.check_present(present.len, Unit::Bytes)?;
     let sources = [(names.cache, past), (names.update, update)];
     check_addresses(0, sources)?;
     check_addresses(0, [(names.present, present)])?;
@@ -189,10 +162,10 @@ fn check_addresses<const N: usize>(pair: usize, buffers: [(Argument, RawBuffer);
 
 /// No cache shares a byte with an update, nor a bit with another cache.
 fn check_overlap(
-    rules: &IndexRules,
+    geometry: &Geometry,
     pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
 ) -> Result<(), Error> {
-    let IndexRules { geometry, names, .. } = rules;
+    let names = geometry.names;
     let caches_overlap = |one: RawBuffer, other: RawBuffer| {
         let distance = one.ptr.addr().wrapping_sub(other.ptr.addr()).cast_signed();
         one.overlaps(other) && geometry.overlap.overlaps_at(distance, geometry.element.size_bits())

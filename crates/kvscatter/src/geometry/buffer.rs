@@ -1,0 +1,50 @@
+//! How long buffers must be.
+
+use crate::argument::Argument;
+use crate::element::ElementType;
+use crate::error::Error;
+use crate::size;
+
+/// The length that a tensor's buffer must have, and where the tensor begins in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Buffer {
+    /// In elements.
+    pub(crate) offset: usize,
+    /// Elements the buffer must hold: no fewer, and no more either if `exact`.
+    pub(crate) len: usize,
+    /// The same in bytes; for strings, in strings.
+    pub(crate) bytes: usize,
+    pub(crate) exact: bool,
+}
+
+impl Buffer {
+    pub(super) fn new(
+        offset: usize,
+        len: usize,
+        exact: bool,
+        element: ElementType,
+        argument: Argument,
+    ) -> Result<Self, Error> {
+        let bytes = size::bytes(len, element.size_bits()).ok_or(Error::TooLarge { argument })?;
+        Ok(Self { offset, len, bytes, exact })
+    }
+
+    /// Compares a length with what the tensor needs. An error names the argument and the pair.
+    #[inline]
+    pub(super) fn check(&self, argument: Argument, pair: usize, got: usize, unit: Unit) -> Result<(), Error> {
+        let expected = match unit {
+            Unit::Elements => self.len,
+            Unit::Bytes => self.bytes,
+        };
+        let fits = if self.exact { got == expected } else { got >= expected };
+        if fits { Ok(()) } else { Err(Error::BufferLength { argument, buffer: pair, got, expected }) }
+    }
+}
+
+/// What lengths of buffers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Elements,
+    /// Bytes; of strings, strings.
+    Bytes,
+}
