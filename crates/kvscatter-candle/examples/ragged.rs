@@ -4,7 +4,7 @@
 //! `cargo run -p kvscatter-candle --example ragged`
 
 use candle_core::{D, DType, Device, Result, Tensor};
-use kvscatter_candle::{At, CacheWrite, TensorScatter, Writer, write_many};
+use kvscatter_candle::{CacheWrite, TensorScatter, WriteAt, Writer, write_many};
 
 const CAPACITY: usize = 8;
 const HEADS: usize = 2;
@@ -28,7 +28,7 @@ impl Layer {
 
     /// Writes the first `new[i]` tokens of each sequence; the rest is padding.
     fn append(&mut self, k: &Tensor, v: &Tensor, new: &[i64]) -> Result<()> {
-        let at = At::new(&self.lengths).lengths(new);
+        let at = WriteAt::new(&self.lengths).lengths(new);
         write_many(&mut [
             CacheWrite { writer: &mut self.k, update: k, at: at.clone() },
             CacheWrite { writer: &mut self.v, update: v, at },

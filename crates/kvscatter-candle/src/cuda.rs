@@ -89,12 +89,12 @@ pub struct Writer {
 
 /// Where updates go, as lists that lie on the device. A list of positions converts into it.
 #[derive(Clone, Copy, Debug)]
-pub struct At<'a> {
+pub struct WriteAt<'a> {
     write_indices: &'a Tensor,
     lengths: Option<&'a Tensor>,
 }
 
-impl<'a> At<'a> {
+impl<'a> WriteAt<'a> {
     /// The first slot of every sample: `[batch]`, of `i64` or `i32`.
     #[must_use]
     pub const fn new(write_indices: &'a Tensor) -> Self {
@@ -113,7 +113,7 @@ impl<'a> At<'a> {
     }
 }
 
-impl<'a> From<&'a Tensor> for At<'a> {
+impl<'a> From<&'a Tensor> for WriteAt<'a> {
     fn from(write_indices: &'a Tensor) -> Self {
         Self::new(write_indices)
     }
@@ -194,7 +194,7 @@ impl Writer {
     /// Whatever is wrong with shapes, types, layouts or devices; [`kvscatter::Error::Overlap`] if an update or a list
     /// shares the storage of a cache; [`CandleError::OtherStream`]; [`CandleError::DeviceList`]; [`CandleError::Cuda`]. Nothing has been
     /// launched then, but for errors of the driver.
-    pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<At<'a>>) -> Result<(), CandleError> {
+    pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<WriteAt<'a>>) -> Result<(), CandleError> {
         let at = at.into();
         let sources = self.accept(updates, at)?;
         let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
@@ -277,7 +277,7 @@ impl Writer {
     }
 
     /// Holds a call against the caches, and makes launches for updates that lie as these do. Returns where they are.
-    fn accept(&mut self, updates: &[&Tensor], at: At<'_>) -> Result<Vec<Place>, CandleError> {
+    fn accept(&mut self, updates: &[&Tensor], at: WriteAt<'_>) -> Result<Vec<Place>, CandleError> {
         let (got, expected) = (updates.len(), self.caches.len());
         if got != expected {
             return Err(CandleError::Updates { got, expected });

@@ -45,7 +45,7 @@ mod writer;
 pub use error::CandleError;
 pub use indices::positions;
 pub use scatter::TensorScatter;
-pub use writer::{At, CacheWrite, Writer, write_many};
+pub use writer::{CacheWrite, WriteAt, Writer, write_many};
 
 /// The page's examples are tested with the crate's.
 #[cfg(doctest)]

@@ -57,13 +57,13 @@ struct Ready {
 ///
 /// A list of `i64`, `i32`, `u32` or `usize` converts into it.
 #[derive(Clone, Debug)]
-pub struct At<'a> {
+pub struct WriteAt<'a> {
     starts: Positions<'a>,
     lengths: Lengths<'a>,
     rows: Option<Range<usize>>,
 }
 
-impl<'a> At<'a> {
+impl<'a> WriteAt<'a> {
     /// The first slot of every sample.
     pub fn new(write_indices: impl Into<Positions<'a>>) -> Self {
         Self { starts: write_indices.into(), lengths: Lengths::Full, rows: None }
@@ -83,7 +83,7 @@ impl<'a> At<'a> {
     }
 }
 
-impl<'a, S: Into<Positions<'a>>> From<S> for At<'a> {
+impl<'a, S: Into<Positions<'a>>> From<S> for WriteAt<'a> {
     fn from(write_indices: S) -> Self {
         Self::new(write_indices)
     }
@@ -97,7 +97,7 @@ pub struct CacheWrite<'w> {
     /// What goes into it.
     pub update: &'w Tensor,
     /// Where it goes.
-    pub at: At<'w>,
+    pub at: WriteAt<'w>,
 }
 
 impl Writer {
@@ -129,7 +129,7 @@ impl Writer {
     /// # Errors
     /// Whatever is wrong with shapes, types, devices or positions; [`kvscatter::Error::Overlap`] if the update shares
     /// the cache's storage.
-    pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<At<'a>>) -> Result<Written, CandleError> {
+    pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<WriteAt<'a>>) -> Result<Written, CandleError> {
         let at = at.into();
         check_device(Argument::Update, update)?;
         let Self { cache, scatter, lock_element, storage, ready } = self;
@@ -146,7 +146,7 @@ impl Writer {
     }
 
     /// Everything but the memory: nothing is written.
-    fn check(&mut self, update: &Tensor, at: &At<'_>) -> Result<(), CandleError> {
+    fn check(&mut self, update: &Tensor, at: &WriteAt<'_>) -> Result<(), CandleError> {
         let prepared = Ready::prepared(&mut self.ready, &self.scatter, &self.cache, update, at)?;
         prepared.plan_with_lengths(at.starts, at.lengths)?;
         Ok(())
@@ -161,7 +161,7 @@ impl Ready {
         scatter: &TensorScatter,
         cache: &Tensor,
         update: &Tensor,
-        at: &At<'_>,
+        at: &WriteAt<'_>,
     ) -> Result<&'r Prepared, CandleError> {
         let (dtype, layout) = (update.dtype(), update.layout());
         let fits = |ready: &Self| ready.dtype == dtype && ready.layout == *layout && ready.rows == at.rows;
@@ -188,14 +188,14 @@ impl Ready {
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use kvscatter_candle::{At, CacheWrite, TensorScatter, Writer, write_many};
+/// use kvscatter_candle::{WriteAt, CacheWrite, TensorScatter, Writer, write_many};
 ///
 /// let zeros = || Tensor::zeros((1, 2, 8, 4), DType::F16, &Device::Cpu);
 /// let (keys, values) = (zeros()?, zeros()?);
 /// let mut k = Writer::new(TensorScatter::new(), &keys)?;
 /// let mut v = Writer::new(TensorScatter::new(), &values)?;
 /// let (new_k, new_v) = (keys.narrow(2, 0, 3)?.ones_like()?, values.narrow(2, 0, 3)?.ones_like()?);
-/// let at = At::new(&[5_i64]);
+/// let at = WriteAt::new(&[5_i64]);
 /// write_many(&mut [
 ///     CacheWrite { writer: &mut k, update: &new_k, at: at.clone() },
 ///     CacheWrite { writer: &mut v, update: &new_v, at },
@@ -245,7 +245,7 @@ fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), CandleE
 /// One write, as candle runs it. The outcome goes past candle, whose errors hold text.
 struct Operation<'a> {
     prepared: &'a Prepared,
-    at: &'a At<'a>,
+    at: &'a WriteAt<'a>,
     outcome: Cell<Option<Result<Written, CandleError>>>,
 }
 
@@ -290,6 +290,6 @@ pub(crate) fn storage_of(tensor: &Tensor) -> usize {
     ptr::from_ref(&*storage).addr()
 }
 
-pub(crate) fn overlap(with: Argument, buffer: usize, with_buffer: usize) -> CandleError {
-    kvscatter::Error::Overlap { argument: Argument::PastCache, with, buffer, with_buffer }.into()
+pub(crate) fn overlap(with: Argument, buffer: usize, with_pair: usize) -> CandleError {
+    kvscatter::Error::Overlap { argument: Argument::PastCache, with, pair: buffer, with_pair }.into()
 }

@@ -5,7 +5,7 @@ mod common;
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
-use kvscatter_candle::{At, CacheWrite, CandleError, TensorScatter, Writer, positions, write_many};
+use kvscatter_candle::{CacheWrite, CandleError, TensorScatter, WriteAt, Writer, positions, write_many};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::onnx;
 
@@ -86,7 +86,10 @@ fn ragged_circular_and_strided_writes_are_the_oracles() {
         let done = match &case.lengths {
             Some(lengths) => {
                 let mut writer = Writer::new(case.scatter, &cache).unwrap();
-                writer.write(&update, At::new(&case.starts).lengths(lengths)).map(drop).map_err(Into::into)
+                writer
+                    .write(&update, WriteAt::new(&case.starts).lengths(lengths))
+                    .map(drop)
+                    .map_err(Into::into)
             }
             None => {
                 let indices = Tensor::new(&case.starts[..], &CPU).unwrap();
@@ -120,7 +123,7 @@ fn one_writer_takes_updates_of_any_layout() {
         };
         let part = update.narrow(2, taken.start, taken.len()).unwrap();
         let expected = case.expected(&cache, &part).unwrap();
-        let _ = writer.write(&update, At::new(&case.starts).rows(taken)).unwrap();
+        let _ = writer.write(&update, WriteAt::new(&case.starts).rows(taken)).unwrap();
         assert_eq!(values(&cache), expected);
     }
 }
@@ -215,22 +218,22 @@ fn many_caches_are_written_all_or_none() {
     let [mut write_k, mut write_v] = [&k, &v].map(|cache| Writer::new(TensorScatter::new(), cache).unwrap());
     let (new, long) = (numbered(&[1, 1, 1], 90), numbered(&[1, 5, 1], 90));
     let starts = [2_i64];
-    let mut both = |update: &Tensor, at: At<'_>| {
-        let first = CacheWrite { writer: &mut write_k, update: &new, at: At::new(&starts) };
+    let mut both = |update: &Tensor, at: WriteAt<'_>| {
+        let first = CacheWrite { writer: &mut write_k, update: &new, at: WriteAt::new(&starts) };
         write_many(&mut [first, CacheWrite { writer: &mut write_v, update, at }])
     };
     let refused = [
-        both(&long, At::new(&starts)),
-        both(&new, At::new(&[4_i64])),
-        both(&new.to_dtype(DType::F32).unwrap(), At::new(&starts)),
-        both(&v.narrow(1, 0, 1).unwrap(), At::new(&starts)),
-        both(&k.narrow(1, 0, 1).unwrap(), At::new(&starts)),
+        both(&long, WriteAt::new(&starts)),
+        both(&new, WriteAt::new(&[4_i64])),
+        both(&new.to_dtype(DType::F32).unwrap(), WriteAt::new(&starts)),
+        both(&v.narrow(1, 0, 1).unwrap(), WriteAt::new(&starts)),
+        both(&k.narrow(1, 0, 1).unwrap(), WriteAt::new(&starts)),
     ];
     for refused in refused {
         assert!(matches!(refused, Err(CandleError::Write(_))), "{refused:?}");
     }
     assert_eq!((values(&k), values(&v)), (vec![0, 1, 2, 3], vec![10, 11, 12, 13]));
-    assert_eq!(both(&new, At::new(&[3_i64])).unwrap(), 0);
+    assert_eq!(both(&new, WriteAt::new(&[3_i64])).unwrap(), 0);
     assert_eq!((values(&k), values(&v)), (vec![0, 1, 90, 3], vec![10, 11, 12, 90]));
 }
 
@@ -244,7 +247,7 @@ fn caches_may_share_a_storage_if_they_keep_apart() {
     let mut again = k.clone();
     let new = numbered(&[1, 1, 1], 90);
     fn at_1<'w>(writer: &'w mut Writer, update: &'w Tensor) -> CacheWrite<'w> {
-        CacheWrite { writer, update, at: At::new(&[1_i64]) }
+        CacheWrite { writer, update, at: WriteAt::new(&[1_i64]) }
     }
     write_many(&mut [at_1(&mut k, &new), at_1(&mut v, &new)]).unwrap();
     assert_eq!(values(&whole), [0, 90, 2, 3, 4, 90, 6, 7]);
@@ -252,8 +255,8 @@ fn caches_may_share_a_storage_if_they_keep_apart() {
     let words = kvscatter::Error::Overlap {
         argument: Argument::PastCache,
         with: Argument::PastCache,
-        buffer: 0,
-        with_buffer: 1,
+        pair: 0,
+        with_pair: 1,
     };
     assert!(matches!(refused, CandleError::Write(error) if error == words), "{refused:?}");
 }
@@ -266,8 +269,8 @@ fn an_update_that_lies_in_the_cache_is_refused() {
     let words = kvscatter::Error::Overlap {
         argument: Argument::PastCache,
         with: Argument::Update,
-        buffer: 0,
-        with_buffer: 0,
+        pair: 0,
+        with_pair: 0,
     };
     assert!(matches!(refused, CandleError::Write(error) if error == words), "{refused:?}");
     let indices = Tensor::new(&[3i64], &CPU).unwrap();
@@ -291,7 +294,7 @@ fn a_cache_whose_elements_repeat_is_refused() {
 fn rows_that_are_not_there_are_refused() {
     let cache = numbered(&[1, 4, 1], 0);
     let mut writer = Writer::new(TensorScatter::new(), &cache).unwrap();
-    let refused = writer.write(&numbered(&[1, 2, 1], 9), At::new(&[0_i64]).rows(1..3)).unwrap_err();
+    let refused = writer.write(&numbered(&[1, 2, 1], 9), WriteAt::new(&[0_i64]).rows(1..3)).unwrap_err();
     assert!(matches!(refused, CandleError::Rows { first: 1, end: 3, rows: 2 }), "{refused}");
 }
 

@@ -816,7 +816,7 @@ void kvs_prepared_destroy(struct kvs_prepared *prepared);
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
  * `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`; `_TOO_LARGE`;
- * `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_LAYOUT`.
+ * `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
  *
  * # Safety
  * `options` is either NULL, which means the defaults, or points to options; `past_cache` and `update` are either
@@ -834,7 +834,7 @@ kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *o
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
  * `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`; `_UPDATE_LONGER_THAN_CACHE`,
- * `_BATCH_TOO_LARGE`; `_CACHE_OVERLAPS_ITSELF`, `_LAYOUT`.
+ * `_BATCH_TOO_LARGE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
  *
  * # Safety
  * As for `kvs_tensor_scatter_prepare`.
@@ -852,7 +852,7 @@ kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options 
  *
  * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
  * `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
- * `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_LAYOUT`.
+ * `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
  *
  * # Safety
  * As for `kvs_tensor_scatter_prepare`.

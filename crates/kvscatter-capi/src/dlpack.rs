@@ -68,8 +68,8 @@ impl DlTensor {
         }
         let (element, data) = (self.element()?, self.element_0()?);
         let rank = u32::try_from(self.ndim).ok().filter(|&rank| rank <= KVS_MAX_RANK);
-        let (argument, greatest) = (c"dl_tensor", KVS_MAX_RANK);
-        let rank = rank.ok_or(Kind::RankLimit { argument, rank: self.ndim.into(), greatest })?;
+        let (argument, max) = (c"dl_tensor", KVS_MAX_RANK);
+        let rank = rank.ok_or(Kind::RankLimit { argument, rank: self.ndim.into(), max })?;
         Ok(kvs_tensor { struct_size, data, r#type: element.onnx_code(), rank, shape, strides })
     }
 

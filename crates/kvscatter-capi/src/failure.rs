@@ -27,9 +27,9 @@ pub(crate) enum Kind {
     StructSize { argument: &'static CStr, got: usize, expected: usize },
     ElementType { argument: &'static CStr, code: i32 },
     DlpackType { code: u8, bits: u8, lanes: u16 },
-    RankLimit { argument: &'static CStr, rank: i64, greatest: u32 },
+    RankLimit { argument: &'static CStr, rank: i64, max: u32 },
     NegativeDimension { argument: &'static CStr, dimension: usize, value: i64 },
-    UnknownOption { option: &'static CStr, value: i32, greatest: usize },
+    UnknownOption { option: &'static CStr, value: i32, max: usize },
     UnexpectedArgument { argument: &'static CStr, operator: &'static str },
     IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
     TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, expected: i64 },
@@ -94,16 +94,16 @@ impl Kind {
             Self::DlpackType { code, .. } => {
                 Fields::new(KVS_ERROR_UNKNOWN_ELEMENT_TYPE).named(c"dtype").value(code)
             }
-            Self::RankLimit { argument, rank, greatest } => {
-                let limit = rank.clamp(0, greatest.into());
+            Self::RankLimit { argument, rank, max } => {
+                let limit = rank.clamp(0, max.into());
                 Fields::new(KVS_ERROR_RANK_LIMIT).named(argument).value(rank).limit(limit)
             }
             Self::NegativeDimension { argument, dimension, value } => {
                 let fields = Fields::new(KVS_ERROR_NEGATIVE_DIMENSION).named(argument);
                 fields.index(dimension).value(value).limit(0)
             }
-            Self::UnknownOption { option, value, greatest } => {
-                let limit = i64::from(value).clamp(0, i64::try_from(greatest).unwrap_or(i64::MAX));
+            Self::UnknownOption { option, value, max } => {
+                let limit = i64::from(value).clamp(0, i64::try_from(max).unwrap_or(i64::MAX));
                 Fields::new(KVS_ERROR_UNKNOWN_OPTION).named(option).value(value).limit(limit)
             }
             Self::UnexpectedArgument { argument, .. } => {
@@ -180,14 +180,14 @@ impl fmt::Display for Kind {
                 f,
                 "DLPack type code {code} of {bits} bits and {lanes} lanes is none that a cache can have"
             ),
-            Self::RankLimit { argument, rank, greatest } => {
-                write!(f, "{} has {rank} dimensions, must have 0 to {greatest}", Name(argument))
+            Self::RankLimit { argument, rank, max } => {
+                write!(f, "{} has {rank} dimensions, must have 0 to {max}", Name(argument))
             }
             Self::NegativeDimension { argument, dimension, value } => {
                 write!(f, "dimension {dimension} of {} is {value}: must not be negative", Name(argument))
             }
-            Self::UnknownOption { option, value, greatest } => {
-                write!(f, "{} = {value}: must lie between 0 and {greatest}", Name(option))
+            Self::UnknownOption { option, value, max } => {
+                write!(f, "{} = {value}: must lie between 0 and {max}", Name(option))
             }
             Self::UnexpectedArgument { argument, operator } => {
                 write!(f, "{} is no argument of {operator}: leave it zero", Name(argument))

@@ -150,6 +150,6 @@ fn out_of_range(value: i32) -> Result<OutOfRange, Failure> {
 /// Returns the meaning of a constant. Constants are numbered from 0.
 fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
     let meaning = usize::try_from(value).ok().and_then(|at| meanings.get(at));
-    let greatest = meanings.len().saturating_sub(1);
-    meaning.copied().ok_or(Kind::UnknownOption { option, value, greatest }.into())
+    let max = meanings.len().saturating_sub(1);
+    meaning.copied().ok_or(Kind::UnknownOption { option, value, max }.into())
 }

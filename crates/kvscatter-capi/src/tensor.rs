@@ -78,7 +78,7 @@ impl Description {
         let code = tensor.r#type;
         let element = ElementType::from_onnx_code(code).ok_or(Kind::ElementType { argument, code })?;
         if tensor.rank > KVS_MAX_RANK {
-            return Err(Kind::RankLimit { argument, rank: tensor.rank.into(), greatest: KVS_MAX_RANK }.into());
+            return Err(Kind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into());
         }
         // SAFETY: C1 for `tensor.shape`, by this function's contract.
         let shape = unsafe { tensor.shape(argument) }?;

@@ -49,6 +49,22 @@ fn is_current() {
     );
 }
 
+/// The header's comments shorten `KVS_ERROR_RANK` to `_RANK`.
+#[test]
+fn every_status_in_a_comment_exists() {
+    let header = checked_in();
+    let errors: Vec<String> = constants(&header, "KVS_ERROR_").into_iter().map(|(name, _)| name).collect();
+    let quoted = header.split('`').skip(1).step_by(2);
+    let mentioned: Vec<String> = quoted
+        .filter_map(|word| word.strip_prefix("KVS_ERROR").or(Some(word)))
+        .filter(|word| word.len() > 1 && word.starts_with('_') && word.bytes().all(is_upper))
+        .filter(|word| !word.ends_with('_'))
+        .map(|word| format!("KVS_ERROR{word}"))
+        .collect();
+    let unknown: Vec<&String> = mentioned.iter().filter(|name| !errors.contains(name)).collect();
+    assert!(mentioned.len() > 20 && unknown.is_empty(), "{unknown:?} of {}", mentioned.len());
+}
+
 /// Returns what a compiler answers to a file that includes the header and uses every initializer, or `None`
 /// if that compiler is not installed.
 #[cfg(test)]

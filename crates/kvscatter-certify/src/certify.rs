@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
-use kvscatter_session::{self as session, Engine, Interface, Options, Purpose, Rows, Runner};
+use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Purpose, Rows, Runner};
 
 use crate::certificate::{
     Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime,
@@ -151,8 +151,8 @@ pub fn certify(
 
 impl Request {
     /// How the engine runs whole steps.
-    fn options(&self) -> Options {
-        Options { threads: Some(self.threads) }
+    fn options(&self) -> LoadOptions {
+        LoadOptions { threads: Some(self.threads) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, Options};
+use kvscatter_session::{Engine, LoadOptions};
 use kvscatter_tract::Tract;
 use serde::Serialize;
 
@@ -53,10 +53,10 @@ impl std::fmt::Display for Runtime {
     }
 }
 
-/// The number of threads for an engine, from 1 to [`Options::MOST_THREADS`].
+/// The number of threads for an engine, from 1 to [`LoadOptions::MAX_THREADS`].
 pub(crate) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .ok()
-        .filter(|threads: &NonZeroUsize| threads.get() <= Options::MOST_THREADS)
-        .ok_or_else(|| format!("must be 1 to {}", Options::MOST_THREADS))
+        .filter(|threads: &NonZeroUsize| threads.get() <= LoadOptions::MAX_THREADS)
+        .ok_or_else(|| format!("must be 1 to {}", LoadOptions::MAX_THREADS))
 }

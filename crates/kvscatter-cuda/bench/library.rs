@@ -14,7 +14,7 @@ use std::time::Instant;
 use kvscatter::ElementType;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_cuda::{
-    Choices, Cuda, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, Stream, Triple,
+    Cuda, DeviceBuffer, DeviceList, DeviceWrite, Indices, LaunchConfig, Pair, PresentBuffers, Status, Stream,
 };
 
 /// Dense float16 caches `[batch, heads, capacity, width]` and updates `[batch, heads, rows, width]`.
@@ -72,8 +72,8 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
 
 /// How a write is spread over the device, if nobody says otherwise.
 #[unsafe(no_mangle)]
-pub extern "C" fn kvscatter_bench_choices(choices: &mut Choices) {
-    *choices = Choices::DEFAULT;
+pub extern "C" fn kvscatter_bench_choices(choices: &mut LaunchConfig) {
+    *choices = LaunchConfig::DEFAULT;
 }
 
 /// A write in the context that is current, without choices as it is usually; null if it fails.
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
     shape: &Shape,
     addresses: *const u64,
     tensors: usize,
-    choices: Option<&Choices>,
+    choices: Option<&LaunchConfig>,
 ) -> *mut BenchWrite {
     let each = if shape.functional == 0 { 2 } else { 3 };
     // SAFETY: `addresses` points to `each` numbers for each tensor (this function's contract).
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn kvscatter_bench_time(
     if ok_or_record(launched).is_none() { -1 } else { i64::try_from(nanoseconds).unwrap_or(i64::MAX) }
 }
 
-fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Result<BenchWrite, Failure> {
+fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> Result<BenchWrite, Failure> {
     let [batch, heads, rows] =
         [usize::try_from(shape.batch)?, usize::try_from(shape.heads)?, usize::try_from(shape.rows)?];
     let [capacity, width] = [usize::try_from(shape.capacity)?, usize::try_from(shape.width)?];
@@ -172,14 +172,14 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&Choices>) -> Resul
         });
         cuda.prepare(&operator, &pairs.collect::<Vec<_>>())?
     } else {
-        let triples = addresses.as_chunks().0.iter().map(|&[to, past, new]| Triple {
+        let triples = addresses.as_chunks().0.iter().map(|&[to, past, new]| PresentBuffers {
             present: DeviceBuffer::new(to, present),
             past: DeviceBuffer::new(past, cache),
             update: DeviceBuffer::new(new, update),
         });
         cuda.prepare_present(&operator, &triples.collect::<Vec<_>>())?
     };
-    let write = write.with_choices(choices.unwrap_or(&Choices::DEFAULT));
+    let write = write.with_choices(choices.unwrap_or(&LaunchConfig::DEFAULT));
     Ok(BenchWrite { write: write.skip_all(shape.skip_all != 0), batch })
 }
 

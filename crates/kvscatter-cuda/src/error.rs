@@ -74,14 +74,14 @@ pub enum CudaError {
         loops: usize,
     },
     /// A number that the kernels' 32-bit arithmetic does not hold.
-    #[error("{what} = {got}: a launch takes at most {most}")]
+    #[error("{what} = {got}: a launch takes at most {max}")]
     TooLarge {
         /// What is counted.
         what: Counted,
         /// How many there are.
         got: usize,
         /// The most there may be.
-        most: usize,
+        max: usize,
     },
     /// A tensor whose buffer cannot hold it.
     #[error("{}", room(*tensor, *index, *address, *bytes, *needed))]
@@ -237,7 +237,7 @@ fn overlap(list: impl Display, pair: usize) -> String {
     format!("{list} lies in cache or present {pair}, which is written while it is read")
 }
 
-/// A tensor of a [`Pair`](crate::Pair) or a [`Triple`](crate::Triple), by its field.
+/// A tensor of a [`Pair`](crate::Pair) or a [`PresentBuffers`](crate::PresentBuffers), by its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TensorRole {

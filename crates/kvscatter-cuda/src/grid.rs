@@ -11,7 +11,7 @@ const WARP: u32 = 32;
 /// launch bounds would be other images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Choices {
+pub struct LaunchConfig {
     /// Caches of a launch for which kernels with a short table are taken.
     pub few_jobs: u32,
     /// Threads of a block at most.
@@ -24,7 +24,7 @@ pub struct Choices {
     pub blocks_each: u32,
 }
 
-impl Choices {
+impl LaunchConfig {
     /// Reasoned, and not measured yet: two warps for a block of a small write; half as many blocks as run on a
     /// multiprocessor at a time.
     pub const DEFAULT: Self = Self {
@@ -54,7 +54,7 @@ pub(crate) struct Spread {
 /// multiprocessors as there are, a large one has several loads of each thread under way.
 ///
 /// There is a block even if there are no runs: it reports.
-pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, choices: &Choices) -> Spread {
+pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, choices: &LaunchConfig) -> Spread {
     let threads = choices.most_threads.clamp(1, THREADS);
     let runs = u32::try_from(work.runs).unwrap_or(u32::MAX);
     let along = work.along.max(1);
@@ -79,26 +79,26 @@ pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, choices: &Choi
 
 #[cfg(test)]
 mod tests {
-    use super::{Choices, Spread, Work};
+    use super::{LaunchConfig, Spread, Work};
     use crate::abi::{MOST_PER_THREAD, THREADS};
 
     /// Multiprocessors of an H200.
     const H200: u32 = 132;
 
     fn spread(along: u32, runs: usize, jobs: u32, multiprocessors: u32) -> Spread {
-        super::spread(Work { along, runs }, jobs, multiprocessors, &Choices::DEFAULT)
+        super::spread(Work { along, runs }, jobs, multiprocessors, &LaunchConfig::DEFAULT)
     }
 
     /// Those of the benchmark, and some that no kernel allows.
-    fn choices() -> Vec<Choices> {
-        let default = Choices::DEFAULT;
+    fn choices() -> Vec<LaunchConfig> {
+        let default = LaunchConfig::DEFAULT;
         let mut choices = vec![default];
         for value in [0, 1, 3, 33, 100, 128, 1_000, u32::MAX] {
             choices.extend([
-                Choices { most_threads: value, ..default },
-                Choices { few_threads: value, ..default },
-                Choices { most_per_thread: value, ..default },
-                Choices { blocks_each: value, ..default },
+                LaunchConfig { most_threads: value, ..default },
+                LaunchConfig { few_threads: value, ..default },
+                LaunchConfig { most_per_thread: value, ..default },
+                LaunchConfig { blocks_each: value, ..default },
             ]);
         }
         choices
@@ -132,12 +132,12 @@ mod tests {
     #[test]
     fn a_choice_is_taken() {
         let prefill = |choices| super::spread(Work { along: 16, runs: 8 * 4096 }, 2, H200, &choices);
-        let default = Choices::DEFAULT;
-        assert_eq!(prefill(Choices { most_threads: 128, ..default }).grid.threads, [16, 8]);
-        assert_eq!(prefill(Choices { most_per_thread: 2, ..default }).per_thread, 2);
-        assert_eq!(prefill(Choices { blocks_each: 16, ..default }).per_thread, 1);
+        let default = LaunchConfig::DEFAULT;
+        assert_eq!(prefill(LaunchConfig { most_threads: 128, ..default }).grid.threads, [16, 8]);
+        assert_eq!(prefill(LaunchConfig { most_per_thread: 2, ..default }).per_thread, 2);
+        assert_eq!(prefill(LaunchConfig { blocks_each: 16, ..default }).per_thread, 1);
         let token = |few_threads| {
-            let choices = Choices { few_threads, ..default };
+            let choices = LaunchConfig { few_threads, ..default };
             super::spread(Work { along: 16, runs: 8 }, 2, H200, &choices).grid.threads
         };
         assert_eq!((token(32), token(128)), ([16, 2], [16, 8]));

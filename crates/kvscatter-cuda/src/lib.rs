@@ -62,9 +62,9 @@ pub use abi::StatusWords;
 pub use cuda::{Cuda, Status, Stream};
 pub use error::{Counted, CudaError, SlotMappingError, TensorRole};
 #[doc(hidden)]
-pub use grid::Choices;
+pub use grid::LaunchConfig;
 pub use list::{FirstBad, List};
-pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, Triple};
+pub use memory::{DeviceBuffer, DeviceList, Indices, Pair, PresentBuffers};
 pub use write::DeviceWrite;
 
 const _: () = {

@@ -28,7 +28,7 @@ pub struct Pair {
 
 /// The tensors of the functional form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Triple {
+pub struct PresentBuffers {
     /// What is written, all of it: a dense tensor.
     pub present: DeviceBuffer,
     /// The cache as it was.

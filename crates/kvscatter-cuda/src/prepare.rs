@@ -7,8 +7,8 @@ use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, Shape, WORD};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
 use crate::error::TensorRole;
-use crate::grid::{Choices, Work, spread};
-use crate::memory::{DeviceBuffer, Pair, Places, Triple};
+use crate::grid::{LaunchConfig, Work, spread};
+use crate::memory::{DeviceBuffer, Pair, Places, PresentBuffers};
 use crate::units::{Scale, Unit};
 use crate::write::{Form, Table};
 use crate::{CudaError, DeviceWrite, shape};
@@ -44,7 +44,11 @@ impl Cuda {
     /// # Errors
     /// As [`prepare`](Self::prepare), but for [`CudaError::WholeWords`], and what [`Prepared::check_present_raw`] finds;
     /// [`CudaError::Presents`].
-    pub fn prepare_present(&self, prepared: &Prepared, triples: &[Triple]) -> Result<DeviceWrite, CudaError> {
+    pub fn prepare_present(
+        &self,
+        prepared: &Prepared,
+        triples: &[PresentBuffers],
+    ) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::present(self, prepared, triples)
     }
 }
@@ -65,15 +69,20 @@ impl DeviceWrite {
         Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
     }
 
-    pub(crate) fn present(cuda: &Cuda, prepared: &Prepared, triples: &[Triple]) -> Result<Self, CudaError> {
+    pub(crate) fn present(
+        cuda: &Cuda,
+        prepared: &Prepared,
+        triples: &[PresentBuffers],
+    ) -> Result<Self, CudaError> {
         check_triples(prepared, triples)?;
         let past = prepared.present_from_past_loops();
         let update = shape::update_loops(prepared, prepared.present_from_update_loops())?;
         let begins = [past.dst, past.src, update.src];
-        let buffers = |triple: &Triple| [triple.present, triple.past, triple.update].into_iter().zip(begins);
+        let buffers =
+            |triple: &PresentBuffers| [triple.present, triple.past, triple.update].into_iter().zip(begins);
         let scale = Scale::widest(prepared.geometry(), [&past, &update], triples.iter().flat_map(buffers));
         let (mut shape, runs) = shape::present(prepared, &past, &update, scale)?;
-        let begin = |triple: &Triple| {
+        let begin = |triple: &PresentBuffers| {
             let (past, past_begin) = scale.begin(triple.past, past.src, 1);
             let (update, update_begin) = scale.begin(triple.update, update.src, 1);
             (PresentJob { present: triple.present.address, past, update }, past_begin, update_begin)
@@ -87,7 +96,7 @@ impl DeviceWrite {
             _ => runs,
         };
         // Where nothing moves the caller may name any address; null is aligned.
-        let job = |triple: &Triple| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
+        let job = |triple: &PresentBuffers| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
         Self::new(cuda, prepared, scale.unit, form, Touched::triples(prepared.geometry(), triples), runs)
@@ -126,13 +135,13 @@ impl DeviceWrite {
             places,
             sources,
         };
-        Ok(write.with_choices(&Choices::DEFAULT))
+        Ok(write.with_choices(&LaunchConfig::DEFAULT))
     }
 
     /// The same write, spread over the device in another way: for benchmarks.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_choices(mut self, choices: &Choices) -> Self {
+    pub fn with_choices(mut self, choices: &LaunchConfig) -> Self {
         // Launches of one write are as large as the first, but for the last.
         let (per_thread, first) = match &mut self.form {
             Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
@@ -163,14 +172,14 @@ impl Touched {
         Self { written, sources: Places::of(pairs.iter().map(update)) }
     }
 
-    fn triples(geometry: &Geometry, triples: &[Triple]) -> Self {
+    fn triples(geometry: &Geometry, triples: &[PresentBuffers]) -> Self {
         let written = triples.iter().map(|triple| triple.present).collect();
         Self { written, sources: Places::of(triples.iter().flat_map(|triple| sources(geometry, triple))) }
     }
 }
 
 /// What the functional form reads.
-fn sources(geometry: &Geometry, triple: &Triple) -> [kvscatter::RawBuffer; 2] {
+fn sources(geometry: &Geometry, triple: &PresentBuffers) -> [kvscatter::RawBuffer; 2] {
     [triple.past.first(geometry.cache_bytes()), triple.update.first(geometry.update_bytes())]
 }
 
@@ -212,13 +221,13 @@ fn check_pairs(prepared: &Prepared, pairs: &[Pair]) -> Result<(), CudaError> {
 }
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
-fn check_triples(prepared: &Prepared, triples: &[Triple]) -> Result<(), CudaError> {
+fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), CudaError> {
     let geometry = prepared.geometry();
     check_room(TensorRole::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
     check_room(TensorRole::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
     check_room(TensorRole::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
-    let present = |triple: &Triple| triple.present.first(geometry.present_bytes());
-    let sources = |triple: &Triple| sources(geometry, triple);
+    let present = |triple: &PresentBuffers| triple.present.first(geometry.present_bytes());
+    let sources = |triple: &PresentBuffers| sources(geometry, triple);
     for triple in triples {
         let [past, update] = sources(triple);
         prepared.check_present_raw(past, update, present(triple))?;
@@ -226,7 +235,7 @@ fn check_triples(prepared: &Prepared, triples: &[Triple]) -> Result<(), CudaErro
     let read = Places::of(triples.iter().flat_map(sources));
     let mut ascending: Vec<usize> = (0..triples.len()).collect();
     ascending.sort_by_key(|&index| triples.get(index).map(|triple| present(triple).ptr.addr()));
-    let mut before: Option<(usize, &Triple)> = None;
+    let mut before: Option<(usize, &PresentBuffers)> = None;
     for (index, triple) in ascending.iter().filter_map(|&index| Some((index, triples.get(index)?))) {
         let written = present(triple);
         if let Some((with, other)) = before
@@ -235,7 +244,8 @@ fn check_triples(prepared: &Prepared, triples: &[Triple]) -> Result<(), CudaErro
             return Err(CudaError::Presents { triple: index, with });
         }
         if read.share(written) {
-            let shares = |other: &Triple| sources(other).into_iter().any(|source| source.overlaps(written));
+            let shares =
+                |other: &PresentBuffers| sources(other).into_iter().any(|source| source.overlaps(written));
             let with = triples.iter().position(shares).unwrap_or(index);
             return Err(CudaError::Presents { triple: index, with });
         }
@@ -315,24 +325,24 @@ mod tests {
     use super::{check_triples, check_words, tables};
     use crate::CudaError;
     use crate::abi::Job;
-    use crate::memory::{DeviceBuffer, Triple};
+    use crate::memory::{DeviceBuffer, PresentBuffers};
 
     /// 16 bytes of a cache, 4 of an update.
     fn shapes() -> Prepared {
         TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap()
     }
 
-    fn triple(present: u64, past: u64, update: u64) -> Triple {
+    fn triple(present: u64, past: u64, update: u64) -> PresentBuffers {
         let [present, past] = [present, past].map(|address| DeviceBuffer::new(address, 16));
-        Triple { present, past, update: DeviceBuffer::new(update, 4) }
+        PresentBuffers { present, past, update: DeviceBuffer::new(update, 4) }
     }
 
     #[test]
     fn a_present_is_read_by_no_other() {
-        let check = |triples: &[Triple]| check_triples(&shapes(), triples);
+        let check = |triples: &[PresentBuffers]| check_triples(&shapes(), triples);
         let apart = [triple(1000, 2000, 3000), triple(1016, 2000, 3000), triple(984, 2008, 3002)];
         assert!(check(&apart).is_ok(), "sources may be shared");
-        let refused = |triples: &[Triple]| match check(triples) {
+        let refused = |triples: &[PresentBuffers]| match check(triples) {
             Err(CudaError::Presents { triple, with }) => (triple, with),
             other => panic!("{other:?}"),
         };
@@ -344,7 +354,7 @@ mod tests {
             check(&[triple(1000, 1000, 3000)]),
             Err(CudaError::Write(CoreError::Overlap { .. }))
         ));
-        let short = Triple { present: DeviceBuffer::new(1000, 15), ..triple(0, 2000, 3000) };
+        let short = PresentBuffers { present: DeviceBuffer::new(1000, 15), ..triple(0, 2000, 3000) };
         let refused = check(&[apart[0], short]).unwrap_err();
         assert_eq!(refused.to_string(), "present 1 has 15 bytes, must have 16");
     }

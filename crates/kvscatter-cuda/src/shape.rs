@@ -78,7 +78,7 @@ pub(crate) fn in_place(
         return Err(CudaError::TooLarge {
             what: Counted::Samples,
             got: loops.samples.count,
-            most: MAX_SAMPLES,
+            max: MAX_SAMPLES,
         });
     }
     let shape = Shape {
@@ -228,9 +228,9 @@ fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
 
 /// Numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
 fn count(what: Counted, got: usize) -> Result<u32, CudaError> {
-    let most = 0x7FFF_FFFF;
-    let fits = u32::try_from(got).ok().filter(|_| got <= most);
-    fits.ok_or(CudaError::TooLarge { what, got, most })
+    let max = 0x7FFF_FFFF;
+    let fits = u32::try_from(got).ok().filter(|_| got <= max);
+    fits.ok_or(CudaError::TooLarge { what, got, max })
 }
 
 /// Runs of a job: none where any number is 0.

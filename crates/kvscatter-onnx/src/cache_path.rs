@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use crate::decoder::{Cache, Decoder, Style};
+use crate::decoder::{Cache, Decoder, WriterStyle};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::{
@@ -160,7 +160,7 @@ impl<'a, 'm> Finder<'a, 'm> {
             updates: draft.updates,
             write_indices: draft.write_indices,
             axis: cache.axis,
-            grows: cache.style == Style::Concat,
+            grows: cache.style == WriterStyle::Concat,
         })
     }
 

@@ -19,12 +19,12 @@ mod writer;
 use kvscatter::ElementType;
 
 use crate::{Graph, OnnxError, ValueInfo};
-pub use cache::{Cache, Growth, Part, Style, Unknown};
-pub use cost::{At, Cost};
+pub use cache::{Cache, CachePart, Growth, UnknownStyle, WriterStyle};
+pub use cost::{Cost, CostAt};
 use flow::Flow;
 pub use hazards::{Hazard, PrefixMask, Runtime};
 pub use roles::{Input, Role};
-pub use tensorrt::{Reason, Refusal};
+pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
 /// A decoder: a graph whose caches go in as inputs and come back as outputs, with rows written.
 #[derive(Clone, Debug)]
@@ -64,9 +64,9 @@ impl<'m> Decoder<'m> {
 
     /// The past of the first cache whose style is not known, and why.
     #[must_use]
-    pub fn unknown(&self) -> Option<(&'m str, &Unknown)> {
+    pub fn unknown(&self) -> Option<(&'m str, &UnknownStyle)> {
         self.caches.iter().find_map(|cache| match &cache.style {
-            Style::Unknown(why) => Some((cache.past, why)),
+            WriterStyle::Unknown(why) => Some((cache.past, why)),
             _ => None,
         })
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use kvscatter::ElementType;
 
-use crate::convert::Refusal;
+use crate::convert::ConvertRefusal;
 use crate::eval::NotInPlace;
 use crate::generate::OpenDim;
 use crate::{FoldError, NodeLabel, TensorError};
@@ -94,7 +94,7 @@ pub enum OnnxError {
     Capacity { tokens: usize, cause: Box<OnnxError> },
     /// A decoder that cannot be given a static cache.
     #[error(transparent)]
-    Convert(#[from] Refusal),
+    Convert(#[from] ConvertRefusal),
 
     // External data.
     /// External data, where there is no folder to look for it.
@@ -187,11 +187,11 @@ pub enum OnnxError {
     #[error("a function defined in the model cannot be evaluated")]
     Function,
     /// The operator set is older than the form of the operator that is known here.
-    #[error("version {version} of the operator set is too old, {least} is the least")]
-    OpsetTooOld { version: i64, least: i64 },
+    #[error("version {version} of the operator set is too old, {min} is the least")]
+    OpsetTooOld { version: i64, min: i64 },
     /// The operator set is newer than any that is known here.
-    #[error("version {version} of the operator set is unknown, {most} is the newest")]
-    OpsetTooNew { version: i64, most: i64 },
+    #[error("version {version} of the operator set is unknown, {max} is the newest")]
+    OpsetTooNew { version: i64, max: i64 },
     /// No operator set of the default domain up to this version has it, or it was deprecated.
     #[error("version {version} of the operator set has no such operator")]
     OperatorUnknown { version: i64 },
@@ -214,8 +214,8 @@ pub enum OnnxError {
     #[error("{element} cannot be lowered: ScatterElements and ScatterND have no such type")]
     LowerType { element: ElementType },
     /// Too few or too many inputs.
-    #[error("{got} inputs, {least} to {most} are possible")]
-    InputCount { least: usize, most: usize, got: usize },
+    #[error("{got} inputs, {min} to {max} are possible")]
+    InputCount { min: usize, max: usize, got: usize },
     /// Too few or too many outputs.
     #[error("{got} outputs, exactly 1 is possible")]
     OutputCount { got: usize },

@@ -72,8 +72,8 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
         return Ok(None);
     };
     match import.version.replace(to).unwrap_or_default() {
-        version if version < MIN_VERSION => Err(OnnxError::OpsetTooOld { version, least: MIN_VERSION }),
-        version if version > MAX_VERSION => Err(OnnxError::OpsetTooNew { version, most: MAX_VERSION }),
+        version if version < MIN_VERSION => Err(OnnxError::OpsetTooOld { version, min: MIN_VERSION }),
+        version if version > MAX_VERSION => Err(OnnxError::OpsetTooNew { version, max: MAX_VERSION }),
         version if version < to => Ok(Some(version)),
         version => {
             import.version = Some(version);

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ort::environment::Environment;
 
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::{Engine, Options, Session};
+use kvscatter_session::{Engine, LoadOptions, Session};
 
 pub use error::RuntimeError;
 pub use locate::locate;
@@ -114,7 +114,7 @@ impl Engine for OnnxRuntime {
     fn load(
         &self,
         model: &ModelFile,
-        options: Options,
+        options: LoadOptions,
     ) -> Result<Box<dyn Session>, kvscatter_session::SessionError> {
         Ok(Box::new(session::OrtSession::load(&self.environment, model.path(), options, self.label())?))
     }

@@ -12,7 +12,7 @@ use ort::session::{IoBinding, Session as RuntimeSession};
 use ort::sys::OrtValue;
 use ort::value::{DynTensor, DynTensorValueType, TensorElementType};
 
-use kvscatter_session::{Options, Ran, Session, SessionError, Step, Tensor};
+use kvscatter_session::{LoadOptions, Session, SessionError, Step, StepOutput, Tensor};
 
 /// A loaded model.
 pub(super) struct OrtSession {
@@ -24,7 +24,7 @@ impl OrtSession {
     pub(super) fn load(
         environment: &ort::environment::Environment,
         model: &Path,
-        options: Options,
+        options: LoadOptions,
         engine: String,
     ) -> Result<Self, SessionError> {
         let refused = |error: ort::Error| SessionError::Load {
@@ -42,7 +42,7 @@ impl OrtSession {
 }
 
 impl Session for OrtSession {
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         let engine = self.engine.clone();
         let refused = |error: &ort::Error| SessionError::Run {
             engine: engine.clone(),
@@ -69,7 +69,7 @@ impl Session for OrtSession {
         for name in &step.returned {
             returned.push(copy(&output(name)?)?);
         }
-        Ok(Ran { returned, present_at, elapsed })
+        Ok(StepOutput { returned, present_at, elapsed })
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use kvscatter::ElementType;
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, Options, SessionError, Shared, Step, Tensor};
+use kvscatter_session::{Engine, InPlaceCache, LoadOptions, SessionError, Step, Tensor};
 
 const CACHES: [(&str, &str); 4] = [
     ("key_cache.0", "updated_key_cache.0"),
@@ -25,7 +25,7 @@ fn model() -> ModelFile {
 #[ignore = "needs ONNX Runtime"]
 fn shared_memory_gives_the_same_caches_and_logits_as_memory_apart() {
     let engine = OnnxRuntime::load(None).unwrap();
-    let mut session = engine.load(&model(), Options { threads: Some(1) }).unwrap();
+    let mut session = engine.load(&model(), LoadOptions { threads: Some(1) }).unwrap();
     let caches = || CACHES.map(|_| Tensor::zeros(ElementType::Float32, &[2, 64, 32]).unwrap());
     let (mut shared, past, mut present) = (caches(), caches(), caches());
     let addresses: Vec<usize> = shared.iter().map(Tensor::address).collect();
@@ -43,7 +43,7 @@ fn shared_memory_gives_the_same_caches_and_logits_as_memory_apart() {
         shared: CACHES
             .iter()
             .zip(&mut shared)
-            .map(|((past, present), cache)| Shared { past, present, cache })
+            .map(|((past, present), cache)| InPlaceCache { past, present, cache })
             .collect(),
         returned: vec!["logits"],
         ..Step::default()
@@ -80,9 +80,9 @@ fn what_it_refuses_is_an_error_with_its_words() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.onnx");
     std::fs::write(&empty, []).unwrap();
-    let refused = engine.load(&Model::load(&empty).unwrap().file().unwrap(), Options::default());
+    let refused = engine.load(&Model::load(&empty).unwrap().file().unwrap(), LoadOptions::default());
     assert!(matches!(refused.map(|_| ()), Err(SessionError::Load { says, .. }) if !says.contains('\n')));
-    let mut session = engine.load(&model(), Options::default()).unwrap();
+    let mut session = engine.load(&model(), LoadOptions::default()).unwrap();
     let refused = session.run(Step { returned: vec!["logits"], ..Step::default() });
     assert!(matches!(refused.map(|_| ()), Err(SessionError::Run { says, .. }) if says.contains("input")));
 }

@@ -115,7 +115,7 @@ fn check_memory(
     for (tensor, expected) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
         let (argument, expected, got) = (tensor.argument, expected.unwrap_or(0), context.bytes(tensor)?);
         if got != expected {
-            return Err(Error::BufferLength { argument, buffer: 0, got, expected }.into());
+            return Err(Error::BufferLength { argument, pair: 0, got, expected }.into());
         }
     }
     Ok(())

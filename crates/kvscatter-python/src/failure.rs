@@ -228,7 +228,7 @@ impl Failure {
             Self::StatusBytes { got, .. } => vec![("got", int(*got)), ("expected", int(STATUS_BYTES))],
             Self::Prepared { pair, what, got, expected, .. } => {
                 vec![
-                    ("buffer", int(*pair)),
+                    ("pair", int(*pair)),
                     ("what", name(what)),
                     ("got", name(got)),
                     ("expected", name(expected)),

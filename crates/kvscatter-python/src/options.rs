@@ -3,7 +3,7 @@
 use kvscatter::picture::Picture;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
-use kvscatter_session::Options;
+use kvscatter_session::LoadOptions;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -39,7 +39,7 @@ pub(crate) fn capacity(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
 
 /// `threads` of an engine.
 pub(crate) fn threads(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    Bounds { argument: "threads", most: most(Options::MOST_THREADS), ..COUNT }.optional(value)
+    Bounds { argument: "threads", max: wide(LoadOptions::MAX_THREADS), ..COUNT }.optional(value)
 }
 
 /// `chunk`: tokens of a prompt in one run.
@@ -49,38 +49,38 @@ pub(crate) fn chunk(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 
 /// `tokens` to generate.
 pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "tokens", least: 0, ..COUNT }.size(value)
+    Bounds { argument: "tokens", min: 0, ..COUNT }.size(value)
 }
 
 /// `memory`, in bytes.
 pub(crate) fn memory(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    Bounds { argument: "memory", least: 0, most: u64::MAX.into(), ..COUNT }.number(value)
+    Bounds { argument: "memory", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)
 }
 
 /// `length` of a sample.
 pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "length", class: Class::Position, least: 0, ..COUNT }.size(value)
+    Bounds { argument: "length", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
 /// `token`: a place among the tokens of a step.
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "token", class: Class::Position, least: 0, ..COUNT }.size(value)
+    Bounds { argument: "token", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
 /// As many as the core draws lanes: more of either fill no screen, but memory.
-const PICTURE: Bounds<'_> = Bounds { most: most(Picture::MAX_LANES), ..COUNT };
+const PICTURE: Bounds<'_> = Bounds { max: wide(Picture::MAX_LANES), ..COUNT };
 
 /// A count, which is at least 1. Rust has no larger sizes.
 const COUNT: Bounds<'_> =
-    Bounds { argument: "", class: Class::Option, least: 1, most: most(isize::MAX.cast_unsigned()) };
+    Bounds { argument: "", class: Class::Option, min: 1, max: wide(isize::MAX.cast_unsigned()) };
 
 /// The values that an integer argument may have.
 pub(crate) struct Bounds<'a> {
     pub(crate) argument: &'a str,
     /// The error of a value beyond them.
     pub(crate) class: Class,
-    pub(crate) least: i128,
-    pub(crate) most: i128,
+    pub(crate) min: i128,
+    pub(crate) max: i128,
 }
 
 impl Bounds<'_> {
@@ -94,20 +94,20 @@ impl Bounds<'_> {
 
     /// The value as a type that holds all values within the bounds.
     pub(crate) fn number<T: TryFrom<i128>>(&self, value: &Bound<'_, PyAny>) -> PyResult<T> {
-        let Self { argument, class, least, most } = *self;
-        let fits = integer(value, argument)?.filter(|number| (least..=most).contains(number));
+        let Self { argument, class, min, max } = *self;
+        let fits = integer(value, argument)?.filter(|number| (min..=max).contains(number));
         if let Some(number) = fits.and_then(|number| T::try_from(number).ok()) {
             return Ok(number);
         }
         let value_text = decimal(value);
-        let message = format!("{argument} = {value_text}: must be from {least} to {most}");
-        let fields = [("value", value_text), ("min", least.to_string()), ("max", most.to_string())];
+        let message = format!("{argument} = {value_text}: must be from {min} to {max}");
+        let fields = [("value", value_text), ("min", min.to_string()), ("max", max.to_string())];
         let fields = fields.map(|(name, digits)| (name, Field::Digits(digits)));
         Err(raise(value.py(), class, "integer_range", Some(argument), message, &fields))
     }
 }
 
-const fn most(size: usize) -> i128 {
+const fn wide(size: usize) -> i128 {
     // No target has sizes of more than 64 bits.
     #[expect(clippy::as_conversions, reason = "`From` is not const")]
     {
@@ -132,10 +132,10 @@ fn not_an_integer(value: &Bound<'_, PyAny>, argument: &str) -> PyErr {
 pub(crate) fn integer_within(
     argument: &str,
     value: &Bound<'_, PyAny>,
-    least: i128,
-    most: i128,
+    min: i128,
+    max: i128,
 ) -> PyResult<i128> {
-    Bounds { argument, class: Class::Option, least, most }.number(value)
+    Bounds { argument, class: Class::Option, min, max }.number(value)
 }
 
 /// `mode`.

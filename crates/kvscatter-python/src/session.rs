@@ -95,13 +95,13 @@ impl PyKvSession {
     /// Bytes that the last step wrote into the caches, padding included.
     #[getter]
     fn written(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |session| Ok(session.written()))
+        self.with(py, |session| Ok(session.bytes_written()))
     }
 
     /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place: 0 is what one wants.
     #[getter]
     fn copied(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |session| Ok(session.copied()))
+        self.with(py, |session| Ok(session.bytes_copied()))
     }
 
     /// Whether `close` has been called.

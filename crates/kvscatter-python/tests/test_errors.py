@@ -247,7 +247,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         "overlap",
         errors.ArrayError,
         "cache",
-        {"with_": "update", "buffer": 0, "with_buffer": 0},
+        {"with_": "update", "pair": 0, "with_pair": 0},
         overlapping(),
     ),
     (
@@ -255,7 +255,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         errors.ArrayError,
         "update",
         {
-            "buffer": 0,
+            "pair": 0,
             "address": (1 << 64) + BELOW_ZERO.__array_interface__["data"][0] - (1 << 60),
             "len": (1 << 60) + 4,
         },

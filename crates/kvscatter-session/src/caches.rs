@@ -14,7 +14,7 @@ pub(crate) struct Caches {
 }
 
 /// What a run did to the caches, in bytes.
-pub(crate) struct Wrote {
+pub(crate) struct CacheTraffic {
     pub(crate) written: u64,
     pub(crate) copied: u64,
 }
@@ -37,10 +37,10 @@ impl Caches {
         runner: &mut Runner,
         feed: &Feed,
         inputs: &[(String, Tensor)],
-    ) -> Result<(Logits, Wrote), SessionError> {
+    ) -> Result<(Logits, CacheTraffic), SessionError> {
         for (place, sample) in feed.samples.iter().enumerate() {
             if !sample.tokens.is_empty() {
-                self.forget(place, sample.start);
+                self.zero_from(place, sample.start);
             }
         }
         // Before the run: one that fails may have written.
@@ -51,14 +51,14 @@ impl Caches {
         let (logits, present_at) = runner.in_place(inputs, &mut self.tensors, feed.width)?;
         let moved = self.tensors.iter().zip(at).zip(present_at).filter(|((_, at), present)| at != present);
         let rows = self.written.len() * feed.width;
-        let wrote = Wrote {
+        let wrote = CacheTraffic {
             written: self.rows.iter().map(|of| bytes(of.row() * rows)).sum(),
             copied: moved.map(|((cache, _), _)| bytes(cache.len())).sum(),
         };
         Ok((logits, wrote))
     }
 
-    /// The rows of places in these slots, to be [put back](Self::put_back).
+    /// The rows of places in these slots, to be [put back](Self::restore_rows).
     pub(crate) fn keep(&self, slots: &[(usize, Range<usize>)]) -> Vec<u8> {
         let mut kept = Vec::new();
         for (cache, rows) in self.tensors.iter().zip(&self.rows) {
@@ -73,7 +73,7 @@ impl Caches {
         kept
     }
 
-    pub(crate) fn put_back(&mut self, slots: &[(usize, Range<usize>)], mut kept: &[u8]) {
+    pub(crate) fn restore_rows(&mut self, slots: &[(usize, Range<usize>)], mut kept: &[u8]) {
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
             for run in slots.iter().flat_map(|(place, slots)| rows.runs(*place, slots.clone())) {
                 let Some((first, rest)) = kept.split_at_checked(run.len()) else { return };
@@ -86,7 +86,7 @@ impl Caches {
     }
 
     /// Zeroes what was written in a place from this slot on.
-    fn forget(&mut self, place: usize, from: usize) {
+    fn zero_from(&mut self, place: usize, from: usize) {
         let Some(written) = self.written.get_mut(place).filter(|written| **written > from) else { return };
         let slots = from..std::mem::replace(written, from);
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {

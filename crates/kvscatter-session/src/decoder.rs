@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::growing::Growing;
 use crate::kv_session::read;
-use crate::{Engine, KvSession, MemoryReport, Sample, SessionError, SessionOptions, most_likely};
+use crate::{Engine, KvSession, MemoryReport, Sample, SessionError, SessionOptions, argmax};
 
 pub(crate) enum Decoder {
     Static(Box<Static>),
@@ -120,7 +120,7 @@ impl Decoder {
     /// The bytes that the last step wrote into the caches.
     pub(crate) fn written(&self) -> u64 {
         match self {
-            Self::Static(of) => of.session.written(),
+            Self::Static(of) => of.session.bytes_written(),
             Self::Growing(growing) => growing.written(),
         }
     }
@@ -140,7 +140,7 @@ impl Static {
         let given: Vec<(Sample, &[i64])> =
             samples.filter_map(|(sample, feed)| (*sample).zip(*feed)).collect();
         let scores = self.session.prefill(&given, chunk)?;
-        self.copied += self.session.copied();
+        self.copied += self.session.bytes_copied();
         let choose = |(prompt, sample): (usize, &Option<Sample>)| {
             sample.map(|sample| choose(prompt, scores.last(sample))).transpose()
         };
@@ -150,6 +150,6 @@ impl Static {
 
 fn choose(prompt: usize, scores: Option<&[f32]>) -> Result<i64, SessionError> {
     let scores = scores.filter(|scores| scores.iter().any(|score| !score.is_nan()));
-    let best = most_likely(scores.ok_or(SessionError::NotANumber { prompt })?);
+    let best = argmax(scores.ok_or(SessionError::NotANumber { prompt })?);
     Ok(i64::try_from(best).unwrap_or(i64::MAX))
 }

@@ -25,20 +25,20 @@ pub trait Engine {
     ///
     /// # Errors
     /// [`SessionError::Load`] with the engine's own words.
-    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, SessionError>;
+    fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError>;
 }
 
 /// How a session runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct LoadOptions {
     /// Threads of one operator; the engine's choice if `None`.
     pub threads: Option<usize>,
 }
 
-impl Options {
+impl LoadOptions {
     /// The most threads that a caller should ask for: starting more can stall the machine, and engines count them in 32
     /// bits.
-    pub const MOST_THREADS: usize = 1024;
+    pub const MAX_THREADS: usize = 1024;
 }
 
 /// A loaded model.
@@ -56,7 +56,7 @@ pub trait Session: Send {
     /// # Errors
     /// [`SessionError::Run`] with the engine's own words. The caches are there as before, but rows of theirs may have been
     /// written; [`SessionError::CacheLost`] where that cannot be.
-    fn run(&mut self, step: Step<'_>) -> Result<Ran, SessionError>;
+    fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError>;
 }
 
 /// One run: which tensor is which input and output.
@@ -68,15 +68,15 @@ pub struct Step<'a> {
     /// Inputs, which are read only.
     pub inputs: Vec<(&'a str, &'a Tensor)>,
     /// Caches whose present is written over their past.
-    pub shared: Vec<Shared<'a>>,
+    pub shared: Vec<InPlaceCache<'a>>,
     /// Outputs that are written to memory of the caller. The shapes must be exact.
     pub outputs: Vec<(&'a str, &'a mut Tensor)>,
-    /// Outputs whose shape only the engine knows: they come back in [`Ran::returned`].
+    /// Outputs whose shape only the engine knows: they come back in [`StepOutput::returned`].
     pub returned: Vec<&'a str>,
 }
 
 /// A cache that is input and output at once.
-pub struct Shared<'a> {
+pub struct InPlaceCache<'a> {
     /// The input.
     pub past: &'a str,
     /// The output.
@@ -86,7 +86,7 @@ pub struct Shared<'a> {
 }
 
 /// What a run left.
-pub struct Ran {
+pub struct StepOutput {
     /// The outputs asked for in [`Step::returned`], in that order, copied after the time was taken.
     pub returned: Vec<Tensor>,
     /// Where each present of [`Step::shared`] lies by what the engine says, in that order.

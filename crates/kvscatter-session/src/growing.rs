@@ -4,7 +4,7 @@ use kvscatter_onnx::ModelFile;
 
 use crate::memory_report::bytes;
 use crate::{
-    Engine, Interface, Logits, MemoryReport, Options, OutOfPlace, Runner, SessionError, SessionOptions,
+    Engine, Interface, LoadOptions, Logits, MemoryReport, OutOfPlace, Runner, SessionError, SessionOptions,
     Setting,
 };
 
@@ -35,7 +35,7 @@ impl Growing {
             batch => batch.unwrap_or(samples),
         };
         MemoryReport::check(&interface, batch, 1, options.memory)?;
-        let session = engine.load(model, Options { threads: options.threads })?;
+        let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let samples = OutOfPlace::new(&runner, batch, None)?;
         Ok(Self { runner, samples, memory: options.memory })
@@ -55,7 +55,7 @@ impl Growing {
     }
 
     /// Gives samples their next tokens, as many for each, in runs of at most `chunk`; the logits are the last run's.
-    /// Places that get none are given token 0, since all have one length.
+    /// BatchSlots that get none are given token 0, since all have one length.
     pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Logits, SessionError> {
         let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
         let chunk = if self.interface().is_decode_only { 1 } else { chunk.clamp(1, longest.max(1)) };

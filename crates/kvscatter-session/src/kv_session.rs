@@ -7,18 +7,18 @@ use kvscatter_onnx::decoder::{Decoder, Hazard};
 use kvscatter_onnx::{Model, ModelFile};
 
 use crate::caches::Caches;
-use crate::places::Places;
+use crate::places::BatchSlots;
 use crate::rounds::{Limits, Round, rounds};
 use crate::tensor::check_value;
 use crate::{
-    CachePort, Engine, Interface, Logits, MemoryReport, Options, Purpose, Runner, Sample, Scores,
+    CachePort, Engine, Interface, LoadOptions, Logits, MemoryReport, Purpose, Runner, Sample, Scores,
     SessionError, Tensor,
 };
 
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Places of the batch: the model's if it is fixed, else 1 if not given.
+    /// BatchSlots of the batch: the model's if it is fixed, else 1 if not given.
     pub batch: Option<usize>,
     /// Slots of each cache; to be given where the model leaves it open.
     pub capacity: Option<usize>,
@@ -44,7 +44,7 @@ impl Default for SessionOptions {
 /// After an error the lengths are as they were, and nothing has been written unless [`SessionError`] says so.
 pub struct KvSession {
     runner: Runner,
-    places: Places,
+    places: BatchSlots,
     caches: Caches,
     written: u64,
     copied: u64,
@@ -82,10 +82,10 @@ impl KvSession {
         }
         check_types(&interface, capacity)?;
         MemoryReport::check(&interface, batch, capacity, options.memory)?;
-        let session = engine.load(model, Options { threads: options.threads })?;
+        let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let caches = Caches::new(&runner, batch, capacity)?;
-        Ok(Self { runner, places: Places::new(batch, capacity), caches, written: 0, copied: 0 })
+        Ok(Self { runner, places: BatchSlots::new(batch, capacity), caches, written: 0, copied: 0 })
     }
 
     /// How many places the batch has.
@@ -191,13 +191,13 @@ impl KvSession {
     /// The bytes that the model wrote into the caches in the last step, padding included. Rows that were set to zero
     /// before do not count.
     #[must_use]
-    pub fn written(&self) -> u64 {
+    pub fn bytes_written(&self) -> u64 {
         self.written
     }
 
-    /// The bytes of caches that the engine copied in the last step instead of writing them in place: 0 is what one wants.
+    /// The bytes of caches that the engine copied in the last step instead of writing them in place.
     #[must_use]
-    pub fn copied(&self) -> u64 {
+    pub fn bytes_copied(&self) -> u64 {
         self.copied
     }
 
@@ -257,7 +257,7 @@ impl KvSession {
     fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, SessionError> {
         let kept = self.caches.keep(&round.kept);
         let ran = self.caches.run(&mut self.runner, &round.feed, inputs);
-        self.caches.put_back(&round.kept, &kept);
+        self.caches.restore_rows(&round.kept, &kept);
         let (logits, wrote) = ran?;
         self.written += wrote.written;
         self.copied += wrote.copied;

@@ -25,14 +25,14 @@ mod sample;
 mod scores;
 mod tensor;
 
-pub use engine::{Engine, Options, Ran, Session, Shared, Step};
+pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput};
 pub use error::{SessionError, Setting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, Greedy, Progress};
 pub use interface::{CachePort, FeedPort, Interface, Purpose};
 pub use kv_session::{KvSession, SessionOptions};
 pub use memory_report::{CacheMemory, MemoryReport};
-pub use numbers::{most_likely, to_f32};
+pub use numbers::{argmax, to_f32};
 pub use out_of_place::OutOfPlace;
 pub use rows::Rows;
 pub use runner::{Logits, Runner};

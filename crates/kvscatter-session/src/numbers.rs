@@ -32,7 +32,7 @@ pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
 
 /// The entry with the highest score, the first of equal ones; 0 if none is a number.
 #[must_use]
-pub fn most_likely(scores: &[f32]) -> usize {
+pub fn argmax(scores: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
     for (entry, &score) in scores.iter().enumerate() {
         if score > best.1 {
@@ -49,7 +49,7 @@ mod tests {
     use half::{bf16, f16};
     use kvscatter::ElementType;
 
-    use super::{most_likely, to_f32};
+    use super::{argmax, to_f32};
 
     #[test]
     fn every_type_of_logits_is_read_and_float32_where_it_lies() {
@@ -76,7 +76,7 @@ mod tests {
     fn the_first_of_the_highest_scores_wins_and_nan_never_does() {
         for (scores, best) in [(&[0.0, 2.0, 2.0][..], 1), (&[f32::NAN, -1.0], 1), (&[f32::NAN], 0), (&[], 0)]
         {
-            assert_eq!(most_likely(scores), best, "{scores:?}");
+            assert_eq!(argmax(scores), best, "{scores:?}");
         }
     }
 }

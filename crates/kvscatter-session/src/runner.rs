@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::engine::{Session, Shared, Step};
+use crate::engine::{InPlaceCache, Session, Step};
 use crate::interface::Interface;
 use crate::numbers;
 use crate::{SessionError, Tensor};
@@ -77,7 +77,7 @@ impl Runner {
             shared: ports
                 .iter()
                 .zip(caches)
-                .map(|(port, cache)| Shared { past: &port.past, present: &port.present, cache })
+                .map(|(port, cache)| InPlaceCache { past: &port.past, present: &port.present, cache })
                 .collect(),
             returned: vec![&self.interface.logits],
             ..Step::default()

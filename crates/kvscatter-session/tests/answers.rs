@@ -12,8 +12,8 @@ use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::{Model, ModelFile, Weights};
 use kvscatter_session::{
-    Engine, Generator, Greedy, KvSession, Memory, Options, Ran, Session, SessionError, SessionOptions, Step,
-    Tensor,
+    Engine, Generator, Greedy, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions, Step,
+    StepOutput, Tensor,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -40,7 +40,7 @@ impl Engine for Answers {
         "CPU"
     }
 
-    fn load(&self, _: &ModelFile, _: Options) -> Result<Box<dyn Session>, SessionError> {
+    fn load(&self, _: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         Ok(Box::new(*self))
     }
 }
@@ -51,12 +51,12 @@ impl Session for Answers {
         Tensor::of_memory(element, shape, Box::new(Losable(bytes)))
     }
 
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         let tokens = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1;
         let &[batch, width] = tokens.shape() else { panic!("tokens of {:?}", tokens.shape()) };
         let returned = self.0(&mut step, batch, width)?;
         let present_at = step.shared.iter().map(|shared| shared.cache.address()).collect();
-        Ok(Ran { returned, present_at, elapsed: Duration::ZERO })
+        Ok(StepOutput { returned, present_at, elapsed: Duration::ZERO })
     }
 }
 

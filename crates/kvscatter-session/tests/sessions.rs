@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
 use kvscatter_session::{
-    Generator, Greedy, KvSession, Progress, Sample, SessionError, SessionOptions, Setting, most_likely,
+    Generator, Greedy, KvSession, Progress, Sample, SessionError, SessionOptions, Setting, argmax,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -151,7 +151,7 @@ fn a_copy_is_counted() {
     let mut session = with_fault(2, Fault::Copied);
     let sample = session.add().unwrap();
     session.step(&[(sample, &[1])]).unwrap();
-    assert_eq!(session.copied(), session.memory().total);
+    assert_eq!(session.bytes_copied(), session.memory().total);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn static_and_growing_caches_generate_what_scores_say() {
     };
     let by_scores = prompts.clone().map(|mut tokens| {
         for _ in 0..9 {
-            tokens.push(most_likely(alone(&tokens).last().unwrap()) as i64);
+            tokens.push(argmax(alone(&tokens).last().unwrap()) as i64);
         }
         tokens.split_off(3)
     });

@@ -37,8 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (times, others) = (time(&mut attention)?, time(&mut all_slots)?);
     for (((capacity, time), other), (session, _)) in CAPACITIES.iter().zip(times).zip(others).zip(&attention)
     {
-        assert_eq!(session.copied(), 0, "a cache was copied");
-        println!("{capacity:>9} {time:>18.1} {other:>18.1} {:>14}", session.written());
+        assert_eq!(session.bytes_copied(), 0, "a cache was copied");
+        println!("{capacity:>9} {time:>18.1} {other:>18.1} {:>14}", session.bytes_written());
     }
     Ok(())
 }

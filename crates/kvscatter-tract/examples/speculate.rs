@@ -15,7 +15,7 @@ use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use kvscatter_session::{KvSession, Sample, Scores, SessionOptions, most_likely};
+use kvscatter_session::{KvSession, Sample, Scores, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
 /// Places of the batch, tokens generated for each prompt, and tokens drafted at most.
@@ -113,7 +113,7 @@ fn step(
 fn accepted(scores: &Scores, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
     let mut said = Vec::new();
     while let Some(scores) = scores.after(sample, first + said.len()) {
-        let token = i64::try_from(most_likely(scores)).unwrap_or(i64::MAX);
+        let token = i64::try_from(argmax(scores)).unwrap_or(i64::MAX);
         let is_drafted = draft.get(said.len()) == Some(&token);
         said.push(token);
         if !is_drafted {

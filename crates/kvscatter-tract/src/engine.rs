@@ -8,13 +8,13 @@ mod session;
 mod weights;
 
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::{Engine, Options, Session, SessionError};
+use kvscatter_session::{Engine, LoadOptions, Session, SessionError};
 
 use messages::{VERSION, label};
 
 /// tract, on the processor that runs this.
 ///
-/// One thread computes, unless [`Options::threads`] asks for more: those share tract's matrix products, and nothing else.
+/// One thread computes, unless [`LoadOptions::threads`] asks for more: those share tract's matrix products, and nothing else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
 
@@ -31,7 +31,7 @@ impl Engine for Tract {
         "CPU"
     }
 
-    fn load(&self, model: &ModelFile, options: Options) -> Result<Box<dyn Session>, SessionError> {
+    fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         let loaded = messages::catch_panics(|| load::load(model, options));
         let loaded = loaded.map_err(|says| SessionError::Load {
             path: model.path().to_owned(),

@@ -12,14 +12,14 @@
 //! ```
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-static/model.onnx");
 //! # let model = std::path::Path::new(model);
-//! use kvscatter_session::{KvSession, SessionOptions, most_likely};
+//! use kvscatter_session::{KvSession, SessionOptions, argmax};
 //!
 //! let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
 //! let mut session = KvSession::open(&kvscatter_tract::Tract, model, options)?; // caches are allocated here, once
 //! let (first, second) = (session.add()?, session.add()?);
 //! let mut scores = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
 //! for _ in 0..8 {
-//!     let [one, two] = [first, second].map(|sample| scores.last(sample).map_or(0, most_likely) as i64);
+//!     let [one, two] = [first, second].map(|sample| scores.last(sample).map_or(0, argmax) as i64);
 //!     scores = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
 //! }
 //! session.truncate(first, 3)?; // as speculative decoding does; no byte moves

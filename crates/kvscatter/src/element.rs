@@ -119,7 +119,7 @@ impl ElementType {
         self.info().bits
     }
 
-    /// What a dense tensor of this shape takes: bytes, 4-bit types packed two to a byte; for strings, how many
+    /// Returns what a dense tensor of this shape takes: bytes, 4-bit types packed two to a byte; for strings, how many
     /// there are. `None` if the product of the non-zero dimensions exceeds `isize::MAX`, in elements or in
     /// bytes (G1).
     #[must_use]
@@ -137,37 +137,37 @@ impl ElementType {
         }
     }
 
-    /// The type's number in ONNX's `TensorProto.DataType`.
+    /// Returns the type's number in ONNX's `TensorProto.DataType`.
     #[must_use]
     pub const fn onnx_code(self) -> i32 {
         self.info().onnx_code
     }
 
-    /// The type with this number in ONNX's `TensorProto.DataType`, if it is one of the 24.
+    /// Returns the type with this number in ONNX's `TensorProto.DataType`, if it is one of the 24.
     #[must_use]
     pub fn from_onnx_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| ty.onnx_code() == code)
     }
 
-    /// The name inside ONNX's `tensor(…)`, such as `float16`.
+    /// Returns the name inside ONNX's `tensor(…)`, such as `float16`.
     #[must_use]
     pub const fn onnx_name(self) -> &'static str {
         self.info().onnx
     }
 
-    /// The NumPy dtype name; `ml_dtypes`' name where NumPy itself has no such type, such as `float8_e4m3fn`.
+    /// Returns the NumPy dtype name; `ml_dtypes`' name where NumPy itself has no such type, such as `float8_e4m3fn`.
     #[must_use]
     pub const fn numpy_name(self) -> &'static str {
         self.info().numpy
     }
 
-    /// The safetensors dtype, such as `BF16`; `None` where the format has no such type.
+    /// Returns the safetensors dtype, such as `BF16`; `None` where the format has no such type.
     #[must_use]
     pub const fn safetensors_name(self) -> Option<&'static str> {
         self.info().safetensors
     }
 
-    /// The DLPack 1.3 type; `None` for [`String`](Self::String).
+    /// Returns the DLPack 1.3 type; `None` for [`String`](Self::String).
     #[must_use]
     pub fn dlpack(self) -> Option<DlpackType> {
         let names = self.info();
@@ -175,14 +175,14 @@ impl ElementType {
         Some(DlpackType { code: names.dlpack_code?, bits })
     }
 
-    /// The type a name stands for, in ONNX's or NumPy's spelling (`double` and `float64`, `float8e5m2` and
+    /// Returns the type that a name stands for, in ONNX's or NumPy's spelling (`double` and `float64`, `float8e5m2` and
     /// `float8_e5m2`).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| ty.onnx_name() == name || ty.numpy_name() == name)
     }
 
-    /// The type a safetensors dtype stands for.
+    /// Returns the type that a safetensors dtype stands for.
     #[must_use]
     pub fn from_safetensors_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| ty.safetensors_name() == Some(name))

@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use kvscatter::positions;
-//! // 5 tokens in the cache, 2 more are written behind them.
+//! // 5 tokens in the cache, 2 more are written after them.
 //! assert_eq!(positions::length_after(5, 2), Ok(7));
 //! assert_eq!(positions::token_offset(5, 2), Ok(7));
 //! assert_eq!(positions::seqlens_k(5, 2), Ok(6));
@@ -57,7 +57,7 @@ pub fn token_offset(start: i64, rows: usize) -> Result<i64, Error> {
     length_after(start, rows)
 }
 
-/// Ascend's `tokenOffset` → `write_indices`.
+/// Converts Ascend's `tokenOffset` to `write_indices`.
 ///
 /// # Errors
 /// As [`start_from_length_after`].
@@ -65,7 +65,7 @@ pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Er
     start_from_length_after(token_offset, rows)
 }
 
-/// `write_indices` → GroupQueryAttention's `seqlens_k`; -1 for a sample that is still empty.
+/// Converts `write_indices` to GroupQueryAttention's `seqlens_k`; -1 for a sample that is still empty.
 ///
 /// # Errors
 /// As [`length_after`].
@@ -73,7 +73,7 @@ pub fn seqlens_k(start: i64, rows: usize) -> Result<i64, Error> {
     length_after(start, rows)?.checked_sub(1).ok_or(Error::Position { value: start, rows })
 }
 
-/// GroupQueryAttention's `seqlens_k` → `write_indices`.
+/// Converts GroupQueryAttention's `seqlens_k` to `write_indices`.
 ///
 /// # Errors
 /// As [`start_from_length_after`].
@@ -82,7 +82,7 @@ pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
     start_from_length_after(length, rows).map_err(|_| Error::Position { value: last, rows })
 }
 
-/// `write_indices` → ONNX Attention's `nonpad_kv_seqlen`: the length after the write, which in a ring stops at
+/// Converts `write_indices` to ONNX Attention's `nonpad_kv_seqlen`: the length after the write, which in a ring stops at
 /// the capacity.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) ->
     }
 }
 
-/// ONNX Attention's `nonpad_kv_seqlen` → `write_indices`.
+/// Converts ONNX Attention's `nonpad_kv_seqlen` to `write_indices`.
 ///
 /// # Errors
 /// As [`start_from_length_after`]; [`Error::Position`] also above the capacity, and for a full ring, which does

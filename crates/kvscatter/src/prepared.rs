@@ -98,8 +98,8 @@ impl Prepared {
         Ok(WritePlan::new(Moves::new(&self.operator, call.into())?, &self.cpu))
     }
 
-    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written, so that right padding never
-    /// reaches the cache, nor a ring's live slots.
+    /// Checks a call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never reaches the
+    /// cache, nor a ring's live slots. No specification has this.
     ///
     /// A linear write needs `write_indices[i] + lengths[i] <= max_sequence_length`. For Ascend, `tokenOffset` still counts
     /// all rows, and `tokenOffset[i] - seqLen[i] + lengths[i] <= maxSeqLen` suffices. A length of 0 writes nothing, and
@@ -161,7 +161,8 @@ impl Prepared {
         self.plan(call)?.write_many(pairs)
     }
 
-    /// The functional form, in ONNX's words: `present_cache` becomes `past_cache` with the update in it, in one pass.
+    /// Writes the functional form, in ONNX's words and order: `present_cache` becomes `past_cache` with the update in it,
+    /// in one pass.
     ///
     /// # Errors
     /// As [`plan`](Self::plan) and [`WritePlan::write_present`].
@@ -176,8 +177,7 @@ impl Prepared {
     }
 
     /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone: the memory is not
-    /// touched, so it may lie on a device. Strided caches may interleave, as long as no two
-    /// positions share memory.
+    /// touched, so it may lie on a device. Strided caches may interleave, as long as no two positions share memory.
     ///
     /// # Errors
     /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte

@@ -256,8 +256,8 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// The functional form: `present` becomes the past with the update written into it, in one pass over
-    /// memory. `present` is dense, whatever the layout of the past.
+    /// Writes the functional form: `present` becomes the past with the update in it, in one pass over memory. The
+    /// arguments have ONNX's order, inputs before the output. `present` is dense, also where the past is strided.
     ///
     /// # Errors
     /// As [`write`](Self::write).

@@ -68,7 +68,7 @@ proptest! {
         let got = buffer.len();
 
         let (mut slice, mut set) = (before.clone(), before.clone());
-        let refused = Error::BufferLength { argument, buffer: bad, got, expected };
+        let refused = Error::BufferLength { argument, pair: bad, got, expected };
         prop_assert_eq!(write.write_many(&mut slice, &[0_i64, 1]), Err(refused));
         prop_assert_eq!(write.write_many(&mut Set(&mut set), &[0_i64, 1]), Err(refused));
         prop_assert_eq!(&slice, &before);
@@ -103,7 +103,7 @@ fn every_way_to_write_checks_every_buffer_first() {
     let plan = write.plan(&[0_i64, 1]).unwrap();
     let (cache, update) = pairs(1).remove(0);
     let resized = |len: usize| vec![9_u16; len];
-    let refused = |argument, got, expected| Err(Error::BufferLength { argument, buffer: 0, got, expected });
+    let refused = |argument, got, expected| Err(Error::BufferLength { argument, pair: 0, got, expected });
     for got in [0, CACHE - 1, CACHE + 1] {
         let mut wrong = resized(got);
         let as_cache = refused(Argument::PastCache, got, CACHE);

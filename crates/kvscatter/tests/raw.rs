@@ -33,8 +33,8 @@ fn write_many(memory: &mut [u8], places: &[(usize, usize)]) -> Result<Written, E
     unsafe { plan.write_many_raw(buffers.chunks(2).map(|pair| (pair[0], pair[1]))) }
 }
 
-fn overlap(argument: Argument, with: Argument, [buffer, with_buffer]: [usize; 2]) -> Result<Written, Error> {
-    Err(Error::Overlap { argument, with, buffer, with_buffer })
+fn overlap(argument: Argument, with: Argument, [buffer, with_pair]: [usize; 2]) -> Result<Written, Error> {
+    Err(Error::Overlap { argument, with, pair: buffer, with_pair })
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     let plan = write.plan(&[0_i64, 0]).unwrap();
     let mut memory = [7_u8; CACHE + UPDATE];
     let buffers = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE)]);
-    let refused = |argument, len| Err(Error::NullBuffer { argument, buffer: 0, len });
+    let refused = |argument, len| Err(Error::NullBuffer { argument, pair: 0, len });
     // SAFETY: in each case the buffers that are not null lie inside the array, which is borrowed exclusively.
     let written = unsafe {
         [(null(CACHE), buffers[1]), (buffers[0], null(UPDATE))].map(|(to, from)| plan.write_raw(to, from))
@@ -130,7 +130,7 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
         let end = |len| RawBuffer { ptr: without_provenance_mut(address), len };
         let expected = |argument, buffer, len| match len <= back {
             true => Ok(()),
-            false => Err(Error::AddressSpace { argument, buffer, address, len }),
+            false => Err(Error::AddressSpace { argument, pair: buffer, address, len }),
         };
         assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
         assert_eq!(

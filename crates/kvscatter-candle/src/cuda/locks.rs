@@ -54,7 +54,7 @@ impl LockedStorages {
             _ => (DeviceList::i32(address, expected), bytes / size_of::<i32>()),
         };
         if got < expected {
-            return Err(kvscatter::Error::BufferLength { argument, buffer: 0, got, expected }.into());
+            return Err(kvscatter::Error::BufferLength { argument, pair: 0, got, expected }.into());
         }
         Ok(list)
     }

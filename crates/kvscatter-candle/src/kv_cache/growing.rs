@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::store::{Needs, Store};
-use crate::{At, CacheWrite, CandleError, TensorScatter, write_many};
+use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::Cache`.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl Cache {
         let scatter = TensorScatter::new().one_start().axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
         let needs = Needs { scatter, dim: self.dim, capacity: after.capacity, kept: self.current_seq_len };
         let store = Store::ready(&mut self.store, &needs, src)?;
-        Ok(store.write(src, At::new(&after.start)))
+        Ok(store.write(src, WriteAt::new(&after.start)))
     }
 
     fn commit(&mut self, after: &Appended) {

@@ -7,7 +7,7 @@ use kvscatter::Mode;
 
 use super::growing::{shorter, tokens};
 use super::store::{Needs, Store};
-use crate::{At, CacheWrite, CandleError, TensorScatter, write_many};
+use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::RotatingCache`.
 #[derive(Clone, Debug)]
@@ -135,7 +135,7 @@ impl RotatingCache {
         let scatter = ring.axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
         let needs = Needs { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.used_slots() };
         let store = Store::ready(&mut self.store, &needs, src)?;
-        let at = At::new(&after.start);
+        let at = WriteAt::new(&after.start);
         Ok(store.write(src, after.rows.clone().map_or(at.clone(), |rows| at.rows(rows))))
     }
 

@@ -7,7 +7,7 @@ use kvscatter::Mode;
 
 use super::growing::{shorter, tokens};
 use super::store::Store;
-use crate::{At, CandleError, TensorScatter, write_many};
+use crate::{CandleError, TensorScatter, WriteAt, write_many};
 
 /// Slots of `[batch, heads, context, head size]`.
 const DIM: usize = 2;
@@ -71,7 +71,7 @@ impl ScatteredKvCache {
                 return Err(CandleError::SequenceLength { got, expected: iam.seq_len }.into());
             }
         }
-        let at = At::new(&iam.starts).lengths(&iam.lengths).rows(iam.rows.clone());
+        let at = WriteAt::new(&iam.starts).lengths(&iam.lengths).rows(iam.rows.clone());
         self.k.make_sole()?;
         self.v.make_sole()?;
         write_many(&mut [self.k.write(k, at.clone()), self.v.write(v, at)])?;

@@ -7,7 +7,7 @@ use kvscatter::Argument;
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
-use crate::{At, CacheWrite, CandleError, TensorScatter, Writer};
+use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, Writer};
 
 /// The slots of a cache.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Store {
         store.map_or(&NO_TENSOR, |store| &store.tensor)
     }
 
-    pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: At<'w>) -> CacheWrite<'w> {
+    pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: WriteAt<'w>) -> CacheWrite<'w> {
         CacheWrite { writer: &mut self.writer, update, at }
     }
 
@@ -121,7 +121,7 @@ impl Store {
 
         let mut other = Self::zeros(shape, model.dtype(), needs, model)?;
         if let Some(last) = last.filter(|_| needs.kept > 0) {
-            let at = At::new(&[0_i64]).rows(0..needs.kept);
+            let at = WriteAt::new(&[0_i64]).rows(0..needs.kept);
             let _ = other.writer.write(last.tensor(), at)?;
         }
         Ok(other)

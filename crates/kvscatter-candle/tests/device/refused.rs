@@ -4,7 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
 use kvscatter::Argument;
-use kvscatter_candle::cuda::{At, Writer};
+use kvscatter_candle::cuda::{WriteAt, Writer};
 use kvscatter_candle::{CandleError, TensorScatter, positions};
 
 use crate::calls::calls;
@@ -36,8 +36,8 @@ fn caches_that_meet() {
         CandleError::Write(kvscatter::Error::Overlap {
             argument: Argument::PastCache,
             with: Argument::PastCache,
-            buffer: 0,
-            with_buffer: 1
+            pair: 0,
+            with_pair: 1
         })
     ));
     // What interleaves cannot be told from what meets.
@@ -62,39 +62,42 @@ fn updates_and_lists_that_do_not_belong_there() {
     let mut writer = writer(&caches);
     let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));
     let before = calls(&["cuLaunchKernel"]);
-    let mut refused = |updates: &[&Tensor], at: At<'_>| writer.write(updates, at).unwrap_err();
+    let mut refused = |updates: &[&Tensor], at: WriteAt<'_>| writer.write(updates, at).unwrap_err();
 
-    assert!(matches!(refused(&[&update], At::new(&starts)), CandleError::Updates { got: 1, expected: 2 }));
+    assert!(matches!(
+        refused(&[&update], WriteAt::new(&starts)),
+        CandleError::Updates { got: 1, expected: 2 }
+    ));
     let here = row(&Device::Cpu, 1.);
     assert!(matches!(
-        refused(&[&update, &here], At::new(&starts)),
+        refused(&[&update, &here], WriteAt::new(&starts)),
         CandleError::OtherDevice { argument: Argument::Update, device: DeviceLocation::Cpu, cache: CUDA }
     ));
     assert!(matches!(
-        refused(&[&update, &update], At::new(&list(&Device::Cpu, &[0, 1]))),
+        refused(&[&update, &update], WriteAt::new(&list(&Device::Cpu, &[0, 1]))),
         CandleError::OtherDevice { argument: Argument::WriteIndices, .. }
     ));
     let own = caches[1].narrow(2, 0, 1).unwrap();
     assert!(matches!(
-        refused(&[&own, &update], At::new(&starts)),
-        CandleError::Write(Core::Overlap { with: Argument::Update, buffer: 1, with_buffer: 0, .. })
+        refused(&[&own, &update], WriteAt::new(&starts)),
+        CandleError::Write(Core::Overlap { with: Argument::Update, pair: 1, with_pair: 0, .. })
     ));
     let half =
         update.to_device(&Device::Cpu).unwrap().to_dtype(DType::F16).unwrap().to_device(&device).unwrap();
     assert!(matches!(
-        refused(&[&update, &half], At::new(&starts)),
+        refused(&[&update, &half], WriteAt::new(&starts)),
         CandleError::Write(Core::ElementTypeMismatch { .. })
     ));
     assert!(matches!(
-        refused(&[&update, &caches_row_of_three(&device)], At::new(&starts)),
+        refused(&[&update, &caches_row_of_three(&device)], WriteAt::new(&starts)),
         CandleError::Write(Core::DimensionMismatch { .. })
     ));
     assert!(matches!(
-        refused(&[&update, &update], At::new(&list(&device, &[0, 1, 2]))),
+        refused(&[&update, &update], WriteAt::new(&list(&device, &[0, 1, 2]))),
         CandleError::Write(Core::Count { argument: Argument::WriteIndices, got: 3, expected: 2 })
     ));
     assert!(matches!(
-        refused(&[&update, &update], At::new(&starts).lengths(&list(&device, &[1]))),
+        refused(&[&update, &update], WriteAt::new(&starts).lengths(&list(&device, &[1]))),
         CandleError::Write(Core::Count { argument: Argument::Lengths, got: 1, expected: 2 })
     ));
     assert_eq!(calls(&["cuLaunchKernel"]), before);
@@ -139,7 +142,7 @@ fn lists_that_a_device_does_not_read() {
     }
     let starts = list(&device, &[0, 1]);
     assert!(matches!(
-        writer.write(&[&update, &update], At::new(&starts).lengths(&unsigned)),
+        writer.write(&[&update, &update], WriteAt::new(&starts).lengths(&unsigned)),
         Err(CandleError::DeviceList { argument: Argument::Lengths, .. })
     ));
 }
@@ -158,7 +161,11 @@ fn lists_that_are_longer_than_their_storages() {
         };
         let two = Tensor::from_storage(storage, 2, BackpropOp::none(), false);
         let starts = list(&device, &[0, 0]);
-        for at in [At::new(&two), At::new(&starts).lengths(&two), At::new(&two.narrow(0, 1, 1).unwrap())] {
+        for at in [
+            WriteAt::new(&two),
+            WriteAt::new(&starts).lengths(&two),
+            WriteAt::new(&two.narrow(0, 1, 1).unwrap()),
+        ] {
             let error = writer.write(&[&update, &update], at).unwrap_err();
             assert!(matches!(error, CandleError::Write(kvscatter::Error::BufferLength { .. })), "{error}");
         }

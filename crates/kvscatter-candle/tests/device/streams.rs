@@ -6,7 +6,7 @@ use candle_core::cuda::CudaDType;
 use candle_core::cuda::cudarc::driver::{DeviceRepr, sys};
 use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Tensor};
 use kvscatter::Argument;
-use kvscatter_candle::cuda::{At, Writer};
+use kvscatter_candle::cuda::{WriteAt, Writer};
 use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::calls::calls;
@@ -132,11 +132,11 @@ fn tensors_of_a_device_with_which_nothing_is_ordered_are_refused() {
         let ones = [&ours, &others].map(|device| list(device, &[1, 1]));
         let updates = [&ours, &others].map(|device| row(device, 7.));
         let before = calls(&["cuLaunchKernel"]);
-        let mut refused = |updates: [&Tensor; 2], at: At<'_>| argument(writer.write(&updates, at));
+        let mut refused = |updates: [&Tensor; 2], at: WriteAt<'_>| argument(writer.write(&updates, at));
         let [mine, theirs] = &updates;
-        assert_eq!(refused([mine, theirs], At::new(&lists[0])), Argument::Update);
-        assert_eq!(refused([mine, mine], At::new(&lists[1])), Argument::WriteIndices);
-        assert_eq!(refused([mine, mine], At::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
+        assert_eq!(refused([mine, theirs], WriteAt::new(&lists[0])), Argument::Update);
+        assert_eq!(refused([mine, mine], WriteAt::new(&lists[1])), Argument::WriteIndices);
+        assert_eq!(refused([mine, mine], WriteAt::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
         let both = [&caches[0], &crate::driver::caches(&others)[0]];
         let made = Writer::new(TensorScatter::new(), &both).map(drop);
         assert_eq!(argument(made), Argument::PastCache);

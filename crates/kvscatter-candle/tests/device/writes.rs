@@ -3,7 +3,7 @@
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{DType, Device, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
-use kvscatter_candle::cuda::{At, Writer};
+use kvscatter_candle::cuda::{WriteAt, Writer};
 use kvscatter_candle::{CacheWrite, CandleError, TensorScatter, write_many};
 use kvscatter_oracle::cases::Random;
 
@@ -51,7 +51,7 @@ impl Case {
         let scatter = self.scatter.out_of_range(OutOfRange::SkipSample);
         let mut writers: Vec<_> =
             caches.iter().map(|cache| kvscatter_candle::Writer::new(scatter, cache).unwrap()).collect();
-        let at = kvscatter_candle::At::new(&self.starts);
+        let at = kvscatter_candle::WriteAt::new(&self.starts);
         let at = match &self.lengths {
             Some(lengths) => at.lengths(lengths),
             None => at,
@@ -70,7 +70,7 @@ impl Case {
             false => list(device, numbers),
         };
         let (starts, lengths) = (numbers(&self.starts), self.lengths.as_deref().map(numbers));
-        let at = At::new(&starts);
+        let at = WriteAt::new(&starts);
         let at = lengths.as_ref().map_or(at, |lengths| at.lengths(lengths));
         writer.write(&updates.iter().collect::<Vec<_>>(), at).unwrap();
         writer.check().is_ok()

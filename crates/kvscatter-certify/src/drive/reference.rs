@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kvscatter_session::{OutOfPlace, Runner, SessionError, most_likely};
+use kvscatter_session::{OutOfPlace, Runner, SessionError, argmax};
 
 /// A sequence of tokens and the scores that it should give.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl<'r> Reference<'r> {
             self.feed(&mut samples, sequence, tokens, true)?;
         }
         for _ in 0..steps {
-            let next = sequence.logits.last().and_then(Option::as_deref).map_or(0, most_likely);
+            let next = sequence.logits.last().and_then(Option::as_deref).map_or(0, argmax);
             self.feed(&mut samples, sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
         }
         Ok(())

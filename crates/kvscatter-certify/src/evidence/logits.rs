@@ -1,7 +1,7 @@
 //! Logits next to those that they should be.
 
 use kvscatter::ElementType;
-use kvscatter_session::most_likely;
+use kvscatter_session::argmax;
 
 use crate::certificate::{Against, Failure, Fill, LogitPlace, LogitsComparison};
 use crate::drive::reference::Sequence;
@@ -99,7 +99,7 @@ impl Comparison {
         document.compared += u64::try_from(got.len()).unwrap_or(u64::MAX);
         document.not_finite += difference.not_finite;
         document.greedy_compared += 1;
-        document.greedy_equal += u64::from(most_likely(got) == most_likely(expected));
+        document.greedy_equal += u64::from(argmax(got) == argmax(expected));
         if let Some(worst) = document.worst_by_step.last_mut() {
             *worst = worst.max(difference.worst);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvscatter_onnx::decoder::{Cache, Decoder, Style};
+use kvscatter_onnx::decoder::{Cache, Decoder, WriterStyle};
 use kvscatter_onnx::{Dimension, Graph, Node};
 
 use crate::certificate::{Check, Failure};
@@ -66,13 +66,13 @@ fn one_write(cache: &Cache<'_>) -> Option<String> {
         return Some(format!("{} writes it before the last one does", earlier.label()));
     }
     match &cache.style {
-        Style::TensorScatter(_) => None,
+        WriterStyle::TensorScatter(_) => None,
         other => Some(format!("its style is {other}")),
     }
 }
 
 fn in_between(cache: &Cache<'_>) -> Option<String> {
-    if !matches!(cache.style, Style::TensorScatter(_)) {
+    if !matches!(cache.style, WriterStyle::TensorScatter(_)) {
         return None;
     }
     let writer = cache.writer?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::{Engine, Options, Ran, Session, SessionError, Step, Tensor};
+use kvscatter_session::{Engine, LoadOptions, Session, SessionError, Step, StepOutput, Tensor};
 
 const HEADS: usize = 2;
 const HEAD: usize = 16;
@@ -56,14 +56,14 @@ impl Engine for Fake {
         "CPU"
     }
 
-    fn load(&self, model: &ModelFile, _: Options) -> Result<Box<dyn Session>, SessionError> {
+    fn load(&self, model: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         let is_static = model.path().components().any(|part| part.as_os_str() == "mobius-llama-static");
         Ok(Box::new(FakeSession { is_static, fault: if is_static { self.0 } else { Fault::None } }))
     }
 }
 
 impl Session for FakeSession {
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         let int64s = |name: &str| -> Vec<i64> {
             let (_, tensor) = step.inputs.iter().find(|(input, _)| *input == name).unwrap();
             assert_eq!(tensor.element(), ElementType::Int64);
@@ -122,7 +122,7 @@ impl Session for FakeSession {
             .shared
             .iter()
             .map(|shared| shared.cache.address() + if self.fault == Fault::Copied { 1 << 20 } else { 0 });
-        Ok(Ran {
+        Ok(StepOutput {
             present_at: present_at.collect(),
             returned: vec![logits],
             elapsed: Duration::from_micros(1),

@@ -1,22 +1,22 @@
 //! How a launch is spread over a device changes no byte of what is written.
 
-use kvscatter_cuda::{Choices, DeviceWrite};
+use kvscatter_cuda::{DeviceWrite, LaunchConfig};
 
 use crate::abi::StatusWords;
 use crate::device::Memory;
 use crate::fake::{is_fake, threads};
 use crate::rig::{ROW, Rig, SAMPLES, SLOTS, written};
 
-fn choices() -> Vec<Choices> {
-    let default = Choices::DEFAULT;
+fn choices() -> Vec<LaunchConfig> {
+    let default = LaunchConfig::DEFAULT;
     let mut choices = vec![default];
     for value in [0, 1, 2, 3, 64, u32::MAX] {
         choices.extend([
-            Choices { few_jobs: value, ..default },
-            Choices { most_threads: value, ..default },
-            Choices { few_threads: value, ..default },
-            Choices { most_per_thread: value, blocks_each: 0, ..default },
-            Choices { blocks_each: value, most_threads: 1, ..default },
+            LaunchConfig { few_jobs: value, ..default },
+            LaunchConfig { most_threads: value, ..default },
+            LaunchConfig { few_threads: value, ..default },
+            LaunchConfig { most_per_thread: value, blocks_each: 0, ..default },
+            LaunchConfig { blocks_each: value, most_threads: 1, ..default },
         ]);
     }
     choices
@@ -59,7 +59,7 @@ fn a_choice_is_that_of_the_launch() {
     };
     let unchosen = threads_of(&rig.write());
     assert!(unchosen > 1);
-    assert_eq!(threads_of(&rig.write().with_choices(&Choices::DEFAULT)), unchosen);
-    let alone = Choices { most_threads: 1, ..Choices::DEFAULT };
+    assert_eq!(threads_of(&rig.write().with_choices(&LaunchConfig::DEFAULT)), unchosen);
+    let alone = LaunchConfig { most_threads: 1, ..LaunchConfig::DEFAULT };
     assert_eq!(threads_of(&rig.write().with_choices(&alone)), 1);
 }

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{Argument, ElementType, Error as CoreError, Layout, Prepared};
 use kvscatter_cuda::{
-    Cuda, CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, StatusWords,
-    Stream as OfCaller, Triple,
+    Cuda, CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers, Status,
+    StatusWords, Stream as OfCaller,
 };
 use kvscatter_oracle::OutOfRange;
 use kvscatter_oracle::cases::{Call, Case, Random, View, cases};
@@ -208,7 +208,7 @@ impl Steps<'_> {
         let (scene, [cache, update]) = (self.scene, &self.places);
         let (past, bytes, guard) = (Memory::of(&scene.past), scene.kept.len(), random.pick(&[0, 0, 1, 2, 3]));
         let presents: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&vec![0xEE; bytes + 2 * guard])).collect();
-        let triple = |present: &Memory| Triple {
+        let triple = |present: &Memory| PresentBuffers {
             present: DeviceBuffer::new(present.address + guard as u64, bytes),
             past: cache.buffer(&past),
             update: update.buffer(self.new),

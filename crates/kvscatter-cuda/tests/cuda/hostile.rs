@@ -5,7 +5,8 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error as CoreError, Mode, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, Indices, List, Pair, SlotMappingError, Status, TensorRole, Triple,
+    CudaError, DeviceBuffer, DeviceList, Indices, List, Pair, PresentBuffers, SlotMappingError, Status,
+    TensorRole,
 };
 
 use crate::device::Memory;
@@ -57,7 +58,7 @@ fn buffers_that_are_missing_or_short_are_refused() {
     }
     let triple = |present, past, update| {
         let buffer = |address| DeviceBuffer::new(address, CACHE);
-        let triple = Triple { present: buffer(present), past: buffer(past), update: buffer(update) };
+        let triple = PresentBuffers { present: buffer(present), past: buffer(past), update: buffer(update) };
         cuda().prepare_present(&shapes(), &[triple]).map(drop)
     };
     for (prepared, tensor) in [
@@ -89,7 +90,7 @@ fn buffers_that_overlap_are_refused() {
     prepared(&[(0x1000, CACHE, 0x1000 - update, UPDATE), (0x1000 + cache, CACHE, 0x1000 - update, UPDATE)])
         .unwrap();
 
-    let triple = |present, past, update| Triple {
+    let triple = |present, past, update| PresentBuffers {
         present: DeviceBuffer::new(present, CACHE),
         past: DeviceBuffer::new(past, CACHE),
         update: DeviceBuffer::new(update, UPDATE),
@@ -119,7 +120,7 @@ fn what_leaves_the_address_space_is_refused() {
         ((0x1000, CACHE, update + 1, UPDATE), Argument::Update, UPDATE),
     ] {
         let wraps = refused(prepared(&[(0x2000, CACHE, 0x10, UPDATE), pair]));
-        let is_it = matches!(wraps, CoreError::AddressSpace { argument: of, buffer: 1, len: bytes, .. } if (of, bytes) == (argument, len));
+        let is_it = matches!(wraps, CoreError::AddressSpace { argument: of, pair: 1, len: bytes, .. } if (of, bytes) == (argument, len));
         assert!(is_it, "{wraps:?}");
     }
     let rig = Rig::new(2);

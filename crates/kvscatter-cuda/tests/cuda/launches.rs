@@ -5,7 +5,9 @@ use std::thread;
 use allocation_counter::measure;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
-use kvscatter_cuda::{CudaError, DeviceBuffer, DeviceList, Indices, Pair, Stream as OfCaller, Triple};
+use kvscatter_cuda::{
+    CudaError, DeviceBuffer, DeviceList, Indices, Pair, PresentBuffers, Stream as OfCaller,
+};
 
 use crate::abi::StatusWords;
 use crate::device::{Memory, Stream, device};
@@ -187,7 +189,7 @@ fn writes_of_nothing_report_what_is_bad() {
         let [of_cache, of_present] =
             held.each_ref().map(|held| if held.bytes == 0 { nothing } else { buffer(held) });
         let in_place = Pair { cache: of_cache, update: nothing };
-        let functional = Triple { present: of_present, past: of_cache, update: nothing };
+        let functional = PresentBuffers { present: of_present, past: of_cache, update: nothing };
         let starts = Memory::of_i64(&[0, bad.unwrap_or(0)][..update[0]]);
         let indices = Indices::new(DeviceList::i64(starts.address, update[0]));
         for write in [

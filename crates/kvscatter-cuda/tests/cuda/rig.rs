@@ -3,7 +3,8 @@
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, Stream as OfCaller, Triple,
+    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers, Status,
+    Stream as OfCaller,
 };
 
 use crate::abi::StatusWords;
@@ -53,7 +54,7 @@ impl Rig {
     /// The functional form, with the caches as the past of every present.
     pub(crate) fn present(&self, presents: &[Memory]) -> DeviceWrite {
         let triples = presents.iter().zip(self.pairs());
-        let triples = triples.map(|(present, Pair { cache, update })| Triple {
+        let triples = triples.map(|(present, Pair { cache, update })| PresentBuffers {
             present: buffer(present),
             past: cache,
             update,

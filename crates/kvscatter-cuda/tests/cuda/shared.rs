@@ -7,7 +7,8 @@ use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{ElementType, Geometry, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, List, Pair, Status, Stream as OfCaller, Triple,
+    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, List, Pair, PresentBuffers, Status,
+    Stream as OfCaller,
 };
 
 use crate::device::{Memory, Stream};
@@ -64,11 +65,11 @@ impl Arena {
         Pair { cache, update }
     }
 
-    fn triple(&mut self, number: usize, geometry: &Geometry) -> Triple {
+    fn triple(&mut self, number: usize, geometry: &Geometry) -> PresentBuffers {
         let present = self.put(Place::Written(number), 2, &vec![0; geometry.present_bytes().unwrap()]);
         let past = self.put(Place::Read, 4, &vec![PAST; geometry.cache_bytes().unwrap()]);
         let update = self.put(Place::Read, 6, &vec![7; geometry.update_bytes().unwrap()]);
-        Triple { present, past, update }
+        PresentBuffers { present, past, update }
     }
 
     /// Tries a status at every address: refused where it has a byte of any of these, and only there.

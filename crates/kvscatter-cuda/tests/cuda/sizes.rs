@@ -3,7 +3,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode, OutOfRange, Prepared, WritePlan};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Triple};
+use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers};
 use kvscatter_oracle::cases::Random;
 
 use crate::device::Memory;
@@ -100,7 +100,7 @@ impl Call {
         let [past, update] = [past, &self.new].map(Memory::of);
         let present = Memory::of(&vec![GUARD; expected.len()]);
         let address = present.address + begin as u64;
-        let triple = Triple {
+        let triple = PresentBuffers {
             present: DeviceBuffer::new(address, place.len()),
             past: buffer(&past),
             update: buffer(&update),

@@ -1,7 +1,7 @@
 //! Finds out whether a decoder can be converted, by trying it.
 
 use super::conversion::convert;
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use crate::{Model, OnnxError};
 
 /// The result of converting a decoder whose caches grow.
@@ -37,7 +37,7 @@ impl Advice {
     pub fn near(model: &Model, max_seq: usize) -> Self {
         let advice = Self::at(model, max_seq);
         let Self::Refused { cause, .. } = &advice else { return advice };
-        let OnnxError::Convert(Refusal::Table { rows, .. }) = *cause.root() else { return advice };
+        let OnnxError::Convert(ConvertRefusal::Table { rows, .. }) = *cause.root() else { return advice };
         match Self::at(model, rows) {
             Self::Refused { .. } => advice,
             fits => fits,

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use kvscatter::ElementType;
 
 use super::probe::Probe;
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
 use super::visibility::{self, Effect};
-use crate::decoder::{Decoder, Style};
+use crate::decoder::{Decoder, WriterStyle};
 use crate::edit::NewNode;
 use crate::fold::Fold;
 use crate::{Node, OnnxError};
@@ -35,16 +35,16 @@ impl<'m> Attentions<'m> {
     /// The nodes, each once. The fold is fed.
     ///
     /// # Errors
-    /// [`Refusal::AttentionForm`]; those of [`Fold::shape`].
+    /// [`ConvertRefusal::AttentionForm`]; those of [`Fold::shape`].
     pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
         let mut attentions: Vec<Attention<'m>> = Vec::new();
         let mut seen = BTreeSet::new();
-        for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, Style::AttentionPast)) {
+        for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, WriterStyle::AttentionPast)) {
             let Some(node) = cache.writer else { continue };
             if !seen.insert(node.index()) {
                 continue;
             }
-            let form = |what| node.error(Refusal::AttentionForm { what });
+            let form = |what| node.error(ConvertRefusal::AttentionForm { what });
             for (is_there, what) in [
                 (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a past"),
                 (node.output(PRODUCTS).is_some(), "the output qk_matmul_output"),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::Refusal;
-use crate::decoder::{Cache, Decoder, Role, Style};
+use super::refusal::ConvertRefusal;
+use crate::decoder::{Cache, Decoder, Role, WriterStyle};
 use crate::{Dimension, Graph, Node, OnnxError};
 
 /// The form of a static cache: `[batch, heads, max_seq, head size]`.
@@ -13,10 +13,10 @@ pub(super) const AXIS: usize = 2;
 /// Looks at what can be seen without computing anything.
 ///
 /// # Errors
-/// The first half of [`Refusal`], within the node that writes the cache.
+/// The first half of [`ConvertRefusal`], within the node that writes the cache.
 pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
-        return Err(Refusal::MaxSeq { max_seq }.into());
+        return Err(ConvertRefusal::MaxSeq { max_seq }.into());
     }
     for cache in &decoder.caches {
         let refusal = refusal(cache, max_seq);
@@ -38,37 +38,39 @@ pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) ->
     Ok(())
 }
 
-fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<Refusal> {
+fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
     let past = cache.past.to_owned();
     match &cache.style {
-        Style::TensorScatter(_) => return Some(Refusal::AlreadyStatic { past }),
-        Style::GroupQueryAttention => return Some(Refusal::GroupQueryAttention { past }),
-        Style::Unknown(reason) => return Some(Refusal::Writer { past, reason: reason.to_string() }),
-        Style::Concat | Style::AttentionPast => {}
+        WriterStyle::TensorScatter(_) => return Some(ConvertRefusal::AlreadyStatic { past }),
+        WriterStyle::GroupQueryAttention => return Some(ConvertRefusal::GroupQueryAttention { past }),
+        WriterStyle::Unknown(reason) => {
+            return Some(ConvertRefusal::Writer { past, reason: reason.to_string() });
+        }
+        WriterStyle::Concat | WriterStyle::AttentionPast => {}
     }
     if let Some(node) = cache.between.first() {
-        return Some(Refusal::Between { past, node: Box::new(node.label()) });
+        return Some(ConvertRefusal::Between { past, node: Box::new(node.label()) });
     }
     if !cache.earlier.is_empty() {
-        return Some(Refusal::WrittenTwice { past });
+        return Some(ConvertRefusal::WrittenTwice { past });
     }
     if let Some(&name) = cache.copies.first() {
-        return Some(Refusal::Output { name: name.to_owned() });
+        return Some(ConvertRefusal::Output { name: name.to_owned() });
     }
     let (rank, axis) = (cache.past_shape.len(), cache.axis);
     if (rank, axis) != (RANK, AXIS) {
-        return Some(Refusal::Layout { past, rank, axis });
+        return Some(ConvertRefusal::Layout { past, rank, axis });
     }
     match cache.past_shape.get(AXIS) {
-        Some(&Dimension::Known(length)) => Some(Refusal::PastFixed { past, length, max_seq }),
+        Some(&Dimension::Known(length)) => Some(ConvertRefusal::PastFixed { past, length, max_seq }),
         _ => None,
     }
 }
 
 /// Why a node stands in the way, whatever it computes.
-fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<Refusal> {
+fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<ConvertRefusal> {
     if node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty()) {
-        return Some(Refusal::Subgraph);
+        return Some(ConvertRefusal::Subgraph);
     }
     let is_writer =
         |cache: &Cache<'_>| cache.writer.as_ref().is_some_and(|writer| writer.index() == node.index());
@@ -77,12 +79,12 @@ fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<Refusa
     }
     let mut read = node.proto().input.iter().filter_map(|name| pasts.get(name.as_str()));
     let other = read.find(|cache| !is_writer(cache))?;
-    Some(Refusal::PastRead { past: other.past.to_owned() })
+    Some(ConvertRefusal::PastRead { past: other.past.to_owned() })
 }
 
 /// Why a table that is looked up by position ends too early.
-fn looking_up(node: &Node<'_>, graph: &Graph<'_>, positions: &str, max_seq: usize) -> Option<Refusal> {
+fn looking_up(node: &Node<'_>, graph: &Graph<'_>, positions: &str, max_seq: usize) -> Option<ConvertRefusal> {
     let table = node.input(0).filter(|_| node.is("Gather") && node.input(1) == Some(positions))?;
     let rows = graph.initializers().get(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;
-    (rows < max_seq).then(|| Refusal::Table { table: table.to_owned(), rows, max_seq })
+    (rows < max_seq).then(|| ConvertRefusal::Table { table: table.to_owned(), rows, max_seq })
 }

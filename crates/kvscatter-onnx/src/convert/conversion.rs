@@ -7,7 +7,7 @@ use super::exported::Exported;
 use super::length::{self, Replacement};
 use super::rewriter::AddedInputs;
 use super::{caches, refusal, rewrite};
-use crate::decoder::{At, Decoder, Role};
+use crate::decoder::{CostAt, Decoder, Role};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, opset};
 
@@ -54,7 +54,7 @@ pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
 fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, OnnxError> {
     let decoder = Decoder::of(graph)?;
     let dims = BTreeMap::new();
-    let at = At { batch: 1, length: 0, capacity: max_seq, dims: &dims };
+    let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
     let mut costs = decoder.caches.iter().map(|cache| cache.cost(&at));
     let bytes_per_slot = costs.try_fold(0_u64, |sum, cost| sum.checked_add(cost?.per_token));
     let exported = Exported::new(model, graph, &decoder, max_seq)?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use super::sites::Sites;
 use crate::fold::{Fold, Value, Values};
 use crate::{Graph, Node, OnnxError};
@@ -26,7 +26,7 @@ impl<'b> Comparison<'_, '_, 'b> {
     /// graphs. The same nodes make it, from values that are compared, so it is the same.
     ///
     /// # Errors
-    /// [`Refusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
+    /// [`ConvertRefusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
     pub(super) fn check(&mut self, converted: &Graph<'b>) -> Result<(), OnnxError> {
         for node in converted.nodes() {
             let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
@@ -92,8 +92,8 @@ impl<'b> Comparison<'_, '_, 'b> {
     }
 }
 
-fn dependence(name: &str) -> Refusal {
-    Refusal::LengthDependence { value: name.to_owned() }
+fn dependence(name: &str) -> ConvertRefusal {
+    ConvertRefusal::LengthDependence { value: name.to_owned() }
 }
 
 /// The elements, where there are any and they are known. That there are none says something about the shape only.

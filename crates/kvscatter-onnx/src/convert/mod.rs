@@ -27,4 +27,4 @@ mod visibility;
 
 pub use advice::Advice;
 pub use conversion::{Converted, convert};
-pub use refusal::Refusal;
+pub use refusal::ConvertRefusal;

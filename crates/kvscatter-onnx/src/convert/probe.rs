@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kvscatter::ElementType;
 
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use crate::decoder::{Decoder, Input, Role};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
@@ -181,7 +181,7 @@ impl Probe {
 
 impl<'m> Inputs<'m> {
     /// # Errors
-    /// [`Refusal::InputShape`] for a dimension that is none of batch, past, new and their sum.
+    /// [`ConvertRefusal::InputShape`] for a dimension that is none of batch, past, new and their sum.
     pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, OnnxError> {
         let mut symbols = BTreeMap::new();
         for input in &decoder.inputs {
@@ -191,7 +191,7 @@ impl<'m> Inputs<'m> {
                     let other = *symbols.entry(*symbol).or_insert(length);
                     if other != length {
                         let (name, symbol) = (input.value.name.to_owned(), (*symbol).to_owned());
-                        return Err(Refusal::Symbol { name, axis, symbol }.into());
+                        return Err(ConvertRefusal::Symbol { name, axis, symbol }.into());
                     }
                 }
             }
@@ -206,7 +206,7 @@ impl<'m> Inputs<'m> {
                 (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {
                     Ok(symbols.get(symbol).copied().unwrap_or(Length::Batch))
                 }
-                _ => Err(Refusal::InputShape { name: input.value.name.to_owned(), axis }.into()),
+                _ => Err(ConvertRefusal::InputShape { name: input.value.name.to_owned(), axis }.into()),
             };
             (0..dims).map(length).collect::<Result<Vec<_>, OnnxError>>()
         };
@@ -225,17 +225,17 @@ impl<'m> Inputs<'m> {
     /// claims is made.
     ///
     /// # Errors
-    /// [`Refusal::NewTokens`] and [`Refusal::MaskSize`].
+    /// [`ConvertRefusal::NewTokens`] and [`ConvertRefusal::MaskSize`].
     pub(super) fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
         let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(1));
         if new > max_seq {
-            return Err(Refusal::NewTokens { new, max_seq }.into());
+            return Err(ConvertRefusal::NewTokens { new, max_seq }.into());
         }
         let limit = fold::MAX_VALUES;
         let slots = max_seq.max(MANY);
         match batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots)) {
             Some(size) if size <= limit => Ok(()),
-            _ => Err(Refusal::MaskSize { batch, new, max_seq, limit }.into()),
+            _ => Err(ConvertRefusal::MaskSize { batch, new, max_seq, limit }.into()),
         }
     }
 

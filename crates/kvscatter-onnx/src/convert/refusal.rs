@@ -9,7 +9,7 @@ use crate::{Graph, NodeLabel, OnnxError};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum Refusal {
+pub enum ConvertRefusal {
     // The caches.
     /// A cache of no slots.
     #[error("max_seq = {max_seq}: a cache holds at least 1 slot and at most 2^31 - 1")]

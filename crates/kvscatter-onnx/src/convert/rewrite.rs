@@ -8,10 +8,10 @@ use super::caches::AXIS;
 use super::exported::Exported;
 use super::length::Replacement;
 use super::metadata;
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use super::rewriter::{AddedInputs, Rewriter};
 use super::sites::{Neutral, Sites, filler_of};
-use crate::decoder::{Cache, Role, Style};
+use crate::decoder::{Cache, Role, WriterStyle};
 use crate::edit::{Editor, NewNode};
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
@@ -19,7 +19,7 @@ use crate::{Dimension, OnnxError};
 /// Rewrites the graph of a model that is a copy of the exported one.
 ///
 /// # Errors
-/// [`Refusal::ScoresType`]; those of the editor.
+/// [`ConvertRefusal::ScoresType`]; those of the editor.
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
@@ -56,7 +56,7 @@ fn rewrite_cache(
     for name in [cache.past, cache.present] {
         rewriter.editor.set_dims(name, &dims)?;
     }
-    let (Style::Concat, Some(writer), Some(update)) = (&cache.style, cache.writer, cache.update) else {
+    let (WriterStyle::Concat, Some(writer), Some(update)) = (&cache.style, cache.writer, cache.update) else {
         return Ok(());
     };
     let written = writer.output(0).unwrap_or_default();
@@ -93,7 +93,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
             continue;
         }
         let element = mask.element;
-        let filler = filler_of(element).ok_or(Refusal::ScoresType { element })?;
+        let filler = filler_of(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
         let visible = rewriter.visible(mask.rank)?;
         rewriter.editor.node_with_outputs("Where", &[&visible, scores, &filler], &[mask.output]);

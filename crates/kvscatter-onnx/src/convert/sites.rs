@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use super::probe::{Inputs, MANY, Probe};
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value};
 use crate::{Dimension, Graph, Node, OnnxError};
@@ -100,8 +100,8 @@ impl<'m> Sites<'m> {
     /// Follows every cache of the Concat style to the end of its attention.
     ///
     /// # Errors
-    /// [`Refusal::Reader`] for a node that reads a value with one entry for each slot in a way that is not
-    /// understood, [`Refusal::Unmasked`], [`Refusal::ScoresShape`], [`Refusal::Output`].
+    /// [`ConvertRefusal::Reader`] for a node that reads a value with one entry for each slot in a way that is not
+    /// understood, [`ConvertRefusal::Unmasked`], [`ConvertRefusal::ScoresShape`], [`ConvertRefusal::Output`].
     pub(super) fn find(
         graph: &Graph<'m>,
         decoder: &Decoder<'m>,
@@ -137,7 +137,7 @@ impl<'m> Sites<'m> {
         let presents: BTreeSet<_> = caches.iter().map(|cache| cache.present).collect();
         let mut outputs = graph.output_names();
         match outputs.find(|&name| walk.sites.states.contains_key(name) && !presents.contains(name)) {
-            Some(name) => Err(Refusal::Output { name: name.to_owned() }.into()),
+            Some(name) => Err(ConvertRefusal::Output { name: name.to_owned() }.into()),
             None => Ok(walk.sites),
         }
     }
@@ -182,7 +182,7 @@ impl<'m> Walk<'_, '_, 'm> {
             Next::End => Ok(()),
             Next::Unknown => {
                 let value = names.into_iter().find(|name| self.sites.states.contains_key(name));
-                Err(Refusal::Reader { value: value.unwrap_or_default().to_owned() }.into())
+                Err(ConvertRefusal::Reader { value: value.unwrap_or_default().to_owned() }.into())
             }
         }
     }
@@ -327,7 +327,7 @@ impl<'m> Walk<'_, '_, 'm> {
     /// Scores that become weights: their masks are those of one attention.
     fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, OnnxError> {
         if masks.is_empty() {
-            return Err(Refusal::Unmasked.into());
+            return Err(ConvertRefusal::Unmasked.into());
         }
         self.sites.sites.push(Site { masks: masks.to_vec() });
         let shape = self.fold.shape(softmax.output(0).unwrap_or_default())?;
@@ -359,7 +359,7 @@ impl<'m> Walk<'_, '_, 'm> {
         let expected = (self.probe.batch, self.probe.new, self.probe.total());
         match shape {
             &[batch, .., new, slots] if (batch, new, slots) == expected && shape.len() >= 3 => Ok(()),
-            _ => Err(Refusal::ScoresShape { rank: shape.len() }.into()),
+            _ => Err(ConvertRefusal::ScoresShape { rank: shape.len() }.into()),
         }
     }
 
@@ -368,7 +368,7 @@ impl<'m> Walk<'_, '_, 'm> {
     fn are_scores(&mut self, value: &str) -> Result<bool, OnnxError> {
         match self.check_scores(value) {
             Ok(()) => Ok(true),
-            Err(error) if matches!(error.root(), OnnxError::Convert(Refusal::ScoresShape { .. })) => {
+            Err(error) if matches!(error.root(), OnnxError::Convert(ConvertRefusal::ScoresShape { .. })) => {
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::probe::{Inputs, Probe, SAMPLES};
-use super::refusal::Refusal;
+use super::refusal::ConvertRefusal;
 use super::sites::{Kind, Site, Sites};
 use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
@@ -43,7 +43,7 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
 /// Checks that the masks of every site hide what the rule hides, and nothing else, from every real token.
 ///
 /// # Errors
-/// [`Refusal::Visibility`] with the first token and slot that differ; [`Refusal::Bias`] for a mask that adds anything
+/// [`ConvertRefusal::Visibility`] with the first token and slot that differ; [`ConvertRefusal::Bias`] for a mask that adds anything
 /// else than 0 and very negative numbers; those of [`Fold::value`].
 pub(super) fn check_sites<'m>(
     sites: &Sites<'m>,
@@ -53,7 +53,7 @@ pub(super) fn check_sites<'m>(
     for neutral in &sites.neutral {
         let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
         if let Some(&added) = added.iter().find(|&&added| added != 0.0) {
-            return Err(neutral.node.error(Refusal::Bias { added }));
+            return Err(neutral.node.error(ConvertRefusal::Bias { added }));
         }
     }
     // Layers share their masks: each combination is compared once.
@@ -88,7 +88,7 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
     }
     for (mask, _) in &masks {
         if mask.data.is_none() {
-            return Err(Refusal::MaskUnknown.into());
+            return Err(ConvertRefusal::MaskUnknown.into());
         }
     }
     // Whatever its rank: what tells heads apart has an axis between batch and tokens.
@@ -129,10 +129,10 @@ impl Effect {
             (Self::Added, Some(Values::Floats(numbers)), Some(at)) => match numbers.get(at) {
                 Some(&0.0) => Ok(true),
                 Some(&added) if added <= HIDDEN => Ok(false),
-                Some(&added) => Err(Refusal::Bias { added }.into()),
-                None => Err(Refusal::MaskUnknown.into()),
+                Some(&added) => Err(ConvertRefusal::Bias { added }.into()),
+                None => Err(ConvertRefusal::MaskUnknown.into()),
             },
-            _ => Err(Refusal::MaskUnknown.into()),
+            _ => Err(ConvertRefusal::MaskUnknown.into()),
         }
     }
 }
@@ -168,7 +168,7 @@ pub(super) fn compare(
                     place(&mut at, heads, (sample, head, token, slot));
                     if visible(&at)? != expected {
                         let position = probe.past.saturating_add(token);
-                        return Err(Refusal::Visibility { position, slot, hidden: expected }.into());
+                        return Err(ConvertRefusal::Visibility { position, slot, hidden: expected }.into());
                     }
                 }
             }
@@ -210,9 +210,9 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
     match &value.data {
         Some(Values::Floats(numbers)) => match numbers.as_slice() {
             [number] if *number <= HIDDEN => Ok(()),
-            [number] => Err(Refusal::Bias { added: *number }.into()),
-            _ => Err(Refusal::MaskUnknown.into()),
+            [number] => Err(ConvertRefusal::Bias { added: *number }.into()),
+            _ => Err(ConvertRefusal::MaskUnknown.into()),
         },
-        _ => Err(Refusal::MaskUnknown.into()),
+        _ => Err(ConvertRefusal::MaskUnknown.into()),
     }
 }

@@ -15,7 +15,7 @@ pub struct Cache<'m> {
     /// The output that is the next step's past.
     pub present: &'m str,
     /// How it is written.
-    pub style: Style,
+    pub style: WriterStyle,
     /// The node that writes it; the last, if there are several.
     pub writer: Option<Node<'m>>,
     /// What the writer's output is called: the present, or what is handed on to it.
@@ -33,7 +33,7 @@ pub struct Cache<'m> {
     /// Which dimension of past is the sequence.
     pub axis: usize,
     /// What it holds.
-    pub part: Part,
+    pub part: CachePart,
     /// The nodes between past and the writer, and between the writer and present: each makes another tensor of the
     /// cache's size, unless a runtime removes it. `Identity` and a `Cast` to the type that is there already are not
     /// among them.
@@ -46,7 +46,7 @@ pub struct Cache<'m> {
 
 /// How a cache is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum WriterStyle {
     /// `Concat(past, new)`: the cache grows, and is copied, with every step.
     Concat,
     /// `Attention` with `past_key` and `past_value`, which joins them to the new rows: it grows as well.
@@ -56,7 +56,7 @@ pub enum Style {
     /// ONNX Runtime's `GroupQueryAttention`, which grows the cache, or fills it where past and present share memory.
     GroupQueryAttention,
     /// None of these.
-    Unknown(Unknown),
+    Unknown(UnknownStyle),
 }
 
 /// How a cache that is not static becomes longer. This decides what can be done about it. `Display` writes
@@ -71,7 +71,7 @@ pub enum Growth {
 
 /// Why a style is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unknown {
+pub enum UnknownStyle {
     /// Another operator writes the cache.
     Operator {
         /// Its domain; `ai.onnx` for the default one.
@@ -97,7 +97,7 @@ pub enum Unknown {
 
 /// What a cache holds, told by what reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Part {
+pub enum CachePart {
     /// Keys: they meet the queries.
     Key,
     /// Values: they meet the attention's weights.
@@ -130,11 +130,11 @@ impl<'m> Cache<'m> {
     /// Whether past and present have one capacity, and rows are overwritten.
     #[must_use]
     pub fn is_static(&self) -> bool {
-        matches!(self.style, Style::TensorScatter(_))
+        matches!(self.style, WriterStyle::TensorScatter(_))
     }
 }
 
-impl Style {
+impl WriterStyle {
     /// Whether the present of every step is one write longer than its past.
     #[must_use]
     pub fn grows(&self) -> bool {
@@ -152,13 +152,13 @@ impl Style {
     }
 }
 
-impl Unknown {
+impl UnknownStyle {
     pub(super) fn operator(node: &Node<'_>) -> Self {
         Self::Operator { domain: node.domain().to_owned(), op_type: node.op_type().to_owned() }
     }
 }
 
-impl fmt::Display for Style {
+impl fmt::Display for WriterStyle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Concat => f.write_str("Concat"),
@@ -184,7 +184,7 @@ impl fmt::Display for Growth {
     }
 }
 
-impl fmt::Display for Unknown {
+impl fmt::Display for UnknownStyle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Operator { domain, op_type } if domain == DEFAULT_DOMAIN => {

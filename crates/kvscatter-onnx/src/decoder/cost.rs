@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::cache::{Cache, Style};
+use super::cache::{Cache, WriterStyle};
 use crate::Dimension;
 
 /// The sizes that costs are computed at.
 #[derive(Clone, Debug)]
-pub struct At<'a> {
+pub struct CostAt<'a> {
     /// Samples.
     pub batch: usize,
     /// Tokens of each in the cache, before the step.
@@ -30,8 +30,8 @@ pub struct Cost {
     /// The cache at the capacity it would have after conversion, or has.
     pub static_size: u64,
     /// What a step of one token copies today; every copied byte is read once and written once. A cache that grows is
-    /// copied whole. So is one of [`Style::GroupQueryAttention`] unless past and present share memory, and every
-    /// node between past and present copies it again. A [`Style::TensorScatter`] copies the new rows alone, where
+    /// copied whole. So is one of [`WriterStyle::GroupQueryAttention`] unless past and present share memory, and every
+    /// node between past and present copies it again. A [`WriterStyle::TensorScatter`] copies the new rows alone, where
     /// past and present share memory. `None` for a style that is not known.
     pub copied: Option<u64>,
     /// What a step of one token copies at the least: the new rows, written into memory that past and present share.
@@ -42,7 +42,7 @@ impl<'m> Cache<'m> {
     /// Computes the costs. `None` if a size that is needed is open, a product does not fit, or the elements have no
     /// size.
     #[must_use]
-    pub fn cost(&self, at: &At<'_>) -> Option<Cost> {
+    pub fn cost(&self, at: &CostAt<'_>) -> Option<Cost> {
         let fixed = self.fixed_capacity();
         let capacity = fixed.unwrap_or(at.capacity);
         let rows = |rows: usize| self.bytes(rows, at);
@@ -54,9 +54,11 @@ impl<'m> Cache<'m> {
         let whole = rows(if is_fixed { capacity } else { at.length.checked_add(1)? })?;
         let copies = u64::try_from(self.between.len()).ok()?.checked_mul(whole)?;
         let written = match self.style {
-            Style::Concat | Style::AttentionPast | Style::GroupQueryAttention => Some(whole),
-            Style::TensorScatter(_) => Some(new),
-            Style::Unknown(_) => None,
+            WriterStyle::Concat | WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention => {
+                Some(whole)
+            }
+            WriterStyle::TensorScatter(_) => Some(new),
+            WriterStyle::Unknown(_) => None,
         };
         Some(Cost {
             per_token,
@@ -79,11 +81,11 @@ impl<'m> Cache<'m> {
         .collect()
     }
 
-    fn bytes(&self, rows: usize, at: &At<'_>) -> Option<u64> {
+    fn bytes(&self, rows: usize, at: &CostAt<'_>) -> Option<u64> {
         self.bytes_of(at.batch, rows, at)
     }
 
-    fn bytes_of(&self, batch: usize, rows: usize, at: &At<'_>) -> Option<u64> {
+    fn bytes_of(&self, batch: usize, rows: usize, at: &CostAt<'_>) -> Option<u64> {
         if self.element == ElementType::String {
             return None;
         }
@@ -97,7 +99,7 @@ impl<'m> Cache<'m> {
     /// The dimensions of one token of one sample.
     fn row_dims(&self) -> impl Iterator<Item = (usize, Dimension<'m>)> {
         // A cache of keys and values in one tensor has the batch second: [2, batch, heads, length, head size].
-        let batch = if self.part == super::Part::Both { 1 } else { 0 };
+        let batch = if self.part == super::CachePart::Both { 1 } else { 0 };
         let dims = self.known_shape.iter().copied().enumerate();
         dims.filter(move |(axis, _)| *axis != batch && *axis != self.axis)
     }

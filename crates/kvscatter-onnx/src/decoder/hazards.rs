@@ -7,7 +7,7 @@ mod scales;
 mod text;
 
 use super::Decoder;
-use super::cache::{Growth, Style};
+use super::cache::{Growth, WriterStyle};
 use super::roles::Role;
 use crate::NodeLabel;
 use kvscatter::ElementType;
@@ -100,7 +100,7 @@ pub enum Hazard {
     /// Caches of one model are written in different ways.
     MixedStyles {
         /// Each way, with a cache that is written so and the number of those.
-        styles: Vec<(Style, String, usize)>,
+        styles: Vec<(WriterStyle, String, usize)>,
     },
     /// Static caches of one model have different capacities.
     MixedCapacities {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::cache::{Cache, Part, Style, Unknown};
+use super::cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 use super::flow::Flow;
 use super::trace::{MAX_STEPS, Path};
 use super::writer::{Axis, CacheWrite, Writer, earlier};
@@ -127,7 +127,7 @@ fn cache<'m>(
     let reshaped =
         steps.iter().find(|node| matches!(node.op_type(), "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten"));
     let mut style = match reshaped {
-        Some(node) => Style::Unknown(Unknown::Reshaped { op_type: node.op_type().to_owned() }),
+        Some(node) => WriterStyle::Unknown(UnknownStyle::Reshaped { op_type: node.op_type().to_owned() }),
         None => write.style,
     };
     let declared = past.shape.clone().or_else(|| present.shape.clone());
@@ -145,8 +145,8 @@ fn cache<'m>(
     };
     let axis = at_writer.and_then(|axis| way.axis_at_past(axis));
     let axis = axis.filter(|&axis| axis < shape.len()).unwrap_or_else(|| open_axis(&shape, present));
-    if axis == 0 && style == Style::Concat {
-        style = Style::Unknown(Unknown::AxisZero);
+    if axis == 0 && style == WriterStyle::Concat {
+        style = WriterStyle::Unknown(UnknownStyle::AxisZero);
     }
     if past.shape.is_none()
         && let Some(dim) = shape.get_mut(axis)
@@ -165,7 +165,7 @@ fn cache<'m>(
         past_shape: shape,
         present_info: present.clone(),
         axis,
-        part: Part::Unknown,
+        part: CachePart::Unknown,
         between: copying(steps, past.element),
         earlier: way.earlier.clone(),
         copies: Vec::new(),
@@ -217,7 +217,7 @@ fn of_unknown_operator<'m>(
         pasts.sort_by_key(|(past, _)| flow.input_place(past.name));
         for ((past, path), (present, tail)) in pasts.iter().zip(presents) {
             let write = CacheWrite {
-                style: Style::Unknown(Unknown::operator(node)),
+                style: WriterStyle::Unknown(UnknownStyle::operator(node)),
                 past: Some(past.name),
                 update: None,
                 axis: Axis::Open,
@@ -281,18 +281,24 @@ fn not_fed_back<'m>(
 }
 
 /// Whether the operator can write a cache of this rank along its axis.
-fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usize) -> Result<(), OnnxError> {
-    let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
+fn check_rank(
+    name: &str,
+    node: &Node<'_>,
+    style: &WriterStyle,
+    axis: &Axis,
+    rank: usize,
+) -> Result<(), OnnxError> {
+    let has_rank_4 = matches!(style, WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention);
     if rank < 2 || (has_rank_4 && rank != 4) {
         let expected = if has_rank_4 { "4" } else { "2 or more" };
         return Err(node.error(OnnxError::CacheRank { name: name.to_owned(), rank, expected }));
     }
     match (style, *axis) {
-        (Style::TensorScatter(_), Axis::At(axis)) => {
+        (WriterStyle::TensorScatter(_), Axis::At(axis)) => {
             let scatter = kvscatter::spec::onnx::TensorScatter::new().axis(axis);
             scatter.resolve_axis(rank).map(|_| ()).map_err(|error| node.error(error))
         }
-        (Style::Concat, Axis::At(axis)) if from_front(axis, rank).is_none() => {
+        (WriterStyle::Concat, Axis::At(axis)) if from_front(axis, rank).is_none() => {
             Err(node.error(kvscatter::Error::AxisOutOfRange { axis, rank }))
         }
         _ => Ok(()),
@@ -300,8 +306,8 @@ fn check_rank(name: &str, node: &Node<'_>, style: &Style, axis: &Axis, rank: usi
 }
 
 /// The shape an operator asks for, where nobody declares one.
-fn implied(axis: &Axis, style: &Style) -> Option<Vec<Dimension<'static>>> {
-    let has_rank_4 = matches!(style, Style::AttentionPast | Style::GroupQueryAttention);
+fn implied(axis: &Axis, style: &WriterStyle) -> Option<Vec<Dimension<'static>>> {
+    let has_rank_4 = matches!(style, WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention);
     (has_rank_4 && matches!(axis, Axis::At(_))).then(|| vec![Dimension::Unknown; 4])
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::cache::{Cache, Part, Style};
+use super::cache::{Cache, CachePart, WriterStyle};
 use super::flow::Flow;
 use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
@@ -12,7 +12,7 @@ const MAX_VALUES: usize = 64;
 
 /// Follows a cache from where it was written to the product it takes part in: with the weights that a `Softmax`
 /// makes it is the values, with anything else the keys.
-pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> Part {
+pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(flow, cache, writer)) {
         return part;
     }
@@ -32,32 +32,32 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> Part {
             }
         }
     }
-    Part::Unknown
+    CachePart::Unknown
 }
 
 /// Attention operators say it by the place of the output.
-fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<Part> {
+fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
     let (_, slot) = flow.maker(cache.written)?;
     let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
-        (Style::AttentionPast | Style::GroupQueryAttention, ..) => true,
+        (WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention, ..) => true,
         (_, "com.microsoft", "Attention" | "QAttention" | "DecoderMaskedSelfAttention") => {
-            return Some(Part::Both);
+            return Some(CachePart::Both);
         }
         (_, "com.microsoft", op_type) => op_type.ends_with("Attention"),
         _ => false,
     };
     match slot {
-        1 if of_attention => Some(Part::Key),
-        2 if of_attention => Some(Part::Value),
+        1 if of_attention => Some(CachePart::Key),
+        2 if of_attention => Some(CachePart::Value),
         _ => None,
     }
 }
 
-fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<Part> {
+fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<CachePart> {
     if node.op_type().ends_with("Attention") {
         return match slot {
-            1 => Some(Part::Key),
-            2 => Some(Part::Value),
+            1 => Some(CachePart::Key),
+            2 => Some(CachePart::Value),
             _ => None,
         };
     }
@@ -65,7 +65,7 @@ fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<Part> {
         return None;
     }
     let other = node.input(if slot == 0 { 1 } else { 0 })?;
-    Some(if comes_from_softmax(flow, other) { Part::Value } else { Part::Key })
+    Some(if comes_from_softmax(flow, other) { CachePart::Value } else { CachePart::Key })
 }
 
 pub(super) fn is_product(node: &Node<'_>) -> bool {

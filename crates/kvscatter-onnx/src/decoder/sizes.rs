@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cache::{Cache, Style};
+use super::cache::{Cache, WriterStyle};
 use super::flow::Flow;
 use super::trace::Path;
 use crate::{Dimension, Node, OnnxError, ValueInfo};
@@ -17,7 +17,7 @@ pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Resul
         let Some(&past) = inputs.get(cache.past) else { continue };
         // Nodes between may turn the cache or cut it, and what an unknown writer does is not known.
         let turned = cache.between.iter().any(|node| matches!(node.op_type(), "Transpose" | "Slice" | "Pad"));
-        if turned || matches!(cache.style, Style::Unknown(_)) {
+        if turned || matches!(cache.style, WriterStyle::Unknown(_)) {
             continue;
         }
         let first = *batch.get_or_insert((past, 0));
@@ -132,7 +132,7 @@ pub(super) fn known<'m>(flow: &Flow<'m>, cache: &Cache<'m>) -> Vec<Dimension<'m>
             *dim = *declared;
         }
     }
-    if let (Style::GroupQueryAttention, Some(writer), [_, heads, _, head_size]) =
+    if let (WriterStyle::GroupQueryAttention, Some(writer), [_, heads, _, head_size]) =
         (&cache.style, &cache.writer, shape.as_mut_slice())
     {
         for (dim, size) in [(heads, of_heads(writer)), (head_size, of_head(flow, writer))] {

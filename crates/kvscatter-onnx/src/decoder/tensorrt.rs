@@ -20,17 +20,17 @@ use crate::{Node, NodeLabel, ValueInfo};
 
 /// A rule that a node breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct TensorRtRefusal {
     /// The `TensorScatter`.
     pub node: NodeLabel,
     /// The rule.
-    pub reason: Reason,
+    pub reason: TensorRtRule,
 }
 
 /// Which rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum TensorRtRule {
     /// The parser takes axis -2 of 4 dimensions only.
     Axis {
         /// The attribute.
@@ -48,7 +48,7 @@ pub enum Reason {
 impl Decoder<'_> {
     /// Returns every rule of TensorRT that a `TensorScatter` of the model breaks, in the order of the nodes.
     #[must_use]
-    pub fn tensorrt_refusals(&self) -> Vec<Refusal> {
+    pub fn tensorrt_refusals(&self) -> Vec<TensorRtRefusal> {
         let nodes: Vec<_> = self.flow.nodes().iter().filter(|node| node.is("TensorScatter")).collect();
         let numbers = nodes.iter().enumerate().map(|(layer, node)| (node.index(), layer)).collect();
         let inputs = self.inputs.iter().map(|input| (input.value.name, &input.value)).collect();
@@ -62,16 +62,16 @@ impl Decoder<'_> {
         for ((node, op), broken) in nodes.iter().zip(&ops).zip(network.check()) {
             let Some(Op::TensorScatter { mode, past_cache, .. }) = *op else { continue };
             let mut reasons: Vec<_> =
-                broken.into_iter().filter(is_of_tensorrt).map(Reason::Network).collect();
+                broken.into_iter().filter(is_of_tensorrt).map(TensorRtRule::Network).collect();
             if let Some(axis) = graph.wrong_axis(node, past_cache) {
                 // Behind the cache's type, where the rules about its shape are.
                 let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
-                reasons.insert(place, Reason::Axis { axis });
+                reasons.insert(place, TensorRtRule::Axis { axis });
             }
             if mode != Mode::Linear {
-                reasons.insert(0, Reason::Mode { mode });
+                reasons.insert(0, TensorRtRule::Mode { mode });
             }
-            refusals.extend(reasons.into_iter().map(|reason| Refusal { node: node.label(), reason }));
+            refusals.extend(reasons.into_iter().map(|reason| TensorRtRefusal { node: node.label(), reason }));
         }
         refusals
     }
@@ -132,18 +132,18 @@ fn is_of_tensorrt(rule: &NetworkError) -> bool {
     !matches!(rule, NetworkError::CacheReadByLayer { .. })
 }
 
-fn is_of_type(reason: &Reason) -> bool {
+fn is_of_type(reason: &TensorRtRule) -> bool {
     use kvscatter::Error::ElementType;
-    matches!(reason, Reason::Network(NetworkError::Layer { error: ElementType { .. }, .. }))
+    matches!(reason, TensorRtRule::Network(NetworkError::Layer { error: ElementType { .. }, .. }))
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for TensorRtRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", ShortLabel(&self.node), self.reason)
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for TensorRtRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Axis { axis } => write!(f, "axis = {axis}: must be -2 (or 2)"),

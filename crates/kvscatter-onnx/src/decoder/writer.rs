@@ -1,6 +1,6 @@
 //! The operators that write a cache: which input is the past of which output.
 
-use super::cache::{Style, Unknown};
+use super::cache::{UnknownStyle, WriterStyle};
 use super::flow::Flow;
 use super::trace::Path;
 use crate::eval::Op;
@@ -10,7 +10,7 @@ use crate::{Node, OnnxError};
 /// What a node says about the cache that one of its outputs is.
 #[derive(Clone, Debug)]
 pub(super) struct CacheWrite<'m> {
-    pub(super) style: Style,
+    pub(super) style: WriterStyle,
     /// The past; `None` if the input is absent.
     pub(super) past: Option<&'m str>,
     pub(super) update: Option<&'m str>,
@@ -78,10 +78,10 @@ impl<'m> Writer<'m> {
             (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(CacheWrite::tensor_scatter(node)?),
             // Keys and values may come packed, as input 0.
             ("com.microsoft", "GroupQueryAttention") => {
-                known(CacheWrite::attention(node, Style::GroupQueryAttention, slot, 3))
+                known(CacheWrite::attention(node, WriterStyle::GroupQueryAttention, slot, 3))
             }
             (DEFAULT_DOMAIN, "Attention") => {
-                known(CacheWrite::attention(node, Style::AttentionPast, slot, 4))
+                known(CacheWrite::attention(node, WriterStyle::AttentionPast, slot, 4))
             }
             (domain, op_type) => {
                 let mut rows = OTHERS.iter().filter(|row| (row.0, row.1) == (domain, op_type)).peekable();
@@ -89,7 +89,7 @@ impl<'m> Writer<'m> {
                     return Ok(if may_write(node) { Self::UnknownOperator } else { Self::NoCache });
                 }
                 known(rows.find(|row| row.3 == slot).map(|&(_, _, past, _, axis)| CacheWrite {
-                    style: Style::Unknown(Unknown::operator(node)),
+                    style: WriterStyle::Unknown(UnknownStyle::operator(node)),
                     past: node.input(past),
                     update: None,
                     axis: axis.map_or(Axis::Open, Axis::At),
@@ -102,7 +102,7 @@ impl<'m> Writer<'m> {
 impl<'m> CacheWrite<'m> {
     /// An operator whose outputs 1 and 2 are the caches of keys and values, and whose inputs 1 and 2 are their new
     /// rows. `first` is the keys' past, and the values' follows it.
-    fn attention(node: &Node<'m>, style: Style, slot: usize, first: usize) -> Option<Self> {
+    fn attention(node: &Node<'m>, style: WriterStyle, slot: usize, first: usize) -> Option<Self> {
         let past = match slot {
             1 => first,
             2 => first.checked_add(1)?,
@@ -120,9 +120,9 @@ impl<'m> CacheWrite<'m> {
         let at = listed.iter().position(from_outside)?;
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
         let style = match (at, listed.len()) {
-            (0, 2) => Style::Concat,
-            (_, 2) => Style::Unknown(Unknown::NewFirst),
-            _ => Style::Unknown(Unknown::Pieces { count: node.proto().input.len() }),
+            (0, 2) => WriterStyle::Concat,
+            (_, 2) => WriterStyle::Unknown(UnknownStyle::NewFirst),
+            _ => WriterStyle::Unknown(UnknownStyle::Pieces { count: node.proto().input.len() }),
         };
         Some(Self {
             style,
@@ -139,7 +139,7 @@ impl<'m> CacheWrite<'m> {
         // ONNX's default.
         let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);
         Ok(Self {
-            style: Style::TensorScatter(mode),
+            style: WriterStyle::TensorScatter(mode),
             past: Some(past_cache),
             update: Some(update),
             axis: Axis::At(axis),

@@ -132,9 +132,9 @@ fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     }
 }
 
-fn at_least<'n, 'm>(least: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, OnnxError> {
+fn at_least<'n, 'm>(min: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, OnnxError> {
     let version = node.version();
-    if version < least { Err(OnnxError::OpsetTooOld { version, least }) } else { Ok(node) }
+    if version < min { Err(OnnxError::OpsetTooOld { version, min }) } else { Ok(node) }
 }
 
 fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
@@ -178,10 +178,10 @@ fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     Ok(Op::Constant { value, output: output(node)? })
 }
 
-fn inputs<'m>(node: &Node<'m>, least: usize, most: usize) -> Result<Vec<&'m str>, OnnxError> {
+fn inputs<'m>(node: &Node<'m>, min: usize, max: usize) -> Result<Vec<&'m str>, OnnxError> {
     let inputs: Vec<_> = node.proto().input.iter().map(String::as_str).collect();
     let got = inputs.len();
-    if (least..=most).contains(&got) { Ok(inputs) } else { Err(OnnxError::InputCount { least, most, got }) }
+    if (min..=max).contains(&got) { Ok(inputs) } else { Err(OnnxError::InputCount { min, max, got }) }
 }
 
 /// An empty name stands for an absent input.

@@ -48,8 +48,8 @@ pub(crate) fn round(element: ElementType, value: f64) -> f64 {
 /// # Errors
 /// [`FoldError::Overflow`] for the result of arithmetic that left 64 bits (`None`) or leaves the type.
 pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxError> {
-    let (least, most) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
-    value.filter(|value| (least..=most).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
+    let (min, max) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
+    value.filter(|value| (min..=max).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
 }
 
 /// Values as another type has them: floats truncate to integers, integers wrap around to narrower ones, and
@@ -144,13 +144,13 @@ fn int_range(element: ElementType) -> Option<(i64, i64)> {
 /// # Errors
 /// [`FoldError::Cast`] for a negative number as uint64, of which only the lower half is kept.
 fn wrap(element: ElementType, value: i64) -> Result<i64, OnnxError> {
-    let (least, most) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
-    if (least..=most).contains(&value) {
+    let (min, max) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
+    if (min..=max).contains(&value) {
         return Ok(value);
     }
-    let [value_wide, least, most] = [value, least, most].map(i128::from);
-    let count = most.saturating_sub(least).saturating_add(1);
-    let low = value_wide.saturating_sub(least).checked_rem_euclid(count).map(|low| low.saturating_add(least));
+    let [value_wide, min, max] = [value, min, max].map(i128::from);
+    let count = max.saturating_sub(min).saturating_add(1);
+    let low = value_wide.saturating_sub(min).checked_rem_euclid(count).map(|low| low.saturating_add(min));
     low.filter(|_| element != ElementType::UInt64)
         .and_then(|low| i64::try_from(low).ok())
         .ok_or_else(|| FoldError::Cast { value: value.to_string(), element }.into())

@@ -206,7 +206,7 @@ fn what_has_no_equal_is_refused_with_node_and_versions() {
         assert!(matches!(error.root(), OnnxError::OperatorUnknown { .. }), "{error}");
     }
     let error = upgrade(&mut model(10, node("Relu", &["x"])), 24).unwrap_err();
-    assert!(matches!(error, OnnxError::OpsetTooOld { version: 10, least: 11 }), "{error}");
+    assert!(matches!(error, OnnxError::OpsetTooOld { version: 10, min: 11 }), "{error}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::decoder::{At, Decoder};
+use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::{CachePath, Model, Target, generate, lower};
 
@@ -39,7 +39,7 @@ fn decoder(model: &Model) {
     let Ok(decoder) = Decoder::of(&graph) else { return };
     let dims = BTreeMap::new();
     for cache in &decoder.caches {
-        let at = At { batch: 2, length: 7, capacity: 9, dims: &dims };
+        let at = CostAt { batch: 2, length: 7, capacity: 9, dims: &dims };
         let _ = (cache.cost(&at), cache.open_dims(&dims), cache.fixed_capacity());
     }
 }

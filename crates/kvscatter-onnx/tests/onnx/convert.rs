@@ -2,8 +2,8 @@
 //! same is shown in ONNX Runtime, by `python-tests/test_convert.py`.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{Converted, Refusal, convert};
-use kvscatter_onnx::decoder::{Decoder, Role, Style};
+use kvscatter_onnx::convert::{ConvertRefusal, Converted, convert};
+use kvscatter_onnx::decoder::{Decoder, Role, WriterStyle};
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, OnnxError};
 
@@ -35,7 +35,7 @@ fn graph(model: &ModelProto) -> &GraphProto {
     model.graph.as_option().unwrap()
 }
 
-fn refused(model: &Model, max_seq: usize) -> Refusal {
+fn refused(model: &Model, max_seq: usize) -> ConvertRefusal {
     let Err(error) = convert(model, max_seq) else { panic!("it was converted") };
     match error.root() {
         OnnxError::Convert(refusal) => refusal.clone(),
@@ -69,7 +69,7 @@ fn every_cache_is_written_by_one_node_at_one_place() {
         let found = Decoder::of(&graph).unwrap();
         assert_eq!((found.caches.len(), converted.caches, converted.attentions), (4, 4, 2), "{decoder}");
         for cache in &found.caches {
-            assert!(matches!(cache.style, Style::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
+            assert!(matches!(cache.style, WriterStyle::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
             let writer = cache.writer.unwrap();
             let names = (writer.input(0), writer.input(2), writer.output(0));
             let expected = (cache.past, converted.write_indices.as_str(), cache.present);
@@ -152,30 +152,30 @@ fn names_that_are_taken_are_avoided_and_names_mean_nothing() {
 fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
     // A token does not see itself.
     let model = changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("Less".to_owned()));
-    assert_eq!(refused(&model, MAX_SEQ), Refusal::Visibility { position: 0, slot: 0, hidden: true });
+    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 0, hidden: true });
     // Later tokens are seen.
     let model =
         changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("GreaterOrEqual".to_owned()));
-    assert_eq!(refused(&model, MAX_SEQ), Refusal::Visibility { position: 0, slot: 1, hidden: false });
+    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false });
     // Padding is seen.
     let model = changed("mobius-llama-dynamic", "Cast", |node| node.op_type = Some("IsNaN".to_owned()));
     assert!(convert(&model, MAX_SEQ).is_err());
     let model = changed("mobius-llama-dynamic", "Attention", |node| {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
     });
-    assert_eq!(refused(&model, MAX_SEQ), Refusal::Visibility { position: 0, slot: 1, hidden: false });
+    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false });
     // Nothing is masked at all: the mask is there and not used.
     let model = changed("mobius-llama-dynamic", "Attention", |node| node.input[3].clear());
-    assert!(matches!(refused(&model, MAX_SEQ), Refusal::Visibility { hidden: false, .. }));
+    assert!(matches!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { hidden: false, .. }));
 }
 
 #[test]
 fn windows_and_biases() {
     let window = load("decoders/optimum-0.1-mistral-window");
-    assert!(matches!(refused(&window, MAX_SEQ), Refusal::Visibility { hidden: true, .. }));
+    assert!(matches!(refused(&window, MAX_SEQ), ConvertRefusal::Visibility { hidden: true, .. }));
     // A window of 4 tokens never shows in a cache of 4.
     assert_eq!(convert(&window, 4).unwrap().caches, 4);
-    assert!(matches!(refused(&load("decoders/optimum-1.18-falcon"), MAX_SEQ), Refusal::Bias { .. }));
+    assert!(matches!(refused(&load("decoders/optimum-1.18-falcon"), MAX_SEQ), ConvertRefusal::Bias { .. }));
 }
 
 /// Raising the operator set puts nodes in front of others.
@@ -191,15 +191,15 @@ fn a_refusal_names_the_node_as_the_file_has_it() {
 
 #[test]
 fn caches_that_have_no_static_form() {
-    assert!(matches!(refused(&load("genai-llama-gqa"), MAX_SEQ), Refusal::GroupQueryAttention { .. }));
-    assert!(matches!(refused(&load("mobius-llama-static"), MAX_SEQ), Refusal::AlreadyStatic { .. }));
+    assert!(matches!(refused(&load("genai-llama-gqa"), MAX_SEQ), ConvertRefusal::GroupQueryAttention { .. }));
+    assert!(matches!(refused(&load("mobius-llama-static"), MAX_SEQ), ConvertRefusal::AlreadyStatic { .. }));
     let again = converted("optimum-llama").model;
-    assert!(matches!(refused(&again, MAX_SEQ), Refusal::AlreadyStatic { .. }));
+    assert!(matches!(refused(&again, MAX_SEQ), ConvertRefusal::AlreadyStatic { .. }));
     for max_seq in [0, 1 << 31] {
-        assert_eq!(refused(&load("optimum-llama"), max_seq), Refusal::MaxSeq { max_seq });
+        assert_eq!(refused(&load("optimum-llama"), max_seq), ConvertRefusal::MaxSeq { max_seq });
     }
     let table = refused(&load("mobius-llama-dynamic"), 4096);
-    assert!(matches!(table, Refusal::Table { rows: 128, max_seq: 4096, .. }), "{table}");
+    assert!(matches!(table, ConvertRefusal::Table { rows: 128, max_seq: 4096, .. }), "{table}");
     // The triangle of its causal mask ends: its rows are positions as well.
     let mut model = load("decoders/optimum-1.18-gpt2");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
@@ -220,19 +220,19 @@ fn what_else_reads_the_cache_is_refused() {
     };
     let dims = ["batch_size", "2", "all", "16"];
     let refusal = with(vec![node("Neg", &["past_key_values.0.key"], "old")], Some(("old", &dims)));
-    assert!(matches!(refusal, Refusal::PastRead { .. }), "{refusal}");
+    assert!(matches!(refusal, ConvertRefusal::PastRead { .. }), "{refusal}");
     let refusal = with(vec![node("Neg", &["present.0.key"], "new")], Some(("new", &dims)));
-    assert!(matches!(refusal, Refusal::Output { .. }), "{refusal}");
+    assert!(matches!(refusal, ConvertRefusal::Output { .. }), "{refusal}");
     let refusal = with(vec![node("Identity", &["present.0.key"], "copy")], Some(("copy", &dims)));
-    assert!(matches!(refusal, Refusal::Output { .. }), "{refusal}");
+    assert!(matches!(refusal, ConvertRefusal::Output { .. }), "{refusal}");
     let refusal = with(vec![node("Relu", &["present.0.key"], "new")], Some(("new", &dims)));
-    assert!(matches!(refusal, Refusal::Reader { .. }), "{refusal}");
+    assert!(matches!(refusal, ConvertRefusal::Reader { .. }), "{refusal}");
     let softmax = ["batch_size", "4", "new", "all"];
     let refusal = with(
         vec![node("Identity", &["/model/layers.0/self_attn/Softmax_output_0"], "weights")],
         Some(("weights", &softmax)),
     );
-    assert!(matches!(refusal, Refusal::Output { .. }), "{refusal}");
+    assert!(matches!(refusal, ConvertRefusal::Output { .. }), "{refusal}");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_length_that_leads_into_arithmetic_is_refused() {
     let mul = node("Mul", &["embedded", "factor"], &embedded);
     graph.node.splice(at + 1..at + 1, [shape, cast, mul]);
     let refusal = refused(&model, MAX_SEQ);
-    assert_eq!(refusal, Refusal::LengthDependence { value: "factor".to_owned() });
+    assert_eq!(refusal, ConvertRefusal::LengthDependence { value: "factor".to_owned() });
 }
 
 /// A decoder in which a node makes something of the masked scores before the first softmax reads them.
@@ -286,13 +286,13 @@ fn what_hides_a_slot_hides_it_where_softmax_reads_it() {
     // In a type in which the most negative float is minus infinity.
     let mut cast = node("Cast", &[""], "narrow");
     cast.attribute = vec![int("to", 10)];
-    assert!(matches!(refused(&before_softmax(cast), MAX_SEQ), Refusal::Reader { .. }));
+    assert!(matches!(refused(&before_softmax(cast), MAX_SEQ), ConvertRefusal::Reader { .. }));
     // Multiplied with so little that a mask of -10000 hides nothing.
     let mul = node("Mul", &["", "factor"], "small");
-    assert!(matches!(refused(&before_softmax(mul), MAX_SEQ), Refusal::Reader { .. }));
+    assert!(matches!(refused(&before_softmax(mul), MAX_SEQ), ConvertRefusal::Reader { .. }));
     // Over the tokens, not the slots.
     let over = |axis| changed("optimum-llama", "Softmax", |node| node.attribute = vec![int("axis", axis)]);
-    assert!(matches!(refused(&over(2), MAX_SEQ), Refusal::Reader { .. }));
+    assert!(matches!(refused(&over(2), MAX_SEQ), ConvertRefusal::Reader { .. }));
     assert_eq!(convert(&over(3), MAX_SEQ).unwrap().attentions, 2);
 }
 
@@ -368,7 +368,7 @@ fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
     let mut model = load("optimum-llama");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
     graph.input[0] = value("input_ids", ElementType::Int64, &["batch_size", "1000000"]);
-    assert_eq!(refused(&model, MAX_SEQ), Refusal::NewTokens { new: 1_000_000, max_seq: MAX_SEQ });
+    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::NewTokens { new: 1_000_000, max_seq: MAX_SEQ });
     let mut model = load("optimum-llama");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
     for past in &mut graph.input[3..7] {
@@ -376,7 +376,7 @@ fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
         *past = value(past.name.as_deref().unwrap(), ElementType::Float32, &dims);
     }
     let refusal = refused(&model, MAX_SEQ);
-    assert!(matches!(refusal, Refusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
+    assert!(matches!(refusal, ConvertRefusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn an_output_that_says_how_long_the_past_is_is_refused() {
     shape.attribute = vec![int("start", 2), int("end", 3)];
     graph.node.push(shape);
     graph.output.push(value("length", ElementType::Int64, &["1"]));
-    assert_eq!(refused(&model, MAX_SEQ), Refusal::LengthDependence { value: "length".to_owned() });
+    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::LengthDependence { value: "length".to_owned() });
 }
 
 #[test]

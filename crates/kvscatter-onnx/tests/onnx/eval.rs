@@ -294,7 +294,7 @@ fn nodes_that_cannot_be_evaluated_are_named() {
         (with(reference), |e| matches!(e, OnnxError::AttributeType { .. })),
         (with(string("mode", "ring")), |e| matches!(e, OnnxError::Mode { mode } if mode == "ring")),
         (refused(twice), |e| matches!(e, OnnxError::AttributeTwice { name } if name == "axis")),
-        (refused(scatter(&["x"], "y")), |e| matches!(e, OnnxError::InputCount { least: 2, most: 3, got: 1 })),
+        (refused(scatter(&["x"], "y")), |e| matches!(e, OnnxError::InputCount { min: 2, max: 3, got: 1 })),
         (refused(scatter(&["x", "u", "", ""], "y")), |e| matches!(e, OnnxError::InputCount { got: 4, .. })),
         (refused(scatter(&["x", ""], "y")), |e| matches!(e, OnnxError::InputAbsent { index: 1 })),
         (refused(two_outputs), |e| matches!(e, OnnxError::OutputCount { got: 2 })),
@@ -312,7 +312,7 @@ fn nodes_that_cannot_be_evaluated_are_named() {
 fn old_operator_sets() {
     let mut model = one_scatter(Int8);
     model.proto_mut().opset_import = vec![opset("", 23)];
-    assert_refused!(Evaluator::new(&model), OnnxError::OpsetTooOld { version: 23, least: 24 });
+    assert_refused!(Evaluator::new(&model), OnnxError::OpsetTooOld { version: 23, min: 24 });
     model.proto_mut().opset_import = vec![opset("", 28)];
     assert!(Evaluator::new(&model).is_ok());
 }

@@ -166,7 +166,7 @@ mod tests {
     fn what_the_runtime_has_no_words_for_is_in_ours() {
         let (argument, with) = (Argument::PastCache, Argument::Update);
         assert_eq!(
-            runtime_message(Error::Overlap { argument, with, buffer: 0, with_buffer: 0 }),
+            runtime_message(Error::Overlap { argument, with, pair: 0, with_pair: 0 }),
             "TensorScatter: the buffer of past_cache shares memory with that of update"
         );
     }

@@ -52,7 +52,7 @@ class Error(Exception):
     capacity: int | None = None
     """Rows that the cache has."""
     min: int | None = None
-    """The least that ``value`` may be."""
+    """The smallest that ``value``, ``rank`` or ``offset`` may be."""
     max: int | None = None
     """The most that ``value`` may be."""
     got: int | None = None
@@ -69,7 +69,7 @@ class Error(Exception):
     """The element type of ``argument``, by its NumPy name."""
     cache: int | str | None = None
     """What the cache has where ``argument`` has something else: a rank, a batch or an element type."""
-    buffer: int | None = None
+    pair: int | None = None
     """The place of a pair in a call over many."""
     update: int | str | None = None
     """What the update has where the cache has something else: a rank, a batch or an element type."""
@@ -77,8 +77,6 @@ class Error(Exception):
     head_size: int | None = None
     hidden: int | None = None
     """What ``heads`` times ``head_size`` must be."""
-    least: int | None = None
-    """Dimensions that an array must have at least."""
     layers: int | None = None
     """Layers that the cache has."""
     tokens: int | None = None
@@ -93,7 +91,7 @@ class Error(Exception):
     """Bytes of an element."""
     offset: int | None = None
     needed: int | None = None
-    """The least that ``offset`` must be, in elements from the beginning of a buffer; or bytes that caches take."""
+    """Bytes that a buffer must have, or that caches take."""
     limit: int | None = None
     """The most bytes that they may take."""
     address: int | None = None
@@ -102,7 +100,7 @@ class Error(Exception):
     """Bytes of a buffer."""
     with_: str | None = None
     """The argument that ``argument`` shares memory with."""
-    with_buffer: int | None = None
+    with_pair: int | None = None
     """The place of the pair that ``with_`` is of."""
     dtype: str | None = None
     """The dtype that was given, as its library names it."""

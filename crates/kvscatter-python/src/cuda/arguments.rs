@@ -4,7 +4,7 @@
 //! types, of shapes and of devices, each in the order of the call; then what the driver or the memory does not allow.
 
 use kvscatter::{ElementType, Layout, Prepared};
-use kvscatter_cuda::{Cuda, Pair, Status, Triple};
+use kvscatter_cuda::{Cuda, Pair, PresentBuffers, Status};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -204,7 +204,8 @@ fn make(
         }
         Make::Present(make) => {
             let present = |row: &Row<'_>| row.written().buffer(geometry.present_bytes());
-            let triple = |row| Triple { past: cache(row), update: update(row), present: present(row) };
+            let triple =
+                |row| PresentBuffers { past: cache(row), update: update(row), present: present(row) };
             let triples: Vec<_> = rows.iter().map(triple).collect();
             py.detach(|| make(cuda, prepared, &triples))
         }

@@ -53,31 +53,28 @@ fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
         CudaError::Loops { loops } => {
             (Class::Array, "too_many_loops", None, vec![("loops", (*loops).into())])
         }
-        CudaError::TooLarge { what, got, most } => {
-            let fields = vec![
-                ("what", Field::Name(what.to_string())),
-                ("got", (*got).into()),
-                ("max", (*most).into()),
-            ];
+        CudaError::TooLarge { what, got, max } => {
+            let fields =
+                vec![("what", Field::Name(what.to_string())), ("got", (*got).into()), ("max", (*max).into())];
             (Class::Shape, "too_large", count_argument(operator, *what), fields)
         }
         CudaError::Buffer { tensor, index, bytes, needed, .. } => (
             Class::Array,
             "buffer_length",
             Some(tensor_argument(operator, *tensor)),
-            numbers([("buffer", *index), ("len", *bytes), ("needed", *needed)]),
+            numbers([("pair", *index), ("len", *bytes), ("needed", *needed)]),
         ),
         CudaError::WholeWords { pair, bytes, needed, .. } => (
             Class::Array,
             "whole_words",
             Some(operator.written),
-            numbers([("buffer", *pair), ("len", *bytes), ("needed", *needed)]),
+            numbers([("pair", *pair), ("len", *bytes), ("needed", *needed)]),
         ),
         CudaError::Presents { triple, with } => (
             Class::Array,
             "overlap",
             Some(operator.written),
-            numbers([("buffer", *triple), ("with_buffer", *with)]),
+            numbers([("pair", *triple), ("with_pair", *with)]),
         ),
         CudaError::SamplesNotAdjacent => (Class::Array, "apart", Some(operator.update), vec![]),
         CudaError::SlotMapping(why) => {
@@ -102,8 +99,7 @@ fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
             (Class::Array, "address_space", list, numbers([("len", *bytes)]))
         }
         CudaError::Overlap { list, pair } => {
-            let fields =
-                vec![("with_", Field::Name(operator.written.into())), ("with_buffer", (*pair).into())];
+            let fields = vec![("with_", Field::Name(operator.written.into())), ("with_pair", (*pair).into())];
             (Class::Array, "overlap", list, fields)
         }
         CudaError::StatusShared => (Class::Array, "overlap", &List::Status, vec![]),

@@ -1,7 +1,7 @@
 //! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
 
 use kvscatter::Prepared;
-use kvscatter_cuda::{Cuda, CudaError, DeviceWrite, List, Pair, Triple};
+use kvscatter_cuda::{Cuda, CudaError, DeviceWrite, List, Pair, PresentBuffers};
 
 use crate::error::{self, Refuse};
 
@@ -21,7 +21,7 @@ pub(crate) struct Operator {
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
     InPlace(fn(&Cuda, &Prepared, &[Pair]) -> Result<DeviceWrite, CudaError>),
-    Present(fn(&Cuda, &Prepared, &[Triple]) -> Result<DeviceWrite, CudaError>),
+    Present(fn(&Cuda, &Prepared, &[PresentBuffers]) -> Result<DeviceWrite, CudaError>),
 }
 
 impl Make {

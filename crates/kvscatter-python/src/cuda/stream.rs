@@ -88,8 +88,8 @@ pub(crate) fn from_python(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
         return Err(unfit().into());
     }
     if stream.is_instance_of::<PyInt>() {
-        let most = usize::MAX.try_into().unwrap_or(i128::MAX);
-        return Bounds { argument: "stream", class: Class::Option, least: 0, most }.number(stream).map(at);
+        let max = usize::MAX.try_into().unwrap_or(i128::MAX);
+        return Bounds { argument: "stream", class: Class::Option, min: 0, max }.number(stream).map(at);
     }
     if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };

@@ -89,7 +89,7 @@ def test_shapes(wrap: Wrap) -> None:
     refused("not_contiguous", "write_indices", written(cache, update, gaps), of=kvscatter.ArrayError)
     other = [(cache, update), (wrap(zeros(2, 5, 8)), update)]
     error = refused("prepared", "cache", lambda: cuda.prepare(other, status=device.status()))
-    assert (error.buffer, error.what) == (1, "shape")
+    assert (error.pair, error.what) == (1, "shape")
     assert str(error).endswith("prepare another write for it")
     triple = [(cache, update, wrap(zeros(2, 5, 8)))]
     refused("out_shape", "present", lambda: cuda.prepare_present(triple, status=device.status()))
@@ -179,7 +179,7 @@ def test_what_is_read_must_not_lie_in_what_is_written(wrap: Wrap) -> None:
     assert error.with_ == "update"
     starts = bytes_[240:256].view(np.int64)
     error = refused("overlap", "write_indices", written(wrap(within), wrap(update), wrap(starts)))
-    assert (error.with_, error.with_buffer) == ("cache", 0) and str(error).startswith(
+    assert (error.with_, error.with_pair) == ("cache", 0) and str(error).startswith(
         "write_indices lies in cache"
     )
     refused("overlap", "status", written(wrap(within), wrap(update), status=wrap(bytes_[:16])))

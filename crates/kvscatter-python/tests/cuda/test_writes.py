@@ -216,7 +216,7 @@ def test_a_present_is_its_past_with_the_update_in_it() -> None:
     assert support.bits(present) == support.bits(expected)
     twice = [(Dlpack(past), Dlpack(update), Dlpack(present)) for _ in range(2)]
     error = support.refused("overlap", "present", lambda: cuda.prepare_present(twice, status=device.status()))
-    assert {error.buffer, error.with_buffer} == {0, 1}
+    assert {error.pair, error.with_pair} == {0, 1}
     within = [(Dlpack(past), Dlpack(update), Dlpack(past))]
     support.refused("overlap", "present", lambda: cuda.prepare_present(within, status=device.status()))
 

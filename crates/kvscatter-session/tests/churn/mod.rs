@@ -72,8 +72,8 @@ impl Batch {
         let chunk = 1 + random.below(5);
         let scores = if in_chunks { self.session.prefill(&lists, chunk) } else { self.session.step(&lists) };
         let scores = scores.unwrap();
-        assert!(self.session.written() > 0);
-        assert_eq!(self.session.copied(), 0);
+        assert!(self.session.bytes_written() > 0);
+        assert_eq!(self.session.bytes_copied(), 0);
         for (sample, tokens) in &mut self.samples {
             let Some((_, new)) = given.iter().find(|(given, _)| given == sample) else {
                 assert_eq!(scores.last(*sample), None);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::Options;
+use kvscatter_session::LoadOptions;
 use tract_onnx::pb::{GraphProto, ModelProto};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
@@ -15,7 +15,7 @@ use super::session::TractSession;
 use super::weights::Weights;
 
 /// Loads a model, with the weights beside it.
-pub(super) fn load(file: &ModelFile, options: Options) -> TractResult<TractSession> {
+pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractSession> {
     let mut onnx = tract_onnx::onnx();
     onnx.provider = Arc::new(Weights::new(file)?);
     crate::register(&mut onnx);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvscatter::ElementType;
-use kvscatter_session::{Ran, Session, SessionError, Step, Tensor};
+use kvscatter_session::{Session, SessionError, Step, StepOutput, Tensor};
 use tract_onnx::tract_hir::internal::*;
 
 use super::memory::{self, TractMemory};
@@ -201,7 +201,7 @@ impl Session for TractSession {
         memory::zeros(element, shape)
     }
 
-    fn run(&mut self, mut step: Step<'_>) -> Result<Ran, SessionError> {
+    fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         self.check_names(&step)?;
         let mut caches = Vec::with_capacity(step.shared.len());
         if let Err(error) = self.feed(&mut step, &mut caches) {
@@ -214,7 +214,7 @@ impl Session for TractSession {
             Ok(results) => results,
             Err(says) => return Err(self.restore(step, caches, refused(says))),
         };
-        let fits = |(shared, cache): (&kvscatter_session::Shared<'_>, &Cache)| {
+        let fits = |(shared, cache): (&kvscatter_session::InPlaceCache<'_>, &Cache)| {
             results.get(cache.output).is_some_and(|value| memory::fits(value, shared.cache))
         };
         if let Some(index) = step.shared.iter().zip(&caches).position(|pair| !fits(pair)) {
@@ -226,7 +226,7 @@ impl Session for TractSession {
         self.clear();
         drop(caches);
         let (returned, present_at) = self.deliver(step, results.into_iter().map(Some).collect())?;
-        Ok(Ran { returned, present_at, elapsed })
+        Ok(StepOutput { returned, present_at, elapsed })
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::{Model, ModelFile};
-use kvscatter_session::{Engine, Options, Session, SessionError, Shared, Step, Tensor};
+use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};
 use kvscatter_tract::Tract;
 
 use crate::support::{decoder, testdata};
@@ -15,7 +15,7 @@ fn file(path: &Path) -> ModelFile {
 
 /// `TensorScatter` over a cache of `[2, 1, 4, 5]`, one row a sample.
 fn scatter() -> Box<dyn Session> {
-    Tract.load(&file(&testdata("onnx-node/test_tensorscatter/model.onnx")), Options::default()).unwrap()
+    Tract.load(&file(&testdata("onnx-node/test_tensorscatter/model.onnx")), LoadOptions::default()).unwrap()
 }
 
 const CACHE: [usize; 4] = [2, 1, 4, 5];
@@ -34,7 +34,7 @@ fn write(
     at: &[i64],
 ) -> Result<usize, SessionError> {
     let (rows, at) = (rows(value), Tensor::int64s(&[at.len()], at)?);
-    let shared = vec![Shared { past: "past_cache", present: "present_cache", cache }];
+    let shared = vec![InPlaceCache { past: "past_cache", present: "present_cache", cache }];
     let inputs = vec![("update", &rows), ("write_indices", &at)];
     session.run(Step { inputs, shared, ..Step::default() }).map(|ran| ran.present_at[0])
 }
@@ -110,7 +110,7 @@ fn a_step_that_does_not_fit_is_refused_with_the_name_and_the_cache_is_back() {
         (vec![("update", &rows), ("at", &at)], "present_cache", "it has no input \"at\""),
         (vec![("update", &rows), ("write_indices", &at)], "present", "it has no output \"present\""),
     ] {
-        let shared = vec![Shared { past: "past_cache", present, cache: &mut cache }];
+        let shared = vec![InPlaceCache { past: "past_cache", present, cache: &mut cache }];
         let refused = session.run(Step { inputs, shared, ..Step::default() });
         let Err(SessionError::Run { says: words, .. }) = refused else { panic!("{says}") };
         assert_eq!(words, says);
@@ -148,16 +148,16 @@ fn weights_that_are_exchanged_after_the_check_are_refused() {
     std::fs::copy(&source, &path).unwrap();
     std::fs::copy(source.with_file_name("model.onnx.data"), &weights).unwrap();
     let file = file(&path);
-    assert!(Tract.load(&file, Options::default()).is_ok());
+    assert!(Tract.load(&file, LoadOptions::default()).is_ok());
     std::fs::remove_file(&weights).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
-    let Err(SessionError::Load { says, .. }) = Tract.load(&file, Options::default()) else {
+    let Err(SessionError::Load { says, .. }) = Tract.load(&file, LoadOptions::default()) else {
         panic!("a pipe")
     };
     assert!(says.contains("model.onnx.data: not a regular file"), "{says}");
     std::fs::remove_file(&weights).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &weights).unwrap();
-    let Err(SessionError::Load { says, .. }) = Tract.load(&file, Options::default()) else {
+    let Err(SessionError::Load { says, .. }) = Tract.load(&file, LoadOptions::default()) else {
         panic!("a device")
     };
     assert!(says.contains("/dev/zero"), "{says}");
@@ -169,13 +169,13 @@ fn a_model_that_does_not_load_is_refused_in_one_line() {
     let path = folder.path().join("model.onnx");
     for bytes in [&[][..], &[0x3a, 0x02, 0x0a, 0x00]] {
         std::fs::write(&path, bytes).unwrap();
-        let Err(SessionError::Load { says, .. }) = Tract.load(&file(&path), Options::default()) else {
+        let Err(SessionError::Load { says, .. }) = Tract.load(&file(&path), LoadOptions::default()) else {
             panic!("{bytes:?} is no model")
         };
         assert!(!says.is_empty() && !says.contains('\n'), "{says}");
     }
     let packed = file(&decoder("genai-llama-gqa"));
-    let Err(SessionError::Load { says, .. }) = Tract.load(&packed, Options::default()) else {
+    let Err(SessionError::Load { says, .. }) = Tract.load(&packed, LoadOptions::default()) else {
         panic!("packed keys and values are not known")
     };
     assert!(

@@ -4,7 +4,7 @@ use half::f16;
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, Options, SessionError, Step};
+use kvscatter_session::{Engine, LoadOptions, SessionError, Step};
 use prost::Message;
 use tract_onnx::pb::{
     AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, tensor_proto::DataType,
@@ -418,7 +418,7 @@ fn product_in_onnx_runtime(case: &Case, runtime: &OnnxRuntime) -> Result<Vec<f32
     let domain = OperatorSetIdProto { domain: "com.microsoft".to_owned(), version: 1 };
     model.opset_import.push(domain);
     std::fs::write(&path, model.encode_to_vec()).unwrap();
-    let mut session = runtime.load(&Model::load(&path).unwrap().file().unwrap(), Options::default())?;
+    let mut session = runtime.load(&Model::load(&path).unwrap().file().unwrap(), LoadOptions::default())?;
     let (shape, values) = case.activations();
     let mut x = kvscatter_session::Tensor::zeros(ElementType::Float32, &shape)?;
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();

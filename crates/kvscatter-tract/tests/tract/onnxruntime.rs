@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, most_likely};
+use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
 use crate::support;
@@ -35,7 +35,7 @@ fn scores(engine: &dyn Engine, model: &Path) -> Vec<Vec<f32>> {
     let mut all = vec![];
     for _ in 0..8 {
         let last = samples.map(|sample| scores.last(sample).unwrap().to_vec());
-        let next = [&last[0], &last[1]].map(|scores| [i64::try_from(most_likely(scores)).unwrap()]);
+        let next = [&last[0], &last[1]].map(|scores| [i64::try_from(argmax(scores)).unwrap()]);
         all.extend(last);
         scores = session.step(&[(samples[0], &next[0]), (samples[1], &next[1])]).unwrap();
     }
@@ -49,7 +49,7 @@ fn compare(name: &str, tolerance: f32) {
     let [ours, theirs] = [&Tract as &dyn Engine, &runtime].map(|engine| scores(engine, &model));
     let mut worst = 0.0_f32;
     for (ours, theirs) in ours.iter().zip(&theirs) {
-        assert_eq!(most_likely(ours), most_likely(theirs), "{name}");
+        assert_eq!(argmax(ours), argmax(theirs), "{name}");
         let most = theirs.iter().fold(0.0_f32, |most, score| most.max(score.abs()));
         let off = ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs() / most.max(1.0));
         worst = off.fold(worst, f32::max);

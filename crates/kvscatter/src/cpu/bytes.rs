@@ -1,7 +1,7 @@
 //! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
 
 use super::Isa;
-use super::copy::{Copier, Gather, Stores};
+use super::copy::{Batch, Copier, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
 use super::present::{PresentKernels, PresentWrite};
@@ -62,9 +62,9 @@ impl Bytes {
                 executor::share(executor, bytes, write);
             }
             None => {
-                let walk = |gather: &mut Gather<'_>| {
+                let walk = |batch: &mut Batch<'_>| {
                     // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
-                    moves.for_each_rows(|rows| unsafe { gather.copy(rows) });
+                    moves.for_each_rows(|rows| unsafe { batch.copy(rows) });
                 };
                 // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
                 unsafe { self.write.copy_many(pointers, stores, walk) };

@@ -69,17 +69,17 @@ impl Copier {
         &self,
         pointers: Pointers,
         stores: Stores,
-        walk: impl FnOnce(&mut Gather<'_>),
+        walk: impl FnOnce(&mut Batch<'_>),
     ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
         let mut begins = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
-        let mut gather = Gather { copier: self, pointers, stores, kernel, begins: &mut begins, count: 0 };
-        walk(&mut gather);
+        let mut batch = Batch { copier: self, pointers, stores, kernel, begins: &mut begins, count: 0 };
+        walk(&mut batch);
         // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
-        unsafe { gather.finish() };
+        unsafe { batch.finish() };
     }
 
     /// Copies rows of one sample, however many blocks they are.
@@ -167,8 +167,8 @@ impl Copier {
     }
 }
 
-/// Rows of many samples, gathered so that one call of a kernel copies them.
-pub(super) struct Gather<'a> {
+/// Rows of many samples: one call of a kernel copies them.
+pub(super) struct Batch<'a> {
     copier: &'a Copier,
     pointers: Pointers,
     stores: Stores,
@@ -178,7 +178,7 @@ pub(super) struct Gather<'a> {
     count: usize,
 }
 
-impl Gather<'_> {
+impl Batch<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     ///
     /// # Safety
@@ -197,15 +197,15 @@ impl Gather<'_> {
         }
         self.count = self.count.wrapping_add(1);
         if self.count == SAMPLES_PER_CALL {
-            // SAFETY: P1, by this function's contract, for all rows that were gathered.
+            // SAFETY: P1, by this function's contract, for all rows that are in the batch.
             unsafe { self.finish() };
         }
     }
 
-    /// Copies what is gathered.
+    /// Copies the batch.
     ///
     /// # Safety
-    /// As [`Copier::copy`], for all rows that were gathered.
+    /// As [`Copier::copy`], for all rows that are in the batch.
     #[inline(always)]
     unsafe fn finish(&mut self) {
         if let Some(begins) = self.begins.get(..self.count) {

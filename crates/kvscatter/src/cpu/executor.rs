@@ -38,7 +38,7 @@ use crate::geometry::RowRange;
 /// ```
 pub trait Executor: Sync {
     /// Calls `work` on each thread that is to help, and returns when all of them have returned from it and what they
-    /// have stored can be seen. (Joining them, or waiting for whatever they signal with release and acquire, does.)
+    /// have stored can be seen. (Joining them, or waiting for a signal that they release and you acquire, does.)
     ///
     /// A panic in here goes through to the caller of the write and leaves an unknown part of the write undone:
     /// every element is the old one or the new one, and none outside the plan has changed.
@@ -138,13 +138,13 @@ impl<'a> Share<'a> {
         &mut self,
         count: usize,
         bytes: usize,
-        most: usize,
+        max: usize,
         mut visit: impl FnMut(usize, usize),
     ) {
-        let most = most.checked_div(bytes).unwrap_or(1).max(1);
+        let max = max.checked_div(bytes).unwrap_or(1).max(1);
         let mut first = 0;
         while let Some(left) = count.checked_sub(first).filter(|&left| left > 0) {
-            let group = most.min(left);
+            let group = max.min(left);
             // G1: a part of a tensor.
             if self.take(bytes.wrapping_mul(group)) {
                 visit(first, group);
@@ -156,10 +156,10 @@ impl<'a> Share<'a> {
 
     /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
     pub(super) fn rows(&mut self, rows: RowRange, row: usize, mut visit: impl FnMut(RowRange)) {
-        let most = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
+        let max = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;
         while rest.count > 0 {
-            let count = rest.count.min(most);
+            let count = rest.count.min(max);
             // G1: a part of a tensor.
             if self.take(count.wrapping_mul(row)) {
                 visit(RowRange { count, ..rest });

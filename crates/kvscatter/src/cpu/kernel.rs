@@ -77,8 +77,8 @@ pub(super) trait Run {
 
     /// Prefetches a destination that will be written soon.
     #[inline(always)]
-    fn prefetch<const NEAREST: bool>(dst: *mut u8, len: usize) {
-        prefetch_run::<NEAREST>(dst, len);
+    fn prefetch<const L1: bool>(dst: *mut u8, len: usize) {
+        prefetch_run::<L1>(dst, len);
     }
 }
 
@@ -97,9 +97,9 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
         return;
     }
     match hint {
-        // SAFETY: this function's contract.
+        // SAFETY: P1 for every run of the batch, by the contract of `Kernel`, which is this function's.
         Hint::L1 => unsafe { prefetch_and_copy_runs::<R, true>(batch, pattern) },
-        // SAFETY: this function's contract.
+        // SAFETY: P1 for every run of the batch, by the contract of `Kernel`, which is this function's.
         Hint::L2 => unsafe { prefetch_and_copy_runs::<R, false>(batch, pattern) },
     }
 }
@@ -109,7 +109,7 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
 /// # Safety
 /// As [`Kernel`].
 #[inline(always)]
-unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Pointers], pattern: &Pattern) {
+unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, .. } = *pattern;
     // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop needs only one
     // pointer more than the copy. A longer block first prefetches its own later runs, and those of the next
@@ -122,7 +122,7 @@ unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Pointers]
     let rest = Loop { count: runs.count.wrapping_sub(own), ..runs };
     for &Pointers { mut dst, .. } in batch.iter().take(blocks) {
         for _ in 0..rest.count {
-            R::prefetch::<NEAREST>(dst, len);
+            R::prefetch::<L1>(dst, len);
             dst = dst.wrapping_offset(runs.dst);
         }
     }
@@ -132,21 +132,14 @@ unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Pointers]
             let ahead = dst.wrapping_offset(runs.dst.wrapping_mul(within.cast_signed()));
             // SAFETY: P1, by the contract of `Kernel`, for the first `own` runs of the block.
             unsafe {
-                copy_and_prefetch::<R, NEAREST>(
-                    Pointers { dst, src },
-                    ahead,
-                    Loop { count: own, ..runs },
-                    len,
-                )
+                copy_and_prefetch::<R, L1>(Pointers { dst, src }, ahead, Loop { count: own, ..runs }, len)
             };
             dst = dst.wrapping_offset(runs.dst.wrapping_mul(own.cast_signed()));
             src = src.wrapping_offset(runs.src.wrapping_mul(own.cast_signed()));
         }
         match next.next() {
             // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
-            Some(next) => unsafe {
-                copy_and_prefetch::<R, NEAREST>(Pointers { dst, src }, next.dst, rest, len)
-            },
+            Some(next) => unsafe { copy_and_prefetch::<R, L1>(Pointers { dst, src }, next.dst, rest, len) },
             // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
             None => unsafe { copy_block::<R>(Pointers { dst, src }, rest, len) },
         }
@@ -160,7 +153,7 @@ unsafe fn prefetch_and_copy_runs<R: Run, const NEAREST: bool>(batch: &[Pointers]
 #[inline(always)]
 unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop, len: usize) {
     for _ in 0..runs.count {
-        // SAFETY: this function's contract.
+        // SAFETY: `len` bytes valid for writes at `dst` and for reads at `src`, by this function's contract for each run.
         unsafe { R::copy(dst, src, len) };
         // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
         dst = dst.wrapping_offset(runs.dst);
@@ -174,15 +167,15 @@ unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop
 /// # Safety
 /// Every run is valid for [`Run::copy`].
 #[inline(always)]
-unsafe fn copy_and_prefetch<R: Run, const NEAREST: bool>(
+unsafe fn copy_and_prefetch<R: Run, const L1: bool>(
     Pointers { mut dst, mut src }: Pointers,
     mut ahead: *mut u8,
     runs: Loop,
     len: usize,
 ) {
     for _ in 0..runs.count {
-        R::prefetch::<NEAREST>(ahead, len);
-        // SAFETY: this function's contract.
+        R::prefetch::<L1>(ahead, len);
+        // SAFETY: `len` bytes valid for writes at `dst` and for reads at `src`, by this function's contract for each run.
         unsafe { R::copy(dst, src, len) };
         // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
         ahead = ahead.wrapping_offset(runs.dst);
@@ -213,8 +206,8 @@ impl<const N: usize> Run for Fixed<N> {
     }
 
     #[inline(always)]
-    fn prefetch<const NEAREST: bool>(dst: *mut u8, _: usize) {
-        prefetch_run::<NEAREST>(dst, N);
+    fn prefetch<const L1: bool>(dst: *mut u8, _: usize) {
+        prefetch_run::<L1>(dst, N);
     }
 }
 
@@ -231,9 +224,9 @@ impl Run for Memcpy {
 
 /// Runs of any length: short ones in pieces of `N` bytes, the last of which overlaps the one before it, without
 /// the cost of a call.
-pub(super) struct Short<const N: usize>;
+pub(super) struct Overlapping<const N: usize>;
 
-impl<const N: usize> Run for Short<N> {
+impl<const N: usize> Run for Overlapping<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let Some(last) = len.checked_sub(N).filter(|_| len <= INLINE_MAX_RUN) else {

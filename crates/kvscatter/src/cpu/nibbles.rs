@@ -9,7 +9,7 @@
 use core::hint;
 
 use super::executor::Threads;
-use super::kernel::{Run, Short};
+use super::kernel::{Overlapping, Run};
 use super::{Isa, parts};
 use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};
 use crate::plan::Moves;
@@ -155,9 +155,9 @@ fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Ni
     let (dst, src) = (dst.as_mut_ptr(), src.as_ptr());
     for _ in 0..runs.count {
         assert!(to <= last_to && from <= last_from, "{OUTSIDE}");
-        // SAFETY: just checked: neither run ends behind its slice, and an exclusive slice overlaps no other.
+        // SAFETY: just checked: neither run ends after its slice, and an exclusive slice overlaps no other.
         unsafe { copy_run(dst, to, src, from, len) };
-        // P1, or the next check fails; behind the last run the steps are never used.
+        // P1, or the next check fails; after the last run the steps are never used.
         (to, from) = (to.wrapping_add_signed(runs.dst), from.wrapping_add_signed(runs.src));
     }
 }
@@ -201,7 +201,7 @@ unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
     }
     // SAFETY: the bytes between the first and the last are valid by this function's contract.
-    unsafe { Short::<VECTOR_BYTES>::copy(dst, src, whole) };
+    unsafe { Overlapping::<VECTOR_BYTES>::copy(dst, src, whole) };
 }
 
 /// To nibble `odd` of the first byte from the other nibble of the first byte.
@@ -239,7 +239,7 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
     unsafe { dst.write((old & !half) | (shift(new) & half)) };
 }
 
-/// Makes `len` bytes, each of the high nibble of a source byte and the low nibble of the one behind it.
+/// Makes `len` bytes, each of the high nibble of a source byte and the low nibble of the one after it.
 ///
 /// # Safety
 /// `dst` is valid for `len` bytes of writes, `src` for one byte more of reads unless `len` is 0, and they do not
@@ -292,7 +292,7 @@ unsafe fn shift_piece<const N: usize>(dst: *mut u8, src: *const u8) {
     unsafe { dst.cast::<[u8; N]>().write(low) };
 }
 
-/// Makes the nibble behind the last of `elements` zero, as ONNX stores it.
+/// Makes the nibble after the last of `elements` zero, as ONNX stores it.
 fn clear_padding(packed: &mut [u8], elements: usize) {
     if !elements.is_multiple_of(2)
         && let Some(last) = packed.last_mut()
@@ -349,9 +349,9 @@ mod tests {
         };
         for isa in Isa::detected().up_to() {
             assert!(fits(isa, 0, 0, 11, 5));
-            assert!(!fits(isa, 1, 0, 11, 5), "behind the destination");
+            assert!(!fits(isa, 1, 0, 11, 5), "beyond the destination");
             assert!(fits(isa, 0, 10, 0, 5));
-            assert!(!fits(isa, 0, 11, 0, 5), "behind the source");
+            assert!(!fits(isa, 0, 11, 0, 5), "beyond the source");
             assert!(fits(isa, 3, 0, -3, 5));
             assert!(!fits(isa, 2, 0, -3, 5), "before the destination");
             assert!(!fits(isa, 0, 0, 0, 17), "longer than either");

@@ -58,9 +58,9 @@ impl<'a> Parts<'a> {
     fn many(geometry: &Geometry, dst: &'a mut [u8], written: usize) -> Self {
         // G1: a part of the tensor.
         let elements = geometry.row_elements.wrapping_mul(geometry.capacity);
-        let least = if elements.is_multiple_of(2) { 1 } else { 2 };
-        let times = THREAD_GRAIN.checked_div(written.saturating_mul(least)).unwrap_or(1).max(1);
-        let samples = times.saturating_mul(least);
+        let min = if elements.is_multiple_of(2) { 1 } else { 2 };
+        let times = THREAD_GRAIN.checked_div(written.saturating_mul(min)).unwrap_or(1).max(1);
+        let samples = times.saturating_mul(min);
         // The product is even, unless it saturates: then no buffer has a second part.
         let bytes = samples.saturating_mul(elements).div_euclid(2);
         Self { samples, bytes, ..Self::one(geometry, dst) }
@@ -74,7 +74,7 @@ impl<'a> Parts<'a> {
         let first = self.bytes.saturating_mul(number).min(self.len);
         let len = self.bytes.min(self.len.wrapping_sub(first));
         // SAFETY: P3. `first + len` is at most the length of the slice that was borrowed for `'a`; parts of
-        // different numbers do not overlap, and by this function's contract nobody has this one.
+        // different numbers do not overlap, and by this function's contract this one is taken only once.
         let bytes = unsafe { slice::from_raw_parts_mut(self.dst.wrapping_add(first), len) };
         // G1: an element of the tensor.
         Part { first: first.wrapping_mul(2), bytes }
@@ -96,7 +96,7 @@ pub(super) struct ThreadParts<'a, 'p> {
     share: &'a mut Share<'p>,
     /// The part that was asked for last, if it is this thread's.
     part: Option<Part<'a>>,
-    /// The first sample behind it, counted over all layers.
+    /// The first sample after it, counted over all layers.
     end: usize,
 }
 

@@ -24,15 +24,15 @@ impl Hint {
     pub(super) fn here() -> Self {
         // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the
         // answer is kept.
-        static NEAREST: AtomicU8 = AtomicU8::new(UNKNOWN);
+        static L1: AtomicU8 = AtomicU8::new(UNKNOWN);
         const UNKNOWN: u8 = 2;
-        let mut nearest = NEAREST.load(Relaxed);
+        let mut nearest = L1.load(Relaxed);
         if nearest == UNKNOWN {
             let CpuidResult { ebx, edx, ecx, .. } = __cpuid(0);
             let vendor = [ebx, edx, ecx].map(u32::to_le_bytes);
             nearest =
                 [b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| vendor.as_flattened() == &amd[..]).into();
-            NEAREST.store(nearest, Relaxed);
+            L1.store(nearest, Relaxed);
         }
         if nearest == 1 { Self::L1 } else { Self::L2 }
     }
@@ -56,10 +56,10 @@ pub(super) fn fence() {
 /// Prefetches the lines of a run that will be written. A run that does not begin at a line's start reaches
 /// into one line more, which the machine fetches itself.
 #[inline(always)]
-pub(super) fn prefetch_run<const NEAREST: bool>(dst: *mut u8, len: usize) {
+pub(super) fn prefetch_run<const L1: bool>(dst: *mut u8, len: usize) {
     let mut at = 0;
     while cfg!(all(target_arch = "x86_64", target_feature = "sse2")) && at < len {
-        if NEAREST {
+        if L1 {
             prefetch_l1(dst.wrapping_add(at));
         } else {
             prefetch_l2(dst.wrapping_add(at));

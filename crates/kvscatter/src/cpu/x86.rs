@@ -6,7 +6,7 @@ use core::arch::x86_64::{
 };
 use core::marker::PhantomData;
 
-use super::kernel::{Instructions, Kernel, Memcpy, Pattern, Pointers, Run, Short, copy_runs};
+use super::kernel::{Instructions, Kernel, Memcpy, Overlapping, Pattern, Pointers, Run, copy_runs};
 use super::limits::{STREAM_MIN_RUN, STREAM_PREFETCH_DISTANCE};
 use super::prefetch::{LINE, prefetch_l1};
 
@@ -27,7 +27,7 @@ impl Instructions for Sse2 {
 
 impl Instructions for Avx2 {
     const LONGEST: usize = 256;
-    type Any = Short<32>;
+    type Any = Overlapping<32>;
     type Stream = Stream<__m256i>;
     type Lines = Lines<__m256i>;
 
@@ -38,7 +38,7 @@ impl Instructions for Avx2 {
 
 impl Instructions for Avx512 {
     const LONGEST: usize = 512;
-    type Any = Short<64>;
+    type Any = Overlapping<64>;
     type Stream = Stream<__m512i>;
     type Lines = Lines<__m512i>;
 

@@ -20,137 +20,78 @@ pub enum ErrorClass {
     Buffer,
 }
 
-/// The stable name of an [`Error`]'s variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each stands for the variant of `Error` with its name")]
-pub enum ErrorKind {
-    ElementType,
-    ElementTypeMismatch,
-    Rank,
-    RankTooLow,
-    RankMismatch,
-    AxisOutOfRange,
-    AxisIsBatch,
-    UnknownMode,
-    DimensionMismatch,
-    HiddenSize,
-    BatchTooLarge,
-    UpdateLongerThanCache,
-    TooLarge,
-    StrideCount,
-    BeforeBuffer,
-    CacheOverlapsItself,
-    TooManyLoops,
-    Count,
-    NegativeStart,
-    StartOutOfRange,
-    EndOutOfRange,
-    LengthOutOfRange,
-    CumulativeStart,
-    CumulativeOrder,
-    CumulativeLength,
-    TokenSum,
-    LayerOutOfRange,
-    IndexTooLarge,
-    Position,
-    BufferLength,
-    NullBuffer,
-    AddressSpace,
-    Overlap,
-    ElementWidth,
+/// Declares [`ErrorKind`] from one table: the variant of [`Error`], its name, and its class.
+macro_rules! error_kinds {
+    ($($variant:ident $name:ident $class:ident,)*) => {
+        /// The stable name of an [`Error`]'s variant.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[expect(missing_docs, reason = "each stands for the variant of `Error` with its name")]
+        pub enum ErrorKind {
+            $($variant,)*
+        }
+
+        impl ErrorKind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            const fn name_and_class(self) -> (&'static str, ErrorClass) {
+                match self {
+                    $(Self::$variant => (stringify!($name), ErrorClass::$class),)*
+                }
+            }
+        }
+    };
+}
+
+error_kinds! {
+    ElementType element_type ElementType,
+    ElementTypeMismatch element_type_mismatch ElementType,
+    Rank rank Shape,
+    RankTooLow rank_too_low Shape,
+    RankMismatch rank_mismatch Shape,
+    AxisOutOfRange axis_out_of_range Attribute,
+    AxisIsBatch axis_is_batch Attribute,
+    UnknownMode unknown_mode Attribute,
+    DimensionMismatch dimension_mismatch Shape,
+    HiddenSize hidden_size Shape,
+    BatchTooLarge batch_too_large Shape,
+    UpdateLongerThanCache update_longer_than_cache Shape,
+    TooLarge too_large Shape,
+    StrideCount stride_count Buffer,
+    BeforeBuffer before_buffer Buffer,
+    CacheOverlapsItself cache_overlaps_itself Buffer,
+    TooManyLoops too_many_loops Buffer,
+    Count count Position,
+    NegativeStart negative_start Position,
+    StartOutOfRange start_out_of_range Position,
+    EndOutOfRange end_out_of_range Position,
+    LengthOutOfRange length_out_of_range Position,
+    CumulativeStart cumulative_start Position,
+    CumulativeOrder cumulative_order Position,
+    CumulativeLength cumulative_length Position,
+    TokenSum token_sum Position,
+    LayerOutOfRange layer_out_of_range Position,
+    IndexTooLarge index_too_large Position,
+    Position position Position,
+    BufferLength buffer_length Buffer,
+    NullBuffer null_buffer Buffer,
+    AddressSpace address_space Buffer,
+    Overlap overlap Buffer,
+    ElementWidth element_width ElementType,
 }
 
 impl ErrorKind {
-    /// Every kind.
-    pub const ALL: &[Self] = &[
-        Self::ElementType,
-        Self::ElementTypeMismatch,
-        Self::Rank,
-        Self::RankTooLow,
-        Self::RankMismatch,
-        Self::AxisOutOfRange,
-        Self::AxisIsBatch,
-        Self::UnknownMode,
-        Self::DimensionMismatch,
-        Self::HiddenSize,
-        Self::BatchTooLarge,
-        Self::UpdateLongerThanCache,
-        Self::TooLarge,
-        Self::StrideCount,
-        Self::BeforeBuffer,
-        Self::CacheOverlapsItself,
-        Self::TooManyLoops,
-        Self::Count,
-        Self::NegativeStart,
-        Self::StartOutOfRange,
-        Self::EndOutOfRange,
-        Self::LengthOutOfRange,
-        Self::CumulativeStart,
-        Self::CumulativeOrder,
-        Self::CumulativeLength,
-        Self::TokenSum,
-        Self::LayerOutOfRange,
-        Self::IndexTooLarge,
-        Self::Position,
-        Self::BufferLength,
-        Self::NullBuffer,
-        Self::AddressSpace,
-        Self::Overlap,
-        Self::ElementWidth,
-    ];
-
-    /// The name, such as `start_out_of_range`, and the class.
-    const fn row(self) -> (&'static str, ErrorClass) {
-        use ErrorClass::{Attribute, Buffer, ElementType, Position, Shape};
-        match self {
-            Self::ElementType => ("element_type", ElementType),
-            Self::ElementTypeMismatch => ("element_type_mismatch", ElementType),
-            Self::Rank => ("rank", Shape),
-            Self::RankTooLow => ("rank_too_low", Shape),
-            Self::RankMismatch => ("rank_mismatch", Shape),
-            Self::AxisOutOfRange => ("axis_out_of_range", Attribute),
-            Self::AxisIsBatch => ("axis_is_batch", Attribute),
-            Self::UnknownMode => ("unknown_mode", Attribute),
-            Self::DimensionMismatch => ("dimension_mismatch", Shape),
-            Self::HiddenSize => ("hidden_size", Shape),
-            Self::BatchTooLarge => ("batch_too_large", Shape),
-            Self::UpdateLongerThanCache => ("update_longer_than_cache", Shape),
-            Self::TooLarge => ("too_large", Shape),
-            Self::StrideCount => ("stride_count", Buffer),
-            Self::BeforeBuffer => ("before_buffer", Buffer),
-            Self::CacheOverlapsItself => ("cache_overlaps_itself", Buffer),
-            Self::TooManyLoops => ("too_many_loops", Buffer),
-            Self::Count => ("count", Position),
-            Self::NegativeStart => ("negative_start", Position),
-            Self::StartOutOfRange => ("start_out_of_range", Position),
-            Self::EndOutOfRange => ("end_out_of_range", Position),
-            Self::LengthOutOfRange => ("length_out_of_range", Position),
-            Self::CumulativeStart => ("cumulative_start", Position),
-            Self::CumulativeOrder => ("cumulative_order", Position),
-            Self::CumulativeLength => ("cumulative_length", Position),
-            Self::TokenSum => ("token_sum", Position),
-            Self::LayerOutOfRange => ("layer_out_of_range", Position),
-            Self::IndexTooLarge => ("index_too_large", Position),
-            Self::Position => ("position", Position),
-            Self::BufferLength => ("buffer_length", Buffer),
-            Self::NullBuffer => ("null_buffer", Buffer),
-            Self::AddressSpace => ("address_space", Buffer),
-            Self::Overlap => ("overlap", Buffer),
-            Self::ElementWidth => ("element_width", ElementType),
-        }
-    }
-
-    /// The name in `snake_case`, such as `start_out_of_range`. It keeps its meaning from version to version.
+    /// Returns the name in `snake_case`, such as `start_out_of_range`. It keeps its meaning from version to version.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        self.row().0
+        self.name_and_class().0
     }
 
-    /// What errors of this kind are about.
+    /// Returns what errors of this kind are about.
     #[must_use]
     pub const fn class(self) -> ErrorClass {
-        self.row().1
+        self.name_and_class().1
     }
 }
 
@@ -193,7 +134,7 @@ pub enum ErrorField {
 }
 
 impl ErrorDetails {
-    /// The variant's fields but `argument`, by the names that they have in [`Error`].
+    /// Returns the variant's fields but `argument`, by the names that they have in [`Error`].
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, ErrorField)> + use<> {
         self.fields.into_iter().flatten()
     }
@@ -301,13 +242,23 @@ impl From<&'static [ElementType]> for ErrorField {
 }
 
 impl Error {
-    /// The variant's stable name.
+    /// Returns the variant's stable name.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.details().kind
     }
 
-    /// The error as data, for surfaces that report it in another language.
+    /// Returns the error as data, for surfaces that report it in another language.
+    ///
+    /// ```
+    /// use kvscatter::{ElementType, Error, spec::onnx::TensorScatter};
+    ///
+    /// let scatter = TensorScatter::new().prepare(ElementType::Float32, &[1, 1, 4, 2], &[1, 1, 1, 2])?;
+    /// let details = scatter.plan(&[4_i64]).unwrap_err().details();
+    /// assert_eq!(details.kind.name(), "start_out_of_range");
+    /// assert_eq!((details.value, details.limit), (Some(4), Some(3)));
+    /// # Ok::<(), Error>(())
+    /// ```
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "a table: one arm for each variant")]
     pub fn details(&self) -> ErrorDetails {
@@ -429,21 +380,21 @@ impl Error {
             Self::Position { value, rows } => {
                 ErrorDetails::new(Kind::Position, None).value("value", value).field("rows", rows)
             }
-            Self::BufferLength { argument, buffer, got, expected } => of(Kind::BufferLength, argument)
-                .index("buffer", buffer)
+            Self::BufferLength { argument, pair, got, expected } => of(Kind::BufferLength, argument)
+                .index("pair", pair)
                 .value("got", got)
                 .limit("expected", expected),
-            Self::NullBuffer { argument, buffer, len } => {
-                of(Kind::NullBuffer, argument).index("buffer", buffer).limit("len", len)
+            Self::NullBuffer { argument, pair, len } => {
+                of(Kind::NullBuffer, argument).index("pair", pair).limit("len", len)
             }
-            Self::AddressSpace { argument, buffer, address, len } => of(Kind::AddressSpace, argument)
-                .index("buffer", buffer)
+            Self::AddressSpace { argument, pair, address, len } => of(Kind::AddressSpace, argument)
+                .index("pair", pair)
                 .field("address", address)
                 .value("len", len),
-            Self::Overlap { argument, with, buffer, with_buffer } => of(Kind::Overlap, argument)
+            Self::Overlap { argument, with, pair, with_pair } => of(Kind::Overlap, argument)
                 .field("with", with)
-                .index("buffer", buffer)
-                .field("with_buffer", with_buffer),
+                .index("pair", pair)
+                .field("with_pair", with_pair),
             Self::ElementWidth { got, element } => {
                 ErrorDetails::new(Kind::ElementWidth, None).field("got", got).field("element", element)
             }

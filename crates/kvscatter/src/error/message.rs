@@ -157,25 +157,25 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 f,
                 "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
             ),
-            Error::BufferLength { buffer, got, expected, .. } => {
-                write!(f, "the buffer of {argument}{} has length {got}, must have {expected}", Pair(buffer))
+            Error::BufferLength { pair, got, expected, .. } => {
+                write!(f, "the buffer of {argument}{} has length {got}, must have {expected}", Pair(pair))
             }
-            Error::NullBuffer { buffer, len, .. } => {
-                write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(buffer))
+            Error::NullBuffer { pair, len, .. } => {
+                write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(pair))
             }
-            Error::AddressSpace { buffer, address, len, .. } => write!(
+            Error::AddressSpace { pair, address, len, .. } => write!(
                 f,
                 "the buffer of {argument}{} at {address:#x} has {len} bytes, which reach beyond the address space",
-                Pair(buffer)
+                Pair(pair)
             ),
-            Error::Overlap { with, buffer, with_buffer, .. } if buffer != with_buffer => write!(
+            Error::Overlap { with, pair, with_pair, .. } if pair != with_pair => write!(
                 f,
-                "the buffer of {argument} (pair {buffer}) shares memory with that of {} (pair {with_buffer})",
+                "the buffer of {argument} (pair {pair}) shares memory with that of {} (pair {with_pair})",
                 name(with)
             ),
-            Error::Overlap { with, buffer, .. } => {
+            Error::Overlap { with, pair, .. } => {
                 let with = name(with);
-                write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(buffer))
+                write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(pair))
             }
             Error::ElementWidth { got, element } => match element.bits() {
                 None => f.write_str("strings have no width: use the `_cloned` methods"),
@@ -256,8 +256,8 @@ mod tests {
         let error = Error::Overlap {
             argument: Argument::PastCache,
             with: Argument::WriteIndices,
-            buffer: 0,
-            with_buffer: 0,
+            pair: 0,
+            with_pair: 0,
         };
         let message = error.display_with(|argument| match argument {
             Argument::PastCache => "cache",

@@ -148,11 +148,11 @@ pub enum Error {
     },
     /// The two layouts do not merge into one contiguous run inside at most three strided loops.
     TooManyLoops {
-        /// Strided loops that would be needed behind the outer dimensions.
+        /// Strided loops that would be needed inside the outer dimensions.
         loops: usize,
     },
 
-    // ── indices, found by `plan` ────────────────────────────────────────────────────────────────────────
+    // ── indices: `plan` returns these ────────────────────────────────────────────────────────────────────────
     /// An index argument has the wrong number of values.
     Count {
         /// Which argument.
@@ -274,36 +274,36 @@ pub enum Error {
         rows: usize,
     },
 
-    // ── buffers, found when a plan is executed ──────────────────────────────────────────────────────────
+    // ── buffers: writes return these ──────────────────────────────────────────────────────────
     /// A buffer has the wrong size.
     BufferLength {
         /// Which tensor.
         argument: Argument,
-        /// Its place in a call over many buffers; 0 otherwise.
-        buffer: usize,
+        /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
+        pair: usize,
         /// Its length, in elements for typed slices and in bytes for `*_bytes` methods.
         got: usize,
-        /// The length asked for, in the same unit: exact for dense tensors, the least for strided ones.
+        /// The length asked for, in the same unit: exact for dense tensors, the minimum for strided ones.
         expected: usize,
     },
     /// A foreign buffer that must hold bytes is null.
     NullBuffer {
         /// Which tensor.
         argument: Argument,
-        /// Its place in a call over many buffers; 0 otherwise.
-        buffer: usize,
-        /// The bytes that it is said to have.
+        /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
+        pair: usize,
+        /// The length that came with the address, in bytes.
         len: usize,
     },
     /// A foreign buffer reaches past the end of the address space.
     AddressSpace {
         /// Which tensor.
         argument: Argument,
-        /// Its place in a call over many buffers; 0 otherwise.
-        buffer: usize,
+        /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
+        pair: usize,
         /// The address of its first byte.
         address: usize,
-        /// The bytes that it is said to have.
+        /// The length that came with the address, in bytes.
         len: usize,
     },
     /// Two foreign buffers share a byte, and one of them is to be written.
@@ -312,10 +312,10 @@ pub enum Error {
         argument: Argument,
         /// What it shares memory with.
         with: Argument,
-        /// The place of the first in a call over many buffers; 0 otherwise.
-        buffer: usize,
-        /// The place of the other.
-        with_buffer: usize,
+        /// The pair of what is written, in a call over many pairs; 0 otherwise.
+        pair: usize,
+        /// The pair of the other. A list of indices belongs to all pairs, so this is then the same as `pair`.
+        with_pair: usize,
     },
     /// The slice's element is not as wide as the operator's element type.
     ElementWidth {

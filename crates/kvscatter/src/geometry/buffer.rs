@@ -37,7 +37,7 @@ impl Buffer {
             Unit::Bytes => self.bytes,
         };
         let fits = if self.exact { got == expected } else { got >= expected };
-        if fits { Ok(()) } else { Err(Error::BufferLength { argument, buffer: pair, got, expected }) }
+        if fits { Ok(()) } else { Err(Error::BufferLength { argument, pair, got, expected }) }
     }
 }
 

@@ -60,7 +60,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// An extension of ours: writes only the first `lengths[i]` rows of sample `i`, so that right padding never reaches
+    /// Returns the call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never reaches
     /// the cache.
     #[must_use]
     #[inline]
@@ -88,7 +88,7 @@ impl<'a> Lengths<'a> {
 }
 
 impl Integers<'_> {
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub fn len(self) -> usize {
         match self {

@@ -54,13 +54,13 @@ impl KvCacheOperation {
     pub const ELEMENT_TYPES: &[ElementType] =
         &[ElementType::Float16, ElementType::BFloat16, ElementType::Int8];
 
-    /// An offset out of range is an error.
+    /// Makes an operation for which an offset out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
         Self { out_of_range: OutOfRange::Error }
     }
 
-    /// An extension of ours: what happens to a sample whose `tokenOffset` does not fit.
+    /// Sets what happens to a sample whose `tokenOffset` does not fit. The specification has only the default, an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.out_of_range = policy;
@@ -75,7 +75,8 @@ impl KvCacheOperation {
     ///
     /// # Errors
     /// [`Error::ElementType`] unless float16, bfloat16 or int8; those of the layouts;
-    /// [`Error::Rank`]; [`Error::DimensionMismatch`] or [`Error::HiddenSize`]; [`Error::UpdateLongerThanCache`].
+    /// [`Error::Rank`]; [`Error::DimensionMismatch`] or [`Error::HiddenSize`]; [`Error::UpdateLongerThanCache`];
+    /// [`Error::CacheOverlapsItself`], [`Error::TooManyLoops`].
     pub fn prepare<'a>(
         &self,
         element: ElementType,

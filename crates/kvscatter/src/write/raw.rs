@@ -105,7 +105,7 @@ impl WritePlan<'_> {
     /// Checks that `written` shares no byte with the index lists, because they are read again while bytes move.
     fn check_lists(&self, argument: Argument, pair: usize, written: RawBuffer) -> Result<(), Error> {
         match self.moves.lists().find(|(_, values)| written.overlaps(RawBuffer::of(*values))) {
-            Some((with, _)) => Err(Error::Overlap { argument, with, buffer: pair, with_buffer: pair }),
+            Some((with, _)) => Err(Error::Overlap { argument, with, pair, with_pair: pair }),
             None => Ok(()),
         }
     }
@@ -142,7 +142,7 @@ pub(crate) fn check_present(
     check_addresses(0, sources)?;
     check_addresses(0, [(names.present, present)])?;
     match sources.into_iter().find(|(_, source)| present.overlaps(*source)) {
-        Some((with, _)) => Err(Error::Overlap { argument: names.present, with, buffer: 0, with_buffer: 0 }),
+        Some((with, _)) => Err(Error::Overlap { argument: names.present, with, pair: 0, with_pair: 0 }),
         None => Ok(()),
     }
 }
@@ -151,10 +151,10 @@ fn check_addresses<const N: usize>(pair: usize, buffers: [(Argument, RawBuffer);
     for (argument, raw) in buffers {
         let RawBuffer { ptr, len } = raw;
         if ptr.is_null() && len > 0 {
-            return Err(Error::NullBuffer { argument, buffer: pair, len });
+            return Err(Error::NullBuffer { argument, pair, len });
         }
         if raw.wraps() {
-            return Err(Error::AddressSpace { argument, buffer: pair, address: ptr.addr(), len });
+            return Err(Error::AddressSpace { argument, pair, address: ptr.addr(), len });
         }
     }
     Ok(())
@@ -175,7 +175,7 @@ fn check_overlap(
     let mut caches = RawBuffer::NONE;
     for (buffer, (cache, _)) in pairs.clone().enumerate() {
         let error =
-            |with, with_buffer| Err(Error::Overlap { argument: names.cache, with, buffer, with_buffer });
+            |with, with_pair| Err(Error::Overlap { argument: names.cache, with, pair: buffer, with_pair });
         if cache.overlaps(updates)
             && let Some(pair) = pairs.clone().position(|(_, update)| cache.overlaps(update))
         {
@@ -207,7 +207,7 @@ impl RawBuffer {
     /// addresses, this also catches a first byte that would lie below address 0, because `wrapping_sub` then
     /// gives a high address.
     ///
-    /// A buffer without bytes never does, since it has no place.
+    /// A buffer without bytes never does.
     #[must_use]
     pub fn wraps(self) -> bool {
         self.len > 0 && self.ptr.addr().checked_add(self.len).is_none()
@@ -220,7 +220,7 @@ impl RawBuffer {
         self.len > 0 && other.len > 0 && !disjoint
     }
 
-    /// The least buffer that holds both.
+    /// The smallest buffer that holds both.
     fn join(self, other: Self) -> Self {
         if self.len == 0 || other.len == 0 {
             return if self.len == 0 { other } else { self };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter_bench::{Samples, units};
 use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::{CachePath, Inseparable, Model};
-use kvscatter_session::{CachePort, Engine, Options, Session, Shared, Step, Tensor};
+use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
 
 use super::subject::Timed;
 use crate::CertifyError;
@@ -54,7 +54,7 @@ pub(super) fn time(
         };
         let file = folder.join("cache_path.onnx");
         path.model.save(&file)?;
-        let session = engine.load(&Model::load(&file)?.file()?, Options { threads: Some(1) })?;
+        let session = engine.load(&Model::load(&file)?.file()?, LoadOptions { threads: Some(1) })?;
         let times = Alone { session, path: &path, port, batch }.time()?;
         caches += 1;
         if times.ratio > FLAT_UP_TO {
@@ -207,7 +207,7 @@ impl Alone<'_> {
                 step.inputs.push((past, &bound.cache));
                 step.outputs.push((present, tensor));
             }
-            None => step.shared.push(Shared { past, present, cache: &mut bound.cache }),
+            None => step.shared.push(InPlaceCache { past, present, cache: &mut bound.cache }),
         }
         Ok(self.session.run(step)?.elapsed.as_secs_f64() * 1e9)
     }

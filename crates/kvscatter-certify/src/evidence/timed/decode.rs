@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvscatter_bench::Samples;
-use kvscatter_session::{Engine, Feed, Interface, Options, Session, Shared, Step, Tensor};
+use kvscatter_session::{Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor};
 
 use super::subject::{Subject, Timed};
 use crate::CertifyError;
@@ -96,7 +96,7 @@ struct Decoding<'a> {
 }
 
 impl<'a> Decoding<'a> {
-    fn load(engine: &dyn Engine, timed: Timed<'a>, options: Options) -> Result<Self, CertifyError> {
+    fn load(engine: &dyn Engine, timed: Timed<'a>, options: LoadOptions) -> Result<Self, CertifyError> {
         let session = engine.load(timed.file, options)?;
         let none = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
@@ -133,7 +133,7 @@ impl<'a> Decoding<'a> {
                     step.outputs.push((&port.present, present));
                 }
                 None => {
-                    step.shared.push(Shared { past: &port.past, present: &port.present, cache: past });
+                    step.shared.push(InPlaceCache { past: &port.past, present: &port.present, cache: past });
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use kvscatter_session::{Engine, Feed, Options, Session, Shared, Step};
+use kvscatter_session::{Engine, Feed, InPlaceCache, LoadOptions, Session, Step};
 
 use super::subject::{Subject, Timed};
 use crate::CertifyError;
@@ -47,7 +47,7 @@ pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, CertifyErr
 fn peak(
     engine: &dyn Engine,
     timed: Timed<'_>,
-    options: Options,
+    options: LoadOptions,
     load: Load,
 ) -> Result<Option<u64>, CertifyError> {
     let mut session = engine.load(timed.file, options)?;
@@ -82,7 +82,7 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
         if !grows {
             let shared = ports.iter().zip(&mut caches);
             let shared =
-                shared.map(|(port, cache)| Shared { past: &port.past, present: &port.present, cache });
+                shared.map(|(port, cache)| InPlaceCache { past: &port.past, present: &port.present, cache });
             step.shared = shared.collect();
             session.run(step)?;
             continue;

@@ -1,7 +1,7 @@
 //! What is timed.
 
 use kvscatter_onnx::{Model, ModelFile};
-use kvscatter_session::{Engine, Interface, Options};
+use kvscatter_session::{Engine, Interface, LoadOptions};
 
 /// A model, its original, and how they are run.
 pub(crate) struct Subject<'a> {
@@ -11,7 +11,7 @@ pub(crate) struct Subject<'a> {
     /// Slots of each sample in the static caches.
     pub(crate) capacity: usize,
     /// How whole steps are run. A cache's own nodes are run by one thread.
-    pub(crate) options: Options,
+    pub(crate) options: LoadOptions,
 }
 
 /// A model to be timed.

@@ -2,7 +2,7 @@
 
 use kvscatter_onnx::NodeLabel;
 use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, Refusal, Role};
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, Role, TensorRtRefusal};
 use serde::Serialize;
 
 use super::facts::{Inspected, Sizes, total};
@@ -175,7 +175,7 @@ impl AdviceDocument {
 }
 
 impl RefusalDocument {
-    fn new(refusal: &Refusal) -> Self {
+    fn new(refusal: &TensorRtRefusal) -> Self {
         Self { node: Place::new(&refusal.node), message: refusal.to_string() }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{At, Cost, Decoder, Hazard, Refusal};
+use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
 /// What is known of a model.
 pub(super) struct Inspected<'a> {
@@ -14,7 +14,7 @@ pub(super) struct Inspected<'a> {
     /// What comes of converting caches that grow, if there are any.
     pub(super) advice: Option<Advice>,
     /// What the target refuses, if there is one.
-    pub(super) refusals: Option<Vec<Refusal>>,
+    pub(super) refusals: Option<Vec<TensorRtRefusal>>,
     /// How many `TensorScatter` nodes the target was asked about.
     pub(super) scatters: usize,
 }
@@ -28,8 +28,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn at(&self) -> At<'_> {
-        At { batch: self.batch, length: self.length, capacity: self.capacity, dims: &self.dims }
+    pub(super) fn at(&self) -> CostAt<'_> {
+        CostAt { batch: self.batch, length: self.length, capacity: self.capacity, dims: &self.dims }
     }
 }
 

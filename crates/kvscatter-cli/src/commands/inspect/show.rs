@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use anstyle::AnsiColor;
 use kvscatter_bench::units;
 use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Refusal, Role, Style, Unknown};
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Role, TensorRtRefusal, UnknownStyle, WriterStyle};
 
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
@@ -59,8 +59,8 @@ fn what(groups: &[Group<'_>]) -> String {
 fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     for group in groups {
         match group.caches.first().map(|cache| &cache.style) {
-            None | Some(Style::Unknown(Unknown::Operator { .. })) => {}
-            Some(Style::Unknown(why)) => writeln!(output, "{}: {why}", one_line(&group.past))?,
+            None | Some(WriterStyle::Unknown(UnknownStyle::Operator { .. })) => {}
+            Some(WriterStyle::Unknown(why)) => writeln!(output, "{}: {why}", one_line(&group.past))?,
             Some(_) => {}
         }
     }
@@ -190,7 +190,7 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
 }
 
 /// What is refused, whichever layer it is in.
-fn rule(refusal: &Refusal) -> String {
+fn rule(refusal: &TensorRtRefusal) -> String {
     let text = refusal.reason.to_string();
     match text.split_once(": ") {
         Some((layer, rule)) if layer.starts_with("layer ") => rule.to_owned(),
@@ -225,7 +225,7 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if any(|cache| cache.style == Style::GroupQueryAttention) {
+    if any(|cache| cache.style == WriterStyle::GroupQueryAttention) {
         steps.push(
             "GroupQueryAttention writes its caches itself, and kvscatter cannot make them static yet. In ONNX Runtime, \
              bind past and\npresent of a cache to one buffer as long as the longest text (IO binding, or \

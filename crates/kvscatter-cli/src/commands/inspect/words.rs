@@ -1,7 +1,7 @@
 //! What the terms of a decoder are called in text and in JSON.
 
 use kvscatter_onnx::Dimension;
-use kvscatter_onnx::decoder::{Part, Role, Style, Unknown};
+use kvscatter_onnx::decoder::{CachePart, Role, UnknownStyle, WriterStyle};
 
 /// A dimension as it is declared.
 pub(super) fn dim(dim: &Dimension<'_>) -> String {
@@ -12,12 +12,12 @@ pub(super) fn dim(dim: &Dimension<'_>) -> String {
     }
 }
 
-pub(super) fn part(part: Part) -> &'static str {
+pub(super) fn part(part: CachePart) -> &'static str {
     match part {
-        Part::Key => "keys",
-        Part::Value => "values",
-        Part::Both => "keys and values",
-        Part::Unknown => "?",
+        CachePart::Key => "keys",
+        CachePart::Value => "values",
+        CachePart::Both => "keys and values",
+        CachePart::Unknown => "?",
     }
 }
 
@@ -36,10 +36,10 @@ pub(super) fn role(role: Role) -> &'static str {
 }
 
 /// The operator alone: why a style is unknown has a line of its own.
-pub(super) fn style(style: &Style) -> String {
+pub(super) fn style(style: &WriterStyle) -> String {
     match style {
-        Style::Unknown(Unknown::Operator { op_type, .. }) => format!("{op_type} (unknown)"),
-        Style::Unknown(_) => "unknown".to_owned(),
+        WriterStyle::Unknown(UnknownStyle::Operator { op_type, .. }) => format!("{op_type} (unknown)"),
+        WriterStyle::Unknown(_) => "unknown".to_owned(),
         style => style.to_string(),
     }
 }

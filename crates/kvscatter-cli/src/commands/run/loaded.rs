@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
 use kvscatter_onnx::eval::{Evaluator, Placement};
 use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, generate};
-use kvscatter_session::{self as session, Engine, Options, Session, Shared, Step};
+use kvscatter_session::{self as session, Engine, InPlaceCache, LoadOptions, Session, Step};
 
 use super::feeds;
 use super::record::{Input, Ran};
@@ -41,7 +41,7 @@ impl<'m> Loaded<'m> {
             None => Vec::new(),
         };
         let presents = shared.iter().map(|(_, present)| *present).collect();
-        let session = engine.load(&model.file()?, Options::default())?;
+        let session = engine.load(&model.file()?, LoadOptions::default())?;
         Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, model, session, shared, presents })
     }
 
@@ -88,7 +88,10 @@ impl<'m> Loaded<'m> {
             self.outputs.iter().map(|output| output.name).filter(|output| !self.shares(output)).collect();
         let step = Step {
             inputs: tensors.iter().map(|(name, tensor)| (*name, tensor)).collect(),
-            shared: caches.iter_mut().map(|(past, present, cache)| Shared { past, present, cache }).collect(),
+            shared: caches
+                .iter_mut()
+                .map(|(past, present, cache)| InPlaceCache { past, present, cache })
+                .collect(),
             returned: returned.clone(),
             ..Step::default()
         };

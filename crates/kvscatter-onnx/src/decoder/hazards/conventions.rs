@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Hazard;
 use crate::decoder::Decoder;
-use crate::decoder::cache::{Cache, Style};
+use crate::decoder::cache::{Cache, WriterStyle};
 use crate::decoder::roles::{self, Role};
 use crate::{Dimension, Node};
 
@@ -62,7 +62,7 @@ fn write_indices<'c, 'm: 'c>(
             }),
             Some(_) => {}
         }
-        if indices.is_none() && matches!(cache.style, Style::TensorScatter(_)) {
+        if indices.is_none() && matches!(cache.style, WriterStyle::TensorScatter(_)) {
             hazards.push(Hazard::NoWriteIndices { past: cache.past.to_owned(), writer: writer.label() });
         }
     }

@@ -6,7 +6,7 @@ use kvscatter::Mode;
 
 use super::{Hazard, PrefixMask};
 use crate::Node;
-use crate::decoder::cache::{Cache, Style};
+use crate::decoder::cache::{Cache, WriterStyle};
 use crate::decoder::flow::Flow;
 use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
@@ -104,7 +104,7 @@ fn reads_as_attention(node: &Node<'_>, slot: usize) -> bool {
 
 /// A ring whose slots are hidden by their place.
 fn circular(cache: &Cache<'_>, attention: &Node<'_>) -> Option<Hazard> {
-    if cache.style != Style::TensorScatter(Mode::Circular) || !attention.is("Attention") {
+    if cache.style != WriterStyle::TensorScatter(Mode::Circular) || !attention.is("Attention") {
         return None;
     }
     let is_causal = attention.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;

@@ -4,7 +4,7 @@ use kvscatter::{ElementType, Mode};
 
 use super::{Hazard, Runtime};
 use crate::decoder::Decoder;
-use crate::decoder::cache::Style;
+use crate::decoder::cache::WriterStyle;
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
@@ -26,7 +26,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     if first.is_some() {
         found(Runtime::MaskTopLeft, causal.copied());
     }
-    let circular = scatters().find(|cache| cache.style == Style::TensorScatter(Mode::Circular));
+    let circular = scatters().find(|cache| cache.style == WriterStyle::TensorScatter(Mode::Circular));
     found(Runtime::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }
 

@@ -109,7 +109,7 @@ fn scatters_that_break_their_own_rules() {
     }
     let mut old = Made::fixed().model();
     old.proto_mut().opset_import[0].version = Some(23);
-    assert_refused!(Decoder::of(&old.graph().unwrap()), OnnxError::OpsetTooOld { version: 23, least: 24 });
+    assert_refused!(Decoder::of(&old.graph().unwrap()), OnnxError::OpsetTooOld { version: 23, min: 24 });
 }
 
 #[test]

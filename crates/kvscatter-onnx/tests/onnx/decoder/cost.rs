@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{At, Cost, Decoder};
+use kvscatter_onnx::decoder::{Cost, CostAt, Decoder};
 
 use super::made::Made;
 use crate::support::{node, testdata, value};
@@ -12,7 +12,7 @@ use crate::support::{node, testdata, value};
 fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Option<Cost>> {
     let dims = BTreeMap::new();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let at = At { batch, length, capacity, dims: &dims };
+    let at = CostAt { batch, length, capacity, dims: &dims };
     decoder.caches.iter().map(|cache| cache.cost(&at)).collect()
 }
 
@@ -71,12 +71,12 @@ fn open_sizes_are_asked_for() {
     let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
     let mut dims = BTreeMap::new();
     assert_eq!(cache.open_dims(&dims), ["heads", "past_k[3]"]);
-    assert_eq!(cache.cost(&At { batch: 1, length: 1, capacity: 1, dims: &dims }), None);
+    assert_eq!(cache.cost(&CostAt { batch: 1, length: 1, capacity: 1, dims: &dims }), None);
     dims.insert("heads".to_owned(), 4);
     assert_eq!(cache.open_dims(&dims), ["past_k[3]"]);
     dims.insert("past_k[3]".to_owned(), 8);
     assert_eq!(cache.open_dims(&dims), [""; 0]);
-    let cost = cache.cost(&At { batch: 1, length: 1, capacity: 1, dims: &dims }).unwrap();
+    let cost = cache.cost(&CostAt { batch: 1, length: 1, capacity: 1, dims: &dims }).unwrap();
     assert_eq!(cost.per_token, 4 * 8 * 4);
 }
 

@@ -2,7 +2,7 @@
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, Role, Runtime, Style};
+use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, Role, Runtime, WriterStyle};
 use kvscatter_onnx::proto::NodeProto;
 
 use super::made::{Made, attention, circular, scatter};
@@ -203,7 +203,7 @@ fn turned_caches_keep_their_sequence() {
     let model = made.model();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let key = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
-    assert_eq!((key.axis, key.between.len(), &key.style), (1, 2, &Style::TensorScatter(Mode::Linear)));
+    assert_eq!((key.axis, key.between.len(), &key.style), (1, 2, &WriterStyle::TensorScatter(Mode::Linear)));
     assert_eq!(decoder.hazards().iter().filter(|hazard| hazard.kind() == "node-between").count(), 2);
 }
 
@@ -229,8 +229,8 @@ fn mixed_conventions() {
         .change("present_v", |node| *node = join);
     let hazards = made.hazards();
     let expected = [
-        (Style::Concat, "past_v".to_owned(), 1),
-        (Style::TensorScatter(Mode::Linear), "past_k".to_owned(), 1),
+        (WriterStyle::Concat, "past_v".to_owned(), 1),
+        (WriterStyle::TensorScatter(Mode::Linear), "past_k".to_owned(), 1),
     ];
     assert!(matches!(&hazards[..], [Hazard::MixedStyles { styles }] if *styles == expected), "{hazards:?}");
 

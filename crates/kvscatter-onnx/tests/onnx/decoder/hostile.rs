@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::decoder::{At, Decoder};
+use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
@@ -19,7 +19,8 @@ fn ask(model: &Model) -> Result<usize, OnnxError> {
     let decoder = Decoder::of(&model.graph()?)?;
     let dims = BTreeMap::new();
     for cache in &decoder.caches {
-        let _ = (cache.cost(&At { batch: 2, length: 7, capacity: 9, dims: &dims }), cache.open_dims(&dims));
+        let _ =
+            (cache.cost(&CostAt { batch: 2, length: 7, capacity: 9, dims: &dims }), cache.open_dims(&dims));
         assert!(cache.axis < cache.past_shape.len());
         assert_eq!(cache.past_shape.len(), cache.known_shape.len());
     }

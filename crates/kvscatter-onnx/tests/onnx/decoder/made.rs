@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Hazard, Reason};
+use kvscatter_onnx::decoder::{Decoder, Hazard, TensorRtRule};
 use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 
 use crate::support::{int, model, node, opset, string, value};
@@ -148,7 +148,7 @@ impl Made {
 
     /// What TensorRT refuses, as the output of the node and the rule.
     #[track_caller]
-    pub(super) fn refusals(self) -> Vec<(String, Reason)> {
+    pub(super) fn refusals(self) -> Vec<(String, TensorRtRule)> {
         let model = self.model();
         let refusals = Decoder::of(&model.graph().unwrap()).unwrap().tensorrt_refusals();
         refusals.into_iter().map(|refusal| (refusal.node.name, refusal.reason)).collect()

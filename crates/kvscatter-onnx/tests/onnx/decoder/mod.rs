@@ -9,7 +9,7 @@ mod styles;
 mod tensorrt;
 
 use kvscatter::{ElementType, Mode};
-use kvscatter_onnx::decoder::{Decoder, Part, Role, Style};
+use kvscatter_onnx::decoder::{CachePart, Decoder, Role, WriterStyle};
 use kvscatter_onnx::{Dimension, Model};
 
 use crate::support::testdata;
@@ -19,7 +19,7 @@ fn load(name: &str) -> Model {
 }
 
 /// Every cache as `past → present`, style, part and axis.
-fn caches(decoder: &Decoder<'_>) -> Vec<(String, Style, Part, usize)> {
+fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)> {
     let line = |cache: &kvscatter_onnx::decoder::Cache<'_>| {
         assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
         assert_eq!(cache.element, ElementType::Float32);
@@ -35,12 +35,19 @@ fn roles(decoder: &Decoder<'_>) -> Vec<(String, Role)> {
 }
 
 /// Keys and values of two layers.
-fn four(past: &str, present: &str, style: &Style, axis: usize) -> Vec<(String, Style, Part, usize)> {
+fn four(
+    past: &str,
+    present: &str,
+    style: &WriterStyle,
+    axis: usize,
+) -> Vec<(String, WriterStyle, CachePart, usize)> {
     let pair = |layer: usize, what: &str, part| {
         let name = |pattern: &str| pattern.replace("{}", &layer.to_string()).replace("{what}", what);
         (format!("{} → {}", name(past), name(present)), style.clone(), part, axis)
     };
-    (0..2).flat_map(|layer| [pair(layer, "key", Part::Key), pair(layer, "value", Part::Value)]).collect()
+    (0..2)
+        .flat_map(|layer| [pair(layer, "key", CachePart::Key), pair(layer, "value", CachePart::Value)])
+        .collect()
 }
 
 /// The inputs of a decoder whose cache grows, besides its pasts.
@@ -54,7 +61,7 @@ const GROWING: [(&str, Role); 3] = [
 fn optimum_joins_past_and_new() {
     let model = load("optimum-llama");
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::Concat, 2);
+    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::Concat, 2);
     assert_eq!(caches(&decoder), expected);
     assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[0].update, Some("/model/layers.0/self_attn/Add_1_output_0"));
@@ -66,7 +73,7 @@ fn optimum_joins_past_and_new() {
 fn mobius_gives_attention_its_past() {
     let model = load("mobius-llama-dynamic");
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::AttentionPast, 2);
+    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::AttentionPast, 2);
     assert_eq!(caches(&decoder), expected);
     assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[3].update, Some("v_model.layers.1.self_attn.v_proj.MatMul_41"));
@@ -76,7 +83,7 @@ fn mobius_gives_attention_its_past() {
 fn mobius_scatters_into_a_static_cache() {
     let model = load("mobius-llama-static");
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let style = Style::TensorScatter(Mode::Linear);
+    let style = WriterStyle::TensorScatter(Mode::Linear);
     assert_eq!(caches(&decoder), four("{what}_cache.{}", "updated_{what}_cache.{}", &style, 1));
     let expected = [
         ("input_ids", Role::TokenIds),
@@ -94,7 +101,8 @@ fn genai_leaves_it_to_group_query_attention() {
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let mut found = caches(&decoder);
     found.sort_by(|a, b| a.0.cmp(&b.0));
-    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &Style::GroupQueryAttention, 2);
+    let expected =
+        four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::GroupQueryAttention, 2);
     assert_eq!(found, expected);
     assert_eq!(decoder.caches[1].past, "past_key_values.1.key", "in the order of the outputs");
     let expected = [("input_ids", Role::TokenIds), ("attention_mask", Role::AttentionMask)];
@@ -105,7 +113,7 @@ fn genai_leaves_it_to_group_query_attention() {
 /// Exporters, models and precisions that nothing here was written for.
 #[test]
 fn decoders_of_other_exporters() {
-    let (concat, past) = (Style::Concat, Style::AttentionPast);
+    let (concat, past) = (WriterStyle::Concat, WriterStyle::AttentionPast);
     let all = [Role::TokenIds, Role::AttentionMask, Role::PositionIds];
     for (name, style, element, roles) in [
         ("mobius-0.1-gpt2", &past, ElementType::Float32, &all[..]),
@@ -129,7 +137,7 @@ fn decoders_of_other_exporters() {
                 cache.past
             );
             assert!(cache.between.is_empty() && cache.update.is_some(), "{name}: {}", cache.past);
-            let part = if cache.past.ends_with("key") { Part::Key } else { Part::Value };
+            let part = if cache.past.ends_with("key") { CachePart::Key } else { CachePart::Value };
             assert_eq!(cache.part, part, "{name}: {}", cache.past);
         }
         let found: Vec<_> = roles_of(&decoder);

@@ -1,7 +1,7 @@
 //! Caches whose style is not known, with the reason.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::decoder::{Decoder, Part, Style, Unknown};
+use kvscatter_onnx::decoder::{CachePart, Decoder, UnknownStyle, WriterStyle};
 
 use super::made::Made;
 use crate::support::{graph, int, node, value};
@@ -13,7 +13,7 @@ fn keys(made: Made) -> (String, usize) {
     let model = made.model();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
-    assert!(matches!(cache.style, Style::Unknown(_)), "{:?}", cache.style);
+    assert!(matches!(cache.style, WriterStyle::Unknown(_)), "{:?}", cache.style);
     assert_eq!(cache.present, "present_k");
     (cache.style.to_string(), cache.axis)
 }
@@ -75,13 +75,13 @@ fn other_operators() {
     let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
     assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
     let operator =
-        Unknown::Operator { domain: "org.example".to_owned(), op_type: "KeyValueAttention".to_owned() };
-    assert_eq!(decoder.caches[0].style, Style::Unknown(operator));
+        UnknownStyle::Operator { domain: "org.example".to_owned(), op_type: "KeyValueAttention".to_owned() };
+    assert_eq!(decoder.caches[0].style, WriterStyle::Unknown(operator));
 
     let model = other(microsoft, "MultiHeadAttention", &mha, &out).model();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let parts: Vec<_> = decoder.caches.iter().map(|cache| cache.part).collect();
-    assert_eq!(parts, [Part::Key, Part::Value]);
+    assert_eq!(parts, [CachePart::Key, CachePart::Value]);
 }
 
 /// What `kvscatter lower` makes of a `TensorScatter`.
@@ -137,5 +137,5 @@ fn a_sliding_window_is_joined_and_cut() {
     let model = made.model();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
-    assert_eq!((&cache.style, cache.between.len()), (&Style::Concat, 1));
+    assert_eq!((&cache.style, cache.between.len()), (&WriterStyle::Concat, 1));
 }

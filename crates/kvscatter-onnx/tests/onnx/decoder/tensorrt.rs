@@ -2,13 +2,13 @@
 
 use kvscatter::spec::tensorrt::{KvCacheUpdate, NetworkError};
 use kvscatter::{Argument, ElementType, Error, Mode};
-use kvscatter_onnx::decoder::Reason;
+use kvscatter_onnx::decoder::TensorRtRule;
 
 use super::made::{Made, circular, scatter};
 use crate::support::{int, node, value};
 
-fn network(name: &str, error: NetworkError) -> (String, Reason) {
-    (name.to_owned(), Reason::Network(error))
+fn network(name: &str, error: NetworkError) -> (String, TensorRtRule) {
+    (name.to_owned(), TensorRtRule::Network(error))
 }
 
 fn cache(made: Made, name: &str, element: ElementType, dims: &[&str]) -> Made {
@@ -40,10 +40,10 @@ fn rank_axis_and_mode() {
 
     for axis in [1, 3, -1, -3] {
         let made = Made::fixed().change("present_k", |node| node.attribute = vec![int("axis", axis)]);
-        assert_eq!(made.refusals(), [("npresent_k".to_owned(), Reason::Axis { axis })]);
+        assert_eq!(made.refusals(), [("npresent_k".to_owned(), TensorRtRule::Axis { axis })]);
     }
     let made = Made::fixed().change("present_k", circular);
-    assert_eq!(made.refusals(), [("npresent_k".to_owned(), Reason::Mode { mode: Mode::Circular })]);
+    assert_eq!(made.refusals(), [("npresent_k".to_owned(), TensorRtRule::Mode { mode: Mode::Circular })]);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn every_rule_that_a_node_breaks_is_listed() {
     assert_eq!(
         made.refusals(),
         [
-            ("npresent_k".to_owned(), Reason::Mode { mode: Mode::Circular }),
+            ("npresent_k".to_owned(), TensorRtRule::Mode { mode: Mode::Circular }),
             network("npresent_k", NetworkError::Layer { layer: 0, error }),
-            ("npresent_k".to_owned(), Reason::Axis { axis: 1 }),
+            ("npresent_k".to_owned(), TensorRtRule::Axis { axis: 1 }),
         ]
     );
     let own_cache = Made::fixed().change("present_k", |node| node.input[1] = "past_k".to_owned());

@@ -43,7 +43,7 @@ pub struct TensorScatter {
 }
 
 impl TensorScatter {
-    /// `axis` -2, `mode` linear.
+    /// Makes the operator with ONNX's defaults: `axis` -2, `mode` linear.
     #[must_use]
     pub const fn new() -> Self {
         let rules = RuleOptions {
@@ -58,35 +58,35 @@ impl TensorScatter {
         Self { axis: -2, rules }
     }
 
-    /// The sequence dimension: `1..rank`, or counted from the end, `-rank + 1..=-1`.
+    /// Sets the sequence dimension: `1..rank`, or counted from the end, `-rank + 1..=-1`.
     #[must_use]
     pub const fn axis(mut self, axis: i64) -> Self {
         self.axis = axis;
         self
     }
 
-    /// Whether the cache is a ring.
+    /// Sets whether the cache is a ring.
     #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {
         self.rules.mode = mode;
         self
     }
 
-    /// An extension of ours: what happens to a sample whose index does not fit.
+    /// Sets what happens to a sample whose index does not fit. The specification has only the default, an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.rules.out_of_range = policy;
         self
     }
 
-    /// What a negative index means in circular mode. ONNX's reference takes it modulo, ONNX Runtime refuses it.
+    /// Sets what a negative index means in circular mode. ONNX's reference takes it modulo, ONNX Runtime refuses it.
     #[must_use]
     pub const fn negative_index(mut self, policy: NegativeIndex) -> Self {
         self.rules.negative_index = policy;
         self
     }
 
-    /// The sequence dimension of a cache of this rank, counted from the front: `1..rank`.
+    /// Returns the sequence dimension of a cache of this rank, counted from the front: `1..rank`.
     ///
     /// # Errors
     /// [`Error::RankTooLow`] below 2, [`Error::AxisOutOfRange`] outside `[-rank, rank)`, [`Error::AxisIsBatch`] for 0

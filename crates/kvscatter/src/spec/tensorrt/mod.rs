@@ -55,26 +55,27 @@ impl KvCacheUpdate {
     pub const ELEMENT_TYPES: &[ElementType] =
         &[ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
 
-    /// An index out of range is an error.
+    /// Makes a layer for which an index out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
         Self { out_of_range: OutOfRange::Error }
     }
 
-    /// An extension of ours: what happens to a sample whose index does not fit.
+    /// Sets what happens to a sample whose index does not fit. The specification has only the default, an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.out_of_range = policy;
         self
     }
 
-    /// A padded update, `[b, d, s, h]`. It may have fewer samples than the cache; the later ones stay as they
+    /// Prepares writes of a padded update, `[b, d, s, h]`. It may have fewer samples than the cache; the later ones stay as they
     /// are.
     ///
     /// # Errors
     /// [`Error::ElementType`] unless float32, float16 or bfloat16; [`Error::Rank`] unless both are 4-D;
     /// those of the layouts; [`Error::DimensionMismatch`] for heads or head size;
-    /// [`Error::UpdateLongerThanCache`]; [`Error::BatchTooLarge`].
+    /// [`Error::UpdateLongerThanCache`]; [`Error::BatchTooLarge`]; [`Error::CacheOverlapsItself`],
+    /// [`Error::TooManyLoops`].
     pub fn prepare<'a>(
         &self,
         element: ElementType,
@@ -86,8 +87,8 @@ impl KvCacheUpdate {
         Prepared::new(&padded(&NAMES, element, &cache, &update, 2)?, options)
     }
 
-    /// A packed update of TensorRT 11 (`kPACKED_NHD`), `[totalTokens, d, h]`: the samples' rows one after the
-    /// other, as many each as `updateLengths` says when it is planned.
+    /// Prepares writes of a packed update, `[totalTokens, d, h]`, as TensorRT 11 has it (`kPACKED_NHD`): the rows of one
+    /// sample after those of the other. Each call brings `updateLengths`.
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare), the update being 3-D.
@@ -143,7 +144,7 @@ pub struct PackedCall<'a> {
 }
 
 impl<'a> PackedCall<'a> {
-    /// A call with these positions and cumulative lengths.
+    /// Makes a call with these positions and cumulative lengths.
     #[must_use]
     pub fn new(write_indices: impl Into<Positions<'a>>, update_lengths: &'a [i32]) -> Self {
         Self { write_indices: write_indices.into(), update_lengths }
