@@ -216,7 +216,7 @@ typedef enum kvs_status_code {
   /**
    * An index argument has the wrong number of values. Value: how many; limit: how many it must have.
    */
-  KVS_ERROR_COUNT = 200,
+  KVS_ERROR_LIST_LENGTH = 200,
   /**
    * A start is negative, in linear mode or where that is rejected. Index: the sample; value; limit: 0.
    */
@@ -867,7 +867,7 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
  * dense one may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
  *
  * Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
- * the indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
+ * the indices, `_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
  * `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
  * `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
  *
@@ -934,7 +934,7 @@ kvs_status kvs_write_present(const struct kvs_prepared *prepared,
  *
  * # Safety
  * `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL
- * or valid as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before
+ * or valid as it says; `visit` is either NULL or a function that returns. Nothing writes the call's indices before
  * this returns.
  */
 kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
@@ -950,7 +950,7 @@ kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
  * take the error, which does not change then.
  *
  * # Safety
- * `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nobody else uses meanwhile.
+ * `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses meanwhile.
  */
 kvs_status kvs_last_error(struct kvs_error *out);
 

@@ -1,4 +1,4 @@
-//! Visits the blocks of a plan, for programs with a kernel of their own.
+//! Visits the blocks of a plan, for programs with their own kernels.
 
 use std::ffi::c_void;
 
@@ -49,7 +49,7 @@ pub struct kvs_block {
 ///
 /// # Safety
 /// `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL
-/// or valid as it says; `visit` is either NULL or a function that returns. Nobody writes the call's indices before
+/// or valid as it says; `visit` is either NULL or a function that returns. Nothing writes the call's indices before
 /// this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_for_each_block(

@@ -67,7 +67,7 @@ pub(crate) fn record(failure: Failure) -> kvs_status {
 /// take the error, which does not change then.
 ///
 /// # Safety
-/// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nobody else uses meanwhile.
+/// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
     // SAFETY: C2 and C3 for `out`, by this function's contract.

@@ -27,14 +27,14 @@
 //! full, for programs in C. Pointers that are NULL or misaligned break none of them, because no function follows one.
 //!
 //! - **C1** A pointer that is read, given as an argument or in a struct, points to a value of its type, or to as many
-//!   as the number beside it says (`count`; `rank` for `shape` and `strides`). Nobody writes them before the function
+//!   as the number beside it says (`count`; `rank` for `shape` and `strides`). Nothing writes them before the function
 //!   returns.
 //! - **C2** A pointer to a struct with a `struct_size` points to at least as many bytes as that field says.
-//! - **C3** A pointer that takes a result (`out`, `written`) points to memory for a value of its type, which nobody else
+//! - **C3** A pointer that takes a result (`out`, `written`) points to memory for a value of its type, which nothing else
 //!   uses before the function returns.
-//! - **C4** A `kvs_prepared` comes from a prepare function, and nobody destroys it before the function returns.
+//! - **C4** A `kvs_prepared` comes from a prepare function, and nothing destroys it before the function returns.
 //! - **C5** All elements of a tensor lie in one allocation, where `data` and the strides put them. Nobody else writes
-//!   them before the function returns, and nobody else reads those that the function writes.
+//!   them before the function returns, and nothing else reads those that the function writes.
 //! - **C6** A callback may be called with the `user` beside it, and it returns. `broadcast` calls `work` with its
 //!   `context` only, and not after it has returned.
 #![expect(non_camel_case_types, reason = "the names of the C header")]

@@ -83,8 +83,7 @@ impl kvs_prepared {
                 let update_lengths = as_i32(update_lengths, c"update_lengths")?;
                 Ok(Call::from(PackedCall::new(write_indices, update_lengths)))
             }
-            // `Convention::Starts`: the core has no other.
-            _ => {
+            Convention::Starts => {
                 self.refuse_given([
                     (c"update_lengths", update_lengths),
                     (c"layer_id", layer_id),

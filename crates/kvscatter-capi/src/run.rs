@@ -39,7 +39,7 @@ unsafe impl Versioned for kvs_written {}
 /// dense one may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
 ///
 /// Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
-/// the indices, `_COUNT`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
+/// the indices, `_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
 /// `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
 /// `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
 ///
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn kvs_write_many(
             .map(|pair| (prepared.cache.buffer(&pair.cache), prepared.update.buffer(&pair.update)));
         check_pairs(pairs, prepared.cache.argument, buffers.clone().map(|(cache, _)| cache))?;
         // SAFETY: `checked_pair` compared every tensor with the prepared layout: C5 for their buffers, by this
-        // function's contract. Every walk over `pairs`, which nobody writes (C1), yields the same buffers.
+        // function's contract. Every walk over `pairs`, which nothing writes (C1), yields the same buffers.
         out.put(unsafe { plan.write_many_raw(buffers) }?);
         Ok(())
     })

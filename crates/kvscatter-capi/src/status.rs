@@ -85,7 +85,7 @@ pub enum kvs_status_code {
     KVS_ERROR_TOO_MANY_LOOPS = 113,
     // 114 was for reserved bytes of KVCacheOperation's options. It stays unused, so that no number has two meanings.
     /// An index argument has the wrong number of values. Value: how many; limit: how many it must have.
-    KVS_ERROR_COUNT = 200,
+    KVS_ERROR_LIST_LENGTH = 200,
     /// A start is negative, in linear mode or where that is rejected. Index: the sample; value; limit: 0.
     KVS_ERROR_NEGATIVE_START = 201,
     /// A linear write would run past the end of the cache. Index: the sample; value: its start; limit: the last
@@ -137,7 +137,7 @@ impl From<ErrorKind> for kvs_status_code {
             ErrorKind::TooLarge => Self::KVS_ERROR_TOO_LARGE,
             ErrorKind::CacheOverlapsItself => Self::KVS_ERROR_CACHE_OVERLAPS_ITSELF,
             ErrorKind::TooManyLoops => Self::KVS_ERROR_TOO_MANY_LOOPS,
-            ErrorKind::Count => Self::KVS_ERROR_COUNT,
+            ErrorKind::ListLength => Self::KVS_ERROR_LIST_LENGTH,
             ErrorKind::NegativeStart => Self::KVS_ERROR_NEGATIVE_START,
             ErrorKind::StartOutOfRange => Self::KVS_ERROR_START_OUT_OF_RANGE,
             ErrorKind::EndOutOfRange => Self::KVS_ERROR_END_OUT_OF_RANGE,
@@ -197,7 +197,7 @@ const NAMES: &[(kvs_status_code, &CStr)] = {
         (KVS_ERROR_TOO_LARGE, c"KVS_ERROR_TOO_LARGE"),
         (KVS_ERROR_CACHE_OVERLAPS_ITSELF, c"KVS_ERROR_CACHE_OVERLAPS_ITSELF"),
         (KVS_ERROR_TOO_MANY_LOOPS, c"KVS_ERROR_TOO_MANY_LOOPS"),
-        (KVS_ERROR_COUNT, c"KVS_ERROR_COUNT"),
+        (KVS_ERROR_LIST_LENGTH, c"KVS_ERROR_LIST_LENGTH"),
         (KVS_ERROR_NEGATIVE_START, c"KVS_ERROR_NEGATIVE_START"),
         (KVS_ERROR_START_OUT_OF_RANGE, c"KVS_ERROR_START_OUT_OF_RANGE"),
         (KVS_ERROR_END_OUT_OF_RANGE, c"KVS_ERROR_END_OUT_OF_RANGE"),
@@ -230,7 +230,7 @@ mod tests {
         (ErrorKind::BeforeBuffer, "`Description::layout` leaves the room that the strides need"),
         (ErrorKind::BufferLength, "`Operand` asks the core for the length of the buffers that it gives it"),
         (ErrorKind::IndexTooLarge, "lists have signed numbers here"),
-        (ErrorKind::Position, "no function here takes positions without a call"),
+        (ErrorKind::InvalidPosition, "no function here takes positions without a call"),
     ];
 
     fn name(code: kvs_status_code) -> &'static str {

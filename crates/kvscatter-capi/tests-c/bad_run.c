@@ -178,7 +178,7 @@ static const spoilt rows[] = {
     {"indices of 16 bits", KVS_ERROR_INDEX_WIDTH, "write_indices", indices_of_16_bits},
     {"indices of no width", KVS_ERROR_INDEX_WIDTH, "write_indices", indices_without_width},
     {"more indices than memory has", KVS_ERROR_TOO_LARGE, "write_indices", enormous_count},
-    {"3 indices for 2 samples", KVS_ERROR_COUNT, "write_indices", three_indices},
+    {"3 indices for 2 samples", KVS_ERROR_LIST_LENGTH, "write_indices", three_indices},
     {"seq_len for ONNX", KVS_ERROR_UNEXPECTED_ARGUMENT, "seq_len", unexpected_argument},
     {"an empty layer_id for ONNX", KVS_ERROR_UNEXPECTED_ARGUMENT, "layer_id", unexpected_empty_argument},
     {"start -1", KVS_ERROR_NEGATIVE_START, "write_indices", negative_start},

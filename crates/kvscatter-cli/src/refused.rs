@@ -122,7 +122,7 @@ impl Kind {
                 Rule::AxisOutOfRange { .. } | Rule::AxisIsBatch { .. } => Self::Axis,
                 Rule::DimensionMismatch { .. } => Self::Dimension,
                 Rule::UpdateLongerThanCache { .. } => Self::UpdateTooLong,
-                Rule::Count { .. } => Self::IndexCount,
+                Rule::ListLength { .. } => Self::IndexCount,
                 Rule::NegativeStart { .. } => Self::NegativeStart,
                 Rule::StartOutOfRange { .. } => Self::OutOfRange,
                 _ => return None,

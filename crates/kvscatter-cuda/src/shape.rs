@@ -38,7 +38,7 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
 /// # Errors
 /// [`CudaError::SlotMapping`].
 pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
-    let mut loops = prepared.write_loops();
+    let mut loops = prepared.device().write_loops();
     match loops.samples.count {
         _ if prepared.convention() != Convention::Starts => {
             return Err(CudaError::SlotMapping(SlotMappingError::Lists));
@@ -296,8 +296,10 @@ mod tests {
                     update.with_offset(update.min_offset()),
                 );
                 let Ok(prepared) = prepared else { continue };
-                let (past, update) =
-                    (prepared.present_from_past_loops(), prepared.present_from_update_loops());
+                let (past, update) = (
+                    prepared.device().present_from_past_loops(),
+                    prepared.device().present_from_update_loops(),
+                );
                 let joined = join(&past, &update);
                 let run = past.run.min(update.run);
                 let each = |step: fn(&Joined) -> isize| {
@@ -321,13 +323,13 @@ mod tests {
     fn tokens_of_four_dimensions_are_one_list_if_they_lie_so() {
         let flat = |strides: &[isize]| {
             let write = ascend(&[2, 3, 2, 3], strides);
-            update_loops(&write, write.write_loops()).map(|loops| (loops.samples.src, loops.rows))
+            update_loops(&write, write.device().write_loops()).map(|loops| (loops.samples.src, loops.rows))
         };
         assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 6 }))));
         assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 8 }))));
         assert!(matches!(flat(&[20, 6, 3, 1]), Err(CudaError::SamplesNotAdjacent)));
         let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
-        let loops = update_loops(&single, single.write_loops()).unwrap();
+        let loops = update_loops(&single, single.device().write_loops()).unwrap();
         assert_eq!((loops.rows.count, loops.rows.src), (2, 20), "from sample to sample");
     }
 
@@ -350,7 +352,7 @@ mod tests {
     fn what_thirty_two_bits_do_not_hold_is_refused() {
         let shape = |cache: &[usize], update: &[usize]| {
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, cache, update).unwrap();
-            let loops = write.write_loops();
+            let loops = write.device().write_loops();
             in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).map(|(_, runs)| runs)
         };
         assert_eq!(shape(&[1 << 20, 1 << 10, 16], &[1 << 20, 1 << 10, 16]).ok(), Some(1 << 30));
@@ -370,12 +372,12 @@ mod tests {
     fn nothing_is_walked_where_nothing_moves() {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[3, 5, 2, 0], &[3, 2, 2, 0]);
         let write = write.unwrap();
-        let both = (write.present_from_past_loops(), write.present_from_update_loops());
+        let both = (write.device().present_from_past_loops(), write.device().present_from_update_loops());
         let (shape, runs) =
             present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
                 .unwrap();
         assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
-        let loops = write.write_loops();
+        let loops = write.device().write_loops();
         let (shape, runs) = in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).unwrap();
         assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
     }
@@ -385,7 +387,7 @@ mod tests {
         let lines = |[slots, head]: [usize; 2]| {
             let (cache, update) = ([2, slots, head], [2, 1, head]);
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
-            let both = (write.present_from_past_loops(), write.present_from_update_loops());
+            let both = (write.device().present_from_past_loops(), write.device().present_from_update_loops());
             let (shape, runs) =
                 present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))?;
             super::lines(&shape, runs)
@@ -408,7 +410,7 @@ mod tests {
             let update = Layout::strided(&update, &strides);
             let write = TensorScatter::new().axis(axis).prepare(ElementType::Int4, &[2, 3, 5, 7], update);
             let write = write.unwrap();
-            let both = (write.present_from_past_loops(), write.present_from_update_loops());
+            let both = (write.device().present_from_past_loops(), write.device().present_from_update_loops());
             let (shape, _) =
                 present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
                     .unwrap();

@@ -106,7 +106,7 @@ impl DeviceWrite {
     /// one of them, those before it have been made.
     ///
     /// # Errors
-    /// [`kvscatter::Error::Count`] and [`kvscatter::Error::BatchTooLarge`] for lists of the wrong length;
+    /// [`kvscatter::Error::ListLength`] and [`kvscatter::Error::BatchTooLarge`] for lists of the wrong length;
     /// [`CudaError::List`], [`CudaError::Address`], [`CudaError::ListWraps`], [`CudaError::Overlap`]; [`CudaError::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
@@ -171,7 +171,7 @@ impl DeviceWrite {
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
         // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this function's
         // contract). `prepare` has compared every address that follows from the shapes with its buffer (P1 of the
-        // geometry, `check_many_raw`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
+        // geometry, `DeviceInterface::check_many` and `check_present`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
         // status are memory of the current context until the kernel has run, and the stream belongs to that context
         // (the contract of `launch`).
         unsafe { self.cuda.driver().launch(kernel, grid, stream.handle(), arguments) }
@@ -206,7 +206,7 @@ impl DeviceWrite {
         let spans = row_counts.filter(|list| list.len() > 0).or(row_counts.and(indices.layer));
         let wide =
             |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
-        let limits = self.prepared.row_limits();
+        let limits = self.prepared.device().row_limits();
         let [least, most] = [limits.min, limits.max].map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
         Call {
             starts: address(indices.starts),
@@ -253,7 +253,7 @@ impl DeviceWrite {
 
     /// Samples that the lists are for.
     pub(crate) fn samples(&self, indices: &Indices) -> Result<usize, CudaError> {
-        let has_layer = self.prepared.convention() == Convention::EndsAndRowCounts;
+        let has_layer = self.prepared.device().has_layers();
         if has_layer != indices.layer.is_some() {
             return Err(CudaError::List { list: List::Layer, given: !has_layer });
         }
@@ -266,7 +266,7 @@ impl DeviceWrite {
         }
         let len = |list: &Option<DeviceList>| list.map(DeviceList::len);
         let lists = ListCounts { positions: len(starts), row_counts: len(row_counts), lengths: len(lengths) };
-        Ok(self.prepared.check_counts(lists)?)
+        Ok(self.prepared.device().check_counts(lists)?)
     }
 }
 
@@ -287,9 +287,12 @@ fn check_slots(shape: &Shape, indices: &Indices) -> Result<usize, CudaError> {
     let slots = indices.starts.ok_or(CudaError::List { list: List::Positions, given: false })?;
     let (got, tokens) = (slots.len(), usize::try_from(shape.samples.count).unwrap_or(usize::MAX));
     if got != tokens {
-        return Err(
-            CoreError::Count { argument: kvscatter::Argument::WriteIndices, got, expected: tokens }.into()
-        );
+        return Err(CoreError::ListLength {
+            argument: kvscatter::Argument::WriteIndices,
+            got,
+            expected: tokens,
+        }
+        .into());
     }
     Ok(tokens)
 }

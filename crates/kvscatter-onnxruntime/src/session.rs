@@ -30,7 +30,7 @@ impl OrtSession {
         let refused = |error: ort::Error| SessionError::Load {
             path: model.to_owned(),
             engine: engine.clone(),
-            says: one_line(&error.to_string()),
+            message: one_line(&error.to_string()),
         };
         let mut builder = RuntimeSession::builder(environment).map_err(refused)?;
         if let Some(threads) = options.threads {
@@ -46,7 +46,7 @@ impl Session for OrtSession {
         let engine = self.engine.clone();
         let refused = |error: &ort::Error| SessionError::Run {
             engine: engine.clone(),
-            says: one_line(&error.to_string()),
+            message: one_line(&error.to_string()),
         };
         // `binding` is dropped before `step` and the tensors that it borrows.
         let binding = bind(&self.session, &mut step).map_err(|error| refused(&error))?;
@@ -58,7 +58,7 @@ impl Session for OrtSession {
             let value = outputs.remove(name).and_then(|value| value.downcast::<DynTensorValueType>().ok());
             value.ok_or_else(|| SessionError::Run {
                 engine: engine.clone(),
-                says: format!("output {name:?} is no tensor"),
+                message: format!("output {name:?} is no tensor"),
             })
         };
         let mut present_at = Vec::with_capacity(step.shared.len());

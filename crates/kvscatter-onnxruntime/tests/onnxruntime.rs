@@ -81,8 +81,12 @@ fn what_it_refuses_is_an_error_with_its_words() {
     let empty = folder.path().join("empty.onnx");
     std::fs::write(&empty, []).unwrap();
     let refused = engine.load(&Model::load(&empty).unwrap().file().unwrap(), LoadOptions::default());
-    assert!(matches!(refused.map(|_| ()), Err(SessionError::Load { says, .. }) if !says.contains('\n')));
+    assert!(
+        matches!(refused.map(|_| ()), Err(SessionError::Load { message, .. }) if !message.contains('\n'))
+    );
     let mut session = engine.load(&model(), LoadOptions::default()).unwrap();
     let refused = session.run(Step { returned: vec!["logits"], ..Step::default() });
-    assert!(matches!(refused.map(|_| ()), Err(SessionError::Run { says, .. }) if says.contains("input")));
+    assert!(
+        matches!(refused.map(|_| ()), Err(SessionError::Run { message, .. }) if message.contains("input"))
+    );
 }

@@ -144,7 +144,7 @@ impl Numbers {
                 let message =
                     format!("{} has {got} value{}, must have {expected}", self.argument, plural(got));
                 let fields = [("got", Field::Size(got)), ("expected", Field::Size(expected))];
-                Err(raise(py, Class::Position, "count", Some(self.argument), message, &fields))
+                Err(raise(py, Class::Position, "list_length", Some(self.argument), message, &fields))
             }
             _ => Ok(()),
         }

@@ -20,11 +20,11 @@ impl PySample {
     /// Its index in the batch.
     #[getter]
     fn place(&self) -> usize {
-        self.0.place()
+        self.0.index()
     }
 
     fn __repr__(&self) -> String {
-        format!("<kvscatter.Sample: place {}>", self.0.place())
+        format!("<kvscatter.Sample: place {}>", self.0.index())
     }
 }
 

@@ -48,9 +48,9 @@ type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 fn describe(error: &SessionError) -> Described {
     match error {
         SessionError::NoSuchSample { sample } | SessionError::SampleTwice { sample } => {
-            option("sample", vec![("index", sample.place().into())])
+            option("sample", vec![("index", sample.index().into())])
         }
-        SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.place().into())]),
+        SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.index().into())]),
         SessionError::NoSamples => option("tokens", vec![]),
         SessionError::NoPrompts => option("prompts", vec![]),
         SessionError::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
@@ -72,7 +72,7 @@ fn describe(error: &SessionError) -> Described {
         SessionError::CapacityExceeded { sample, length, tokens, capacity } => position(
             "tokens",
             vec![
-                ("index", sample.place().into()),
+                ("index", sample.index().into()),
                 ("value", (*length).into()),
                 ("rows", (*tokens).into()),
                 ("capacity", (*capacity).into()),
@@ -80,7 +80,7 @@ fn describe(error: &SessionError) -> Described {
         ),
         SessionError::TruncateBeyond { sample, to, length } => position(
             "length",
-            vec![("index", sample.place().into()), ("value", (*to).into()), ("max", (*length).into())],
+            vec![("index", sample.index().into()), ("value", (*to).into()), ("max", (*length).into())],
         ),
         SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])

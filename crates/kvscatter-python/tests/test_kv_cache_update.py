@@ -182,8 +182,8 @@ PACKED = {"update": painted(1, 2, 4)}
             "update",
             PACKED | {"writeIndices": [0, 0, 0], "updateLengths": [0, 0, 0, 1]},
         ),
-        (errors.PositionError, "count", "writeIndices", PACKED | {"updateLengths": [0]}),
-        (errors.PositionError, "count", "updateLengths", PACKED | {"updateLengths": [0, 1]}),
+        (errors.PositionError, "list_length", "writeIndices", PACKED | {"updateLengths": [0]}),
+        (errors.PositionError, "list_length", "updateLengths", PACKED | {"updateLengths": [0, 1]}),
         (errors.PositionError, "token_sum", "updateLengths", PACKED | {"updateLengths": [0, 1, 2]}),
         (
             errors.PositionError,

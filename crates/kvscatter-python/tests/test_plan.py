@@ -153,7 +153,7 @@ def test_strings_have_no_bytes() -> None:
     [
         (errors.PositionError, "start_out_of_range", ((1, 4, 1), (1, 1, 1), [4]), {}),
         (errors.PositionError, "length_out_of_range", ((1, 4, 1), (1, 1, 1), [0]), {"lengths": [2]}),
-        (errors.PositionError, "count", ((1, 4, 1), (1, 1, 1), []), {}),
+        (errors.PositionError, "list_length", ((1, 4, 1), (1, 1, 1), []), {}),
         (errors.ShapeError, "rank_mismatch", ((1, 4, 1), (1, 1), [0]), {}),
         (errors.OptionError, "axis_is_batch", ((1, 4, 1), (1, 1, 1), [0]), {"axis": 0}),
         (errors.OptionError, "choice", ((1, 4, 1), (1, 1, 1), [0]), {"mode": "ring"}),

@@ -91,7 +91,7 @@ def test_a_position_that_no_write_has_names_its_sample(
         call()
     error = caught.value
     fields = {"value": value, "rows": 2} | ({} if index is None else {"index": index})
-    assert (error.kind, error.argument, error.fields) == ("position", argument, fields)
+    assert (error.kind, error.argument, error.fields) == ("invalid_position", argument, fields)
     assert str(error).startswith("position " if index is None else f"sample {index}: position ")
 
 
@@ -116,7 +116,7 @@ def test_there_is_one_number_of_rows_per_sample() -> None:
     with pytest.raises(errors.PositionError) as caught:
         positions.length_after([1, 2, 3], [1, 2])
     error = caught.value
-    assert (error.kind, error.argument, error.fields) == ("count", "rows", {"got": 2, "expected": 3})
+    assert (error.kind, error.argument, error.fields) == ("list_length", "rows", {"got": 2, "expected": 3})
 
 
 @pytest.mark.parametrize("value", [True, 1.0, None, "1", [1.0], [True], np.array([1.5]), np.array([True])])

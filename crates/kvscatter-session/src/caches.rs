@@ -29,7 +29,7 @@ impl Caches {
 
     /// Runs a step, whose tensors `inputs` are.
     ///
-    /// What was written behind the length of a sample that gets tokens is zeroed first, whoever wrote it: the sample
+    /// What was written after the length of a sample that gets tokens is zeroed first, also what another sample wrote: the sample
     /// that had the place before, tokens that were cut off, padding. Nothing sees those rows, but attention may multiply
     /// them by zero, and 0 × NaN is NaN.
     pub(crate) fn run(

@@ -89,7 +89,7 @@ pub struct InPlaceCache<'a> {
 pub struct StepOutput {
     /// The outputs asked for in [`Step::returned`], in that order, copied after the time was taken.
     pub returned: Vec<Tensor>,
-    /// Where each present of [`Step::shared`] lies by what the engine says, in that order.
+    /// The address that the engine reports for each present of [`Step::shared`], in that order.
     pub present_at: Vec<usize>,
     /// The time of the run alone, without preparing it and copying what is returned.
     pub elapsed: Duration,

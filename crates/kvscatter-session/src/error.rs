@@ -13,7 +13,7 @@ use crate::Sample;
 /// [`CacheLost`](Self::CacheLost); [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
 /// [`LogitsElement`](Self::LogitsElement) of a step; [`TokenUnknown`](Self::TokenUnknown) where the first run tells how
 /// many tokens there are; [`TensorTooLarge`](Self::TensorTooLarge) where memory for a later run of the step is not to be
-/// had. After those the lengths are as they were, and rows behind them may have been written; after
+/// had. After those the lengths are as they were, and rows after them may have been written; after
 /// [`CacheLost`](Self::CacheLost) the session has to be opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -55,7 +55,7 @@ pub enum SessionError {
     /// Rows of such elements may share a byte.
     #[error("cache {input:?} is of {element}: its rows need not be whole bytes, and are not run")]
     CacheElement { input: String, element: ElementType },
-    /// Nothing says where a step writes.
+    /// No input gives the slots that a step writes.
     #[error("the model takes no write_indices: where each sample is written cannot be said")]
     NoWriteIndices,
     /// No output looks like scores of the next token.
@@ -150,17 +150,17 @@ pub enum SessionError {
 
     // An engine's verdicts on models.
     /// It does not take the model.
-    #[error("{}: {engine} cannot load it: {says}", path.display())]
-    Load { path: PathBuf, engine: String, says: String },
+    #[error("{}: {engine} cannot load it: {message}", path.display())]
+    Load { path: PathBuf, engine: String, message: String },
     /// It does not run the model. Rows beyond the samples' lengths may have been written; their lengths are as before.
-    #[error("{engine} cannot run the model: {says}")]
-    Run { engine: String, says: String },
+    #[error("{engine} cannot run the model: {message}")]
+    Run { engine: String, message: String },
     /// It lost a cache in a failed run.
     #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
     CacheLost { engine: String, cache: String },
 }
 
-/// What a caller chooses, in words of its own: an option, a keyword.
+/// What a caller chooses. Each surface has its own name for it: an option, a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Setting {

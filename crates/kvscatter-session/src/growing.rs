@@ -55,7 +55,7 @@ impl Growing {
     }
 
     /// Gives samples their next tokens, as many for each, in runs of at most `chunk`; the logits are the last run's.
-    /// BatchSlots that get none are given token 0, since all have one length.
+    /// Places that get none are given token 0, since all have one length.
     pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Logits, SessionError> {
         let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
         let chunk = if self.interface().is_decode_only { 1 } else { chunk.clamp(1, longest.max(1)) };

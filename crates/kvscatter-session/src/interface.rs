@@ -40,7 +40,7 @@ pub struct CachePort {
     pub element: ElementType,
     /// The axis of the sequence.
     pub axis: usize,
-    /// The layer that it is of: keys and values are counted apart.
+    /// The number of its layer: keys and values are counted separately.
     pub layer: usize,
     /// Past's dimensions, those included that weights and attributes tell; `None` for what is open.
     pub dims: Vec<Option<usize>>,

@@ -6,8 +6,8 @@ use std::path::Path;
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 use kvscatter_onnx::{Model, ModelFile};
 
+use crate::batch::Batch;
 use crate::caches::Caches;
-use crate::places::BatchSlots;
 use crate::rounds::{Limits, Round, rounds};
 use crate::tensor::check_value;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// BatchSlots of the batch: the model's if it is fixed, else 1 if not given.
+    /// The samples that there is room for: the model's batch if it is fixed, else 1 if not given.
     pub batch: Option<usize>,
     /// Slots of each cache; to be given where the model leaves it open.
     pub capacity: Option<usize>,
@@ -35,7 +35,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// A static-cache decoder and a batch of samples that come, grow, are cut and go.
+/// A static-cache decoder and a running batch: samples can be added, extended, truncated and removed.
 ///
 /// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. Each sample has a place in the batch
 /// and a length; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from the lengths, by the rule that
@@ -44,7 +44,7 @@ impl Default for SessionOptions {
 /// After an error the lengths are as they were, and nothing has been written unless [`SessionError`] says so.
 pub struct KvSession {
     runner: Runner,
-    places: BatchSlots,
+    places: Batch,
     caches: Caches,
     written: u64,
     copied: u64,
@@ -54,7 +54,7 @@ impl KvSession {
     /// Loads a model, and allocates its caches.
     ///
     /// # Errors
-    /// What the engine says in [`SessionError::Load`]; [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] and their like for a
+    /// [`SessionError::Load`] with the engine's message; [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] and their like for a
     /// model that is no static-cache decoder; [`SessionError::SizeFixed`], [`SessionError::CapacityOpen`], [`SessionError::Empty`] for a
     /// batch or a capacity that the model does not have; [`SessionError::InputType`] for a capacity that the type of an input
     /// does not hold; [`SessionError::MemoryLimit`], [`SessionError::TensorTooLarge`].
@@ -85,7 +85,7 @@ impl KvSession {
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let caches = Caches::new(&runner, batch, capacity)?;
-        Ok(Self { runner, places: BatchSlots::new(batch, capacity), caches, written: 0, copied: 0 })
+        Ok(Self { runner, places: Batch::new(batch, capacity), caches, written: 0, copied: 0 })
     }
 
     /// How many places the batch has.
@@ -116,7 +116,7 @@ impl KvSession {
     ///
     /// Rows that were written there before are set to zero when the sample is first run. Nothing sees them, but attention
     /// may multiply what it does not see by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the
-    /// next one's scores. That takes as long as there are such rows, whatever the capacity.
+    /// next one's scores. That takes as long as there are such rows, and does not depend on the capacity.
     ///
     /// # Errors
     /// [`SessionError::BatchFull`].
@@ -133,7 +133,7 @@ impl KvSession {
     }
 
     /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No
-    /// byte moves: the rows are behind the length, and become zeros when the sample runs again, as [`add`](Self::add)
+    /// byte moves: the rows are after the length, and become zeros when the sample runs again, as [`add`](Self::add)
     /// says.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl KvSession {
     /// # Errors
     /// Before anything is run, [`SessionError::NoSamples`], [`SessionError::NoSuchSample`], [`SessionError::SampleTwice`],
     /// [`SessionError::NoTokens`], [`SessionError::TokenUnknown`], [`SessionError::InputType`] for a token that its input's type does not
-    /// hold, and [`SessionError::CapacityExceeded`]; [`SessionError::Run`] with the engine's words, and the others that [`SessionError`] says
+    /// hold, and [`SessionError::CapacityExceeded`]; [`SessionError::Run`] with the engine's message, and the others that [`SessionError`] says
     /// only a run shows.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Scores, SessionError> {
         self.run(tokens, usize::MAX, false)
@@ -334,7 +334,7 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     }
 }
 
-/// That every cache keeps its size and has rows of whole bytes, and that something says where each sample is written.
+/// Checks that every cache keeps its size and has rows of whole bytes, and that an input gives the slot of each sample.
 fn check_static(interface: &Interface) -> Result<(), SessionError> {
     if let Some((cache, growth)) = interface.caches.iter().find_map(|cache| Some((cache, cache.growth?))) {
         return Err(SessionError::NotStatic { input: cache.past.clone(), growth });
@@ -349,7 +349,7 @@ fn check_static(interface: &Interface) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// That the types of inputs hold whatever they will be fed with; [`KvSession::check_known`] sees to tokens.
+/// Checks that the types of inputs hold every value that they will be fed with; [`KvSession::check_known`] sees to tokens.
 fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {

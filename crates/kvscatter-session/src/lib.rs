@@ -1,10 +1,11 @@
-//! Runs decoders with static KV caches: ragged, in chunks, in whatever [`Engine`] loads them.
+//! Runs decoders with static KV caches, for batches of sequences of different lengths. An [`Engine`] computes.
 //!
-//! [`KvSession`] is a decoder, its caches and a running batch: samples come and go, each with a length of its own.
+//! [`KvSession`] is a decoder, its caches and a running batch: samples can be added, extended, truncated and removed.
 //! [`Generator`] continues prompts with it. Below them, an engine loads a model and runs it on [`Tensor`]s;
 //! [`Interface`] is what the model takes, [`Feed`] what one step gives it.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod caches;
 mod decoder;
 mod engine;
@@ -17,7 +18,6 @@ mod kv_session;
 mod memory_report;
 mod numbers;
 mod out_of_place;
-mod places;
 mod rounds;
 mod rows;
 mod runner;

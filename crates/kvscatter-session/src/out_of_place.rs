@@ -1,4 +1,4 @@
-//! A decoder run step by step with past and present in memory of their own: what writing in place is compared with.
+//! A decoder run step by step with past and present in separate memory: the baseline for writing in place.
 
 use crate::{Feed, Logits, Runner, SessionError, Tensor};
 

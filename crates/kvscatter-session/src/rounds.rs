@@ -1,6 +1,6 @@
 //! How tokens of different counts become runs of a model, all of whose samples have one width.
 //!
-//! A model writes `width` rows for every sample, padding included. Rows of padding lie behind a sample's length, where
+//! A model writes `width` rows for every sample, padding included. Rows of padding lie after a sample's length, where
 //! nothing sees them; what they must not do is to reach beyond the capacity or over rows that are in use.
 
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(crate) fn rounds(lengths: &[usize], counts: &[usize], limits: Limits) -> Vec
     rounds
 }
 
-/// The width of the next round; `None` if nobody has tokens left.
+/// The width of the next round; `None` if no sample has tokens left.
 fn width(lengths: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
     let active = || lengths.iter().zip(left).filter(|(_, left)| **left > 0);
     let wanted = active().map(|(_, left)| *left);

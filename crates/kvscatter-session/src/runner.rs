@@ -64,7 +64,7 @@ impl Runner {
             .collect()
     }
 
-    /// One step that writes over the caches; and where the engine says each present lies.
+    /// Runs one step that writes into the caches. Also returns the address that the engine reports for each present.
     pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],

@@ -15,7 +15,7 @@ pub struct Sample {
 impl Sample {
     /// Its index in the batch dimension of every tensor.
     #[must_use]
-    pub fn place(self) -> usize {
+    pub fn index(self) -> usize {
         self.place
     }
 }

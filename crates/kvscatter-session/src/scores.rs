@@ -53,7 +53,7 @@ impl Scores {
         Self { vocabulary: 0, samples: samples.map(scored).collect() }
     }
 
-    /// Takes what a round gave. `lengths` says how long each place was before the step. With `only_last`, scores that a
+    /// Takes what a round gave. `lengths` are those of the samples before the step. With `only_last`, scores that a
     /// later token of the sample follows are dropped.
     pub(crate) fn take(&mut self, feed: &Feed, lengths: &[usize], logits: &Logits, only_last: bool) {
         self.vocabulary = logits.vocabulary;

@@ -151,7 +151,7 @@ fn rows_of_a_failed_run_are_zero_when_the_sample_runs_again() {
             let rows = shared.cache.bytes_mut()[32 * 4..3 * 32 * 4].as_chunks_mut().0;
             rows.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
         }
-        Err(SessionError::Run { engine: "answers 1".to_owned(), says: "no".to_owned() })
+        Err(SessionError::Run { engine: "answers 1".to_owned(), message: "no".to_owned() })
     }));
     let sample = session.add().unwrap();
     session.step(&[(sample, &[1])]).unwrap();

@@ -73,7 +73,7 @@ fn full_samples_keep_their_rows_while_others_go_on() {
 fn rows(session: &KvSession, index: usize, sample: Sample) -> Vec<u8> {
     let bytes = session.cache(index).unwrap().bytes();
     let of_sample = bytes.len() / session.batch();
-    bytes[sample.place() * of_sample..][..of_sample].to_vec()
+    bytes[sample.index() * of_sample..][..of_sample].to_vec()
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     session.remove(short).unwrap();
     session.step(&[(long, &[9, 10])]).unwrap();
     let next = session.add().unwrap();
-    assert_eq!(next.place(), short.place());
+    assert_eq!(next.index(), short.index());
     assert_eq!(session.step(&[(next, &[3])]).unwrap().last(next).unwrap(), alone(&[3])[0]);
     let all = [1, 2, 3, 4, 7, 8, 9, 10, 11];
     assert_eq!(session.step(&[(long, &[11])]).unwrap().last(long).unwrap(), alone(&all)[8]);

@@ -33,10 +33,10 @@ impl Engine for Tract {
 
     fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         let loaded = messages::catch_panics(|| load::load(model, options));
-        let loaded = loaded.map_err(|says| SessionError::Load {
+        let loaded = loaded.map_err(|message| SessionError::Load {
             path: model.path().to_owned(),
             engine: label(),
-            says,
+            message,
         })?;
         Ok(Box::new(loaded))
     }

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::geometry::{Loop, Mapping, Offsets, Samples};
 pub use crate::plan::{ListCounts, RowLimits};
 use crate::prepared::Prepared;
+use crate::write::{self, RawBuffer};
 
 /// What moves from one tensor to another, as strided loops around one contiguous run, all in elements.
 ///
@@ -85,68 +86,110 @@ pub enum ListValue {
     },
 }
 
+/// A prepared write as a device backend needs it: [`Prepared::device`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceInterface<'a> {
+    prepared: &'a Prepared,
+}
+
 impl Prepared {
+    /// Returns the interface for a backend that reads its index lists on a device.
+    #[must_use]
+    pub fn device(&self) -> DeviceInterface<'_> {
+        DeviceInterface { prepared: self }
+    }
+}
+
+impl DeviceInterface<'_> {
+    /// Returns whether a call names a layer.
+    #[must_use]
+    pub fn has_layers(self) -> bool {
+        self.prepared.rules().options.has_layers
+    }
+
     /// Returns how many rows each sample may bring.
     #[must_use]
-    pub fn row_limits(&self) -> RowLimits {
-        self.operator().row_limits()
+    pub fn row_limits(self) -> RowLimits {
+        self.prepared.rules().row_limits()
     }
 
     /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples
-    /// than the cache has. Returns the number of samples. [`plan`](Self::plan) does the same before it reads a value.
+    /// than the cache has. Returns the number of samples. [`Prepared::plan`] compares the same lengths, after it has checked that the call names as many layers as the
+    /// operator takes.
     ///
     /// # Errors
-    /// [`Error::Count`], [`Error::BatchTooLarge`].
-    pub fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
-        self.operator().check_counts(lists)
+    /// [`Error::ListLength`], [`Error::BatchTooLarge`].
+    pub fn check_counts(self, lists: ListCounts) -> Result<usize, Error> {
+        self.prepared.rules().check_counts(lists)
     }
 
-    /// Returns the error that [`plan`](Self::plan) returns for such a value; `None` if the value fits. A position is judged
+    /// Returns the error that [`Prepared::plan`] returns for such a value; `None` if the value fits. A position is judged
     /// for `length <= rows <= capacity`, which the checks of the two lengths establish.
     #[must_use]
-    pub fn error_for(&self, value: ListValue) -> Option<Error> {
-        let operator = self.operator();
+    pub fn error_for(self, value: ListValue) -> Option<Error> {
+        let rules = self.prepared.rules();
         match value {
-            ListValue::Layer { value } => operator.check_layer(value).err(),
+            ListValue::Layer { value } => rules.check_layer(value).err(),
             ListValue::Position { sample, value, rows, length } => {
-                operator.slot(sample, value, rows, length).err()
+                rules.slot(sample, value, rows, length).err()
             }
-            ListValue::Length { sample, value, rows } => operator.check_length(sample, value, rows).err(),
-            ListValue::RowCount { sample, value } => operator.check_row_count(sample, value).err(),
+            ListValue::Length { sample, value, rows } => rules.check_length(sample, value, rows).err(),
+            ListValue::RowCount { sample, value } => rules.check_row_count(sample, value).err(),
             ListValue::CumulativeLengths { sample, previous, value } => {
-                let order = operator.check_cumulative(sample, previous, value);
-                order.and_then(|()| operator.rows_between(sample, previous, value).map(drop)).err()
+                let order = rules.check_cumulative(sample, previous, value);
+                order.and_then(|()| rules.rows_between(sample, previous, value).map(drop)).err()
             }
-            ListValue::Sum { value } => operator.check_total(value).err(),
+            ListValue::Sum { value } => rules.check_total(value).err(),
         }
     }
 
     /// Returns the loops from the update into the cache.
     #[must_use]
-    pub fn write_loops(&self) -> Loops {
-        let geometry = self.geometry();
+    pub fn write_loops(self) -> Loops {
+        let geometry = self.prepared.geometry();
         self.update_loops(&geometry.write, geometry.cache.offset, geometry.layers.stride)
     }
 
     /// Returns the loops from the update into the present of the functional form: a dense tensor of the cache's shape.
     #[must_use]
-    pub fn present_from_update_loops(&self) -> Loops {
-        let present = &self.geometry().present;
+    pub fn present_from_update_loops(self) -> Loops {
+        let present = &self.prepared.geometry().present;
         self.update_loops(&present.from_update, 0, present.layer_stride)
     }
 
     /// Returns the loops from the past into the present. The past's samples, rows and layers are the cache's.
     #[must_use]
-    pub fn present_from_past_loops(&self) -> Loops {
-        let geometry = self.geometry();
+    pub fn present_from_past_loops(self) -> Loops {
+        let geometry = self.prepared.geometry();
         let (present, from) = (&geometry.present, geometry.layers);
         let layers = Loop { count: from.size, dst: present.layer_stride, src: from.stride };
         let first = Offsets { dst: 0, src: geometry.cache.offset };
         Loops::new(&present.from_past, first, layers, geometry.cache_batch, geometry.capacity)
     }
 
-    fn update_loops(&self, mapping: &Mapping, dst: usize, layer_stride: isize) -> Loops {
-        let geometry = self.geometry();
+    /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone: the memory is not
+    /// touched, so it may lie on a device. Strided caches may interleave, as long as no two positions share memory.
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
+    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
+    pub fn check_many(
+        self,
+        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
+    ) -> Result<(), Error> {
+        write::check_pairs(self.prepared.geometry(), self.prepared.cpu(), pairs.into_iter())
+    }
+
+    /// The same for the functional form.
+    ///
+    /// # Errors
+    /// As [`check_many`](Self::check_many); [`Error::Overlap`] if the present shares a byte with the past or the update.
+    pub fn check_present(self, past: RawBuffer, update: RawBuffer, present: RawBuffer) -> Result<(), Error> {
+        write::check_present(self.prepared.geometry(), self.prepared.cpu(), past, update, present)
+    }
+
+    fn update_loops(self, mapping: &Mapping, dst: usize, layer_stride: isize) -> Loops {
+        let geometry = self.prepared.geometry();
         let (samples, rows) = match geometry.samples {
             Samples::Padded { batch, rows } => (batch, rows),
             Samples::Packed { tokens } => (geometry.cache_batch, tokens),

@@ -29,9 +29,9 @@ use crate::plan::Mode;
 /// `write_indices` → length after the write.
 ///
 /// # Errors
-/// [`Error::Position`] if the start is negative or the sum does not fit.
+/// [`Error::InvalidPosition`] if the start is negative or the sum does not fit.
 pub fn length_after(start: i64, rows: usize) -> Result<i64, Error> {
-    let unfit = Error::Position { value: start, rows };
+    let unfit = Error::InvalidPosition { value: start, rows };
     let rows = i64::try_from(rows).map_err(|_| unfit)?;
     if start < 0 {
         return Err(unfit);
@@ -42,9 +42,9 @@ pub fn length_after(start: i64, rows: usize) -> Result<i64, Error> {
 /// Length after the write → `write_indices`.
 ///
 /// # Errors
-/// [`Error::Position`] if fewer rows than were written are counted.
+/// [`Error::InvalidPosition`] if fewer rows than were written are counted.
 pub fn start_from_length_after(length: i64, rows: usize) -> Result<i64, Error> {
-    let unfit = Error::Position { value: length, rows };
+    let unfit = Error::InvalidPosition { value: length, rows };
     let rows = i64::try_from(rows).map_err(|_| unfit)?;
     length.checked_sub(rows).filter(|start| *start >= 0).ok_or(unfit)
 }
@@ -70,7 +70,7 @@ pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Er
 /// # Errors
 /// As [`length_after`].
 pub fn seqlens_k(start: i64, rows: usize) -> Result<i64, Error> {
-    length_after(start, rows)?.checked_sub(1).ok_or(Error::Position { value: start, rows })
+    length_after(start, rows)?.checked_sub(1).ok_or(Error::InvalidPosition { value: start, rows })
 }
 
 /// Converts GroupQueryAttention's `seqlens_k` to `write_indices`.
@@ -78,21 +78,21 @@ pub fn seqlens_k(start: i64, rows: usize) -> Result<i64, Error> {
 /// # Errors
 /// As [`start_from_length_after`].
 pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
-    let length = last.checked_add(1).ok_or(Error::Position { value: last, rows })?;
-    start_from_length_after(length, rows).map_err(|_| Error::Position { value: last, rows })
+    let length = last.checked_add(1).ok_or(Error::InvalidPosition { value: last, rows })?;
+    start_from_length_after(length, rows).map_err(|_| Error::InvalidPosition { value: last, rows })
 }
 
 /// Converts `write_indices` to ONNX Attention's `nonpad_kv_seqlen`: the length after the write, which in a ring stops at
 /// the capacity.
 ///
 /// # Errors
-/// As [`length_after`]; linear, [`Error::Position`] if the rows do not fit the capacity.
+/// As [`length_after`]; linear, [`Error::InvalidPosition`] if the rows do not fit the capacity.
 pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) -> Result<i64, Error> {
     let length = length_after(start, rows)?;
     match i64::try_from(capacity) {
         Ok(capacity) if length > capacity => match mode {
             Mode::Circular => Ok(capacity),
-            Mode::Linear => Err(Error::Position { value: start, rows }),
+            Mode::Linear => Err(Error::InvalidPosition { value: start, rows }),
         },
         _ => Ok(length),
     }
@@ -101,7 +101,7 @@ pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) ->
 /// Converts ONNX Attention's `nonpad_kv_seqlen` to `write_indices`.
 ///
 /// # Errors
-/// As [`start_from_length_after`]; [`Error::Position`] also above the capacity, and for a full ring, which does
+/// As [`start_from_length_after`]; [`Error::InvalidPosition`] also above the capacity, and for a full ring, which does
 /// not tell how often it has wrapped.
 pub fn start_from_nonpad_kv_seqlen(
     length: i64,
@@ -113,7 +113,11 @@ pub fn start_from_nonpad_kv_seqlen(
         Mode::Linear => length <= capacity,
         Mode::Circular => length < capacity,
     });
-    if known { start_from_length_after(length, rows) } else { Err(Error::Position { value: length, rows }) }
+    if known {
+        start_from_length_after(length, rows)
+    } else {
+        Err(Error::InvalidPosition { value: length, rows })
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_no_write_can_mean_is_an_error() {
-        let unfit = |value, rows| Err(Error::Position { value, rows });
+        let unfit = |value, rows| Err(Error::InvalidPosition { value, rows });
         assert_eq!(length_after(-1, 1), unfit(-1, 1));
         assert_eq!(length_after(i64::MAX, 1), unfit(i64::MAX, 1));
         assert_eq!(length_after(0, usize::MAX), unfit(0, usize::MAX));
@@ -151,11 +155,11 @@ mod tests {
         use Mode::{Circular, Linear};
         assert_eq!(nonpad_kv_seqlen(6, 2, 8, Circular), Ok(8));
         assert_eq!(nonpad_kv_seqlen(7, 2, 8, Circular), Ok(8));
-        assert_eq!(nonpad_kv_seqlen(7, 2, 8, Linear), Err(Error::Position { value: 7, rows: 2 }));
+        assert_eq!(nonpad_kv_seqlen(7, 2, 8, Linear), Err(Error::InvalidPosition { value: 7, rows: 2 }));
         assert_eq!(start_from_nonpad_kv_seqlen(7, 2, 8, Circular), Ok(5));
         assert_eq!(start_from_nonpad_kv_seqlen(8, 2, 8, Linear), Ok(6));
         for length in [8, 9] {
-            let unfit = Err(Error::Position { value: length, rows: 2 });
+            let unfit = Err(Error::InvalidPosition { value: length, rows: 2 });
             assert_eq!(start_from_nonpad_kv_seqlen(length, 2, 8, Circular), unfit);
         }
     }

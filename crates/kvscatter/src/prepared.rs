@@ -1,4 +1,4 @@
-//! The prepared handle: an operator for fixed shapes, and the kernels that are chosen for them.
+//! The prepared handle: the geometry of fixed shapes, the rules for calls, and the kernels chosen for both.
 
 use core::fmt;
 
@@ -7,8 +7,10 @@ use bytemuck::NoUninit;
 use crate::cpu::{Cpu, Isa};
 use crate::error::Error;
 use crate::geometry::{Geometry, Operands, Samples};
-use crate::plan::{Call, Convention, Lengths, Mode, Moves, NegativeIndex, Operator, OutOfRange, RuleOptions};
-use crate::write::{self, Buffers, RawBuffer, WritePlan, Written};
+use crate::plan::{
+    Call, CallRules, Convention, Lengths, Mode, Moves, NegativeIndex, OutOfRange, RuleOptions,
+};
+use crate::write::{BufferPairs, WritePlan, Written};
 
 /// A write whose shapes are checked: build it once, run it every step.
 ///
@@ -16,25 +18,25 @@ use crate::write::{self, Buffers, RawBuffer, WritePlan, Written};
 /// at the same positions, make the plan yourself and use it twice.
 #[derive(Clone)]
 pub struct Prepared {
-    operator: Operator,
+    rules: CallRules,
     cpu: Cpu,
 }
 
 impl Prepared {
-    /// The one constructor: every front ends here.
+    /// The one constructor: the `prepare` of every operator ends here.
     ///
     /// # Errors
     /// Those of [`Geometry::new`].
     pub(crate) fn new(operands: &Operands<'_>, options: RuleOptions) -> Result<Self, Error> {
         let geometry = Geometry::new(operands)?;
         let cpu = Cpu::new(&geometry);
-        Ok(Self { operator: Operator::new(geometry, options), cpu })
+        Ok(Self { rules: CallRules::new(geometry, options), cpu })
     }
 
     /// Returns the shapes, normalised.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        &self.operator.geometry
+        &self.rules.geometry
     }
 
     /// Returns the instruction set of the kernels.
@@ -46,25 +48,25 @@ impl Prepared {
     /// Returns what the lists of a call mean.
     #[must_use]
     pub fn convention(&self) -> Convention {
-        self.operator.options.convention
+        self.rules.options.convention
     }
 
     /// Returns what positions beyond the capacity mean.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.operator.options.mode
+        self.rules.options.mode
     }
 
     /// Returns what happens to a sample whose position does not fit.
     #[must_use]
     pub fn out_of_range(&self) -> OutOfRange {
-        self.operator.options.out_of_range
+        self.rules.options.out_of_range
     }
 
     /// Returns what a negative index means in a ring.
     #[must_use]
     pub fn negative_index(&self) -> NegativeIndex {
-        self.operator.options.negative_index
+        self.rules.options.negative_index
     }
 
     /// Returns whether the samples of the update follow each other, with as many rows each as a list gives.
@@ -73,8 +75,12 @@ impl Prepared {
         matches!(self.geometry().samples, Samples::Packed { .. })
     }
 
-    pub(crate) fn operator(&self) -> &Operator {
-        &self.operator
+    pub(crate) fn rules(&self) -> &CallRules {
+        &self.rules
+    }
+
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpu
     }
 
     /// Checks every index of a call. The operator says what a call is:
@@ -86,7 +92,7 @@ impl Prepared {
     /// | `KVCacheOperation` | [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) |
     ///
     /// # Errors
-    /// * [`Error::Count`] for a list that is too short, too long or missing, [`Error::BatchTooLarge`];
+    /// * [`Error::ListLength`] for a list that is too short, too long or missing, [`Error::BatchTooLarge`];
     /// * [`Error::NegativeStart`], [`Error::StartOutOfRange`], [`Error::EndOutOfRange`] for the first position that does
     ///   not fit. The checks do not overflow, even at `i64::MAX`;
     /// * [`Error::IndexTooLarge`] for an unsigned value above `i64::MAX`;
@@ -95,7 +101,7 @@ impl Prepared {
     /// * [`Error::LayerOutOfRange`].
     #[inline(always)]
     pub fn plan<'a>(&'a self, call: impl Into<Call<'a>>) -> Result<WritePlan<'a>, Error> {
-        Ok(WritePlan::new(Moves::new(&self.operator, call.into())?, &self.cpu))
+        Ok(WritePlan::new(Moves::new(&self.rules, call.into())?, &self.cpu))
     }
 
     /// Checks a call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never reaches the
@@ -155,7 +161,7 @@ impl Prepared {
     /// As [`plan`](Self::plan) and [`WritePlan::write_many`].
     pub fn write_many<'a, T: NoUninit>(
         &'a self,
-        pairs: &mut (impl Buffers<T> + ?Sized),
+        pairs: &mut (impl BufferPairs<T> + ?Sized),
         call: impl Into<Call<'a>>,
     ) -> Result<Written, Error> {
         self.plan(call)?.write_many(pairs)
@@ -175,38 +181,12 @@ impl Prepared {
     ) -> Result<Written, Error> {
         self.plan(call)?.write_present(past_cache, update, present_cache)
     }
-
-    /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone: the memory is not
-    /// touched, so it may lie on a device. Strided caches may interleave, as long as no two positions share memory.
-    ///
-    /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
-    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
-    pub fn check_many_raw(
-        &self,
-        pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
-    ) -> Result<(), Error> {
-        write::check_pairs(self.geometry(), &self.cpu, pairs.into_iter())
-    }
-
-    /// The same for the functional form.
-    ///
-    /// # Errors
-    /// As [`check_many_raw`](Self::check_many_raw); [`Error::Overlap`] if the present shares a byte with the past or the update.
-    pub fn check_present_raw(
-        &self,
-        past: RawBuffer,
-        update: RawBuffer,
-        present: RawBuffer,
-    ) -> Result<(), Error> {
-        write::check_present(self.geometry(), &self.cpu, past, update, present)
-    }
 }
 
 /// The sizes, the options and the instruction set; the kernels are left out.
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RuleOptions { mode, out_of_range, negative_index, convention, .. } = self.operator.options;
+        let RuleOptions { mode, out_of_range, negative_index, convention, .. } = self.rules.options;
         f.debug_struct("Prepared")
             .field("geometry", self.geometry())
             .field("mode", &mode)

@@ -23,7 +23,7 @@ pub(crate) fn bytes(elements: usize, bits: usize) -> Option<usize> {
 pub(crate) enum Width {
     Bytes(usize),
     /// Two to a byte: for offsets and lengths that are even.
-    Half,
+    Nibble,
 }
 
 impl Width {
@@ -32,7 +32,7 @@ impl Width {
     pub(crate) fn bytes(self, elements: usize) -> usize {
         match self {
             Self::Bytes(width) => elements.wrapping_mul(width), // G1
-            Self::Half => elements / 2,
+            Self::Nibble => elements / 2,
         }
     }
 
@@ -40,7 +40,7 @@ impl Width {
     pub(crate) fn step(self, elements: isize) -> isize {
         match self {
             Self::Bytes(width) => elements.wrapping_mul(width.cast_signed()), // G1
-            Self::Half => elements / 2,
+            Self::Nibble => elements / 2,
         }
     }
 }

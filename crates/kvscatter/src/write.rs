@@ -26,6 +26,7 @@ use crate::size;
 /// * **P2** the blocks of one plan are disjoint in the destination, so they may run in any order.
 #[derive(Clone, Copy)]
 pub struct WritePlan<'a> {
+    // Both are of one geometry: `Prepared::plan` makes every plan.
     moves: Moves<'a>,
     cpu: &'a Cpu,
     threads: Threads<'a>,
@@ -46,14 +47,14 @@ pub struct Written {
 ///
 /// `count` and the lengths of every pair must not change during a call. A set that breaks this breaks X1 (some
 /// pairs may have been written when the error is returned), never memory safety.
-pub trait Buffers<T> {
+pub trait BufferPairs<T> {
     /// How many pairs.
     fn count(&self) -> usize;
     /// The cache and the update of one pair; `index < count()`.
     fn pair(&mut self, index: usize) -> (&mut [T], &[T]);
 }
 
-impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for [(C, U)] {
+impl<T, C: AsMut<[T]>, U: AsRef<[T]>> BufferPairs<T> for [(C, U)] {
     fn count(&self) -> usize {
         self.len()
     }
@@ -63,7 +64,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for [(C, U)] {
     }
 }
 
-impl<T, C: AsMut<[T]>, U: AsRef<[T]>, const N: usize> Buffers<T> for [(C, U); N] {
+impl<T, C: AsMut<[T]>, U: AsRef<[T]>, const N: usize> BufferPairs<T> for [(C, U); N] {
     fn count(&self) -> usize {
         N
     }
@@ -73,7 +74,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>, const N: usize> Buffers<T> for [(C, U); N]
     }
 }
 
-impl<T, C: AsMut<[T]>, U: AsRef<[T]>> Buffers<T> for Vec<(C, U)> {
+impl<T, C: AsMut<[T]>, U: AsRef<[T]>> BufferPairs<T> for Vec<(C, U)> {
     fn count(&self) -> usize {
         self.len()
     }
@@ -159,14 +160,14 @@ impl<'a> WritePlan<'a> {
     /// Returns the blocks one by one, for pictures and tests; [`for_each_block`](Self::for_each_block) is faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let (geometry, first) = (self.geometry(), self.offsets());
-        self.moves.rows().flat_map(move |(rows, _)| geometry.write.blocks(first, rows))
+        self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write.blocks(first, rows))
     }
 
-    /// Returns the slots of each sample that are written, first to last: for pictures.
+    /// Returns the slots of each sample that are written, in the order of the update's rows: for pictures.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let segment =
             |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst, row, rows: rows.count };
-        self.moves.rows().map(move |(rows, row)| segment(rows, row))
+        self.moves.row_ranges().map(move |(rows, row)| segment(rows, row))
     }
 
     /// The blocks of the functional form.
@@ -227,7 +228,7 @@ impl WritePlan<'_> {
     }
 
     /// Writes every pair: keys and values, or all layers that share the positions. Every length is checked
-    /// before the first byte moves; the pairs must not change between that check and the write, see [`Buffers`].
+    /// before the first byte moves; the pairs must not change between that check and the write, see [`BufferPairs`].
     ///
     /// Elements of 4 bits and strings have their own methods: write each pair by [`write_bytes`](Self::write_bytes) or
     /// [`write_cloned`](Self::write_cloned).
@@ -244,7 +245,10 @@ impl WritePlan<'_> {
     ///
     /// # Errors
     /// As [`write`](Self::write); [`Error::BufferLength`] names the pair.
-    pub fn write_many<T: NoUninit>(&self, pairs: &mut (impl Buffers<T> + ?Sized)) -> Result<Written, Error> {
+    pub fn write_many<T: NoUninit>(
+        &self,
+        pairs: &mut (impl BufferPairs<T> + ?Sized),
+    ) -> Result<Written, Error> {
         for index in 0..pairs.count() {
             let (cache, update) = pairs.pair(index);
             self.cpu.check::<T>(&self.moves, index, [cache.len(), update.len()])?;

@@ -2,7 +2,7 @@
 
 use kvscatter::Prepared;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{Argument, Buffers, ElementType, Error};
+use kvscatter::{Argument, BufferPairs, ElementType, Error};
 use proptest::prelude::*;
 
 const CACHE: usize = 2 * 4 * 3;
@@ -22,7 +22,7 @@ fn pairs(count: usize) -> Vec<(Vec<u16>, Vec<u16>)> {
 /// A set that is no slice.
 struct Set<'a>(&'a mut Vec<(Vec<u16>, Vec<u16>)>);
 
-impl Buffers<u16> for Set<'_> {
+impl BufferPairs<u16> for Set<'_> {
     fn count(&self) -> usize {
         self.0.len()
     }

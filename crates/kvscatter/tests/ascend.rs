@@ -77,7 +77,7 @@ fn values_are_refused_one_by_one() {
     let write = prepare(3);
     let refused =
         |layer: &[i32], offset: &[i32], len: &[i32]| write.plan(call(layer, offset, len)).unwrap_err();
-    let count = |argument, got, expected| Error::Count { argument, got, expected };
+    let count = |argument, got, expected| Error::ListLength { argument, got, expected };
     assert_eq!(refused(&[], &[2, 1], &[2, 1]), count(Argument::LayerId, 0, 1));
     assert_eq!(refused(&[0, 1], &[2, 1], &[2, 1]), count(Argument::LayerId, 2, 1));
     assert_eq!(refused(&[0], &[2], &[2, 1]), count(Argument::TokenOffset, 1, 2));

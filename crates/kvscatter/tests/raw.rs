@@ -134,12 +134,12 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
         };
         assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
         assert_eq!(
-            write.check_many_raw([(end(CACHE), good[1])]),
+            write.device().check_many([(end(CACHE), good[1])]),
             expected(Argument::PastCache, 0, CACHE),
             "{back}"
         );
         assert_eq!(
-            write.check_many_raw([(good[2], good[1]), (good[0], end(UPDATE))]),
+            write.device().check_many([(good[2], good[1]), (good[0], end(UPDATE))]),
             expected(Argument::Update, 1, UPDATE),
             "{back}"
         );
@@ -148,7 +148,11 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
             (Argument::Update, [good[0], end(UPDATE), good[2]], UPDATE),
             (Argument::PresentCache, [good[0], good[1], end(CACHE)], CACHE),
         ] {
-            assert_eq!(write.check_present_raw(past, update, present), expected(argument, 0, len), "{back}");
+            assert_eq!(
+                write.device().check_present(past, update, present),
+                expected(argument, 0, len),
+                "{back}"
+            );
         }
     }
     assert!(!RawBuffer { ptr: without_provenance_mut(usize::MAX), len: 0 }.wraps());

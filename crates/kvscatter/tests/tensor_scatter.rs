@@ -121,7 +121,7 @@ fn shapes_agree_outside_the_axis() {
 
 #[test]
 fn empty_dimensions_are_checked_and_not_walked() {
-    let count = Error::Count { argument: WRITE_INDICES, got: 1, expected: 0 };
+    let count = Error::ListLength { argument: WRITE_INDICES, got: 1, expected: 0 };
     assert_eq!(scatter(LINEAR, &[0, 4], &[0, 2], Some(&[0])), Err(count));
     assert_eq!(scatter(LINEAR, &[0, 4], &[0, 2], Some(&[])).unwrap(), "");
     assert_eq!(scatter(LINEAR, &[1, 4, 0], &[1, 2, 0], Some(&[3])), Err(beyond(3, 2, 4)));
@@ -157,7 +157,7 @@ fn absent_indices_are_zeros() {
 #[test]
 fn there_is_one_index_and_one_length_per_sample() {
     for got in [0, 1, 3] {
-        let count = |argument| Error::Count { argument, got, expected: 2 };
+        let count = |argument| Error::ListLength { argument, got, expected: 2 };
         let values = vec![0; got];
         assert_eq!(scatter(LINEAR, &[2, 3], &[2, 2], Some(&values)), Err(count(WRITE_INDICES)));
         let write = LINEAR.prepare(ElementType::UInt8, &[2, 3], &[2, 2]).unwrap();

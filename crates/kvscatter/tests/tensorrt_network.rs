@@ -5,7 +5,7 @@ use kvscatter::spec::tensorrt::{
     AttentionIoForm, KvCacheMode, KvCacheUpdate, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor,
     PackedCall, TensorSource,
 };
-use kvscatter::spec::{Dimension, Inferred};
+use kvscatter::spec::{Dimension, InferredTensor};
 use kvscatter::{Argument, ElementType, Error};
 
 /// The document's arrays, `[4, 1, n, 1]`; it repeats them over the 2 heads.
@@ -97,7 +97,7 @@ impl Parts<'_> {
 }
 
 fn input<'a>(name: &'a str, element: ElementType, shape: &'a [Dimension<'a>]) -> NetworkTensor<'a> {
-    let inferred = Inferred { element: Some(element), shape: Some(shape) };
+    let inferred = InferredTensor { element: Some(element), shape: Some(shape) };
     NetworkTensor { name, source: TensorSource::NetworkInput, inferred }
 }
 
@@ -171,7 +171,7 @@ fn shapes_are_refused_one_by_one() {
         layer(Error::DimensionMismatch { argument: Argument::Update, dimension, expected, got })
     };
     let rank = |argument, rank, expected| layer(Error::Rank { argument, rank, expected });
-    let count = |argument, got, expected| layer(Error::Count { argument, got, expected });
+    let count = |argument, got, expected| layer(Error::ListLength { argument, got, expected });
     let cases = [
         (Parts { cache: &[4, 2, 8], ..Parts::default() }, rank(Argument::Cache, 3, &[4])),
         (Parts { update: &[4, 2, 4], ..Parts::default() }, rank(Argument::Update, 3, &[4])),
@@ -214,7 +214,7 @@ fn packed_and_lengths_belong_together() {
 
     let argument = Argument::UpdateLengths;
     let broken = Parts { lengths: Some((Int32, &[4])), ..packed() }.broken();
-    assert_eq!(broken, [layer(Error::Count { argument, got: 4, expected: 5 })]);
+    assert_eq!(broken, [layer(Error::ListLength { argument, got: 4, expected: 5 })]);
     let broken = Parts { lengths: Some((Int64, &[5])), ..packed() }.broken();
     assert_eq!(broken, [layer(Error::ElementType { argument, element: Int64, accepted: &[Int32] })]);
     let broken = Parts { lengths: Some((Int32, &[5, 1])), ..packed() }.broken();
@@ -258,7 +258,7 @@ fn every_broken_rule_is_listed() {
         Parts::broken_by(&[Parts { cache: &[4, 2, -1, 1], indices: &[3], ..Parts::default() }], |layers| {
             layers[0].output_is_marked = false;
         });
-    let count = Error::Count { argument: Argument::TensorRtWriteIndices, got: 3, expected: 4 };
+    let count = Error::ListLength { argument: Argument::TensorRtWriteIndices, got: 3, expected: 4 };
     assert_eq!(
         broken,
         [

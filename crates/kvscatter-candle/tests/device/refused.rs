@@ -94,11 +94,11 @@ fn updates_and_lists_that_do_not_belong_there() {
     ));
     assert!(matches!(
         refused(&[&update, &update], WriteAt::new(&list(&device, &[0, 1, 2]))),
-        CandleError::Write(Core::Count { argument: Argument::WriteIndices, got: 3, expected: 2 })
+        CandleError::Write(Core::ListLength { argument: Argument::WriteIndices, got: 3, expected: 2 })
     ));
     assert!(matches!(
         refused(&[&update, &update], WriteAt::new(&starts).lengths(&list(&device, &[1]))),
-        CandleError::Write(Core::Count { argument: Argument::Lengths, got: 1, expected: 2 })
+        CandleError::Write(Core::ListLength { argument: Argument::Lengths, got: 1, expected: 2 })
     ));
     assert_eq!(calls(&["cuLaunchKernel"]), before);
     writer.write(&[&update, &update], &starts).unwrap();
@@ -117,7 +117,7 @@ fn lists_that_do_not_fit_the_last_of_several_launches_stop_the_first() {
     let mut writer = writer(&[two.clone(), three]);
     let updates = [row(&device, 1.), Tensor::zeros((3, 1, 1, 2), DType::F32, &device).unwrap()];
     let error = writer.write(&updates.each_ref(), &list(&device, &[0, 1])).unwrap_err();
-    assert!(matches!(error, CandleError::Write(kvscatter::Error::Count { got: 2, expected: 3, .. })));
+    assert!(matches!(error, CandleError::Write(kvscatter::Error::ListLength { got: 2, expected: 3, .. })));
     assert_eq!(slots(&two), [0.; 8]);
 }
 

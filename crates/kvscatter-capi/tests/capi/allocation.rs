@@ -40,7 +40,7 @@ fn runs_allocate_nothing() {
             ];
         }
     });
-    assert_eq!(statuses, [[0; 4], [kvs_status_code::KVS_ERROR_COUNT as i32; 4]]);
+    assert_eq!(statuses, [[0; 4], [kvs_status_code::KVS_ERROR_LIST_LENGTH as i32; 4]]);
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
     assert_eq!((k[24..32].to_vec(), v[191]), (vec![7; 8], 0));
 }

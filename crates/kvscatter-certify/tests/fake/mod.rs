@@ -92,7 +92,7 @@ impl Session for FakeSession {
             assert!(lengths.iter().zip(&starts).all(|(&length, start)| length as usize == start + width));
             let last = starts.iter().any(|start| start + width == caches[0].slots);
             if self.fault == Fault::RefusesLastSlot && last {
-                return Err(SessionError::Run { engine: "fake 1".to_owned(), says: "no".to_owned() });
+                return Err(SessionError::Run { engine: "fake 1".to_owned(), message: "no".to_owned() });
             }
         } else {
             caches.iter_mut().for_each(|cache| cache.grow(width));

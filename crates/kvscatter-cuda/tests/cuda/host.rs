@@ -278,7 +278,7 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     let layouts = (Layout::dense(cache_shape), Layout::dense(update_shape));
     let Ok(prepared) = prepare(call, element, layouts.0, layouts.1) else { return };
     let Err(on_cpu) = with_plan(call, element, layouts.0, layouts.1, |_| Ok(())) else { return };
-    if matches!(on_cpu, CoreError::Count { argument: Argument::LayerId, .. }) {
+    if matches!(on_cpu, CoreError::ListLength { argument: Argument::LayerId, .. }) {
         return; // It is one address here.
     }
     let buffer = |bytes: Option<usize>| {

@@ -189,7 +189,10 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     given(&rig.indices().layer(rig.starts.address), List::Layer);
     let count = |indices: &Indices, argument: Argument| {
         let error = refused(rig.launch_with(&write, indices));
-        assert!(matches!(error, CoreError::Count { argument: found, .. } if found == argument), "{error:?}");
+        assert!(
+            matches!(error, CoreError::ListLength { argument: found, .. } if found == argument),
+            "{error:?}"
+        );
     };
     count(&Indices::new(DeviceList::i64(rig.starts.address, SAMPLES - 1)), Argument::WriteIndices);
     count(&rig.indices().lengths(DeviceList::i64(rig.starts.address, SAMPLES + 1)), Argument::Lengths);
@@ -253,7 +256,7 @@ fn slot_mappings_take_starts_alone() {
     }
     for got in [0, 1, 3] {
         let error = refused(rig.launch_with(&write, &Indices::new(DeviceList::i64(rig.starts.address, got))));
-        assert_eq!(error, CoreError::Count { argument: Argument::WriteIndices, got, expected: 2 });
+        assert_eq!(error, CoreError::ListLength { argument: Argument::WriteIndices, got, expected: 2 });
     }
     rig.stream.synchronize();
     assert_eq!(cache.read(), [0xEE; 32]);

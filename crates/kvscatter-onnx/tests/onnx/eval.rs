@@ -397,7 +397,7 @@ fn models_whose_types_do_not_fit() {
     let u = || value("u", Int8, &["2", "1"]);
     let argument = Argument::WriteIndices;
     for (indices, rule) in [
-        (value("i", Int64, &["1"]), kvscatter::Error::Count { argument, got: 1, expected: 2 }),
+        (value("i", Int64, &["1"]), kvscatter::Error::ListLength { argument, got: 1, expected: 2 }),
         (value("i", Int64, &["2", "1"]), kvscatter::Error::Rank { argument, rank: 2, expected: &[1] }),
         (
             value("i", Int32, &["2"]),

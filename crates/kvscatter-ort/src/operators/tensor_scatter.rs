@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::{Dimension, Inferred, onnx};
+use kvscatter::spec::{Dimension, InferredTensor, onnx};
 use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
 use super::Operator;
@@ -61,7 +61,7 @@ impl Operator for TensorScatter {
         let shapes: Vec<_> = inputs.iter().map(dimensions).collect();
         let input = |at: usize| {
             let shape = shapes.get(at).and_then(Option::as_deref);
-            inputs.get(at).map(|input| Inferred { element: input.element, shape })
+            inputs.get(at).map(|input| InferredTensor { element: input.element, shape })
         };
         let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
         self.operator.infer(cache, update, input(2))?;
@@ -105,7 +105,7 @@ fn runtime_message(error: Error) -> String {
             let axis = if axis < 0 { axis.saturating_add(rank) } else { axis };
             format!("TensorScatter: axis must be in [1, ndim-1] after normalization, got {axis}")
         }
-        Error::Count { argument: WriteIndices, .. } | Error::Rank { argument: WriteIndices, .. } => {
+        Error::ListLength { argument: WriteIndices, .. } | Error::Rank { argument: WriteIndices, .. } => {
             "TensorScatter: write_indices must have shape [batch_size]".to_owned()
         }
         _ => format!("TensorScatter: {error}"),

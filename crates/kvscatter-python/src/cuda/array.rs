@@ -118,7 +118,7 @@ impl<'py> DeviceArray<'py> {
         match self.array.form.count().unwrap_or(usize::MAX) {
             1 => Ok(address(self.array.data())),
             got => {
-                let refused = kvscatter::Error::Count { argument: Argument::LayerId, got, expected: 1 };
+                let refused = kvscatter::Error::ListLength { argument: Argument::LayerId, got, expected: 1 };
                 Err((ASCEND.refuse)(self.object.py(), refused))
             }
         }

@@ -83,7 +83,7 @@ def test_dtypes(wrap: Wrap) -> None:
 def test_shapes(wrap: Wrap) -> None:
     cache, update = wrap(zeros(2, 4, 8)), wrap(zeros(2, 1, 8))
     refused("dimension_mismatch", "update", written(cache, wrap(zeros(2, 1, 4))), of=kvscatter.ShapeError)
-    refused("count", "write_indices", written(cache, update, wrap(zeros(3, dtype=np.int32))))
+    refused("list_length", "write_indices", written(cache, update, wrap(zeros(3, dtype=np.int32))))
     refused("rank", "write_indices", written(cache, update, wrap(zeros(2, 1, dtype=np.int32))))
     gaps = wrap(zeros(4, dtype=np.int32)[::2])
     refused("not_contiguous", "write_indices", written(cache, update, gaps), of=kvscatter.ArrayError)
@@ -130,7 +130,7 @@ def test_what_nobody_can_count_is_no_status_and_no_list() -> None:
     layer = Interface(zeros(1, dtype=np.int32), shape=(1 << 33, 1 << 33))
     lists = [Interface(zeros(2, dtype=np.int64)) for _ in range(2)]
     refused(
-        "count",
+        "list_length",
         "layerId",
         lambda: cuda.prepare_kv_cache_operation(pairs, layer, *lists, status=device.status()),
     )
@@ -268,7 +268,7 @@ def faults(names: tuple[str, ...]) -> list[Fault]:
         ("status_bytes", "status", ("status",), {"shape": (3,)}),
         *(("device", name, (name,), {"device": (device.CUDA, 1)}) for name in every),
         ("overlap", written, (written, "update"), {"memory": device.memory(1024)}),
-        ("count", "write_indices", ("write_indices",), {"shape": (3,)}),
+        ("list_length", "write_indices", ("write_indices",), {"shape": (3,)}),
     ]
     return [fault for fault in all_ if fault[1] in every]
 

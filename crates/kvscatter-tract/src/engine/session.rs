@@ -82,7 +82,7 @@ impl TractSession {
         for (name, tensor) in &step.inputs {
             let input = self.input(name)?;
             let fed = messages::catch_panics(|| self.state.set_input(input, memory::copy(tensor)?.into()));
-            fed.map_err(|says| refused(format!("input {name:?}: {says}")))?;
+            fed.map_err(|message| refused(format!("input {name:?}: {message}")))?;
         }
         for shared in &mut step.shared {
             let (input, output) = (self.input(shared.past)?, self.output(shared.present)?);
@@ -94,7 +94,7 @@ impl TractSession {
             let value = TValue::from(theirs);
             caches.push(Cache { input, output, address, kept: Some(value.clone()) });
             let fed = messages::catch_panics(|| self.state.set_input(input, value));
-            fed.map_err(|says| refused(format!("cache {:?}: {says}", shared.past)))?;
+            fed.map_err(|message| refused(format!("cache {:?}: {message}", shared.past)))?;
         }
         for cache in caches {
             if self.keeps_shape(cache) {
@@ -212,7 +212,7 @@ impl Session for TractSession {
         let elapsed = start.elapsed();
         let results = match ran.and_then(|()| messages::catch_panics(|| self.state.outputs())) {
             Ok(results) => results,
-            Err(says) => return Err(self.restore(step, caches, refused(says))),
+            Err(message) => return Err(self.restore(step, caches, refused(message))),
         };
         let fits = |(shared, cache): (&kvscatter_session::InPlaceCache<'_>, &Cache)| {
             results.get(cache.output).is_some_and(|value| memory::fits(value, shared.cache))
@@ -230,6 +230,6 @@ impl Session for TractSession {
     }
 }
 
-fn refused(says: impl Into<String>) -> SessionError {
-    SessionError::Run { engine: label(), says: says.into() }
+fn refused(message: impl Into<String>) -> SessionError {
+    SessionError::Run { engine: label(), message: message.into() }
 }

@@ -26,7 +26,7 @@ fn rows(value: f32) -> Tensor {
     rows
 }
 
-/// Writes a row into each sample; where the engine says that the present lies.
+/// Writes a row into each sample. Returns the address that the engine reports for the present.
 fn write(
     session: &mut dyn Session,
     cache: &mut Tensor,
@@ -76,10 +76,10 @@ fn after_a_bad_index_the_cache_is_back_and_as_it_was() {
     let address = cache.address();
     write(&mut *session, &mut cache, 1.0, &[1, 2]).unwrap();
     for at in [[0, 4], [-1, 0], [i64::MAX, 0]] {
-        let Err(SessionError::Run { says, .. }) = write(&mut *session, &mut cache, 9.0, &at) else {
+        let Err(SessionError::Run { message, .. }) = write(&mut *session, &mut cache, 9.0, &at) else {
             panic!("{at:?}")
         };
-        assert!(says.contains("(TensorScatter): ") && !says.contains('\n'), "{says}");
+        assert!(message.contains("(TensorScatter): ") && !message.contains('\n'), "{message}");
         assert_eq!(cache.address(), address);
         assert_eq!(firsts(&cache), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
     }
@@ -94,26 +94,26 @@ fn a_step_that_does_not_fit_is_refused_with_the_name_and_the_cache_is_back() {
     let address = cache.address();
     let mut larger = session.zeros(ElementType::Float32, &[2, 1, 5, 5]).unwrap();
     let mut halves = session.zeros(ElementType::Float16, &CACHE).unwrap();
-    for (cache, says) in [(&mut larger, "cache \"past_cache\""), (&mut halves, "cache \"past_cache\"")] {
-        let Err(SessionError::Run { says: words, .. }) = write(&mut *session, cache, 1.0, &[0, 0]) else {
+    for (cache, message) in [(&mut larger, "cache \"past_cache\""), (&mut halves, "cache \"past_cache\"")] {
+        let Err(SessionError::Run { message: words, .. }) = write(&mut *session, cache, 1.0, &[0, 0]) else {
             panic!()
         };
-        assert!(words.starts_with(says) && !words.contains('\n'), "{words}");
+        assert!(words.starts_with(message) && !words.contains('\n'), "{words}");
     }
-    let Err(SessionError::Run { says, .. }) = write(&mut *session, &mut cache, 1.0, &[0, 0, 0]) else {
+    let Err(SessionError::Run { message, .. }) = write(&mut *session, &mut cache, 1.0, &[0, 0, 0]) else {
         panic!()
     };
-    assert!(says.starts_with("input \"write_indices\": "), "{says}");
+    assert!(message.starts_with("input \"write_indices\": "), "{message}");
     let (rows, at) = (rows(1.0), Tensor::int64s(&[2], &[0, 0]).unwrap());
-    for (inputs, present, says) in [
+    for (inputs, present, message) in [
         (vec![("update", &rows)], "present_cache", "input \"write_indices\" is given 0 times"),
         (vec![("update", &rows), ("at", &at)], "present_cache", "it has no input \"at\""),
         (vec![("update", &rows), ("write_indices", &at)], "present", "it has no output \"present\""),
     ] {
         let shared = vec![InPlaceCache { past: "past_cache", present, cache: &mut cache }];
         let refused = session.run(Step { inputs, shared, ..Step::default() });
-        let Err(SessionError::Run { says: words, .. }) = refused else { panic!("{says}") };
-        assert_eq!(words, says);
+        let Err(SessionError::Run { message: words, .. }) = refused else { panic!("{message}") };
+        assert_eq!(words, message);
     }
     assert_eq!(cache.address(), address);
     assert_eq!(firsts(&cache), [0.0; 8]);
@@ -151,16 +151,16 @@ fn weights_that_are_exchanged_after_the_check_are_refused() {
     assert!(Tract.load(&file, LoadOptions::default()).is_ok());
     std::fs::remove_file(&weights).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
-    let Err(SessionError::Load { says, .. }) = Tract.load(&file, LoadOptions::default()) else {
+    let Err(SessionError::Load { message, .. }) = Tract.load(&file, LoadOptions::default()) else {
         panic!("a pipe")
     };
-    assert!(says.contains("model.onnx.data: not a regular file"), "{says}");
+    assert!(message.contains("model.onnx.data: not a regular file"), "{message}");
     std::fs::remove_file(&weights).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &weights).unwrap();
-    let Err(SessionError::Load { says, .. }) = Tract.load(&file, LoadOptions::default()) else {
+    let Err(SessionError::Load { message, .. }) = Tract.load(&file, LoadOptions::default()) else {
         panic!("a device")
     };
-    assert!(says.contains("/dev/zero"), "{says}");
+    assert!(message.contains("/dev/zero"), "{message}");
 }
 
 #[test]
@@ -169,18 +169,18 @@ fn a_model_that_does_not_load_is_refused_in_one_line() {
     let path = folder.path().join("model.onnx");
     for bytes in [&[][..], &[0x3a, 0x02, 0x0a, 0x00]] {
         std::fs::write(&path, bytes).unwrap();
-        let Err(SessionError::Load { says, .. }) = Tract.load(&file(&path), LoadOptions::default()) else {
+        let Err(SessionError::Load { message, .. }) = Tract.load(&file(&path), LoadOptions::default()) else {
             panic!("{bytes:?} is no model")
         };
-        assert!(!says.is_empty() && !says.contains('\n'), "{says}");
+        assert!(!message.is_empty() && !message.contains('\n'), "{message}");
     }
     let packed = file(&decoder("genai-llama-gqa"));
-    let Err(SessionError::Load { says, .. }) = Tract.load(&packed, LoadOptions::default()) else {
+    let Err(SessionError::Load { message, .. }) = Tract.load(&packed, LoadOptions::default()) else {
         panic!("packed keys and values are not known")
     };
     assert!(
-        says.starts_with("node \"/model/layers.0/attn/GroupQueryAttention\" (GroupQueryAttention): ")
-            && !says.contains('\n'),
-        "{says}"
+        message.starts_with("node \"/model/layers.0/attn/GroupQueryAttention\" (GroupQueryAttention): ")
+            && !message.contains('\n'),
+        "{message}"
     );
 }

@@ -13,8 +13,8 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(super) struct Bytes {
     width: Width,
-    /// Bytes of one row of one sample, over all outer dimensions.
-    row: usize,
+    /// Bytes of one row, over all outer and inner dimensions.
+    row_bytes: usize,
     write: Copier,
     present: PresentKernels,
 }
@@ -22,9 +22,9 @@ pub(super) struct Bytes {
 impl Bytes {
     /// For elements of this width, and for the number of rows that samples usually bring.
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
-        let row = width.bytes(geometry.row_elements);
+        let row_bytes = width.bytes(geometry.row_elements);
         let write = Copier::new(isa, &geometry.write, width, rows);
-        Self { width, row, write, present: PresentKernels::new(isa, width, geometry, rows) }
+        Self { width, row_bytes, write, present: PresentKernels::new(isa, width, geometry, rows) }
     }
 
     /// Whether elements are as wide as `T`. A type without a size never is.
@@ -55,7 +55,7 @@ impl Bytes {
                     // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract. P3:
                     // the share takes parts that no other thread takes.
                     moves.for_each_rows(|rows| unsafe {
-                        self.write.copy_shared(pointers, rows, self.row, stores, share);
+                        self.write.copy_shared(pointers, rows, self.row_bytes, stores, share);
                     });
                     stores.finish();
                 };

@@ -17,7 +17,7 @@ pub(crate) struct Copier {
     mapping: Mapping,
     kernels: Kernels,
     /// The rows that a sample usually brings, where they are one block without outer loops; otherwise 0.
-    rows: usize,
+    usual_rows: usize,
     /// That block.
     pattern: Pattern,
 }
@@ -52,8 +52,14 @@ impl Copier {
             .checked_div(kernels.len)
             .filter(|_| prefetches)
             .map_or(NO_PREFETCH, |runs| runs.max(1));
-        let (rows, (runs, len)) = mapping.single_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
-        Self { mapping, kernels, rows, pattern: Pattern { runs, len, prefetch_distance, hint: Hint::here() } }
+        let (usual_rows, (runs, len)) =
+            mapping.single_loop(rows).map_or((0, (Loop::ONCE, 0)), |only| (rows, only));
+        Self {
+            mapping,
+            kernels,
+            usual_rows,
+            pattern: Pattern { runs, len, prefetch_distance, hint: Hint::here() },
+        }
     }
 
     pub(super) fn mapping(&self) -> &Mapping {
@@ -75,8 +81,8 @@ impl Copier {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
-        let mut begins = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
-        let mut batch = Batch { copier: self, pointers, stores, kernel, begins: &mut begins, count: 0 };
+        let mut starts = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
+        let mut batch = Batch { copier: self, pointers, stores, kernel, starts: &mut starts, count: 0 };
         walk(&mut batch);
         // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
         unsafe { batch.finish() };
@@ -96,7 +102,7 @@ impl Copier {
     }
 
     /// Copies those parts of the rows that a share takes, in the longest runs that it can: some outer indices, or
-    /// some rows of one. A row is `row` bytes over all of them.
+    /// some rows of one. A row is `row_bytes` over all of them.
     ///
     /// # Safety
     /// As [`copy`](Self::copy).
@@ -105,7 +111,7 @@ impl Copier {
         &self,
         pointers: Pointers,
         rows: RowRange,
-        row: usize,
+        row_bytes: usize,
         stores: Stores,
         share: &mut Share<'_>,
     ) {
@@ -113,12 +119,12 @@ impl Copier {
             // SAFETY: P1, by this function's contract: the same rows.
             return unsafe { self.copy(pointers, rows, stores) };
         }
-        let outer = self.mapping.outer().filter(|_| row > 0 && rows.count > 0);
+        let outer = self.mapping.outer().filter(|_| row_bytes > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
             // SAFETY: P1, by this function's contract: a part of its rows.
-            return share.rows(rows, row, |rows| unsafe { self.copy(pointers, rows, stores) });
+            return share.rows(rows, row_bytes, |rows| unsafe { self.copy(pointers, rows, stores) });
         };
-        let inner_row = row.checked_div(outer).unwrap_or(row);
+        let inner_row = row_bytes.checked_div(outer).unwrap_or(row_bytes);
         // G1: a part of a tensor.
         let bytes = inner_row.wrapping_mul(rows.count);
         let copy = |rows, first, count| {
@@ -173,7 +179,7 @@ pub(super) struct Batch<'a> {
     pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
-    begins: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
+    starts: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
     /// How many of them are initialised.
     count: usize,
 }
@@ -185,14 +191,14 @@ impl Batch<'_> {
     /// As [`Copier::copy`], for these rows, until [`finish`](Self::finish).
     #[inline(always)]
     pub(super) unsafe fn copy(&mut self, rows: RowRange) {
-        if rows.count != self.copier.rows {
+        if rows.count != self.copier.usual_rows {
             // SAFETY: P1, by this function's contract: the same rows.
             return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
         let Offsets { dst, src } = self.copier.mapping.offsets(Offsets { dst: 0, src: 0 }, rows);
         let begin =
             Pointers { dst: self.pointers.dst.wrapping_add(dst), src: self.pointers.src.wrapping_add(src) };
-        if let Some(place) = self.begins.get_mut(self.count) {
+        if let Some(place) = self.starts.get_mut(self.count) {
             place.write(begin);
         }
         self.count = self.count.wrapping_add(1);
@@ -208,13 +214,13 @@ impl Batch<'_> {
     /// As [`Copier::copy`], for all rows that are in the batch.
     #[inline(always)]
     unsafe fn finish(&mut self) {
-        if let Some(begins) = self.begins.get(..self.count) {
+        if let Some(starts) = self.starts.get(..self.count) {
             // SAFETY: the first `count` are initialised.
-            let begins = unsafe { begins.assume_init_ref() };
+            let starts = unsafe { starts.assume_init_ref() };
             // SAFETY: P1, by this function's contract; the kernel is the usual one, and the pattern's runs are
             // those of the usual rows, which it was chosen for (`Copier::new`), or it takes any length; it is one of
             // an instruction set that the machine has (`Isa::allowed`).
-            unsafe { (self.kernel)(begins, &self.copier.pattern) };
+            unsafe { (self.kernel)(starts, &self.copier.pattern) };
         }
         self.count = 0;
     }

@@ -132,7 +132,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Visits those groups of `count` things that are this thread's, by the first and how many: as many as `most` bytes
+    /// Visits those groups of `count` things that are this thread's, by the first and how many: as many as `max` bytes
     /// hold, or one. A thing is `bytes` bytes.
     pub(super) fn groups(
         &mut self,

@@ -37,7 +37,8 @@ use crate::geometry::{Geometry, Samples, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
-/// The kernels for a geometry, chosen when a write is prepared.
+/// The kernels for a geometry, chosen when a write is prepared. The moves that it is given are of this geometry:
+/// `Prepared::plan` is the one place that joins the two, so lengths that fit the geometry of the moves fit the kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) isa: Isa,
@@ -61,7 +62,7 @@ impl Cpu {
         let bytes = |width| Backend::Bytes(Box::new(Bytes::new(isa, width, geometry, rows)));
         let backend = match geometry.element.bits() {
             None => Backend::Clone,
-            Some(4) if nibbles::is_even(geometry) => bytes(Width::Half),
+            Some(4) if nibbles::is_even(geometry) => bytes(Width::Nibble),
             Some(4) => Backend::Nibbles(Nibbles::new(isa, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
@@ -113,7 +114,7 @@ impl Cpu {
         update: &[T],
     ) -> Result<(), Error> {
         let bytes = self.kernels_for::<T>(moves, pair, [cache.len(), update.len()])?;
-        // SAFETY: `check` has compared both lengths with the geometry of `moves`. The cache is borrowed exclusively, and
+        // SAFETY: `kernels_for` has compared both lengths with the geometry of `moves`. The cache is borrowed exclusively, and
         // values of `T` are moved whole, since `T` is as wide as an element.
         unsafe { bytes.write(moves, threads, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
         Ok(())
@@ -222,9 +223,10 @@ impl Cpu {
     /// [`write_present_bytes`](Self::write_present_bytes) without its checks.
     ///
     /// # Safety
-    /// [`check_fixed_width`](Self::check_fixed_width) accepts the geometry, and [`Geometry::check_buffers`] and [`Geometry::check_present`] the
-    /// lengths. The sources may be borrowed while this runs, and nothing else uses `present`, which is valid for writes. It
-    /// is initialised if [`reads_present`](Self::reads_present).
+    /// [`check_fixed_width`](Self::check_fixed_width) accepts the geometry, and [`Geometry::check_buffers`] and
+    /// [`Geometry::check_present`] the lengths. The sources may be borrowed while this runs, and nothing else uses
+    /// `present`, which is valid for writes. If [`reads_present`](Self::reads_present), it is initialised and may be
+    /// borrowed exclusively.
     #[inline(always)]
     pub(crate) unsafe fn write_present_raw(
         &self,

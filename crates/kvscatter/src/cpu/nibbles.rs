@@ -26,7 +26,7 @@ const VECTOR_BYTES: usize = 32;
 pub(super) struct Nibbles {
     kernel: NibbleKernel,
     /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
-    rows: usize,
+    usual_rows: usize,
     /// That loop.
     usual: NibbleRuns,
 }
@@ -61,8 +61,8 @@ type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 impl Nibbles {
     pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
         let usual = geometry.write.single_loop(rows);
-        let (rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
-        Self { kernel: kernel(isa), rows, usual: NibbleRuns { runs, len } }
+        let (usual_rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
+        Self { kernel: kernel(isa), usual_rows, usual: NibbleRuns { runs, len } }
     }
 
     /// Writes in place.
@@ -77,7 +77,7 @@ impl Nibbles {
             moves.for_each_rows(|rows| {
                 let Some(part) = mine.part_of(layer, rows.sample) else { return };
                 let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
-                if rows.count == self.rows {
+                if rows.count == self.usual_rows {
                     let Offsets { dst: to, src: from } = geometry.write.offsets(first, rows);
                     // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
                     unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };

@@ -17,8 +17,8 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(super) struct PresentKernels {
     width: Width,
-    /// Bytes of one row of one sample, over all outer dimensions.
-    row: usize,
+    /// Bytes of one row, over all outer and inner dimensions.
+    row_bytes: usize,
     from_update: Copier,
     from_past: Copier,
     stores: Stores,
@@ -32,7 +32,7 @@ impl PresentKernels {
         let from_past = Copier::new(isa, &present.from_past, width, *capacity);
         let stores = Stores::for_bytes(present.buffer.bytes);
         let slabs = Slabs::new(&from_past, &from_update, rows, *capacity, stores);
-        Self { width, row: width.bytes(*row_elements), from_update, from_past, stores, slabs }
+        Self { width, row_bytes: width.bytes(*row_elements), from_update, from_past, stores, slabs }
     }
 }
 
@@ -88,7 +88,7 @@ impl PresentWrite<'_> {
         for (source, rows) in sample.pieces {
             let (pointers, copier) = self.pointers(sample.layer, source);
             // SAFETY: P1, by this function's contract: rows of the functional form.
-            unsafe { copier.copy_shared(pointers, rows, self.kernels.row, self.kernels.stores, share) };
+            unsafe { copier.copy_shared(pointers, rows, self.kernels.row_bytes, self.kernels.stores, share) };
         }
     }
 

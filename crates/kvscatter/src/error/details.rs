@@ -62,7 +62,7 @@ error_kinds! {
     BeforeBuffer before_buffer Buffer,
     CacheOverlapsItself cache_overlaps_itself Buffer,
     TooManyLoops too_many_loops Buffer,
-    Count count Position,
+    ListLength list_length Position,
     NegativeStart negative_start Position,
     StartOutOfRange start_out_of_range Position,
     EndOutOfRange end_out_of_range Position,
@@ -73,7 +73,7 @@ error_kinds! {
     TokenSum token_sum Position,
     LayerOutOfRange layer_out_of_range Position,
     IndexTooLarge index_too_large Position,
-    Position position Position,
+    InvalidPosition invalid_position Position,
     BufferLength buffer_length Buffer,
     NullBuffer null_buffer Buffer,
     AddressSpace address_space Buffer,
@@ -326,8 +326,8 @@ impl Error {
             Self::TooManyLoops { loops } => {
                 ErrorDetails::new(Kind::TooManyLoops, None).value("loops", loops).nearest(Some(3))
             }
-            Self::Count { argument, got, expected } => {
-                of(Kind::Count, argument).value("got", got).limit("expected", expected)
+            Self::ListLength { argument, got, expected } => {
+                of(Kind::ListLength, argument).value("got", got).limit("expected", expected)
             }
             Self::NegativeStart { argument, index, value } => {
                 of(Kind::NegativeStart, argument).index("index", index).value("value", value).nearest(Some(0))
@@ -377,8 +377,8 @@ impl Error {
             Self::IndexTooLarge { argument, index } => {
                 of(Kind::IndexTooLarge, argument).index("index", index).nearest(Some(i64::MAX))
             }
-            Self::Position { value, rows } => {
-                ErrorDetails::new(Kind::Position, None).value("value", value).field("rows", rows)
+            Self::InvalidPosition { value, rows } => {
+                ErrorDetails::new(Kind::InvalidPosition, None).value("value", value).field("rows", rows)
             }
             Self::BufferLength { argument, pair, got, expected } => of(Kind::BufferLength, argument)
                 .index("pair", pair)

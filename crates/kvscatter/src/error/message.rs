@@ -107,10 +107,12 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 "the strides need {loops} nested loops inside the outer dimensions, at most 3 are possible: make one side contiguous"
             ),
             // The list of another operator's call.
-            Error::Count { expected: 0, argument: Argument::LayerId | Argument::UpdateLengths, .. } => {
+            Error::ListLength {
+                expected: 0, argument: Argument::LayerId | Argument::UpdateLengths, ..
+            } => {
                 write!(f, "{argument} is no argument of this operator")
             }
-            Error::Count { got, expected, .. } => {
+            Error::ListLength { got, expected, .. } => {
                 write!(f, "{argument} has {}, must have {expected}", Counted(got, "value"))?;
                 let is_cumulative = details.argument == Some(Argument::UpdateLengths);
                 f.write_str(if is_cumulative { ": cumulative lengths, which begin with 0" } else { "" })
@@ -153,7 +155,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::IndexTooLarge { index, .. } => {
                 write!(f, "{argument}[{index}] is too large: must be at most {}", i64::MAX)
             }
-            Error::Position { value, rows } => write!(
+            Error::InvalidPosition { value, rows } => write!(
                 f,
                 "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
             ),

@@ -154,7 +154,7 @@ pub enum Error {
 
     // ── indices: `plan` returns these ────────────────────────────────────────────────────────────────────────
     /// An index argument has the wrong number of values.
-    Count {
+    ListLength {
         /// Which argument.
         argument: Argument,
         /// Values given.
@@ -267,7 +267,7 @@ pub enum Error {
         index: usize,
     },
     /// A position that no write can have: see [`positions`](crate::positions).
-    Position {
+    InvalidPosition {
         /// The position.
         value: i64,
         /// Rows written with it.

@@ -43,7 +43,7 @@ pub struct Geometry {
     pub(crate) cache_batch: usize,
     pub(crate) samples: Samples,
     pub(crate) capacity: usize,
-    /// Elements that move with one row of one sample, over all outer dimensions.
+    /// Elements of one row: over all outer and inner dimensions.
     pub(crate) row_elements: usize,
     pub(crate) cache: Buffer,
     /// The cache's strides in ascending order: they prove G2, and decide whether another cache overlaps this one.

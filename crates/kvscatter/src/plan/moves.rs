@@ -2,7 +2,7 @@
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
-use super::rules::{Convention, ListCounts, Operator, Padded, check_count};
+use super::rules::{CallRules, Convention, ListCounts, Padded};
 use crate::argument::Argument;
 use crate::error::Error;
 use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source};
@@ -20,7 +20,7 @@ pub(crate) struct Moves<'a> {
 /// The lists of one call, and the operator that they are for.
 #[derive(Clone, Copy, Debug)]
 struct CallIndices<'a> {
-    operator: &'a Operator,
+    rules: &'a CallRules,
     call: Call<'a>,
 }
 
@@ -61,8 +61,8 @@ impl<'a> Moves<'a> {
     ///    [`NegativeIndex::Reject`](super::NegativeIndex::Reject). Under [`OutOfRange::SkipSample`] a sample that fails
     ///    this is counted and left out.
     #[inline(always)]
-    pub(crate) fn new(operator: &'a Operator, call: Call<'a>) -> Result<Self, Error> {
-        let indices = CallIndices { operator, call };
+    pub(crate) fn new(rules: &'a CallRules, call: Call<'a>) -> Result<Self, Error> {
+        let indices = CallIndices { rules, call };
         let checked = match indices.rows_of_starts() {
             Some(rows) => Checked { rows, skipped: 0, starts_only: true },
             None => indices.check_each()?,
@@ -72,7 +72,7 @@ impl<'a> Moves<'a> {
 
     #[inline(always)]
     pub(crate) fn geometry(&self) -> &'a Geometry {
-        &self.indices.operator.geometry
+        &self.indices.rules.geometry
     }
 
     #[inline]
@@ -144,9 +144,10 @@ impl<'a> Moves<'a> {
     }
 
     /// The same rows one by one, with the row of the sample's update that each begins with.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (RowRange, usize)> + use<'a> {
-        self.targets()
-            .flat_map(|target| target.rows().map(move |rows| (rows, rows.src.wrapping_sub(target.row))))
+    pub(crate) fn row_ranges(&self) -> impl Iterator<Item = (RowRange, usize)> + use<'a> {
+        self.targets().flat_map(|target| {
+            target.row_ranges().map(move |rows| (rows, rows.src.wrapping_sub(target.first_row)))
+        })
     }
 
     /// The functional form: every sample of every layer of the cache.
@@ -175,18 +176,18 @@ impl<'a> Moves<'a> {
     fn starting_target(&self, sample: usize) -> Option<Target> {
         let start = self.indices.call.positions.integers()?.get(sample)?;
         let length = self.indices.padded_rows();
-        let slot = self.indices.operator.slot_rule(length).slot(start)?;
-        Some(Target { sample, slot, row: 0, length, capacity: self.geometry().capacity })
+        let slot = self.indices.rules.slot_rule(length).slot(start)?;
+        Some(Target { sample, slot, first_row: 0, length, capacity: self.geometry().capacity })
     }
 
     /// The same for all samples.
     #[inline(always)]
     fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
         let length = self.indices.padded_rows();
-        let rule = self.indices.operator.slot_rule(length);
+        let rule = self.indices.rules.slot_rule(length);
         let capacity = self.geometry().capacity;
         values.enumerate().filter_map(move |(sample, value)| {
-            Some(Target { sample, slot: rule.slot(value)?, row: 0, length, capacity })
+            Some(Target { sample, slot: rule.slot(value)?, first_row: 0, length, capacity })
         })
     }
 
@@ -210,7 +211,7 @@ impl<'a> Moves<'a> {
             *packed_row = row.wrapping_add(rows); // at most the tokens of the update
         }
         let slot = self.indices.slot(sample, rows, length).ok()?; // `Err` is a skipped sample
-        Some(Target { sample, slot, row, length, capacity: self.geometry().capacity })
+        Some(Target { sample, slot, first_row: row, length, capacity: self.geometry().capacity })
     }
 }
 
@@ -219,7 +220,7 @@ impl CallIndices<'_> {
     /// a padded update, and no other list. `None` leaves the call to [`check_each`](Self::check_each).
     #[inline(always)]
     fn rows_of_starts(self) -> Option<usize> {
-        let Padded { batch, rows } = self.operator.padded?;
+        let Padded { batch, rows } = self.rules.padded?;
         let Call {
             layers: 0,
             row_counts: None,
@@ -230,7 +231,7 @@ impl CallIndices<'_> {
         else {
             return None;
         };
-        let rule = self.operator.slot_rule(rows);
+        let rule = self.rules.slot_rule(rows);
         let fit = match starts {
             Integers::I64(values) => {
                 values.len() == batch && values.iter().all(|&value| rule.slot(value).is_some())
@@ -249,14 +250,13 @@ impl CallIndices<'_> {
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
         let count = |values: Option<Integers<'_>>| values.map(Integers::len);
-        self.operator.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
-        let batch = self.operator.check_counts(ListCounts {
+        self.rules.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
+        self.rules.check_counts(ListCounts {
             positions: count(self.call.positions.integers()),
             row_counts: self.call.row_counts.map(<[i32]>::len),
-            lengths: None,
+            lengths: count(self.call.lengths.integers()),
         })?; // Condition 2
-        self.operator.check_layer(self.call.layer.into())?; // Condition 1
-        check_count(Argument::Lengths, count(self.call.lengths.integers()), batch)?; // Condition 2
+        self.rules.check_layer(self.call.layer.into())?; // Condition 1
         let mut checked = Checked { rows: 0, skipped: 0, starts_only: false };
         if self.starts_at_zero() {
             // `Geometry` has checked that the update fits from slot 0. Without this case the loop below could run over a
@@ -274,48 +274,48 @@ impl CallIndices<'_> {
                 Ok(_) => checked.rows = checked.rows.wrapping_add(length),
                 // A position that cannot be read is no position out of range.
                 Err(error @ Error::IndexTooLarge { .. }) => return Err(error),
-                Err(_) if self.operator.options.out_of_range == OutOfRange::SkipSample => {
+                Err(_) if self.rules.options.out_of_range == OutOfRange::SkipSample => {
                     checked.skipped = checked.skipped.wrapping_add(1);
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.operator.check_total(brought)?; // Condition 3
+        self.rules.check_total(brought)?; // Condition 3
         Ok(checked)
     }
 
     /// Cumulative lengths begin with 0, without samples too, and do not decrease.
     fn check_cumulative(&self) -> Result<(), Error> {
         let (Convention::StartsAndCumulativeLengths, Some(values)) =
-            (self.operator.options.convention, self.call.row_counts)
+            (self.rules.options.convention, self.call.row_counts)
         else {
             return Ok(());
         };
-        let read = |at| self.read(self.operator.geometry.names.row_counts, Integers::I32(values), at);
-        self.operator.check_cumulative(0, read(0)?, i64::MAX)?;
+        let read = |at| self.read(self.rules.geometry.names.row_counts, Integers::I32(values), at);
+        self.rules.check_cumulative(0, read(0)?, i64::MAX)?;
         (0..self.batch()).try_for_each(|sample| {
-            self.operator.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
+            self.rules.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
         })
     }
 
     /// The rows that a sample brings, and how many of them are written.
     #[inline(always)]
     fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
-        let argument = self.operator.geometry.names.row_counts;
-        let rows = match (self.operator.options.convention, self.call.row_counts) {
+        let argument = self.rules.geometry.names.row_counts;
+        let rows = match (self.rules.options.convention, self.call.row_counts) {
             (Convention::EndsAndRowCounts, Some(values)) => {
-                self.operator.check_row_count(sample, self.read(argument, Integers::I32(values), sample)?)?
+                self.rules.check_row_count(sample, self.read(argument, Integers::I32(values), sample)?)?
             }
             (Convention::StartsAndCumulativeLengths, Some(values)) => {
                 let read = |at| self.read(argument, Integers::I32(values), at);
-                self.operator.rows_between(sample, read(sample)?, read(sample.wrapping_add(1))?)?
+                self.rules.rows_between(sample, read(sample)?, read(sample.wrapping_add(1))?)?
             }
             _ => self.padded_rows(),
         };
         let length = match self.call.lengths.integers() {
             None => rows,
             Some(values) => {
-                self.operator.check_length(sample, self.read(Argument::Lengths, values, sample)?, rows)?
+                self.rules.check_length(sample, self.read(Argument::Lengths, values, sample)?, rows)?
             }
         };
         Ok((rows, length))
@@ -325,8 +325,8 @@ impl CallIndices<'_> {
     #[inline(always)]
     fn slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
         let Some(starts) = self.call.positions.integers() else { return Ok(0) };
-        let start = self.read(self.operator.geometry.names.positions, starts, sample)?;
-        self.operator.slot(sample, start, rows, length)
+        let start = self.read(self.rules.geometry.names.positions, starts, sample)?;
+        self.rules.slot(sample, start, rows, length)
     }
 
     /// A value of a list, whose length `check_counts` has compared with the batch.
@@ -344,7 +344,7 @@ impl CallIndices<'_> {
         if at < values.len() {
             Error::IndexTooLarge { argument, index: at }
         } else {
-            Error::Count { argument, got: values.len(), expected: self.batch() }
+            Error::ListLength { argument, got: values.len(), expected: self.batch() }
         }
     }
 
@@ -352,13 +352,13 @@ impl CallIndices<'_> {
     fn starts_at_zero(&self) -> bool {
         self.call.positions == Positions::Zero
             && self.call.lengths == Lengths::Full
-            && self.operator.padded.is_some()
+            && self.rules.padded.is_some()
     }
 
     /// Rows that each sample of a padded update brings.
     #[inline(always)]
     fn padded_rows(&self) -> usize {
-        match self.operator.geometry.samples {
+        match self.rules.geometry.samples {
             Samples::Padded { rows, .. } => rows,
             Samples::Packed { .. } => 0,
         }
@@ -367,7 +367,7 @@ impl CallIndices<'_> {
     /// Samples of the update.
     fn batch(&self) -> usize {
         let values = self.call.row_counts.map_or(0, <[i32]>::len);
-        match (self.operator.geometry.samples, self.operator.options.convention) {
+        match (self.rules.geometry.samples, self.rules.options.convention) {
             (Samples::Padded { batch, .. }, _) => batch,
             (Samples::Packed { .. }, Convention::EndsAndRowCounts) => values,
             (Samples::Packed { .. }, _) => values.saturating_sub(1),
@@ -381,7 +381,7 @@ struct Target {
     sample: usize,
     slot: usize,
     /// Its first row in the update.
-    row: usize,
+    first_row: usize,
     length: usize,
     capacity: usize,
 }
@@ -390,20 +390,20 @@ impl Target {
     /// One run of slots, and a second from slot 0 where the ring wraps.
     #[inline(always)]
     fn for_each_rows(self, visit: &mut impl FnMut(RowRange)) {
-        let Self { sample, slot, row, length, capacity } = self;
+        let Self { sample, slot, first_row, length, capacity } = self;
         // `slot <= capacity` and `first <= length`: nothing here wraps.
         let first = length.min(capacity.wrapping_sub(slot));
         if first > 0 {
-            visit(RowRange { sample, dst: slot, src: row, count: first });
+            visit(RowRange { sample, dst: slot, src: first_row, count: first });
         }
         let rest = length.wrapping_sub(first);
         if rest > 0 {
-            visit(RowRange { sample, dst: 0, src: row.wrapping_add(first), count: rest });
+            visit(RowRange { sample, dst: 0, src: first_row.wrapping_add(first), count: rest });
         }
     }
 
     /// The same one by one.
-    fn rows(self) -> impl Iterator<Item = RowRange> {
+    fn row_ranges(self) -> impl Iterator<Item = RowRange> {
         let mut pieces = [None; 2];
         let mut free = pieces.iter_mut();
         self.for_each_rows(&mut |rows| free.by_ref().take(1).for_each(|piece| *piece = Some(rows)));
@@ -415,7 +415,7 @@ impl Target {
         let past = |from: usize, to: usize| {
             (Source::Past, RowRange { sample, dst: from, src: from, count: to.saturating_sub(from) })
         };
-        let Some(Self { slot, row, length, .. }) = target else {
+        let Some(Self { slot, first_row, length, .. }) = target else {
             return [past(0, capacity), past(capacity, capacity), past(capacity, capacity)];
         };
         let update =
@@ -425,10 +425,10 @@ impl Target {
         match end.checked_sub(capacity) {
             Some(wrapped) => {
                 let first = length.wrapping_sub(wrapped);
-                let rest = update(0, row.wrapping_add(first), wrapped);
-                [rest, past(wrapped, slot), update(slot, row, first)]
+                let rest = update(0, first_row.wrapping_add(first), wrapped);
+                [rest, past(wrapped, slot), update(slot, first_row, first)]
             }
-            None => [past(0, slot), update(slot, row, length), past(end, capacity)],
+            None => [past(0, slot), update(slot, first_row, length), past(end, capacity)],
         }
     }
 }

@@ -71,9 +71,9 @@ impl RuleOptions {
     }
 }
 
-/// An operator for fixed shapes: their geometry, and what it asks of the indices of each call.
+/// What an operator asks of the indices of each call, and the geometry that they are for.
 #[derive(Clone, Debug)]
-pub(crate) struct Operator {
+pub(crate) struct CallRules {
     pub(crate) geometry: Geometry,
     pub(crate) options: RuleOptions,
     /// The update, if a call needs only a list of starts, as in decoding.
@@ -87,7 +87,7 @@ pub(super) struct Padded {
     pub(super) rows: usize,
 }
 
-impl Operator {
+impl CallRules {
     pub(crate) fn new(geometry: Geometry, options: RuleOptions) -> Self {
         let padded = match geometry.samples {
             Samples::Padded { batch, rows } if options.convention == Convention::Starts => {
@@ -119,7 +119,7 @@ impl Operator {
             (Convention::StartsAndCumulativeLengths, _) => {
                 // A list with one value per sample has plain lengths, not cumulative ones.
                 let cumulative = row_counts.filter(|&count| positions != Some(count));
-                cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::Count {
+                cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::ListLength {
                     argument: names.row_counts,
                     got: row_counts.unwrap_or(0),
                     expected: positions.unwrap_or(0).saturating_add(1),
@@ -127,7 +127,7 @@ impl Operator {
             }
         };
         if positions.is_none() && !self.options.optional_starts {
-            return Err(Error::Count { argument: names.positions, got: 0, expected });
+            return Err(Error::ListLength { argument: names.positions, got: 0, expected });
         }
         let cache = geometry.cache_batch;
         if expected > cache {
@@ -149,7 +149,7 @@ impl Operator {
         if got == expected {
             Ok(())
         } else {
-            Err(Error::Count { argument: self.geometry.names.layer, got, expected })
+            Err(Error::ListLength { argument: self.geometry.names.layer, got, expected })
         }
     }
 
@@ -291,7 +291,7 @@ impl SlotRule {
 /// A list that is present has `expected` values.
 pub(super) fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
     match got {
-        Some(got) if got != expected => Err(Error::Count { argument, got, expected }),
+        Some(got) if got != expected => Err(Error::ListLength { argument, got, expected }),
         _ => Ok(()),
     }
 }

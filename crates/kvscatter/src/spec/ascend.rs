@@ -8,7 +8,7 @@
 
 use alloc::vec;
 
-use super::operands::agree;
+use super::operands::pair_dimensions;
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -88,15 +88,17 @@ impl KvCacheOperation {
         if !accepted.contains(&element) {
             return Err(Error::ElementType { argument: Argument::Past, element, accepted });
         }
-        let old = past.resolve(Argument::Past, element.size_bits())?;
-        let [layers, batch, rows, hidden] = *old.dims.as_slice() else {
-            return Err(Error::Rank { argument: Argument::Past, rank: old.dims.len(), expected: &[4] });
+        let cache = past.resolve(Argument::Past, element.size_bits())?;
+        let [layers, batch, rows, hidden] = *cache.dims.as_slice() else {
+            return Err(Error::Rank { argument: Argument::Past, rank: cache.dims.len(), expected: &[4] });
         };
         let new = new_kv.resolve(Argument::NewKv, element.size_bits())?;
         let (sample, tokens, inner) = match *new.dims.as_slice() {
-            [tokens, new_hidden] => (None, tokens, agree(Argument::NewKv, 1, &[hidden], &[new_hidden])?),
+            [tokens, new_hidden] => {
+                (None, tokens, pair_dimensions(Argument::NewKv, 1, &[hidden], &[new_hidden])?)
+            }
             [sample, rows, heads, head] => {
-                agree(Argument::NewKv, 0, &[batch], &[sample])?;
+                pair_dimensions(Argument::NewKv, 0, &[batch], &[sample])?;
                 // G1 has bounded the product.
                 if heads.size.wrapping_mul(head.size) != hidden.size {
                     let (heads, head_size, hidden) = (heads.size, head.size, hidden.size);
@@ -122,7 +124,7 @@ impl KvCacheOperation {
         let operands = Operands {
             names: &NAMES,
             element,
-            cache: &old,
+            cache: &cache,
             update: &new,
             layers,
             batch: Pair { cache: batch, update: sample },

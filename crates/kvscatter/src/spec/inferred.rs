@@ -19,7 +19,7 @@ pub enum Dimension<'a> {
 
 /// What is known of an input or output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Inferred<'a> {
+pub struct InferredTensor<'a> {
     /// The element type.
     pub element: Option<ElementType>,
     /// The dimensions, if at least their number is known.
@@ -37,7 +37,7 @@ impl Dimension<'_> {
     }
 }
 
-impl Inferred<'_> {
+impl InferredTensor<'_> {
     /// Returns the known sizes of the dimensions, if at least the number of dimensions is known.
     #[must_use]
     pub fn sizes(&self) -> Option<Vec<Option<usize>>> {
@@ -61,7 +61,7 @@ impl Inferred<'_> {
         }
         match (self.shape, expected) {
             (Some(&[Dimension::Known(got)]), Some(expected)) if got != expected => {
-                Err(Error::Count { argument, got, expected })
+                Err(Error::ListLength { argument, got, expected })
             }
             (None | Some([_]), _) => Ok(()),
             (Some(shape), _) => Err(Error::Rank { argument, rank: shape.len(), expected: &[1] }),

@@ -1,5 +1,5 @@
-//! The fronts: the three specifications, each in its own words. What they share ends in one
-//! [`Geometry`](crate::Geometry), and no layer below knows which of them it was.
+//! The three specifications, each in its own words. Their `prepare` ends in one [`Geometry`](crate::Geometry), and no
+//! layer below knows which of them it was.
 
 pub mod ascend;
 mod inferred;
@@ -7,6 +7,4 @@ pub mod onnx;
 mod operands;
 pub mod tensorrt;
 
-#[doc(hidden)]
-pub use inferred::fill_unknown;
-pub use inferred::{Dimension, Inferred};
+pub use inferred::{Dimension, InferredTensor, fill_unknown};

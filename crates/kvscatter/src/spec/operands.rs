@@ -24,17 +24,17 @@ pub(super) fn padded<'a>(
         return Err(mismatch);
     }
     let roles = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis));
-    let (old, new) = roles.ok_or(mismatch)?;
+    let (of_cache, of_update) = roles.ok_or(mismatch)?;
     Ok(Operands {
         names,
         element,
         cache,
         update,
         layers: Dim::ONE,
-        batch: Pair { cache: old.sample, update: Some(new.sample) },
-        rows: Pair { cache: old.rows, update: new.rows },
-        outer: agree(argument, 1, old.outer, new.outer)?,
-        inner: agree(argument, axis.saturating_add(1), old.inner, new.inner)?,
+        batch: Pair { cache: of_cache.sample, update: Some(of_update.sample) },
+        rows: Pair { cache: of_cache.rows, update: of_update.rows },
+        outer: pair_dimensions(argument, 1, of_cache.outer, of_update.outer)?,
+        inner: pair_dimensions(argument, axis.saturating_add(1), of_cache.inner, of_update.inner)?,
     })
 }
 
@@ -62,7 +62,7 @@ impl<'a> Roles<'a> {
 /// # Errors
 /// [`Error::DimensionMismatch`] at the first that does not agree; `first` is the place of the first pair in the update's
 /// shape.
-pub(super) fn agree(
+pub(super) fn pair_dimensions(
     argument: Argument,
     first: usize,
     cache: &[Dim],

@@ -79,8 +79,8 @@ impl WritePlan<'_> {
     /// the indices. (Where it *is* the past, write in place.)
     ///
     /// # Safety
-    /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for
-    /// writes. While this runs nothing else writes to any of them, and nothing else reads the present.
+    /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for writes
+    /// and, if elements have 4 bits, for reads as well. While this runs nothing else writes to any of them, and nothing else reads the present.
     pub unsafe fn write_present_raw(
         &self,
         past: RawBuffer,
@@ -173,18 +173,18 @@ fn check_overlap(
     // A cache outside of all updates needs no second look.
     let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));
     let mut caches = RawBuffer::NONE;
-    for (buffer, (cache, _)) in pairs.clone().enumerate() {
-        let error =
-            |with, with_pair| Err(Error::Overlap { argument: names.cache, with, pair: buffer, with_pair });
+    for (pair, (cache, _)) in pairs.clone().enumerate() {
+        let error = |with, with_pair| Err(Error::Overlap { argument: names.cache, with, pair, with_pair });
         if cache.overlaps(updates)
-            && let Some(pair) = pairs.clone().position(|(_, update)| cache.overlaps(update))
+            && let Some(with_pair) = pairs.clone().position(|(_, update)| cache.overlaps(update))
         {
-            return error(names.update, pair);
+            return error(names.update, with_pair);
         }
         if cache.overlaps(caches)
-            && let Some(pair) = pairs.clone().take(buffer).position(|(other, _)| caches_overlap(cache, other))
+            && let Some(with_pair) =
+                pairs.clone().take(pair).position(|(other, _)| caches_overlap(cache, other))
         {
-            return error(names.cache, pair);
+            return error(names.cache, with_pair);
         }
         caches = caches.join(cache);
     }

@@ -131,7 +131,7 @@ pub(crate) fn error(
                 "write_indices" | "writeIndices" | "tokenOffset" => words.starts,
                 unknown => unreachable!("{unknown}"),
             };
-            Error::Count { argument, got: given, expected: needed }
+            Error::ListLength { argument, got: given, expected: needed }
         }
         Refusal::Length { sample, length, rows } => Error::LengthOutOfRange {
             argument: Argument::Lengths,

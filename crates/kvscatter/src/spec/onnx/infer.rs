@@ -6,7 +6,7 @@ use super::TensorScatter;
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::spec::{Inferred, fill_unknown};
+use crate::spec::{InferredTensor, fill_unknown};
 
 impl TensorScatter {
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
@@ -23,10 +23,10 @@ impl TensorScatter {
     /// The same variants that [`prepare`](Self::prepare) has for the same faults.
     pub fn infer<'a>(
         &self,
-        past_cache: Inferred<'a>,
-        update: Inferred<'_>,
-        write_indices: Option<Inferred<'_>>,
-    ) -> Result<Inferred<'a>, Error> {
+        past_cache: InferredTensor<'a>,
+        update: InferredTensor<'_>,
+        write_indices: Option<InferredTensor<'_>>,
+    ) -> Result<InferredTensor<'a>, Error> {
         if let (Some(cache), Some(element)) = (past_cache.element, update.element)
             && cache != element
         {
@@ -52,17 +52,17 @@ impl TensorScatter {
 #[cfg(test)]
 mod tests {
     use crate::spec::Dimension::{self, Known, Symbolic, Unknown};
-    use crate::spec::{Inferred, onnx::TensorScatter};
+    use crate::spec::{InferredTensor, onnx::TensorScatter};
     use crate::{Argument, ElementType, Error};
 
-    fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> Inferred<'a> {
-        Inferred { element: Some(element), shape: Some(shape) }
+    fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> InferredTensor<'a> {
+        InferredTensor { element: Some(element), shape: Some(shape) }
     }
 
     const F16: ElementType = ElementType::Float16;
     const CACHE: &[Dimension<'_>] = &[Symbolic("batch"), Known(8), Known(16), Unknown];
 
-    fn infer(update: &[Dimension<'_>], indices: Option<Inferred<'_>>) -> Result<(), Error> {
+    fn infer(update: &[Dimension<'_>], indices: Option<InferredTensor<'_>>) -> Result<(), Error> {
         let output = TensorScatter::new().infer(of(F16, CACHE), of(F16, update), indices)?;
         assert_eq!(output, of(F16, CACHE), "the output is past_cache's, names and all");
         Ok(())
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(infer(&[Symbolic("n"), Unknown, Symbolic("s"), Known(64)], None), Ok(()));
         assert_eq!(infer(&[Known(2), Known(8), Known(16), Unknown], None), Ok(()));
         assert_eq!(
-            TensorScatter::new().infer(Inferred::default(), Inferred::default(), None),
-            Ok(Inferred::default())
+            TensorScatter::new().infer(InferredTensor::default(), InferredTensor::default(), None),
+            Ok(InferredTensor::default())
         );
     }
 
@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn the_axis_is_checked_against_the_cache_alone() {
-        let infer = |axis| TensorScatter::new().axis(axis).infer(of(F16, CACHE), Inferred::default(), None);
+        let infer =
+            |axis| TensorScatter::new().axis(axis).infer(of(F16, CACHE), InferredTensor::default(), None);
         for axis in [1, 3, -1, -3] {
             assert!(infer(axis).is_ok(), "{axis}");
         }
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(infer(of(ElementType::Int64, &[Symbolic("batch")])), Ok(()));
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(3)])),
-            Err(Error::Count { argument, got: 3, expected: 2 })
+            Err(Error::ListLength { argument, got: 3, expected: 2 })
         );
         assert_eq!(
             infer(of(ElementType::Int64, &[Known(2), Known(1)])),
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn both_tensors_have_one_type() {
-        let update = Inferred { element: Some(ElementType::BFloat16), shape: None };
+        let update = InferredTensor { element: Some(ElementType::BFloat16), shape: None };
         assert_eq!(
             TensorScatter::new().infer(of(F16, CACHE), update, None),
             Err(Error::ElementTypeMismatch {

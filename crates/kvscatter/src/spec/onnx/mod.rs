@@ -2,7 +2,7 @@
 
 mod infer;
 
-use super::operands::{agree, padded};
+use super::operands::{padded, pair_dimensions};
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -135,8 +135,13 @@ impl TensorScatter {
         let cache = past_cache.resolve(Argument::PastCache, element.size_bits())?;
         let update = update.resolve(Argument::Update, element.size_bits())?;
 
-        let (old_batch, new_batch) = (cache.dims.get(..1), update.dims.get(..1));
-        agree(Argument::Update, 0, old_batch.unwrap_or_default(), new_batch.unwrap_or_default())?;
+        let (cache_batch, update_batch) = (cache.dims.get(..1), update.dims.get(..1));
+        pair_dimensions(
+            Argument::Update,
+            0,
+            cache_batch.unwrap_or_default(),
+            update_batch.unwrap_or_default(),
+        )?;
         Prepared::new(&padded(&NAMES, element, &cache, &update, axis)?, self.rules)
     }
 }

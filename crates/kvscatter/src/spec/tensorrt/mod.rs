@@ -15,7 +15,7 @@ pub use network::{
 };
 pub use rules::Network;
 
-use super::operands::{Roles, agree, padded};
+use super::operands::{Roles, padded, pair_dimensions};
 use crate::argument::{Argument, Names};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -99,8 +99,8 @@ impl KvCacheUpdate {
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), &[3])?;
-        let old = Roles::of(&cache.dims, 2);
-        let (Some(old), [tokens, heads, head_size]) = (old, update.dims.as_slice()) else {
+        let roles = Roles::of(&cache.dims, 2);
+        let (Some(of_cache), [tokens, heads, head_size]) = (roles, update.dims.as_slice()) else {
             return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), expected: &[3] });
         };
         let operands = Operands {
@@ -109,10 +109,10 @@ impl KvCacheUpdate {
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
-            batch: Pair { cache: old.sample, update: None },
-            rows: Pair { cache: old.rows, update: *tokens },
-            outer: agree(Argument::Update, 1, old.outer, &[*heads])?,
-            inner: agree(Argument::Update, 2, old.inner, &[*head_size])?,
+            batch: Pair { cache: of_cache.sample, update: None },
+            rows: Pair { cache: of_cache.rows, update: *tokens },
+            outer: pair_dimensions(Argument::Update, 1, of_cache.outer, &[*heads])?,
+            inner: pair_dimensions(Argument::Update, 2, of_cache.inner, &[*head_size])?,
         };
         let convention = Convention::StartsAndCumulativeLengths;
         Prepared::new(&operands, RuleOptions::linear(convention, self.out_of_range))

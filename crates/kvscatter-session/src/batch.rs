@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::{Sample, SessionError};
 
 /// The places of a batch.
-pub(crate) struct BatchSlots {
+pub(crate) struct Batch {
     capacity: usize,
     places: Vec<Option<Taken>>,
 }
@@ -19,7 +19,7 @@ struct Taken {
 /// Serial numbers are never used twice, so that a sample of one session is never taken for another's.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-impl BatchSlots {
+impl Batch {
     pub(crate) fn new(batch: usize, capacity: usize) -> Self {
         Self { capacity, places: vec![None; batch] }
     }
@@ -101,26 +101,26 @@ impl BatchSlots {
 
 #[cfg(test)]
 mod tests {
-    use super::BatchSlots;
+    use super::Batch;
     use crate::SessionError;
 
     #[test]
     fn a_place_that_is_taken_again_is_another_sample() {
-        let mut places = BatchSlots::new(2, 4);
+        let mut places = Batch::new(2, 4);
         let (first, second) = (places.add().unwrap(), places.add().unwrap());
         assert!(matches!(places.add(), Err(SessionError::BatchFull { batch: 2 })));
         places.remove(first).unwrap();
         assert!(matches!(places.length(first), Err(SessionError::NoSuchSample { .. })));
         assert!(matches!(places.remove(first), Err(SessionError::NoSuchSample { .. })));
         let third = places.add().unwrap();
-        assert_eq!((third.place(), first.place()), (0, 0));
+        assert_eq!((third.index(), first.index()), (0, 0));
         assert!(matches!(places.truncate(first, 0), Err(SessionError::NoSuchSample { .. })));
         assert_eq!(places.samples().collect::<Vec<_>>(), [third, second]);
     }
 
     #[test]
     fn a_sample_of_another_session_is_a_stranger() {
-        let (mut here, mut there) = (BatchSlots::new(1, 4), BatchSlots::new(1, 4));
+        let (mut here, mut there) = (Batch::new(1, 4), Batch::new(1, 4));
         let (sample, other) = (here.add().unwrap(), there.add().unwrap());
         assert!(matches!(here.length(other), Err(SessionError::NoSuchSample { .. })));
         assert_eq!(here.length(sample).unwrap(), 0);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_length_is_cut_and_never_stretched() {
-        let mut places = BatchSlots::new(1, 4);
+        let mut places = Batch::new(1, 4);
         let sample = places.add().unwrap();
         places.check_room(sample, 4).unwrap();
         places.set_length(sample, 3);
