@@ -8,7 +8,7 @@ use kvscatter_bench::{Samples, Spread};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
-use kvscatter_session::{Engine, Options, Session, Shared, Step, Tensor};
+use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};
@@ -40,7 +40,7 @@ pub(super) struct Times {
 const TOLERANCE: f32 = 1e-3;
 
 /// One thread: how the work is shared out is not what is compared.
-const OPTIONS: Options = Options { threads: Some(1) };
+const OPTIONS: LoadOptions = LoadOptions { threads: Some(1) };
 
 /// Both decoders, loaded.
 pub(super) struct Pair {
@@ -226,7 +226,8 @@ fn join<'a>(
 ) -> Step<'a> {
     if presents.is_empty() {
         let shared = paths.iter().zip(pasts);
-        let shared = shared.map(|(path, cache)| Shared { past: &path.past.0, present: &path.present, cache });
+        let shared =
+            shared.map(|(path, cache)| InPlaceCache { past: &path.past.0, present: &path.present, cache });
         return Step { inputs, shared: shared.collect(), ..Step::default() };
     }
     inputs.extend(paths.iter().zip(&*pasts).map(|(path, past)| (path.past.0.as_str(), past)));

@@ -82,10 +82,10 @@ pub unsafe extern "C" fn kvs_for_each_block(
 impl kvs_block {
     /// `cache` and `update` are the offsets of element `[0, 0, …]` in the two buffers. Both are below `isize::MAX` (G1).
     fn new(block: &Block, (cache, update): (usize, usize)) -> Self {
-        let to_c = |&Loop { count, dst, src }: &Loop| kvs_loop { count, dst, src };
+        let to_c = |&Loop { count, dst_stride: dst, src_stride: src }: &Loop| kvs_loop { count, dst, src };
         Self {
-            dst: block.dst.wrapping_sub(cache).cast_signed(),
-            src: block.src.wrapping_sub(update).cast_signed(),
+            dst: block.dst_offset.wrapping_sub(cache).cast_signed(),
+            src: block.src_offset.wrapping_sub(update).cast_signed(),
             len: block.len,
             loops: block.loops.each_ref().map(to_c),
         }

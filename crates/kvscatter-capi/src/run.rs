@@ -41,7 +41,7 @@ unsafe impl Versioned for kvs_written {}
 /// Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
 /// the indices, `_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
 /// `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
-/// `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+/// `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
 ///
 /// # Safety
 /// `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such

@@ -91,8 +91,8 @@ pub enum kvs_status_code {
     /// A linear write would run past the end of the cache. Index: the sample; value: its start; limit: the last
     /// start at which its rows fit.
     KVS_ERROR_START_OUT_OF_RANGE = 202,
-    /// A length after the write (tokenOffset) is below the rows written or above the capacity. Index: the sample;
-    /// value; limit.
+    /// A length after the write (tokenOffset) is below the rows of the sample in newKv, or its rows do not fit the
+    /// cache. Index: the sample; value; limit.
     KVS_ERROR_END_OUT_OF_RANGE = 203,
     /// A length of a sample is too small or too large. Index: the sample; value; limit, if any value would do.
     KVS_ERROR_LENGTH_OUT_OF_RANGE = 204,

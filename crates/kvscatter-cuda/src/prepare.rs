@@ -21,7 +21,7 @@ impl Cuda {
     /// then nobody looks at the indices.
     ///
     /// # Errors
-    /// What [`kvscatter::device::DeviceInterface::check_many`] finds, buffers being as large as the tensors or larger; [`CudaError::Loops`],
+    /// What [`kvscatter::device::DeviceInterface::check_pairs`] finds, buffers being as large as the tensors or larger; [`CudaError::Loops`],
     /// [`CudaError::TooLarge`], [`CudaError::SamplesNotAdjacent`], [`CudaError::WholeWords`]; [`CudaError::NoContext`],
     /// [`CudaError::ComputeCapability`], [`CudaError::Kernels`], [`CudaError::Driver`].
     pub fn prepare(&self, prepared: &Prepared, pairs: &[Pair]) -> Result<DeviceWrite, CudaError> {
@@ -77,14 +77,14 @@ impl DeviceWrite {
         check_triples(prepared, triples)?;
         let past = prepared.device().present_from_past_loops();
         let update = shape::update_loops(prepared, prepared.device().present_from_update_loops())?;
-        let begins = [past.dst, past.src, update.src];
+        let begins = [past.dst_offset, past.src_offset, update.src_offset];
         let buffers =
             |triple: &PresentBuffers| [triple.present, triple.past, triple.update].into_iter().zip(begins);
         let scale = Scale::widest(prepared.geometry(), [&past, &update], triples.iter().flat_map(buffers));
         let (mut shape, runs) = shape::present(prepared, &past, &update, scale)?;
         let begin = |triple: &PresentBuffers| {
-            let (past, past_begin) = scale.begin(triple.past, past.src, 1);
-            let (update, update_begin) = scale.begin(triple.update, update.src, 1);
+            let (past, past_begin) = scale.begin(triple.past, past.src_offset, 1);
+            let (update, update_begin) = scale.begin(triple.update, update.src_offset, 1);
             (PresentJob { present: triple.present.address, past, update }, past_begin, update_begin)
         };
         if let Some((_, past_begin, update_begin)) = triples.first().map(begin) {
@@ -217,7 +217,7 @@ fn check_pairs(prepared: &Prepared, pairs: &[Pair]) -> Result<(), CudaError> {
     check_room(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
     let raw =
         |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
-    Ok(prepared.device().check_many(pairs.iter().map(raw))?)
+    Ok(prepared.device().check_pairs(pairs.iter().map(raw))?)
 }
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
@@ -267,7 +267,7 @@ struct Jobs {
 
 impl Jobs {
     fn new(prepared: &Prepared, loops: &Loops, pairs: &[Pair]) -> Result<Self, CudaError> {
-        let begins = [loops.dst, loops.src];
+        let begins = [loops.dst_offset, loops.src_offset];
         let buffers = |pair: &Pair| [pair.cache, pair.update].into_iter().zip(begins);
         let scale = Scale::widest(prepared.geometry(), [loops], pairs.iter().flat_map(buffers));
         let (mut shape, runs) = shape::in_place(prepared, loops, scale)?;
@@ -277,8 +277,9 @@ impl Jobs {
                 check_words(prepared.geometry(), pair, *cache, word)?;
             }
         }
-        let begin =
-            |pair: &Pair| (scale.begin(pair.cache, loops.dst, word), scale.begin(pair.update, loops.src, 1));
+        let begin = |pair: &Pair| {
+            (scale.begin(pair.cache, loops.dst_offset, word), scale.begin(pair.update, loops.src_offset, 1))
+        };
         if let Some(((_, dst_begin), (_, src_begin))) = pairs.first().map(begin) {
             // The same for all: they have one layout, and begin on words and bytes.
             (shape.dst_begin, shape.src_begin) = (dst_begin, src_begin);

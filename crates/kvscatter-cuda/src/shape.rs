@@ -18,8 +18,8 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
     if prepared.convention() != Convention::EndsAndRowCounts || prepared.is_packed() {
         return Ok(loops);
     }
-    let Loop { count: batch, src: sample, .. } = loops.samples;
-    let Loop { count: rows, src: row, .. } = loops.rows;
+    let Loop { count: batch, src_stride: sample, .. } = loops.samples;
+    let Loop { count: rows, src_stride: row, .. } = loops.rows;
     let one_list = rows <= 1
         || batch <= 1
         || Some(sample) == isize::try_from(rows).ok().map(|rows| rows.wrapping_mul(row));
@@ -27,9 +27,12 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
         return Err(CudaError::SamplesNotAdjacent);
     }
     // G1: rows of the update.
-    loops.rows =
-        Loop { count: batch.wrapping_mul(rows), src: if rows <= 1 { sample } else { row }, ..loops.rows };
-    loops.samples.src = 0;
+    loops.rows = Loop {
+        count: batch.wrapping_mul(rows),
+        src_stride: if rows <= 1 { sample } else { row },
+        ..loops.rows
+    };
+    loops.samples.src_stride = 0;
     Ok(loops)
 }
 
@@ -49,8 +52,8 @@ pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
         1 => {}
         samples => return Err(CudaError::SlotMapping(SlotMappingError::Samples(samples))),
     }
-    loops.samples = Loop { dst: 0, ..loops.rows };
-    loops.rows = Loop { count: 1, src: 0, ..loops.rows };
+    loops.samples = Loop { dst_stride: 0, ..loops.rows };
+    loops.rows = Loop { count: 1, src_stride: 0, ..loops.rows };
     Ok(loops)
 }
 
@@ -85,7 +88,7 @@ pub(crate) fn in_place(
         samples: in_units(scale, loops.samples)?,
         rows: abi::Loop {
             // From one slot to the next there is no step where there is one slot at most, however many rows come.
-            dst: if geometry.capacity() > 1 { scale.step(loops.rows.dst) } else { 0 },
+            dst: if geometry.capacity() > 1 { scale.step(loops.rows.dst_stride) } else { 0 },
             ..in_units(scale, loops.rows)?
         },
         around,
@@ -157,7 +160,7 @@ pub(crate) fn present(
 
 /// Runs of one slot that lie one behind the other in the present: those of dimensions within the rows.
 fn within(joined: &[Joined], slots: Loop) -> Result<u32, CudaError> {
-    let is_within = |by: &&Joined| slots.count > 1 && by.dst < slots.dst;
+    let is_within = |by: &&Joined| slots.count > 1 && by.dst < slots.dst_stride;
     runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(Counted::Runs, runs))
 }
 
@@ -192,7 +195,7 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
         let mut around = loops.others.clone();
         let (count, step) = (loops.run.checked_div(run).unwrap_or(1), run.cast_signed());
         if count > 1 {
-            around.push(Loop { count, dst: step, src: step });
+            around.push(Loop { count, dst_stride: step, src_stride: step });
         }
         around
     });
@@ -205,10 +208,14 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
             if times > 1 {
                 // G1: steps within a tensor.
                 let over = |step: isize| step.wrapping_mul(count.cast_signed());
-                stack.push(Loop { count: times, dst: over(by.dst), src: over(by.src) });
+                stack.push(Loop {
+                    count: times,
+                    dst_stride: over(by.dst_stride),
+                    src_stride: over(by.src_stride),
+                });
             }
         }
-        joined.push(Joined { count, dst: one.dst, past: one.src, update: other.src });
+        joined.push(Joined { count, dst: one.dst_stride, past: one.src_stride, update: other.src_stride });
     }
     joined.reverse();
     joined
@@ -223,7 +230,7 @@ fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
     let times = count(Counted::Elements, by.count)?;
     // What is taken once steps nowhere, and need not be a number of units.
     let step = |elements| if by.count > 1 { scale.step(elements) } else { 0 };
-    Ok(abi::Loop { dst: step(by.dst), src: step(by.src), count: times, magic: magic(times) })
+    Ok(abi::Loop { dst: step(by.dst_stride), src: step(by.src_stride), count: times, magic: magic(times) })
 }
 
 /// Numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
@@ -265,7 +272,7 @@ mod tests {
     }
 
     fn of_loops(loops: &Loops) -> Vec<[isize; 2]> {
-        let around = loops.others.iter().map(|by| [by.count.cast_signed(), by.dst, by.src]);
+        let around = loops.others.iter().map(|by| [by.count.cast_signed(), by.dst_stride, by.src_stride]);
         reached(around, loops.run)
     }
 
@@ -323,14 +330,15 @@ mod tests {
     fn tokens_of_four_dimensions_are_one_list_if_they_lie_so() {
         let flat = |strides: &[isize]| {
             let write = ascend(&[2, 3, 2, 3], strides);
-            update_loops(&write, write.device().write_loops()).map(|loops| (loops.samples.src, loops.rows))
+            update_loops(&write, write.device().write_loops())
+                .map(|loops| (loops.samples.src_stride, loops.rows))
         };
-        assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 6 }))));
-        assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst: 6, src: 8 }))));
+        assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst_stride: 6, src_stride: 6 }))));
+        assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst_stride: 6, src_stride: 8 }))));
         assert!(matches!(flat(&[20, 6, 3, 1]), Err(CudaError::SamplesNotAdjacent)));
         let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
         let loops = update_loops(&single, single.device().write_loops()).unwrap();
-        assert_eq!((loops.rows.count, loops.rows.src), (2, 20), "from sample to sample");
+        assert_eq!((loops.rows.count, loops.rows.src_stride), (2, 20), "from sample to sample");
     }
 
     #[test]
@@ -340,8 +348,8 @@ mod tests {
             TensorScatter::new().prepare(ElementType::Int8, &shapes.0, &shapes.1).unwrap()
         };
         let loops = slot_loops(&prepare(1, 3)).unwrap();
-        assert_eq!(loops.samples, Loop { count: 3, dst: 0, src: 6 });
-        assert_eq!(loops.rows, Loop { count: 1, dst: 6, src: 0 });
+        assert_eq!(loops.samples, Loop { count: 3, dst_stride: 0, src_stride: 6 });
+        assert_eq!(loops.rows, Loop { count: 1, dst_stride: 6, src_stride: 0 });
         assert!(matches!(
             slot_loops(&prepare(2, 3)),
             Err(CudaError::SlotMapping(SlotMappingError::Samples(2)))

@@ -85,9 +85,10 @@ impl Scale {
 fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
     let Loops { layers, samples, rows, others: inner, run, .. } = loops;
     let both = [layers, samples].into_iter().chain(inner).filter(|by| by.count > 1);
-    let both = both.flat_map(|by| [by.dst, by.src]);
+    let both = both.flat_map(|by| [by.dst_stride, by.src_stride]);
     // A row of an update goes to any slot, even if there is but one.
-    let rows = [(slots, rows.dst), (rows.count, rows.src)].into_iter().filter(|(count, _)| *count > 1);
+    let rows =
+        [(slots, rows.dst_stride), (rows.count, rows.src_stride)].into_iter().filter(|(count, _)| *count > 1);
     both.chain(rows.map(|(_, step)| step)).chain([run.cast_signed()])
 }
 
@@ -102,7 +103,7 @@ mod tests {
 
     fn widest(prepared: &Prepared, addresses: [u64; 2]) -> Option<i64> {
         let loops = prepared.device().write_loops();
-        let begins = [loops.dst, loops.src];
+        let begins = [loops.dst_offset, loops.src_offset];
         let buffers = addresses.into_iter().zip(begins);
         let buffers = buffers.map(|(address, begin)| (DeviceBuffer::new(address, 1 << 40), begin));
         match Scale::widest(prepared.geometry(), [&loops], buffers).unit {

@@ -171,7 +171,7 @@ impl DeviceWrite {
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
         // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this function's
         // contract). `prepare` has compared every address that follows from the shapes with its buffer (P1 of the
-        // geometry, `DeviceInterface::check_many` and `check_present`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
+        // geometry, `DeviceInterface::check_pairs` and `check_present`), and the kernel checks each value of the lists before it uses it. The buffers, lists and
         // status are memory of the current context until the kernel has run, and the stream belongs to that context
         // (the contract of `launch`).
         unsafe { self.cuda.driver().launch(kernel, grid, stream.handle(), arguments) }

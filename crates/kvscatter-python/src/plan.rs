@@ -207,13 +207,16 @@ fn summary(plan: &WritePlan<'_>) -> String {
 /// Loops that repeat nothing are left out.
 fn python_block<'py>(py: Python<'py>, block: Block) -> PyResult<Bound<'py, PyAny>> {
     static BLOCK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let Block { len, dst, src, loops, .. } = block;
+    let Block { len, dst_offset: dst, src_offset: src, loops, .. } = block;
     let loops = loops.into_iter().filter(|around| around.count != 1).map(|around| python_loop(py, around));
     let loops = PyTuple::new(py, loops.collect::<PyResult<Vec<_>>>()?)?;
     BLOCK.import(py, MODULE, "Block")?.call1((len, dst, src, loops))
 }
 
-fn python_loop(py: Python<'_>, Loop { count, dst, src }: Loop) -> PyResult<Bound<'_, PyAny>> {
+fn python_loop(
+    py: Python<'_>,
+    Loop { count, dst_stride: dst, src_stride: src }: Loop,
+) -> PyResult<Bound<'_, PyAny>> {
     static LOOP: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     LOOP.import(py, MODULE, "Loop")?.call1((count, dst, src))
 }

@@ -1,7 +1,7 @@
 //! `TensorScatter-24`: the cache that tract hands over exclusively is written where it lies.
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::spec::{Dimension, InferredTensor};
+use kvscatter::spec::{Dimension, PartialTensor};
 use kvscatter::{ElementType, Mode, Positions, Prepared, WritePlan};
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -77,8 +77,8 @@ impl Scatter {
         };
         let (cache_shape, update_shape) = (dimensions(cache), dimensions(update));
         let indices_shape = inputs.get(2).map(|fact| dimensions(fact));
-        let inferred = |fact: &TypedFact, shape| -> Result<InferredTensor<'_>, NodeError> {
-            Ok(InferredTensor { element: Some(self.element(fact.datum_type)?), shape: Some(shape) })
+        let inferred = |fact: &TypedFact, shape| -> Result<PartialTensor<'_>, NodeError> {
+            Ok(PartialTensor { element: Some(self.element(fact.datum_type)?), shape: Some(shape) })
         };
         let indices = match (inputs.get(2), &indices_shape) {
             (Some(fact), Some(shape)) => Some(inferred(fact, shape)?),

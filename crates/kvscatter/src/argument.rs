@@ -89,7 +89,7 @@ impl fmt::Display for Argument {
 /// What one specification calls the arguments of its writes. The layers below take the names for their errors
 /// from here, and know no specification.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct ArgumentNames {
     pub(crate) cache: Argument,
     pub(crate) update: Argument,
     pub(crate) positions: Argument,

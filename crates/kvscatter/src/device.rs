@@ -11,17 +11,18 @@ use crate::write::{self, RawBuffer};
 
 /// What moves from one tensor to another, as strided loops around one contiguous run, all in elements.
 ///
-/// Element `e` of the run at row `r` of sample `s` of layer `l` goes from `src + l·layers.src + s·samples.src +
-/// r·rows.src + … + e` to the same sum over `dst`, `…` being a step of each loop in `others`. On either side a row is
+/// Element `e` of the run at row `r` of sample `s` of layer `l` goes from `src_offset + l·layers.src_stride +
+/// s·samples.src_stride + r·rows.src_stride + … + e` to the same sum for the destination. `…` stands for a step of each loop
+/// in `others`. On either side a row is
 /// one of that side: the slot of a cache is a row of it. By G1 and `Layout` every sum of indices below the counts lies
 /// inside the buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loops {
     /// Where the first element lies in the destination's buffer.
-    pub dst: usize,
-    /// The same for the source.
-    pub src: usize,
+    pub dst_offset: usize,
+    /// Where the first element lies in the source's buffer.
+    pub src_offset: usize,
     /// Layers of the cache. An update has none: its step is 0.
     pub layers: Loop,
     /// Samples of the source. A packed update has none: its step is 0, and the count is the cache's.
@@ -34,7 +35,7 @@ pub struct Loops {
     pub run: usize,
 }
 
-/// A value of a call's lists that does not fit, and what belongs to it.
+/// A value of a call's lists, with what [`DeviceInterface::error_for`] needs to judge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ListValue {
@@ -162,7 +163,7 @@ impl DeviceInterface<'_> {
     pub fn present_from_past_loops(self) -> Loops {
         let geometry = self.prepared.geometry();
         let (present, from) = (&geometry.present, geometry.layers);
-        let layers = Loop { count: from.size, dst: present.layer_stride, src: from.stride };
+        let layers = Loop { count: from.size, dst_stride: present.layer_stride, src_stride: from.stride };
         let first = Offsets { dst: 0, src: geometry.cache.offset };
         Loops::new(&present.from_past, first, layers, geometry.cache_batch, geometry.capacity)
     }
@@ -173,7 +174,7 @@ impl DeviceInterface<'_> {
     /// # Errors
     /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
     /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
-    pub fn check_many(
+    pub fn check_pairs(
         self,
         pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
     ) -> Result<(), Error> {
@@ -183,7 +184,7 @@ impl DeviceInterface<'_> {
     /// The same for the functional form.
     ///
     /// # Errors
-    /// As [`check_many`](Self::check_many); [`Error::Overlap`] if the present shares a byte with the past or the update.
+    /// As [`check_pairs`](Self::check_pairs); [`Error::Overlap`] if the present shares a byte with the past or the update.
     pub fn check_present(self, past: RawBuffer, update: RawBuffer, present: RawBuffer) -> Result<(), Error> {
         write::check_present(self.prepared.geometry(), self.prepared.cpu(), past, update, present)
     }
@@ -194,7 +195,7 @@ impl DeviceInterface<'_> {
             Samples::Padded { batch, rows } => (batch, rows),
             Samples::Packed { tokens } => (geometry.cache_batch, tokens),
         };
-        let layers = Loop { count: geometry.layers.size, dst: layer_stride, src: 0 };
+        let layers = Loop { count: geometry.layers.size, dst_stride: layer_stride, src_stride: 0 };
         Loops::new(mapping, Offsets { dst, src: geometry.update.offset }, layers, samples, rows)
     }
 }
@@ -204,11 +205,11 @@ impl Loops {
         let (sample, row) = (mapping.sample_step(), mapping.row_step());
         let (others, run) = mapping.other_loops();
         Self {
-            dst: first.dst,
-            src: first.src,
+            dst_offset: first.dst,
+            src_offset: first.src,
             layers,
-            samples: Loop { count: samples, dst: sample.dst, src: sample.src },
-            rows: Loop { count: rows, dst: row.dst, src: row.src },
+            samples: Loop { count: samples, dst_stride: sample.dst, src_stride: sample.src },
+            rows: Loop { count: rows, dst_stride: row.dst, src_stride: row.src },
             others,
             run,
         }

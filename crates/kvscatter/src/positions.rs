@@ -26,7 +26,7 @@
 use crate::error::Error;
 use crate::plan::Mode;
 
-/// `write_indices` → length after the write.
+/// Converts `write_indices` to the length after the write.
 ///
 /// # Errors
 /// [`Error::InvalidPosition`] if the start is negative or the sum does not fit.
@@ -39,7 +39,7 @@ pub fn length_after(start: i64, rows: usize) -> Result<i64, Error> {
     start.checked_add(rows).ok_or(unfit)
 }
 
-/// Length after the write → `write_indices`.
+/// Converts the length after the write to `write_indices`.
 ///
 /// # Errors
 /// [`Error::InvalidPosition`] if fewer rows than were written are counted.
@@ -49,7 +49,7 @@ pub fn start_from_length_after(length: i64, rows: usize) -> Result<i64, Error> {
     length.checked_sub(rows).filter(|start| *start >= 0).ok_or(unfit)
 }
 
-/// `write_indices` → Ascend's `tokenOffset`.
+/// Converts `write_indices` to Ascend's `tokenOffset`.
 ///
 /// # Errors
 /// As [`length_after`].

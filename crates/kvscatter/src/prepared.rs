@@ -4,7 +4,7 @@ use core::fmt;
 
 use bytemuck::NoUninit;
 
-use crate::cpu::{Cpu, Isa};
+use crate::cpu::{CpuKernels, Isa};
 use crate::error::Error;
 use crate::geometry::{Geometry, Operands, Samples};
 use crate::plan::{
@@ -19,7 +19,7 @@ use crate::write::{BufferPairs, WritePlan, Written};
 #[derive(Clone)]
 pub struct Prepared {
     rules: CallRules,
-    cpu: Cpu,
+    cpu: CpuKernels,
 }
 
 impl Prepared {
@@ -29,7 +29,7 @@ impl Prepared {
     /// Those of [`Geometry::new`].
     pub(crate) fn new(operands: &Operands<'_>, options: RuleOptions) -> Result<Self, Error> {
         let geometry = Geometry::new(operands)?;
-        let cpu = Cpu::new(&geometry);
+        let cpu = CpuKernels::new(&geometry);
         Ok(Self { rules: CallRules::new(geometry, options), cpu })
     }
 
@@ -79,7 +79,7 @@ impl Prepared {
         &self.rules
     }
 
-    pub(crate) fn cpu(&self) -> &Cpu {
+    pub(crate) fn cpu(&self) -> &CpuKernels {
         &self.cpu
     }
 

@@ -36,7 +36,7 @@ impl Width {
         }
     }
 
-    /// The same for a step.
+    /// Bytes of a stride of so many elements.
     pub(crate) fn step(self, elements: isize) -> isize {
         match self {
             Self::Bytes(width) => elements.wrapping_mul(width.cast_signed()), // G1

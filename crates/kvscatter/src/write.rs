@@ -11,7 +11,7 @@ use bytemuck::NoUninit;
 
 pub use self::raw::RawBuffer;
 pub(crate) use self::raw::{check_pairs, check_present};
-use crate::cpu::{Cpu, Executor, Threads};
+use crate::cpu::{CpuKernels, Executor, Threads};
 use crate::error::Error;
 use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source, Unit};
 use crate::plan::{Moves, Segment};
@@ -28,7 +28,7 @@ use crate::size;
 pub struct WritePlan<'a> {
     // Both are of one geometry: `Prepared::plan` makes every plan.
     moves: Moves<'a>,
-    cpu: &'a Cpu,
+    cpu: &'a CpuKernels,
     threads: Threads<'a>,
 }
 
@@ -86,7 +86,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>> BufferPairs<T> for Vec<(C, U)> {
 
 impl<'a> WritePlan<'a> {
     #[inline(always)]
-    pub(crate) fn new(moves: Moves<'a>, cpu: &'a Cpu) -> Self {
+    pub(crate) fn new(moves: Moves<'a>, cpu: &'a CpuKernels) -> Self {
         Self { moves, cpu, threads: Threads(None) }
     }
 
@@ -154,7 +154,7 @@ impl<'a> WritePlan<'a> {
     #[inline]
     pub fn for_each_block(&self, mut visit: impl FnMut(&Block)) {
         let (geometry, first) = (self.geometry(), self.offsets());
-        self.moves.for_each_rows(|rows| geometry.write.for_each(first, rows, &mut visit));
+        self.moves.for_each_row_range(|rows| geometry.write.for_each(first, rows, &mut visit));
     }
 
     /// Returns the blocks one by one, for pictures and tests; [`for_each_block`](Self::for_each_block) is faster.
@@ -166,7 +166,7 @@ impl<'a> WritePlan<'a> {
     /// Returns the slots of each sample that are written, in the order of the update's rows: for pictures.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let segment =
-            |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst, row, rows: rows.count };
+            |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst_row, row, rows: rows.count };
         self.moves.row_ranges().map(move |(rows, row)| segment(rows, row))
     }
 

@@ -5,7 +5,7 @@ use kvscatter::spec::tensorrt::{
     AttentionIoForm, KvCacheMode, KvCacheUpdate, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor,
     PackedCall, TensorSource,
 };
-use kvscatter::spec::{Dimension, InferredTensor};
+use kvscatter::spec::{Dimension, PartialTensor};
 use kvscatter::{Argument, ElementType, Error};
 
 /// The document's arrays, `[4, 1, n, 1]`; it repeats them over the 2 heads.
@@ -97,7 +97,7 @@ impl Parts<'_> {
 }
 
 fn input<'a>(name: &'a str, element: ElementType, shape: &'a [Dimension<'a>]) -> NetworkTensor<'a> {
-    let inferred = InferredTensor { element: Some(element), shape: Some(shape) };
+    let inferred = PartialTensor { element: Some(element), shape: Some(shape) };
     NetworkTensor { name, source: TensorSource::NetworkInput, inferred }
 }
 

@@ -182,8 +182,8 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Command
         let rows = blocks.iter().enumerate().map(|(index, block)| {
             vec![
                 index.to_string(),
-                block.dst.to_string(),
-                block.src.to_string(),
+                block.dst_offset.to_string(),
+                block.src_offset.to_string(),
                 block.len.to_string(),
                 loops(block),
             ]
@@ -202,8 +202,9 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Command
 
 fn loops(block: &Block) -> String {
     let loops = block.loops.iter().filter(|around| around.count != 1);
-    let loops: Vec<_> =
-        loops.map(|around| format!("{} × {:+} ← {:+}", around.count, around.dst, around.src)).collect();
+    let loops: Vec<_> = loops
+        .map(|around| format!("{} × {:+} ← {:+}", around.count, around.dst_stride, around.src_stride))
+        .collect();
     loops.join(", ")
 }
 
@@ -258,11 +259,15 @@ impl From<Block> for BlockDocument {
     fn from(block: Block) -> Self {
         let loops = block.loops.iter().filter(|around| around.count != 1);
         Self {
-            cache: block.dst,
-            update: block.src,
+            cache: block.dst_offset,
+            update: block.src_offset,
             len: block.len,
             loops: loops
-                .map(|around| LoopDocument { count: around.count, cache: around.dst, update: around.src })
+                .map(|around| LoopDocument {
+                    count: around.count,
+                    cache: around.dst_stride,
+                    update: around.src_stride,
+                })
                 .collect(),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use kvscatter::Mode;
-use kvscatter::spec::InferredTensor;
+use kvscatter::spec::PartialTensor;
 use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource};
 
 use super::Decoder;
@@ -93,13 +93,13 @@ impl<'g, 'm> Layers<'g, 'm> {
             return KvCacheUpdateLayer::default();
         };
         let tensor =
-            |name| NetworkTensor { name, source: self.source(name), inferred: InferredTensor::default() };
+            |name| NetworkTensor { name, source: self.source(name), inferred: PartialTensor::default() };
         let mut cache = tensor(past_cache);
         if let Some(input) = self.inputs.get(past_cache) {
             // Along another axis, the capacity is another dimension than the one that TensorRT has a rule for.
             let has_axis = self.wrong_axis(node, past_cache).is_none();
             let shape = input.shape.as_deref().filter(|_| has_axis);
-            cache.inferred = InferredTensor { element: Some(input.element), shape };
+            cache.inferred = PartialTensor { element: Some(input.element), shape };
         }
         KvCacheUpdateLayer {
             cache,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kvscatter::spec::InferredTensor;
+use kvscatter::spec::PartialTensor;
 use kvscatter::{ElementType, Prepared};
 
 use super::{MAX_RANK, Op};
@@ -36,8 +36,8 @@ impl TensorType {
         self.shape.iter().map(|&size| Dimension::Known(size)).collect()
     }
 
-    fn inferred<'a>(&self, dimensions: &'a [Dimension<'a>]) -> InferredTensor<'a> {
-        InferredTensor { element: Some(self.element), shape: Some(dimensions) }
+    fn inferred<'a>(&self, dimensions: &'a [Dimension<'a>]) -> PartialTensor<'a> {
+        PartialTensor { element: Some(self.element), shape: Some(dimensions) }
     }
 }
 

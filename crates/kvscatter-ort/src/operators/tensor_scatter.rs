@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::{Dimension, InferredTensor, onnx};
+use kvscatter::spec::{Dimension, PartialTensor, onnx};
 use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
 use super::Operator;
@@ -61,7 +61,7 @@ impl Operator for TensorScatter {
         let shapes: Vec<_> = inputs.iter().map(dimensions).collect();
         let input = |at: usize| {
             let shape = shapes.get(at).and_then(Option::as_deref);
-            inputs.get(at).map(|input| InferredTensor { element: input.element, shape })
+            inputs.get(at).map(|input| PartialTensor { element: input.element, shape })
         };
         let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
         self.operator.infer(cache, update, input(2))?;

@@ -8,7 +8,7 @@ After an error no array has changed. Match on the class, or on ``kind`` and the 
 ...     start_from_length_after(2, rows=3)
 ... except errors.PositionError as error:
 ...     error.kind, error.value, error.rows
-('position', 2, 3)
+('invalid_position', 2, 3)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 //! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
 
 use super::Isa;
-use super::copy::{Batch, Copier, Stores};
+use super::copy::{Copier, KernelQueue, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
 use super::present::{PresentKernels, PresentWrite};
@@ -11,15 +11,15 @@ use crate::size::Width;
 
 /// How whole bytes are copied, decided when a write is prepared.
 #[derive(Clone, Debug)]
-pub(super) struct Bytes {
+pub(super) struct ByteKernels {
     width: Width,
-    /// Bytes of one row, over all outer and inner dimensions.
+    /// ByteKernels of one row, over all outer and inner dimensions.
     row_bytes: usize,
     write: Copier,
     present: PresentKernels,
 }
 
-impl Bytes {
+impl ByteKernels {
     /// For elements of this width, and for the number of rows that samples usually bring.
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let row_bytes = width.bytes(geometry.row_elements);
@@ -54,7 +54,7 @@ impl Bytes {
                 let write = |share: &mut Share<'_>| {
                     // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract. P3:
                     // the share takes parts that no other thread takes.
-                    moves.for_each_rows(|rows| unsafe {
+                    moves.for_each_row_range(|rows| unsafe {
                         self.write.copy_shared(pointers, rows, self.row_bytes, stores, share);
                     });
                     stores.finish();
@@ -62,9 +62,9 @@ impl Bytes {
                 executor::share(executor, bytes, write);
             }
             None => {
-                let walk = |batch: &mut Batch<'_>| {
+                let walk = |batch: &mut KernelQueue<'_>| {
                     // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
-                    moves.for_each_rows(|rows| unsafe { batch.copy(rows) });
+                    moves.for_each_row_range(|rows| unsafe { batch.copy(rows) });
                 };
                 // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
                 unsafe { self.write.copy_many(pointers, stores, walk) };

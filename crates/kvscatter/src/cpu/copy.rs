@@ -75,14 +75,14 @@ impl Copier {
         &self,
         pointers: Pointers,
         stores: Stores,
-        walk: impl FnOnce(&mut Batch<'_>),
+        walk: impl FnOnce(&mut KernelQueue<'_>),
     ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
         let mut starts = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
-        let mut batch = Batch { copier: self, pointers, stores, kernel, starts: &mut starts, count: 0 };
+        let mut batch = KernelQueue { copier: self, pointers, stores, kernel, starts: &mut starts, count: 0 };
         walk(&mut batch);
         // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
         unsafe { batch.finish() };
@@ -174,7 +174,7 @@ impl Copier {
 }
 
 /// Rows of many samples: one call of a kernel copies them.
-pub(super) struct Batch<'a> {
+pub(super) struct KernelQueue<'a> {
     copier: &'a Copier,
     pointers: Pointers,
     stores: Stores,
@@ -184,7 +184,7 @@ pub(super) struct Batch<'a> {
     count: usize,
 }
 
-impl Batch<'_> {
+impl KernelQueue<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     ///
     /// # Safety

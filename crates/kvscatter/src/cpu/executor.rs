@@ -165,8 +165,8 @@ impl<'a> Share<'a> {
                 visit(RowRange { count, ..rest });
             }
             // None of these passes the end of `rows`.
-            rest.dst = rest.dst.wrapping_add(count);
-            rest.src = rest.src.wrapping_add(count);
+            rest.dst_row = rest.dst_row.wrapping_add(count);
+            rest.src_row = rest.src_row.wrapping_add(count);
             rest.count = rest.count.wrapping_sub(count);
         }
     }

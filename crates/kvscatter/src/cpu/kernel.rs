@@ -123,19 +123,19 @@ unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pat
     for &Pointers { mut dst, .. } in batch.iter().take(blocks) {
         for _ in 0..rest.count {
             R::prefetch::<L1>(dst, len);
-            dst = dst.wrapping_offset(runs.dst);
+            dst = dst.wrapping_offset(runs.dst_stride);
         }
     }
     let mut next = batch.iter().skip(blocks);
     for &Pointers { mut dst, mut src } in batch {
         if own > 0 {
-            let ahead = dst.wrapping_offset(runs.dst.wrapping_mul(within.cast_signed()));
+            let ahead = dst.wrapping_offset(runs.dst_stride.wrapping_mul(within.cast_signed()));
             // SAFETY: P1, by the contract of `Kernel`, for the first `own` runs of the block.
             unsafe {
                 copy_and_prefetch::<R, L1>(Pointers { dst, src }, ahead, Loop { count: own, ..runs }, len)
             };
-            dst = dst.wrapping_offset(runs.dst.wrapping_mul(own.cast_signed()));
-            src = src.wrapping_offset(runs.src.wrapping_mul(own.cast_signed()));
+            dst = dst.wrapping_offset(runs.dst_stride.wrapping_mul(own.cast_signed()));
+            src = src.wrapping_offset(runs.src_stride.wrapping_mul(own.cast_signed()));
         }
         match next.next() {
             // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
@@ -156,8 +156,8 @@ unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop
         // SAFETY: `len` bytes valid for writes at `dst` and for reads at `src`, by this function's contract for each run.
         unsafe { R::copy(dst, src, len) };
         // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
-        dst = dst.wrapping_offset(runs.dst);
-        src = src.wrapping_offset(runs.src);
+        dst = dst.wrapping_offset(runs.dst_stride);
+        src = src.wrapping_offset(runs.src_stride);
     }
 }
 
@@ -178,9 +178,9 @@ unsafe fn copy_and_prefetch<R: Run, const L1: bool>(
         // SAFETY: `len` bytes valid for writes at `dst` and for reads at `src`, by this function's contract for each run.
         unsafe { R::copy(dst, src, len) };
         // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
-        ahead = ahead.wrapping_offset(runs.dst);
-        dst = dst.wrapping_offset(runs.dst);
-        src = src.wrapping_offset(runs.src);
+        ahead = ahead.wrapping_offset(runs.dst_stride);
+        dst = dst.wrapping_offset(runs.dst_stride);
+        src = src.wrapping_offset(runs.src_stride);
     }
 }
 

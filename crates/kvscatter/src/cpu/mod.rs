@@ -27,11 +27,11 @@ use core::slice;
 
 use bytemuck::NoUninit;
 
-use self::bytes::Bytes;
+use self::bytes::ByteKernels;
 pub use self::executor::Executor;
 pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
-use self::nibbles::Nibbles;
+use self::nibbles::NibbleKernels;
 use crate::error::Error;
 use crate::geometry::{Geometry, Samples, Unit};
 use crate::plan::Moves;
@@ -40,30 +40,30 @@ use crate::size::Width;
 /// The kernels for a geometry, chosen when a write is prepared. The moves that it is given are of this geometry:
 /// `Prepared::plan` is the one place that joins the two, so lengths that fit the geometry of the moves fit the kernels.
 #[derive(Clone, Debug)]
-pub(crate) struct Cpu {
+pub(crate) struct CpuKernels {
     pub(crate) isa: Isa,
-    backend: Backend,
+    backend: KernelKind,
 }
 
 /// How elements of a type are moved.
 #[derive(Clone, Debug)]
-enum Backend {
-    Bytes(Box<Bytes>),
+enum KernelKind {
+    Bytes(Box<ByteKernels>),
     /// 4-bit elements some of which move without the one they share a byte with.
-    Nibbles(Nibbles),
+    Nibbles(NibbleKernels),
     /// Strings: their bytes are never copied.
     Clone,
 }
 
-impl Cpu {
+impl CpuKernels {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let isa = Isa::allowed();
         let rows = usual_rows(geometry);
-        let bytes = |width| Backend::Bytes(Box::new(Bytes::new(isa, width, geometry, rows)));
+        let bytes = |width| KernelKind::Bytes(Box::new(ByteKernels::new(isa, width, geometry, rows)));
         let backend = match geometry.element.bits() {
-            None => Backend::Clone,
+            None => KernelKind::Clone,
             Some(4) if nibbles::is_even(geometry) => bytes(Width::Nibble),
-            Some(4) => Backend::Nibbles(Nibbles::new(isa, geometry, rows)),
+            Some(4) => KernelKind::Nibbles(NibbleKernels::new(isa, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
         Self { isa, backend }
@@ -77,9 +77,14 @@ impl Cpu {
 
     /// The kernels for elements as wide as `T`. The errors are those of [`check`](Self::check).
     #[inline]
-    fn kernels_for<T>(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<&Bytes, Error> {
+    fn kernels_for<T>(
+        &self,
+        moves: &Moves<'_>,
+        pair: usize,
+        lens: [usize; 2],
+    ) -> Result<&ByteKernels, Error> {
         match &self.backend {
-            Backend::Bytes(bytes) if bytes.are_as_wide_as::<T>() => {
+            KernelKind::Bytes(bytes) if bytes.are_as_wide_as::<T>() => {
                 moves.geometry().check_buffers(pair, lens, Unit::Elements)?;
                 Ok(bytes)
             }
@@ -93,14 +98,14 @@ impl Cpu {
     /// Checks that elements have a fixed width, so that their bytes may be copied.
     pub(crate) fn check_fixed_width(&self, geometry: &Geometry) -> Result<(), Error> {
         match self.backend {
-            Backend::Bytes(_) | Backend::Nibbles(_) => Ok(()),
-            Backend::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
+            KernelKind::Bytes(_) | KernelKind::Nibbles(_) => Ok(()),
+            KernelKind::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
         }
     }
 
     /// Whether a write of a present reads bytes of it first, since a store of 4 bits keeps the other half of its byte.
     pub(crate) fn reads_present(&self) -> bool {
-        matches!(self.backend, Backend::Nibbles(_))
+        matches!(self.backend, KernelKind::Nibbles(_))
     }
 
     /// Writes in place. An error names the pair.
@@ -151,15 +156,15 @@ impl Cpu {
     ) {
         match &self.backend {
             // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the cache.
-            Backend::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
-            Backend::Nibbles(nibbles) => {
+            KernelKind::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
+            KernelKind::Nibbles(nibbles) => {
                 // SAFETY: it may be borrowed exclusively, by this function's contract.
                 let cache = unsafe { &mut *cache };
                 // SAFETY: it may be borrowed, by this function's contract.
                 let update = unsafe { &*update };
                 nibbles.write(moves, threads, cache, update);
             }
-            Backend::Clone => {} // `check_fixed_width` refuses strings
+            KernelKind::Clone => {} // `check_fixed_width` refuses strings
         }
     }
 
@@ -236,12 +241,12 @@ impl Cpu {
         present: *mut [u8],
     ) {
         match &self.backend {
-            Backend::Bytes(bytes) => {
+            KernelKind::Bytes(bytes) => {
                 // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the
                 // present.
                 unsafe { bytes.write_present(moves, threads, present.cast(), [past.cast(), update.cast()]) }
             }
-            Backend::Nibbles(nibbles) => {
+            KernelKind::Nibbles(nibbles) => {
                 // SAFETY: it is initialised and may be borrowed exclusively, by this function's contract.
                 let present = unsafe { &mut *present };
                 // SAFETY: it may be borrowed, by this function's contract.
@@ -250,7 +255,7 @@ impl Cpu {
                 let update = unsafe { &*update };
                 nibbles.write_present(moves, threads, present, past, update);
             }
-            Backend::Clone => {} // `check_fixed_width` refuses strings
+            KernelKind::Clone => {} // `check_fixed_width` refuses strings
         }
     }
 }

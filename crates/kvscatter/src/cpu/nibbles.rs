@@ -23,7 +23,7 @@ const VECTOR_BYTES: usize = 32;
 
 /// How 4-bit elements are moved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nibbles {
+pub(super) struct NibbleKernels {
     kernel: NibbleKernel,
     /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
     usual_rows: usize,
@@ -58,7 +58,7 @@ pub(super) fn is_even(geometry: &Geometry) -> bool {
 /// The machine has the instruction set that the kernel was chosen for.
 type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
-impl Nibbles {
+impl NibbleKernels {
     pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
         let usual = geometry.write.single_loop(rows);
         let (usual_rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
@@ -74,7 +74,7 @@ impl Nibbles {
         let layer = moves.layer();
         let first = geometry.write_offsets(layer);
         parts::share(geometry, cache, written, executor, |mine| {
-            moves.for_each_rows(|rows| {
+            moves.for_each_row_range(|rows| {
                 let Some(part) = mine.part_of(layer, rows.sample) else { return };
                 let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                 if rows.count == self.usual_rows {
@@ -158,7 +158,7 @@ fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Ni
         // SAFETY: just checked: neither run ends after its slice, and an exclusive slice overlaps no other.
         unsafe { copy_run(dst, to, src, from, len) };
         // P1, or the next check fails; after the last run the steps are never used.
-        (to, from) = (to.wrapping_add_signed(runs.dst), from.wrapping_add_signed(runs.src));
+        (to, from) = (to.wrapping_add_signed(runs.dst_stride), from.wrapping_add_signed(runs.src_stride));
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
                         let (to, from) = (to + run * step, from + run * 101);
                         expected[to..to + len].copy_from_slice(&nibbles[from..from + len]);
                     }
-                    let runs = Loop { count: 3, dst: step.cast_signed(), src: 101 };
+                    let runs = Loop { count: 3, dst_stride: step.cast_signed(), src_stride: 101 };
                     // SAFETY: the machine has the instruction set.
                     unsafe { kernel(isa)(&mut dst, to, &src, from, &NibbleRuns { runs, len }) };
                     assert_eq!(unpack(&dst), expected, "{isa}: to {to} from {from} step {step} len {len}");
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn a_run_outside_of_its_buffer_is_stopped() {
         let fits = |isa, to, from, dst, len| {
-            let pattern = NibbleRuns { runs: Loop { count: 2, dst, src: 1 }, len };
+            let pattern = NibbleRuns { runs: Loop { count: 2, dst_stride: dst, src_stride: 1 }, len };
             // SAFETY: the machine has the instruction set.
             catch_unwind(|| unsafe { kernel(isa)(&mut [0; 8], to, &[0; 8], from, &pattern) }).is_ok()
         };

@@ -97,7 +97,8 @@ impl PresentWrite<'_> {
     /// # Safety
     /// As [`run`](Self::run).
     unsafe fn overwrite(&self, sample: &SampleRows, part: SlabRange) {
-        let whole = RowRange { sample: sample.sample, dst: 0, src: 0, count: self.moves.geometry().capacity };
+        let whole =
+            RowRange { sample: sample.sample, dst_row: 0, src_row: 0, count: self.moves.geometry().capacity };
         let (pointers, copier) = self.pointers(sample.layer, Source::Past);
         if let Some(block) = part.block(copier, whole) {
             let run = Block { len: block.elements(), loops: [Loop::ONCE; 3], ..block };
@@ -120,8 +121,9 @@ impl PresentWrite<'_> {
         let mut pieces = sample.pieces.map(|(source, rows)| {
             let (pointers, copier) = self.pointers(sample.layer, source);
             let outer = copier.mapping().outer()?;
-            let Block { dst, src, len, .. } = part.block(copier, rows).filter(|block| block.len > 0)?;
-            Some((pointers.dst.wrapping_add(dst), pointers.src.wrapping_add(src), len, outer.src))
+            let Block { dst_offset: dst, src_offset: src, len, .. } =
+                part.block(copier, rows).filter(|block| block.len > 0)?;
+            Some((pointers.dst.wrapping_add(dst), pointers.src.wrapping_add(src), len, outer.src_stride))
         });
         if let Some((dst, ..)) = pieces.iter().flatten().next() {
             // SAFETY: P1: what is still to be stored lies in the present, which this function's contract makes valid.
@@ -172,7 +174,8 @@ impl Slabs {
         capacity: usize,
         stores: Stores,
     ) -> Option<Self> {
-        let (Loop { count, dst, src }, bytes) = from_past.mapping().outer_runs(capacity)?;
+        let (Loop { count, dst_stride: dst, src_stride: src }, bytes) =
+            from_past.mapping().outer_runs(capacity)?;
         let update = from_update.mapping();
         let contiguous = dst == src && usize::try_from(dst) == Ok(bytes) && bytes > 0;
         let alike = update.outer().is_some_and(|outer| outer.count == count);

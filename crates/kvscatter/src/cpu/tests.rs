@@ -59,7 +59,7 @@ fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: us
         }
     }
     let step = |bytes: usize| isize::try_from(bytes).unwrap();
-    let runs = Loop { count: RUNS, dst: step(len + gap), src: step(len) };
+    let runs = Loop { count: RUNS, dst_stride: step(len + gap), src_stride: step(len) };
     for hint in [Hint::L1, Hint::L2] {
         let (dst_start, src_start) = (dst.as_mut_ptr(), src.as_ptr());
         let begins: Vec<_> = (0..BLOCKS)
@@ -219,12 +219,12 @@ fn every_row_is_taken_once() {
                 let taken: Vec<_> = (0..2 * count).map(|_| AtomicUsize::new(0)).collect();
                 let take = |rows: RowRange| {
                     for slot in 0..rows.count {
-                        taken[rows.sample * count + rows.dst + slot].fetch_add(1, Ordering::Relaxed);
+                        taken[rows.sample * count + rows.dst_row + slot].fetch_add(1, Ordering::Relaxed);
                     }
                 };
                 executor::share(executor, 2 * count * row, |share| {
                     for sample in 0..2 {
-                        share.rows(RowRange { sample, dst: 0, src: 0, count }, row, take);
+                        share.rows(RowRange { sample, dst_row: 0, src_row: 0, count }, row, take);
                     }
                 });
                 let taken: Vec<_> = taken.into_iter().map(AtomicUsize::into_inner).collect();

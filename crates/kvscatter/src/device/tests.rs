@@ -11,7 +11,7 @@ use crate::{Argument, Block, Convention, ElementType, Error, Layout, Lengths, Mo
 fn moved(loops: &Loops, layer: isize, starts: &[usize]) -> Vec<(isize, isize)> {
     let mut around: Vec<(isize, isize)> = [(0, 0)].into();
     for by in &loops.others {
-        let step = |at: (isize, isize), index| (at.0 + by.dst * index, at.1 + by.src * index);
+        let step = |at: (isize, isize), index| (at.0 + by.dst_stride * index, at.1 + by.src_stride * index);
         around = around
             .iter()
             .flat_map(|&at| (0..by.count.cast_signed()).map(move |index| step(at, index)))
@@ -20,14 +20,17 @@ fn moved(loops: &Loops, layer: isize, starts: &[usize]) -> Vec<(isize, isize)> {
     let mut moved = Vec::new();
     for (sample, &start) in (0..loops.samples.count.cast_signed()).zip(starts) {
         for row in 0..loops.rows.count.cast_signed() {
-            let dst = layer * loops.layers.dst
-                + sample * loops.samples.dst
-                + (row + start.cast_signed()) * loops.rows.dst;
-            let src = sample * loops.samples.src + row * loops.rows.src;
+            let dst = layer * loops.layers.dst_stride
+                + sample * loops.samples.dst_stride
+                + (row + start.cast_signed()) * loops.rows.dst_stride;
+            let src = sample * loops.samples.src_stride + row * loops.rows.src_stride;
             for at in &around {
                 let run = 0..loops.run.cast_signed();
                 moved.extend(run.map(|e| {
-                    (loops.dst.cast_signed() + dst + at.0 + e, loops.src.cast_signed() + src + at.1 + e)
+                    (
+                        loops.dst_offset.cast_signed() + dst + at.0 + e,
+                        loops.src_offset.cast_signed() + src + at.1 + e,
+                    )
                 }));
             }
         }
@@ -85,7 +88,7 @@ fn layers_have_a_step_of_their_own() {
     let write = KvCacheOperation::new().prepare(ElementType::Int8, &[3, 2, 5, 6], &[2, 1, 3, 2]).unwrap();
     let plan = write.plan(call(&[2], &[1, 5], &[1, 1])).unwrap();
     let loops = write.device().write_loops();
-    assert_eq!((loops.layers.count, loops.layers.dst, loops.layers.src), (3, 60, 0));
+    assert_eq!((loops.layers.count, loops.layers.dst_stride, loops.layers.src_stride), (3, 60, 0));
     assert_eq!(moved(&loops, 2, &[0, 4]), of_blocks(|visit| plan.for_each_block(visit)));
 }
 

@@ -128,7 +128,7 @@ pub enum Error {
         argument: Argument,
         /// Strides given.
         strides: usize,
-        /// Dimensions of the tensor.
+        /// MappingDims of the tensor.
         rank: usize,
     },
     /// Negative strides reach before the start of the buffer: the offset is too small.

@@ -1,31 +1,31 @@
 //! What a write moves, counted in elements: rows of a sample, and the blocks that they are in two buffers.
 
-/// A strided loop: how often, and how far the destination and the source move each time, in elements.
+/// A strided loop over elements of two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
     /// Iterations.
     pub count: usize,
-    /// Step of the destination.
-    pub dst: isize,
-    /// Step of the source.
-    pub src: isize,
+    /// How far the destination moves with each iteration.
+    pub dst_stride: isize,
+    /// How far the source moves with each iteration.
+    pub src_stride: isize,
 }
 
 impl Loop {
-    pub(crate) const ONCE: Self = Self { count: 1, dst: 0, src: 0 };
+    pub(crate) const ONCE: Self = Self { count: 1, dst_stride: 0, src_stride: 0 };
 }
 
 /// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
 ///
-/// The run at loop indices `i`, `j`, `k` goes from `src + i·loops[0].src + j·loops[1].src + k·loops[2].src` to
-/// the same sum over `dst`. Loops that are not needed have a count of 1.
+/// The run at loop indices `i`, `j`, `k` goes from `src_offset + i·loops[0].src_stride + j·loops[1].src_stride +
+/// k·loops[2].src_stride` to the same sum for the destination. Loops that are not needed have a count of 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Block {
     /// Offset of the first destination element.
-    pub dst: usize,
+    pub dst_offset: usize,
     /// Offset of the first source element.
-    pub src: usize,
+    pub src_offset: usize,
     /// Elements of one contiguous run.
     pub len: usize,
     /// The loops around it.
@@ -58,9 +58,9 @@ impl Block {
         let [outer, middle, inner] = self.loops;
         // P1: every partial sum lies inside its buffer, and the steps past the last one are never used.
         let step = |(dst, src): (usize, usize), by: Loop| {
-            (dst.wrapping_add_signed(by.dst), src.wrapping_add_signed(by.src))
+            (dst.wrapping_add_signed(by.dst_stride), src.wrapping_add_signed(by.src_stride))
         };
-        let mut at = (self.dst, self.src);
+        let mut at = (self.dst_offset, self.src_offset);
         for _ in 0..outer.count {
             let mut at_middle = at;
             for _ in 0..middle.count {
@@ -87,10 +87,10 @@ pub(crate) struct Offsets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowRange {
     pub(crate) sample: usize,
-    /// First row in the destination.
-    pub(crate) dst: usize,
-    /// First row in the source.
-    pub(crate) src: usize,
+    /// The first row in the destination.
+    pub(crate) dst_row: usize,
+    /// The first row in the source.
+    pub(crate) src_row: usize,
     pub(crate) count: usize,
 }
 

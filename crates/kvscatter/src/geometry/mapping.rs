@@ -9,8 +9,8 @@ use crate::size::Width;
 
 /// The dimensions of one write, destination paired with source.
 #[derive(Debug)]
-pub(crate) struct Dimensions {
-    pub(crate) sample: Step,
+pub(crate) struct MappingDims {
+    pub(crate) sample: Strides,
     /// Between sample and sequence, outermost first.
     pub(crate) outer: Vec<Loop>,
     /// The sequence; its count is the most rows a block will have.
@@ -21,7 +21,7 @@ pub(crate) struct Dimensions {
 
 /// How far one sample lies from the next, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct Strides {
     pub(crate) dst: isize,
     pub(crate) src: isize,
 }
@@ -29,8 +29,8 @@ pub(crate) struct Step {
 /// How rows of a sample become blocks. Axis, rank and layout are gone: this is batch × outer × rows × row.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
-    sample: Step,
-    row: Step,
+    sample: Strides,
+    row: Strides,
     /// Outer loops that do not fit into a block, outermost first. Each combination of their indices is a block.
     split: Box<[Loop]>,
     loops: [Loop; 3],
@@ -45,9 +45,9 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// # Errors
     /// [`Error::TooManyLoops`] if the sequence and the dimensions after it need more than three loops.
-    pub(crate) fn new(dimensions: &Dimensions) -> Result<Self, Error> {
-        let Dimensions { sample, outer, rows, inner } = dimensions;
-        let (sample, row) = (*sample, Step { dst: rows.dst, src: rows.src });
+    pub(crate) fn new(dimensions: &MappingDims) -> Result<Self, Error> {
+        let MappingDims { sample, outer, rows, inner } = dimensions;
+        let (sample, row) = (*sample, Strides { dst: rows.dst_stride, src: rows.src_stride });
         if outer.iter().chain(inner).any(|each| each.count == 0) {
             // Nothing will move, so no layout can stand in the way.
             let loops = [Loop::ONCE; 3];
@@ -56,7 +56,7 @@ impl Mapping {
         }
         let mut inner = merge(inner);
         let run = match inner.last() {
-            Some(&Loop { count, dst: 1, src: 1 }) => {
+            Some(&Loop { count, dst_stride: 1, src_stride: 1 }) => {
                 inner.pop();
                 count
             }
@@ -65,7 +65,7 @@ impl Mapping {
         let step = isize::try_from(run).ok();
         let mut loops = inner;
         let inner_count = loops.len();
-        let contiguous = inner_count == 0 && Some(rows.dst) == step && Some(rows.src) == step;
+        let contiguous = inner_count == 0 && Some(rows.dst_stride) == step && Some(rows.src_stride) == step;
         // Whether a layout will do must not depend on how many rows come: one row needs no loop of its own, yet
         // the prefill of the same layout would, and so would the functional form.
         let needed = inner_count.saturating_add(usize::from(!contiguous));
@@ -87,11 +87,14 @@ impl Mapping {
         Ok(Self { sample, row, split: split.into(), loops, rows_at, outer_at, run })
     }
 
-    /// The same for elements of this width, counted in bytes.
+    /// Returns the mapping of the same elements counted in bytes.
     pub(crate) fn in_bytes(&self, width: Width) -> Self {
-        let step = |step: Step| Step { dst: width.step(step.dst), src: width.step(step.src) };
-        let scale =
-            |each: &Loop| Loop { count: each.count, dst: width.step(each.dst), src: width.step(each.src) };
+        let step = |step: Strides| Strides { dst: width.step(step.dst), src: width.step(step.src) };
+        let scale = |each: &Loop| Loop {
+            count: each.count,
+            dst_stride: width.step(each.dst_stride),
+            src_stride: width.step(each.src_stride),
+        };
         Self {
             sample: step(self.sample),
             row: step(self.row),
@@ -105,18 +108,18 @@ impl Mapping {
     /// Whether every run begins and ends at an even element, if sample 0 does.
     pub(crate) fn is_even(&self) -> bool {
         let loops = self.loops.iter().chain(&self.split);
-        let steps = loops.flat_map(|each| [each.dst, each.src]);
+        let steps = loops.flat_map(|each| [each.dst_stride, each.src_stride]);
         let steps = steps.chain([self.sample.dst, self.sample.src, self.row.dst, self.row.src]);
         steps.chain([self.run.cast_signed()]).all(|step| step % 2 == 0)
     }
 
     /// How far one sample lies from the next.
-    pub(crate) fn sample_step(&self) -> Step {
+    pub(crate) fn sample_step(&self) -> Strides {
         self.sample
     }
 
     /// How far one row lies from the next.
-    pub(crate) fn row_step(&self) -> Step {
+    pub(crate) fn row_step(&self) -> Strides {
         self.row
     }
 
@@ -150,8 +153,10 @@ impl Mapping {
         let mut block = self.block(Offsets { dst: 0, src: 0 }, rows);
         let outer = self.outer_at.and_then(|place| block.loops.get_mut(place))?;
         // P1: `first` is an outer index of the tensor.
-        block.dst = block.dst.wrapping_add_signed(outer.dst.wrapping_mul(first.cast_signed()));
-        block.src = block.src.wrapping_add_signed(outer.src.wrapping_mul(first.cast_signed()));
+        block.dst_offset =
+            block.dst_offset.wrapping_add_signed(outer.dst_stride.wrapping_mul(first.cast_signed()));
+        block.src_offset =
+            block.src_offset.wrapping_add_signed(outer.src_stride.wrapping_mul(first.cast_signed()));
         outer.count = count;
         Some(block)
     }
@@ -172,7 +177,7 @@ impl Mapping {
         }
     }
 
-    /// The same blocks one by one.
+    /// Returns the blocks that move these rows, one at a time.
     pub(crate) fn blocks(&self, first: Offsets, rows: RowRange) -> impl Iterator<Item = Block> + use<'_> {
         let block = self.block(first, rows);
         let splits = if self.is_empty(rows) { 0 } else { self.splits() };
@@ -189,14 +194,14 @@ impl Mapping {
                 .wrapping_add_signed(row.wrapping_mul(at_row.cast_signed()))
         };
         Offsets {
-            dst: at(first.dst, self.sample.dst, self.row.dst, rows.dst),
-            src: at(first.src, self.sample.src, self.row.src, rows.src),
+            dst: at(first.dst, self.sample.dst, self.row.dst, rows.dst_row),
+            src: at(first.src, self.sample.src, self.row.src, rows.src_row),
         }
     }
 
     /// The loop and the length of its runs, where this many rows of a sample are a single loop.
     pub(crate) fn single_loop(&self, rows: usize) -> Option<(Loop, usize)> {
-        let rows = RowRange { sample: 0, dst: 0, src: 0, count: rows };
+        let rows = RowRange { sample: 0, dst_row: 0, src_row: 0, count: rows };
         let Block { len, loops: [outer, middle, inner], .. } =
             self.block(Offsets { dst: 0, src: 0 }, rows).with_innermost_loop();
         let single = !self.is_empty(rows) && self.split.is_empty() && outer.count == 1 && middle.count == 1;
@@ -205,7 +210,8 @@ impl Mapping {
 
     fn block(&self, first: Offsets, rows: RowRange) -> Block {
         let Offsets { dst, src } = self.offsets(first, rows);
-        let mut block = Block { dst, src, len: self.run_of(rows.count), loops: self.loops };
+        let mut block =
+            Block { dst_offset: dst, src_offset: src, len: self.run_of(rows.count), loops: self.loops };
         if let Some(over_rows) = self.rows_at.and_then(|place| block.loops.get_mut(place)) {
             over_rows.count = rows.count;
         }
@@ -228,8 +234,8 @@ impl Mapping {
             let digit = index.checked_rem(each.count).unwrap_or(0).cast_signed();
             index = index.checked_div(each.count).unwrap_or(0);
             // P1: `digit` is an outer index of the tensor.
-            block.dst = block.dst.wrapping_add_signed(each.dst.wrapping_mul(digit));
-            block.src = block.src.wrapping_add_signed(each.src.wrapping_mul(digit));
+            block.dst_offset = block.dst_offset.wrapping_add_signed(each.dst_stride.wrapping_mul(digit));
+            block.src_offset = block.src_offset.wrapping_add_signed(each.src_stride.wrapping_mul(digit));
         }
         block
     }
@@ -238,15 +244,16 @@ impl Mapping {
 /// Drops dimensions of one element and joins neighbours that step evenly on both sides.
 fn merge(dimensions: &[Loop]) -> Vec<Loop> {
     let mut merged: Vec<Loop> = Vec::with_capacity(dimensions.len());
-    for &Loop { count, dst, src } in dimensions.iter().filter(|each| each.count != 1) {
+    for &Loop { count, dst_stride: dst, src_stride: src } in dimensions.iter().filter(|each| each.count != 1)
+    {
         let extents =
             isize::try_from(count).ok().and_then(|n| Some((dst.checked_mul(n)?, src.checked_mul(n)?)));
         match merged.last_mut() {
-            Some(outer) if extents == Some((outer.dst, outer.src)) => {
+            Some(outer) if extents == Some((outer.dst_stride, outer.src_stride)) => {
                 // G1: a product of dimensions of one tensor.
-                *outer = Loop { count: outer.count.wrapping_mul(count), dst, src };
+                *outer = Loop { count: outer.count.wrapping_mul(count), dst_stride: dst, src_stride: src };
             }
-            _ => merged.push(Loop { count, dst, src }),
+            _ => merged.push(Loop { count, dst_stride: dst, src_stride: src }),
         }
     }
     merged
@@ -254,15 +261,15 @@ fn merge(dimensions: &[Loop]) -> Vec<Loop> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dimensions, Loop, Mapping, Offsets, RowRange, Step, merge};
+    use super::{Loop, Mapping, MappingDims, Offsets, RowRange, Strides, merge};
     use crate::error::Error;
     use alloc::{vec, vec::Vec};
 
     fn strided(count: usize, dst: isize, src: isize) -> Loop {
-        Loop { count, dst, src }
+        Loop { count, dst_stride: dst, src_stride: src }
     }
 
-    const ROWS: RowRange = RowRange { sample: 1, dst: 3, src: 0, count: 2 };
+    const ROWS: RowRange = RowRange { sample: 1, dst_row: 3, src_row: 0, count: 2 };
 
     #[test]
     fn even_steps_merge_and_single_elements_vanish() {
@@ -275,8 +282,8 @@ mod tests {
     #[test]
     fn dense_heads_make_one_block_per_sample() {
         // [batch, 8 heads, 16 slots, 4] from [batch, 8, 2, 4]
-        let mapping = Mapping::new(&Dimensions {
-            sample: Step { dst: 8 * 64, src: 8 * 8 },
+        let mapping = Mapping::new(&MappingDims {
+            sample: Strides { dst: 8 * 64, src: 8 * 8 },
             outer: vec![strided(8, 64, 8)],
             rows: strided(2, 4, 4),
             inner: vec![strided(4, 1, 1)],
@@ -284,7 +291,7 @@ mod tests {
         .unwrap();
         let blocks: Vec<_> = mapping.blocks(Offsets { dst: 0, src: 0 }, ROWS).collect();
         assert_eq!(blocks.len(), 1);
-        assert_eq!((blocks[0].dst, blocks[0].src, blocks[0].len), (8 * 64 + 12, 64, 8));
+        assert_eq!((blocks[0].dst_offset, blocks[0].src_offset, blocks[0].len), (8 * 64 + 12, 64, 8));
         assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, strided(8, 64, 8)]);
         assert_eq!(blocks[0].elements(), 64);
     }
@@ -292,8 +299,8 @@ mod tests {
     #[test]
     fn a_transposed_update_keeps_one_block() {
         // the update lies as [batch, 2 rows, 8 heads, 4]
-        let mapping = Mapping::new(&Dimensions {
-            sample: Step { dst: 8 * 64, src: 64 },
+        let mapping = Mapping::new(&MappingDims {
+            sample: Strides { dst: 8 * 64, src: 64 },
             outer: vec![strided(8, 64, 4)],
             rows: strided(2, 4, 32),
             inner: vec![strided(4, 1, 1)],
@@ -306,18 +313,18 @@ mod tests {
 
     #[test]
     fn outer_loops_without_a_place_are_split() {
-        let mapping = Mapping::new(&Dimensions {
-            sample: Step { dst: 0, src: 0 },
+        let mapping = Mapping::new(&MappingDims {
+            sample: Strides { dst: 0, src: 0 },
             outer: vec![strided(2, 1000, 1), strided(3, 100, 7)],
             rows: strided(2, 10, 30),
             inner: vec![strided(4, 2, 3)],
         })
         .unwrap();
         let blocks: Vec<_> = mapping
-            .blocks(Offsets { dst: 5, src: 6 }, RowRange { sample: 0, dst: 0, src: 0, count: 2 })
+            .blocks(Offsets { dst: 5, src: 6 }, RowRange { sample: 0, dst_row: 0, src_row: 0, count: 2 })
             .collect();
         assert_eq!(
-            blocks.iter().map(|block| (block.dst, block.src)).collect::<Vec<_>>(),
+            blocks.iter().map(|block| (block.dst_offset, block.src_offset)).collect::<Vec<_>>(),
             [(5, 6), (1005, 7)]
         );
         assert_eq!(blocks[0].loops, [strided(3, 100, 7), strided(2, 10, 30), strided(4, 2, 3)]);
@@ -327,9 +334,9 @@ mod tests {
     fn more_than_three_loops_after_the_heads_are_refused() {
         let inner = vec![strided(2, 100, 1), strided(2, 10, 7), strided(2, 2, 50)];
         for rows in [1, 2] {
-            let sample = Step { dst: 0, src: 0 };
+            let sample = Strides { dst: 0, src: 0 };
             let (rows, inner) = (strided(rows, 1000, 500), inner.clone());
-            let dimensions = Dimensions { sample, outer: vec![], rows, inner };
+            let dimensions = MappingDims { sample, outer: vec![], rows, inner };
             assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::TooManyLoops { loops: 4 });
         }
     }

@@ -19,10 +19,10 @@ pub(crate) use self::buffer::Unit;
 pub use self::layout::Layout;
 pub(crate) use self::layout::{Dim, View};
 pub(crate) use self::mapping::Mapping;
-use self::operands::SideDims;
-pub(crate) use self::operands::{Operands, Pair};
+use self::operands::TensorDims;
+pub(crate) use self::operands::{ByTensor, Operands};
 use self::overlap::SortedStrides;
-use crate::argument::Names;
+use crate::argument::ArgumentNames;
 use crate::element::ElementType;
 use crate::error::Error;
 
@@ -37,7 +37,7 @@ use crate::error::Error;
 #[derive(Clone)]
 pub struct Geometry {
     /// What the specification calls its arguments.
-    pub(crate) names: &'static Names,
+    pub(crate) names: &'static ArgumentNames,
     pub(crate) element: ElementType,
     pub(crate) layers: Dim,
     pub(crate) cache_batch: usize,
@@ -171,20 +171,21 @@ impl Geometry {
         };
         let (layer_stride, present) =
             operands.present().ok_or(Error::TooLarge { argument: names.present })?;
-        let past = SideDims::new(
+        let past = TensorDims::new(
             batch.cache.stride,
             rows.cache,
             outer.iter().map(|pair| pair.cache),
             inner.iter().map(|pair| pair.cache),
         );
-        let new = SideDims::new(
+        let new = TensorDims::new(
             sample_step,
             rows.update,
             outer.iter().map(|pair| pair.update),
             inner.iter().map(|pair| pair.update),
         );
-        let mapping =
-            |max_rows, dst: &SideDims, src: &SideDims| Mapping::new(&SideDims::pair(dst, src, max_rows));
+        let mapping = |max_rows, dst: &TensorDims, src: &TensorDims| {
+            Mapping::new(&TensorDims::pair(dst, src, max_rows))
+        };
         Ok(Self {
             names,
             element: *element,

@@ -5,59 +5,59 @@ use alloc::vec::Vec;
 
 use super::blocks::Loop;
 use super::layout::{Dim, View, dense};
-use super::mapping::{Dimensions, Step};
-use crate::argument::Names;
+use super::mapping::{MappingDims, Strides};
+use crate::argument::ArgumentNames;
 use crate::element::ElementType;
 
 /// Two checked tensors with a role for each dimension, as a specification assigns them.
 #[derive(Debug)]
 pub(crate) struct Operands<'a> {
-    pub(crate) names: &'static Names,
+    pub(crate) names: &'static ArgumentNames,
     pub(crate) element: ElementType,
     pub(crate) cache: &'a View,
     pub(crate) update: &'a View,
     pub(crate) layers: Dim,
     /// A packed update has no batch dimension.
-    pub(crate) batch: Pair<Dim, Option<Dim>>,
-    pub(crate) rows: Pair,
+    pub(crate) batch: ByTensor<Dim, Option<Dim>>,
+    pub(crate) rows: ByTensor,
     /// Sizes agree.
-    pub(crate) outer: Vec<Pair>,
+    pub(crate) outer: Vec<ByTensor>,
     /// Sizes agree.
-    pub(crate) inner: Vec<Pair>,
+    pub(crate) inner: Vec<ByTensor>,
 }
 
 /// A dimension of the cache and the one of the update with the same role.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair<C = Dim, U = C> {
+pub(crate) struct ByTensor<C = Dim, U = C> {
     pub(crate) cache: C,
     pub(crate) update: U,
 }
 
 impl Operands<'_> {
     /// The layer stride and the side of a dense tensor of the cache's shape.
-    pub(super) fn present(&self) -> Option<(isize, SideDims)> {
+    pub(super) fn present(&self) -> Option<(isize, TensorDims)> {
         let Self { layers, batch, rows, outer, inner, .. } = self;
-        let sizes = |pairs: &[Pair]| pairs.iter().map(|pair| pair.cache.size).collect::<Vec<_>>();
+        let sizes = |pairs: &[ByTensor]| pairs.iter().map(|pair| pair.cache.size).collect::<Vec<_>>();
         let shape =
             [vec![layers.size, batch.cache.size], sizes(outer), vec![rows.cache.size], sizes(inner)].concat();
         let mut dims = dense(&shape)?.into_iter();
         let (layer, sample) = (dims.next()?, dims.next()?);
         let outer: Vec<Dim> = dims.by_ref().take(outer.len()).collect();
         let row = dims.next()?;
-        Some((layer.stride, SideDims { sample: sample.stride, outer, row, inner: dims.collect() }))
+        Some((layer.stride, TensorDims { sample: sample.stride, outer, row, inner: dims.collect() }))
     }
 }
 
 /// One side of a mapping.
 #[derive(Debug)]
-pub(super) struct SideDims {
+pub(super) struct TensorDims {
     sample: isize,
     outer: Vec<Dim>,
     row: Dim,
     inner: Vec<Dim>,
 }
 
-impl SideDims {
+impl TensorDims {
     pub(super) fn new(
         sample: isize,
         row: Dim,
@@ -67,14 +67,16 @@ impl SideDims {
         Self { sample, outer: outer.collect(), row, inner: inner.collect() }
     }
 
-    pub(super) fn pair(dst: &Self, src: &Self, max_rows: usize) -> Dimensions {
+    pub(super) fn pair(dst: &Self, src: &Self, max_rows: usize) -> MappingDims {
         let pair = |dst: &[Dim], src: &[Dim]| -> Vec<Loop> {
             let pairs = dst.iter().zip(src);
-            pairs.map(|(dst, src)| Loop { count: dst.size, dst: dst.stride, src: src.stride }).collect()
+            pairs
+                .map(|(dst, src)| Loop { count: dst.size, dst_stride: dst.stride, src_stride: src.stride })
+                .collect()
         };
-        Dimensions {
-            sample: Step { dst: dst.sample, src: src.sample },
-            rows: Loop { count: max_rows, dst: dst.row.stride, src: src.row.stride },
+        MappingDims {
+            sample: Strides { dst: dst.sample, src: src.sample },
+            rows: Loop { count: max_rows, dst_stride: dst.row.stride, src_stride: src.row.stride },
             outer: pair(&dst.outer, &src.outer),
             inner: pair(&dst.inner, &src.inner),
         }

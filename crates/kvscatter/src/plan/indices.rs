@@ -50,7 +50,7 @@ pub enum Integers<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
     /// How many layers the call names: Ascend's `layerId` has one. It saturates.
-    pub(crate) layers: u32,
+    pub(crate) layer_count: u32,
     /// The first of them.
     pub(crate) layer: i32,
     pub(crate) positions: Positions<'a>,
@@ -217,6 +217,6 @@ impl<'a, S: Into<Positions<'a>>> From<S> for Call<'a> {
     #[inline]
     fn from(write_indices: S) -> Self {
         let positions = write_indices.into();
-        Self { layers: 0, layer: 0, positions, row_counts: None, lengths: Lengths::Full }
+        Self { layer_count: 0, layer: 0, positions, row_counts: None, lengths: Lengths::Full }
     }
 }

@@ -123,30 +123,31 @@ impl<'a> Moves<'a> {
 
     /// The rows that move from the update into the cache.
     #[inline(always)]
-    pub(crate) fn for_each_rows(&self, mut visit: impl FnMut(RowRange)) {
+    pub(crate) fn for_each_row_range(&self, mut visit: impl FnMut(RowRange)) {
         match self.indices.call.positions {
             Positions::Each(Integers::I64(values)) if self.checked.starts_only => {
-                self.starting(values.iter().copied()).for_each(|target| target.for_each_rows(&mut visit));
+                self.starting(values.iter().copied())
+                    .for_each(|target| target.for_each_row_range(&mut visit));
             }
             Positions::Each(Integers::I32(values)) if self.checked.starts_only => {
                 let values = values.iter().map(|&value| value.into());
-                self.starting(values).for_each(|target| target.for_each_rows(&mut visit));
+                self.starting(values).for_each(|target| target.for_each_row_range(&mut visit));
             }
             _ => {
                 let mut packed_row = 0;
                 for sample in 0..self.visited() {
                     if let Some(target) = self.target(sample, &mut packed_row) {
-                        target.for_each_rows(&mut visit);
+                        target.for_each_row_range(&mut visit);
                     }
                 }
             }
         }
     }
 
-    /// The same rows one by one, with the row of the sample's update that each begins with.
+    /// Returns the rows that move one range at a time, each with the row of the sample's update that it begins with.
     pub(crate) fn row_ranges(&self) -> impl Iterator<Item = (RowRange, usize)> + use<'a> {
         self.targets().flat_map(|target| {
-            target.row_ranges().map(move |rows| (rows, rows.src.wrapping_sub(target.first_row)))
+            target.row_ranges().map(move |rows| (rows, rows.src_row.wrapping_sub(target.first_row)))
         })
     }
 
@@ -180,7 +181,7 @@ impl<'a> Moves<'a> {
         Some(Target { sample, slot, first_row: 0, length, capacity: self.geometry().capacity })
     }
 
-    /// The same for all samples.
+    /// Where all samples go of which only the starts are given.
     #[inline(always)]
     fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
         let length = self.indices.padded_rows();
@@ -222,7 +223,7 @@ impl CallIndices<'_> {
     fn rows_of_starts(self) -> Option<usize> {
         let Padded { batch, rows } = self.rules.padded?;
         let Call {
-            layers: 0,
+            layer_count: 0,
             row_counts: None,
             lengths: Lengths::Full,
             positions: Positions::Each(starts),
@@ -250,7 +251,7 @@ impl CallIndices<'_> {
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
         let count = |values: Option<Integers<'_>>| values.map(Integers::len);
-        self.rules.check_layer_count(usize::try_from(self.call.layers).unwrap_or(usize::MAX))?; // Condition 1
+        self.rules.check_layer_count(usize::try_from(self.call.layer_count).unwrap_or(usize::MAX))?; // Condition 1
         self.rules.check_counts(ListCounts {
             positions: count(self.call.positions.integers()),
             row_counts: self.call.row_counts.map(<[i32]>::len),
@@ -389,37 +390,38 @@ struct Target {
 impl Target {
     /// One run of slots, and a second from slot 0 where the ring wraps.
     #[inline(always)]
-    fn for_each_rows(self, visit: &mut impl FnMut(RowRange)) {
+    fn for_each_row_range(self, visit: &mut impl FnMut(RowRange)) {
         let Self { sample, slot, first_row, length, capacity } = self;
         // `slot <= capacity` and `first <= length`: nothing here wraps.
         let first = length.min(capacity.wrapping_sub(slot));
         if first > 0 {
-            visit(RowRange { sample, dst: slot, src: first_row, count: first });
+            visit(RowRange { sample, dst_row: slot, src_row: first_row, count: first });
         }
         let rest = length.wrapping_sub(first);
         if rest > 0 {
-            visit(RowRange { sample, dst: 0, src: first_row.wrapping_add(first), count: rest });
+            visit(RowRange { sample, dst_row: 0, src_row: first_row.wrapping_add(first), count: rest });
         }
     }
 
-    /// The same one by one.
+    /// Returns those one or two ranges.
     fn row_ranges(self) -> impl Iterator<Item = RowRange> {
         let mut pieces = [None; 2];
         let mut free = pieces.iter_mut();
-        self.for_each_rows(&mut |rows| free.by_ref().take(1).for_each(|piece| *piece = Some(rows)));
+        self.for_each_row_range(&mut |rows| free.by_ref().take(1).for_each(|piece| *piece = Some(rows)));
         pieces.into_iter().flatten()
     }
 
     /// All slots of a sample, first to last, and where they come from.
     fn pieces(target: Option<Self>, sample: usize, capacity: usize) -> [(Source, RowRange); 3] {
         let past = |from: usize, to: usize| {
-            (Source::Past, RowRange { sample, dst: from, src: from, count: to.saturating_sub(from) })
+            (Source::Past, RowRange { sample, dst_row: from, src_row: from, count: to.saturating_sub(from) })
         };
         let Some(Self { slot, first_row, length, .. }) = target else {
             return [past(0, capacity), past(capacity, capacity), past(capacity, capacity)];
         };
-        let update =
-            |dst: usize, src: usize, count: usize| (Source::Update, RowRange { sample, dst, src, count });
+        let update = |dst: usize, src: usize, count: usize| {
+            (Source::Update, RowRange { sample, dst_row: dst, src_row: src, count })
+        };
         // No sum wraps: slot and length are at most the capacity, which fits `isize`; the rows are the update's.
         let end = slot.wrapping_add(length);
         match end.checked_sub(capacity) {

@@ -35,7 +35,8 @@ pub struct ListCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowLimits {
-    /// The minimum. It exceeds `max` if each sample must bring a row and the update has none: then no number fits.
+    /// The minimum. It exceeds `max` if each sample must bring a row, and the update or the cache has none: then no number
+    /// fits.
     pub min: usize,
     /// The maximum.
     pub max: usize,
@@ -173,7 +174,7 @@ impl CallRules {
     /// [`check_cumulative`](Self::check_cumulative) has accepted.
     pub(crate) fn rows_between(&self, sample: usize, previous: i64, value: i64) -> Result<usize, Error> {
         let (argument, capacity) = (self.geometry.names.row_counts, self.geometry.capacity);
-        let rows = value.wrapping_sub(previous); // two numbers from 0 on, by `check_cumulative`
+        let rows = value.wrapping_sub(previous); // both are at least 0 in a plan, by `check_cumulative`
         let fits = usize::try_from(rows).ok().filter(|&rows| rows <= capacity);
         fits.ok_or(Error::CumulativeLength { argument, index: sample, rows, capacity })
     }
@@ -240,7 +241,7 @@ impl CallRules {
         let (argument, capacity) = (self.geometry.names.positions, self.geometry.capacity);
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         let slot = start.and_then(|start| usize::try_from(start).ok());
-        // In a plan `length <= rows <= capacity`, by `rows_of`. `Prepared::error_for` takes these numbers from its caller;
+        // In a plan `length <= rows <= capacity`, by `rows_of`. `DeviceInterface::error_for` takes these numbers from its caller;
         // if they are larger, only its answer is wrong.
         let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
         // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.

@@ -9,14 +9,14 @@
 use alloc::vec;
 
 use super::operands::pair_dimensions;
-use crate::argument::{Argument, Names};
+use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Layout, Operands, Pair};
+use crate::geometry::{ByTensor, Dim, Layout, Operands};
 use crate::plan::{Call, Convention, OutOfRange, RuleOptions};
 use crate::prepared::Prepared;
 
-const NAMES: Names = Names {
+const NAMES: ArgumentNames = ArgumentNames {
     cache: Argument::Past,
     update: Argument::NewKv,
     positions: Argument::TokenOffset,
@@ -110,7 +110,7 @@ impl KvCacheOperation {
                 let old_heads = Dim { size: heads.size, stride };
                 let hidden = Dim { size: head.size, ..hidden };
                 let inner = [(old_heads, heads), (hidden, head)];
-                let inner = inner.map(|(cache, update)| Pair { cache, update });
+                let inner = inner.map(|(cache, update)| ByTensor { cache, update });
                 (Some(sample), rows, inner.into())
             }
             _ => {
@@ -127,8 +127,8 @@ impl KvCacheOperation {
             cache: &cache,
             update: &new,
             layers,
-            batch: Pair { cache: batch, update: sample },
-            rows: Pair { cache: rows, update: tokens },
+            batch: ByTensor { cache: batch, update: sample },
+            rows: ByTensor { cache: rows, update: tokens },
             outer: vec![],
             inner,
         };
@@ -149,11 +149,19 @@ pub struct KvCacheOperationCall<'a> {
     pub seq_len: &'a [i32],
 }
 
+impl<'a> KvCacheOperationCall<'a> {
+    /// Makes a call from the operation's three lists, in the order of its document.
+    #[must_use]
+    pub const fn new(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) -> Self {
+        Self { layer_id, token_offset, seq_len }
+    }
+}
+
 impl<'a> From<KvCacheOperationCall<'a>> for Call<'a> {
     fn from(call: KvCacheOperationCall<'a>) -> Self {
         let KvCacheOperationCall { layer_id, token_offset, seq_len } = call;
         Self {
-            layers: u32::try_from(layer_id.len()).unwrap_or(u32::MAX),
+            layer_count: u32::try_from(layer_id.len()).unwrap_or(u32::MAX),
             layer: layer_id.first().copied().unwrap_or(0),
             row_counts: Some(seq_len),
             ..Self::from(token_offset)

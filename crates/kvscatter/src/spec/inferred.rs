@@ -19,7 +19,7 @@ pub enum Dimension<'a> {
 
 /// What is known of an input or output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InferredTensor<'a> {
+pub struct PartialTensor<'a> {
     /// The element type.
     pub element: Option<ElementType>,
     /// The dimensions, if at least their number is known.
@@ -37,7 +37,7 @@ impl Dimension<'_> {
     }
 }
 
-impl InferredTensor<'_> {
+impl PartialTensor<'_> {
     /// Returns the known sizes of the dimensions, if at least the number of dimensions is known.
     #[must_use]
     pub fn sizes(&self) -> Option<Vec<Option<usize>>> {

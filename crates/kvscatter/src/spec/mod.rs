@@ -7,4 +7,4 @@ pub mod onnx;
 mod operands;
 pub mod tensorrt;
 
-pub use inferred::{Dimension, InferredTensor, fill_unknown};
+pub use inferred::{Dimension, PartialTensor, fill_unknown};

@@ -2,17 +2,17 @@
 
 use alloc::vec::Vec;
 
-use crate::argument::{Argument, Names};
+use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Operands, Pair, View};
+use crate::geometry::{ByTensor, Dim, Operands, View};
 
 /// Two tensors of one rank that differ only in the batch and in the sequence, the dimension at `axis`.
 ///
 /// # Errors
 /// [`Error::RankMismatch`]; [`Error::DimensionMismatch`] at the first other dimension that differs.
 pub(super) fn padded<'a>(
-    names: &'static Names,
+    names: &'static ArgumentNames,
     element: ElementType,
     cache: &'a View,
     update: &'a View,
@@ -31,8 +31,8 @@ pub(super) fn padded<'a>(
         cache,
         update,
         layers: Dim::ONE,
-        batch: Pair { cache: of_cache.sample, update: Some(of_update.sample) },
-        rows: Pair { cache: of_cache.rows, update: of_update.rows },
+        batch: ByTensor { cache: of_cache.sample, update: Some(of_update.sample) },
+        rows: ByTensor { cache: of_cache.rows, update: of_update.rows },
         outer: pair_dimensions(argument, 1, of_cache.outer, of_update.outer)?,
         inner: pair_dimensions(argument, axis.saturating_add(1), of_cache.inner, of_update.inner)?,
     })
@@ -67,8 +67,8 @@ pub(super) fn pair_dimensions(
     first: usize,
     cache: &[Dim],
     update: &[Dim],
-) -> Result<Vec<Pair>, Error> {
-    let pairs = cache.iter().zip(update).map(|(&cache, &update)| Pair { cache, update });
+) -> Result<Vec<ByTensor>, Error> {
+    let pairs = cache.iter().zip(update).map(|(&cache, &update)| ByTensor { cache, update });
     for (dimension, pair) in (first..).zip(pairs.clone()) {
         let (expected, got) = (pair.cache.size, pair.update.size);
         if expected != got {

@@ -5,7 +5,7 @@ use core::ptr;
 
 use super::{WritePlan, Written};
 use crate::argument::Argument;
-use crate::cpu::Cpu;
+use crate::cpu::CpuKernels;
 use crate::error::Error;
 use crate::geometry::{Geometry, Unit};
 use crate::plan::Integers;
@@ -114,7 +114,7 @@ impl WritePlan<'_> {
 /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone.
 pub(crate) fn check_pairs(
     geometry: &Geometry,
-    cpu: &Cpu,
+    cpu: &CpuKernels,
     pairs: impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone,
 ) -> Result<(), Error> {
     let names = geometry.names;
@@ -129,7 +129,7 @@ pub(crate) fn check_pairs(
 /// The same for the functional form.
 pub(crate) fn check_present(
     geometry: &Geometry,
-    cpu: &Cpu,
+    cpu: &CpuKernels,
     past: RawBuffer,
     update: RawBuffer,
     present: RawBuffer,

@@ -6,14 +6,14 @@ use super::TensorScatter;
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::spec::{InferredTensor, fill_unknown};
+use crate::spec::{PartialTensor, fill_unknown};
 
 impl TensorScatter {
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
     ///
     /// As ONNX does it: the element type and the shape are those of `past_cache`; when both shapes are known,
     /// their ranks are equal, the axis lies in `1..rank` and no other dimension contradicts; `write_indices`
-    /// has rank 1 and its dimension does not contradict the batch. Names never contradict.
+    /// has rank 1 and its dimension does not contradict the batch. ArgumentNames never contradict.
     ///
     /// Beyond what ONNX checks: the update is no longer than the cache, both have one type, and `write_indices`
     /// is int64. (ONNX also leaves the `mode` attribute unread; here it is a [`Mode`](crate::Mode), which a wrong
@@ -23,10 +23,10 @@ impl TensorScatter {
     /// The same variants that [`prepare`](Self::prepare) has for the same faults.
     pub fn infer<'a>(
         &self,
-        past_cache: InferredTensor<'a>,
-        update: InferredTensor<'_>,
-        write_indices: Option<InferredTensor<'_>>,
-    ) -> Result<InferredTensor<'a>, Error> {
+        past_cache: PartialTensor<'a>,
+        update: PartialTensor<'_>,
+        write_indices: Option<PartialTensor<'_>>,
+    ) -> Result<PartialTensor<'a>, Error> {
         if let (Some(cache), Some(element)) = (past_cache.element, update.element)
             && cache != element
         {
@@ -52,17 +52,17 @@ impl TensorScatter {
 #[cfg(test)]
 mod tests {
     use crate::spec::Dimension::{self, Known, Symbolic, Unknown};
-    use crate::spec::{InferredTensor, onnx::TensorScatter};
+    use crate::spec::{PartialTensor, onnx::TensorScatter};
     use crate::{Argument, ElementType, Error};
 
-    fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> InferredTensor<'a> {
-        InferredTensor { element: Some(element), shape: Some(shape) }
+    fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> PartialTensor<'a> {
+        PartialTensor { element: Some(element), shape: Some(shape) }
     }
 
     const F16: ElementType = ElementType::Float16;
     const CACHE: &[Dimension<'_>] = &[Symbolic("batch"), Known(8), Known(16), Unknown];
 
-    fn infer(update: &[Dimension<'_>], indices: Option<InferredTensor<'_>>) -> Result<(), Error> {
+    fn infer(update: &[Dimension<'_>], indices: Option<PartialTensor<'_>>) -> Result<(), Error> {
         let output = TensorScatter::new().infer(of(F16, CACHE), of(F16, update), indices)?;
         assert_eq!(output, of(F16, CACHE), "the output is past_cache's, names and all");
         Ok(())
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(infer(&[Symbolic("n"), Unknown, Symbolic("s"), Known(64)], None), Ok(()));
         assert_eq!(infer(&[Known(2), Known(8), Known(16), Unknown], None), Ok(()));
         assert_eq!(
-            TensorScatter::new().infer(InferredTensor::default(), InferredTensor::default(), None),
-            Ok(InferredTensor::default())
+            TensorScatter::new().infer(PartialTensor::default(), PartialTensor::default(), None),
+            Ok(PartialTensor::default())
         );
     }
 
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_axis_is_checked_against_the_cache_alone() {
         let infer =
-            |axis| TensorScatter::new().axis(axis).infer(of(F16, CACHE), InferredTensor::default(), None);
+            |axis| TensorScatter::new().axis(axis).infer(of(F16, CACHE), PartialTensor::default(), None);
         for axis in [1, 3, -1, -3] {
             assert!(infer(axis).is_ok(), "{axis}");
         }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn both_tensors_have_one_type() {
-        let update = InferredTensor { element: Some(ElementType::BFloat16), shape: None };
+        let update = PartialTensor { element: Some(ElementType::BFloat16), shape: None };
         assert_eq!(
             TensorScatter::new().infer(of(F16, CACHE), update, None),
             Err(Error::ElementTypeMismatch {

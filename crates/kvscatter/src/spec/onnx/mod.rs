@@ -3,14 +3,14 @@
 mod infer;
 
 use super::operands::{padded, pair_dimensions};
-use crate::argument::{Argument, Names};
+use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
 use crate::geometry::Layout;
 use crate::plan::{Convention, Mode, NegativeIndex, OutOfRange, RuleOptions};
 use crate::prepared::Prepared;
 
-const NAMES: Names = Names {
+const NAMES: ArgumentNames = ArgumentNames {
     cache: Argument::PastCache,
     update: Argument::Update,
     positions: Argument::WriteIndices,

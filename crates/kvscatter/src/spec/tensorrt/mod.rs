@@ -16,14 +16,14 @@ pub use network::{
 pub use rules::Network;
 
 use super::operands::{Roles, padded, pair_dimensions};
-use crate::argument::{Argument, Names};
+use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{Dim, Layout, Operands, Pair, View};
+use crate::geometry::{ByTensor, Dim, Layout, Operands, View};
 use crate::plan::{Call, Convention, OutOfRange, Positions, RuleOptions};
 use crate::prepared::Prepared;
 
-const NAMES: Names = Names {
+const NAMES: ArgumentNames = ArgumentNames {
     cache: Argument::Cache,
     update: Argument::Update,
     positions: Argument::TensorRtWriteIndices,
@@ -109,8 +109,8 @@ impl KvCacheUpdate {
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
-            batch: Pair { cache: of_cache.sample, update: None },
-            rows: Pair { cache: of_cache.rows, update: *tokens },
+            batch: ByTensor { cache: of_cache.sample, update: None },
+            rows: ByTensor { cache: of_cache.rows, update: *tokens },
             outer: pair_dimensions(Argument::Update, 1, of_cache.outer, &[*heads])?,
             inner: pair_dimensions(Argument::Update, 2, of_cache.inner, &[*head_size])?,
         };

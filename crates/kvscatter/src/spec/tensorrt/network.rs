@@ -6,7 +6,7 @@ use core::fmt;
 
 use crate::argument::Argument;
 use crate::error::Error;
-use crate::spec::InferredTensor;
+use crate::spec::PartialTensor;
 
 /// A layer of a network (`IKVCacheUpdateLayer`).
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct NetworkTensor<'a> {
     /// Where it comes from.
     pub source: TensorSource,
     /// Its type and its dimensions.
-    pub inferred: InferredTensor<'a>,
+    pub inferred: PartialTensor<'a>,
 }
 
 /// Where a tensor of a network comes from.

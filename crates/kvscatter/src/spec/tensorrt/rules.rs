@@ -14,7 +14,7 @@ use crate::spec::{Dimension, fill_unknown};
 ///
 /// ```
 /// use kvscatter::ElementType;
-/// use kvscatter::spec::{Dimension, InferredTensor};
+/// use kvscatter::spec::{Dimension, PartialTensor};
 /// use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkTensor, TensorSource};
 ///
 /// let dims = |sequence| [Dimension::Known(2), Dimension::Known(8), sequence, Dimension::Known(128)];
@@ -22,7 +22,7 @@ use crate::spec::{Dimension, fill_unknown};
 /// let input = |name, element, shape| NetworkTensor {
 ///     name,
 ///     source: TensorSource::NetworkInput,
-///     inferred: InferredTensor { element: Some(element), shape: Some(shape) },
+///     inferred: PartialTensor { element: Some(element), shape: Some(shape) },
 /// };
 /// let mut network = Network::default();
 /// network.layers.push(KvCacheUpdateLayer {
