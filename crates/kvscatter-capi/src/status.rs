@@ -119,40 +119,19 @@ pub enum kvs_status_code {
     KVS_ERROR_ADDRESS_SPACE = 303,
 }
 
-/// The number of an error of the core. A test names the kinds that have none.
+/// The first number of an error of the core. Those below are of this interface alone.
+const FIRST_OF_CORE: kvs_status = 100;
+
+/// The number of an error of the core is that of the status with its name. A test lists the kinds that have none.
 impl From<ErrorKind> for kvs_status_code {
     fn from(kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::ElementType => Self::KVS_ERROR_ELEMENT_TYPE,
-            ErrorKind::ElementTypeMismatch => Self::KVS_ERROR_ELEMENT_TYPE_MISMATCH,
-            ErrorKind::Rank => Self::KVS_ERROR_RANK,
-            ErrorKind::RankTooLow => Self::KVS_ERROR_RANK_TOO_LOW,
-            ErrorKind::RankMismatch => Self::KVS_ERROR_RANK_MISMATCH,
-            ErrorKind::AxisOutOfRange => Self::KVS_ERROR_AXIS_OUT_OF_RANGE,
-            ErrorKind::AxisIsBatch => Self::KVS_ERROR_AXIS_IS_BATCH,
-            ErrorKind::DimensionMismatch => Self::KVS_ERROR_DIMENSION_MISMATCH,
-            ErrorKind::HiddenSize => Self::KVS_ERROR_HIDDEN_SIZE,
-            ErrorKind::BatchTooLarge => Self::KVS_ERROR_BATCH_TOO_LARGE,
-            ErrorKind::UpdateLongerThanCache => Self::KVS_ERROR_UPDATE_LONGER_THAN_CACHE,
-            ErrorKind::TooLarge => Self::KVS_ERROR_TOO_LARGE,
-            ErrorKind::CacheOverlapsItself => Self::KVS_ERROR_CACHE_OVERLAPS_ITSELF,
-            ErrorKind::TooManyLoops => Self::KVS_ERROR_TOO_MANY_LOOPS,
-            ErrorKind::ListLength => Self::KVS_ERROR_LIST_LENGTH,
-            ErrorKind::NegativeStart => Self::KVS_ERROR_NEGATIVE_START,
-            ErrorKind::StartOutOfRange => Self::KVS_ERROR_START_OUT_OF_RANGE,
-            ErrorKind::EndOutOfRange => Self::KVS_ERROR_END_OUT_OF_RANGE,
-            ErrorKind::LengthOutOfRange => Self::KVS_ERROR_LENGTH_OUT_OF_RANGE,
-            ErrorKind::CumulativeStart => Self::KVS_ERROR_CUMULATIVE_START,
-            ErrorKind::CumulativeOrder => Self::KVS_ERROR_CUMULATIVE_ORDER,
-            ErrorKind::CumulativeLength => Self::KVS_ERROR_CUMULATIVE_LENGTH,
-            ErrorKind::TokenSum => Self::KVS_ERROR_TOKEN_SUM,
-            ErrorKind::LayerOutOfRange => Self::KVS_ERROR_LAYER_OUT_OF_RANGE,
-            ErrorKind::NullBuffer => Self::KVS_ERROR_NULL_BUFFER,
-            ErrorKind::AddressSpace => Self::KVS_ERROR_ADDRESS_SPACE,
-            ErrorKind::Overlap => Self::KVS_ERROR_OVERLAP,
-            ErrorKind::ElementWidth => Self::KVS_ERROR_ELEMENT_WIDTH,
-            _ => Self::KVS_ERROR_INTERNAL,
-        }
+        let is_named = |name: &CStr| {
+            let name = name.to_bytes().strip_prefix(b"KVS_ERROR_");
+            name.is_some_and(|name| name.eq_ignore_ascii_case(kind.name().as_bytes()))
+        };
+        let mut of_core = NAMES.iter().filter(|(code, _)| *code as kvs_status >= FIRST_OF_CORE);
+        let named = of_core.find(|(_, name)| is_named(name));
+        named.map_or(Self::KVS_ERROR_INTERNAL, |(code, _)| *code)
     }
 }
 
