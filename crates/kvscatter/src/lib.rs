@@ -112,4 +112,4 @@ pub use error::Error;
 pub use geometry::{Block, Geometry, Layout, Loop};
 pub use plan::{Call, Convention, Integers, Lengths, Mode, NegativeIndex, OutOfRange, Positions, Segment};
 pub use prepared::Prepared;
-pub use write::{BufferPairs, RawBuffer, WritePlan, Written};
+pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};

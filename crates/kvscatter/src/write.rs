@@ -3,7 +3,7 @@
 #[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
 mod raw;
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 use core::mem::MaybeUninit;
 
@@ -41,9 +41,8 @@ pub struct Written {
     pub skipped: usize,
 }
 
-/// Pairs of a cache and its update, borrowed one at a time. A cache that is itself an array is copied into its pair, so
-/// pass `&mut` of it. Slices, arrays and vectors of pairs are such a set; a type of
-/// your own need not build a slice of borrows.
+/// Pairs of a cache and its update, borrowed one at a time. Slices, arrays and vectors of `(&mut cache, &update)`, or of
+/// pairs that own their memory ([`CacheMemory`]), are such a set. A type of your own need not build a slice of borrows.
 ///
 /// `count` and the lengths of every pair must not change during a call. A set that breaks this breaks X1 (some
 /// pairs may have been written when the error is returned), never memory safety.
@@ -54,7 +53,14 @@ pub trait BufferPairs<T> {
     fn pair(&mut self, index: usize) -> (&mut [T], &[T]);
 }
 
-impl<T, C: AsMut<[T]>, U: AsRef<[T]>> BufferPairs<T> for [(C, U)] {
+/// The cache of a pair. An array is none: a pair would hold a copy of it, and the write would change the copy.
+pub trait CacheMemory<T>: AsMut<[T]> {}
+
+impl<T, C: AsMut<[T]> + ?Sized> CacheMemory<T> for &mut C {}
+impl<T> CacheMemory<T> for Vec<T> {}
+impl<T> CacheMemory<T> for Box<[T]> {}
+
+impl<T, C: CacheMemory<T>, U: AsRef<[T]>> BufferPairs<T> for [(C, U)] {
     fn count(&self) -> usize {
         self.len()
     }
@@ -64,7 +70,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>> BufferPairs<T> for [(C, U)] {
     }
 }
 
-impl<T, C: AsMut<[T]>, U: AsRef<[T]>, const N: usize> BufferPairs<T> for [(C, U); N] {
+impl<T, C: CacheMemory<T>, U: AsRef<[T]>, const N: usize> BufferPairs<T> for [(C, U); N] {
     fn count(&self) -> usize {
         N
     }
@@ -74,7 +80,7 @@ impl<T, C: AsMut<[T]>, U: AsRef<[T]>, const N: usize> BufferPairs<T> for [(C, U)
     }
 }
 
-impl<T, C: AsMut<[T]>, U: AsRef<[T]>> BufferPairs<T> for Vec<(C, U)> {
+impl<T, C: CacheMemory<T>, U: AsRef<[T]>> BufferPairs<T> for Vec<(C, U)> {
     fn count(&self) -> usize {
         self.len()
     }
@@ -241,6 +247,16 @@ impl WritePlan<'_> {
     /// # let plan = write.plan(&[0_i64]).unwrap();
     /// let mut cache = [0_u8; 4];
     /// plan.write_many(&mut [(&mut cache, &[1]), (&mut cache, &[2])]).unwrap();
+    /// ```
+    ///
+    /// A pair borrows its cache. An array given by value would be copied, and the copy written:
+    ///
+    /// ```compile_fail,E0277
+    /// # let write = kvscatter::spec::onnx::TensorScatter::new();
+    /// # let write = write.prepare(kvscatter::ElementType::UInt8, &[1, 4, 1], &[1, 1, 1]).unwrap();
+    /// # let plan = write.plan(&[0_i64]).unwrap();
+    /// let (cache, update) = ([0_u8; 4], [1]);
+    /// plan.write_many(&mut [(cache, update)]).unwrap();
     /// ```
     ///
     /// # Errors

@@ -141,7 +141,7 @@ fn elements_of_another_width_are_refused() {
     assert_eq!(plan.write(&mut [0_u8; CACHE], &[0_u8; UPDATE]), refused(8));
     assert_eq!(plan.write(&mut [0_u32; CACHE], &[0_u32; UPDATE]), refused(32));
     assert_eq!(plan.write_present(&[0_f64; CACHE], &[0.0; UPDATE], &mut [0.0; CACHE]), refused(64));
-    assert_eq!(plan.write_many(&mut [([(); CACHE], [(); UPDATE])]), refused(0));
+    assert_eq!(plan.write_many(&mut [(&mut [(); CACHE], &[(); UPDATE])]), refused(0));
 }
 
 #[test]
