@@ -86,7 +86,8 @@ impl DeviceWrite {
     }
 
     fn error(&self, words: StatusWords, refused: Option<ListValue>) -> CudaError {
-        let error: Option<CoreError> = refused.and_then(|refused| self.prepared.device().error_for(refused));
+        let error: Option<CoreError> =
+            refused.and_then(|refused| self.prepared.device_interface().error_for(refused));
         let (bad_samples, first) = (words.bad_samples, words.first_bad());
         error.map_or(CudaError::BadIndices { bad_samples, first }, CudaError::Write)
     }
@@ -111,7 +112,9 @@ impl DeviceWrite {
                 Convention::EndsAndRowCounts => read(list, sample)?.map(|rows| (0, rows)),
                 _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
                 // A padded update brings as many for each.
-                _ => i64::try_from(self.prepared.device().row_limits().max).ok().map(|rows| (0, rows)),
+                _ => i64::try_from(self.prepared.device_interface().row_limits().max)
+                    .ok()
+                    .map(|rows| (0, rows)),
             })
         };
         if list == List::RowCounts {

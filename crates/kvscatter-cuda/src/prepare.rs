@@ -56,7 +56,7 @@ impl Cuda {
 impl DeviceWrite {
     pub(crate) fn in_place(cuda: &Cuda, prepared: &Prepared, pairs: &[Pair]) -> Result<Self, CudaError> {
         check_pairs(prepared, pairs)?;
-        let loops = shape::update_loops(prepared, prepared.device().write_loops())?;
+        let loops = shape::update_loops(prepared, prepared.device_interface().write_loops())?;
         let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &loops, pairs)?;
         let form = Form::InPlace { shape, tables };
         Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
@@ -75,8 +75,8 @@ impl DeviceWrite {
         triples: &[PresentBuffers],
     ) -> Result<Self, CudaError> {
         check_triples(prepared, triples)?;
-        let past = prepared.device().present_from_past_loops();
-        let update = shape::update_loops(prepared, prepared.device().present_from_update_loops())?;
+        let past = prepared.device_interface().present_from_past_loops();
+        let update = shape::update_loops(prepared, prepared.device_interface().present_from_update_loops())?;
         let begins = [past.dst_offset, past.src_offset, update.src_offset];
         let buffers =
             |triple: &PresentBuffers| [triple.present, triple.past, triple.update].into_iter().zip(begins);
@@ -217,7 +217,7 @@ fn check_pairs(prepared: &Prepared, pairs: &[Pair]) -> Result<(), CudaError> {
     check_room(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
     let raw =
         |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
-    Ok(prepared.device().check_pairs(pairs.iter().map(raw))?)
+    Ok(prepared.device_interface().check_pairs(pairs.iter().map(raw))?)
 }
 
 /// Each triple as the core checks it, and no present shares a byte with anything of another.
@@ -230,7 +230,7 @@ fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), 
     let sources = |triple: &PresentBuffers| sources(geometry, triple);
     for triple in triples {
         let [past, update] = sources(triple);
-        prepared.device().check_present(past, update, present(triple))?;
+        prepared.device_interface().check_present(past, update, present(triple))?;
     }
     let read = Places::of(triples.iter().flat_map(sources));
     let mut ascending: Vec<usize> = (0..triples.len()).collect();

@@ -41,7 +41,7 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
 /// # Errors
 /// [`CudaError::SlotMapping`].
 pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
-    let mut loops = prepared.device().write_loops();
+    let mut loops = prepared.device_interface().write_loops();
     match loops.samples.count {
         _ if prepared.convention() != Convention::Starts => {
             return Err(CudaError::SlotMapping(SlotMappingError::Lists));
@@ -304,8 +304,8 @@ mod tests {
                 );
                 let Ok(prepared) = prepared else { continue };
                 let (past, update) = (
-                    prepared.device().present_from_past_loops(),
-                    prepared.device().present_from_update_loops(),
+                    prepared.device_interface().present_from_past_loops(),
+                    prepared.device_interface().present_from_update_loops(),
                 );
                 let joined = join(&past, &update);
                 let run = past.run.min(update.run);
@@ -330,14 +330,14 @@ mod tests {
     fn tokens_of_four_dimensions_are_one_list_if_they_lie_so() {
         let flat = |strides: &[isize]| {
             let write = ascend(&[2, 3, 2, 3], strides);
-            update_loops(&write, write.device().write_loops())
+            update_loops(&write, write.device_interface().write_loops())
                 .map(|loops| (loops.samples.src_stride, loops.rows))
         };
         assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst_stride: 6, src_stride: 6 }))));
         assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst_stride: 6, src_stride: 8 }))));
         assert!(matches!(flat(&[20, 6, 3, 1]), Err(CudaError::SamplesNotAdjacent)));
         let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
-        let loops = update_loops(&single, single.device().write_loops()).unwrap();
+        let loops = update_loops(&single, single.device_interface().write_loops()).unwrap();
         assert_eq!((loops.rows.count, loops.rows.src_stride), (2, 20), "from sample to sample");
     }
 
@@ -360,7 +360,7 @@ mod tests {
     fn what_thirty_two_bits_do_not_hold_is_refused() {
         let shape = |cache: &[usize], update: &[usize]| {
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, cache, update).unwrap();
-            let loops = write.device().write_loops();
+            let loops = write.device_interface().write_loops();
             in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).map(|(_, runs)| runs)
         };
         assert_eq!(shape(&[1 << 20, 1 << 10, 16], &[1 << 20, 1 << 10, 16]).ok(), Some(1 << 30));
@@ -380,12 +380,15 @@ mod tests {
     fn nothing_is_walked_where_nothing_moves() {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[3, 5, 2, 0], &[3, 2, 2, 0]);
         let write = write.unwrap();
-        let both = (write.device().present_from_past_loops(), write.device().present_from_update_loops());
+        let both = (
+            write.device_interface().present_from_past_loops(),
+            write.device_interface().present_from_update_loops(),
+        );
         let (shape, runs) =
             present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
                 .unwrap();
         assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
-        let loops = write.device().write_loops();
+        let loops = write.device_interface().write_loops();
         let (shape, runs) = in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).unwrap();
         assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
     }
@@ -395,7 +398,10 @@ mod tests {
         let lines = |[slots, head]: [usize; 2]| {
             let (cache, update) = ([2, slots, head], [2, 1, head]);
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
-            let both = (write.device().present_from_past_loops(), write.device().present_from_update_loops());
+            let both = (
+                write.device_interface().present_from_past_loops(),
+                write.device_interface().present_from_update_loops(),
+            );
             let (shape, runs) =
                 present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))?;
             super::lines(&shape, runs)
@@ -418,7 +424,10 @@ mod tests {
             let update = Layout::strided(&update, &strides);
             let write = TensorScatter::new().axis(axis).prepare(ElementType::Int4, &[2, 3, 5, 7], update);
             let write = write.unwrap();
-            let both = (write.device().present_from_past_loops(), write.device().present_from_update_loops());
+            let both = (
+                write.device_interface().present_from_past_loops(),
+                write.device_interface().present_from_update_loops(),
+            );
             let (shape, _) =
                 present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
                     .unwrap();

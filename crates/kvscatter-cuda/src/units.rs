@@ -102,7 +102,7 @@ mod tests {
     use crate::memory::DeviceBuffer;
 
     fn widest(prepared: &Prepared, addresses: [u64; 2]) -> Option<i64> {
-        let loops = prepared.device().write_loops();
+        let loops = prepared.device_interface().write_loops();
         let begins = [loops.dst_offset, loops.src_offset];
         let buffers = addresses.into_iter().zip(begins);
         let buffers = buffers.map(|(address, begin)| (DeviceBuffer::new(address, 1 << 40), begin));
@@ -194,7 +194,7 @@ mod tests {
     fn what_begins_in_the_middle_of_a_word_says_where() {
         let shape = [2, 1, 8, 3];
         let write = TensorScatter::new().prepare(ElementType::Int4, &shape, &[2, 1, 1, 3]).unwrap();
-        let loops = write.device().write_loops();
+        let loops = write.device_interface().write_loops();
         let buffer = DeviceBuffer::new(256, 64);
         let scale = Scale::widest(write.geometry(), [&loops], [(buffer, 0)]);
         assert_eq!(scale.begin(buffer, 21, 4), (264, 5));

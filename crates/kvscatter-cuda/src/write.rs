@@ -206,7 +206,7 @@ impl DeviceWrite {
         let spans = row_counts.filter(|list| list.len() > 0).or(row_counts.and(indices.layer));
         let wide =
             |list: Option<DeviceList>, flag| if list.is_some_and(DeviceList::is_i64) { flag } else { 0 };
-        let limits = self.prepared.device().row_limits();
+        let limits = self.prepared.device_interface().row_limits();
         let [least, most] = [limits.min, limits.max].map(|rows| u32::try_from(rows).unwrap_or(u32::MAX));
         Call {
             starts: address(indices.starts),
@@ -253,7 +253,7 @@ impl DeviceWrite {
 
     /// Samples that the lists are for.
     pub(crate) fn samples(&self, indices: &Indices) -> Result<usize, CudaError> {
-        let has_layer = self.prepared.device().has_layers();
+        let has_layer = self.prepared.device_interface().has_layers();
         if has_layer != indices.layer.is_some() {
             return Err(CudaError::List { list: List::Layer, given: !has_layer });
         }
@@ -266,7 +266,7 @@ impl DeviceWrite {
         }
         let len = |list: &Option<DeviceList>| list.map(DeviceList::len);
         let lists = ListCounts { positions: len(starts), row_counts: len(row_counts), lengths: len(lengths) };
-        Ok(self.prepared.device().check_counts(lists)?)
+        Ok(self.prepared.device_interface().check_counts(lists)?)
     }
 }
 

@@ -92,6 +92,8 @@ impl fmt::Display for Argument {
 pub(crate) struct ArgumentNames {
     pub(crate) cache: Argument,
     pub(crate) update: Argument,
+    /// The attribute that chooses the sequence dimension, if the operator has one.
+    pub(crate) axis: Option<Argument>,
     pub(crate) positions: Argument,
     /// The list that gives the rows of each sample.
     pub(crate) row_counts: Argument,

@@ -87,7 +87,7 @@ pub enum ListValue {
     },
 }
 
-/// A prepared write as a device backend needs it: [`Prepared::device`].
+/// A prepared write as a device backend needs it: [`Prepared::device_interface`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceInterface<'a> {
     prepared: &'a Prepared,
@@ -96,7 +96,7 @@ pub struct DeviceInterface<'a> {
 impl Prepared {
     /// Returns the interface for a backend that reads its index lists on a device.
     #[must_use]
-    pub fn device(&self) -> DeviceInterface<'_> {
+    pub fn device_interface(&self) -> DeviceInterface<'_> {
         DeviceInterface { prepared: self }
     }
 }
@@ -132,7 +132,7 @@ impl DeviceInterface<'_> {
         match value {
             ListValue::Layer { value } => rules.check_layer(value).err(),
             ListValue::Position { sample, value, rows, length } => {
-                rules.slot(sample, value, rows, length).err()
+                rules.slot_of_position(sample, value, rows, length).err()
             }
             ListValue::Length { sample, value, rows } => rules.check_length(sample, value, rows).err(),
             ListValue::RowCount { sample, value } => rules.check_row_count(sample, value).err(),

@@ -175,6 +175,12 @@ impl ElementType {
         Some(DlpackType { code: names.dlpack_code?, bits })
     }
 
+    /// Returns the type with this DLPack code and width; `None` if it is none of the 24.
+    #[must_use]
+    pub fn from_dlpack(code: u8, bits: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|ty| ty.dlpack() == Some(DlpackType { code, bits }))
+    }
+
     /// Returns the type that a name stands for, in ONNX's or NumPy's spelling (`double` and `float64`, `float8e5m2` and
     /// `float8_e5m2`).
     #[must_use]
@@ -277,6 +283,8 @@ mod tests {
         for ty in ElementType::ALL {
             assert_eq!(ElementType::from_onnx_code(ty.onnx_code()), Some(ty));
             assert_eq!(ElementType::from_name(ty.onnx_name()), Some(ty));
+            let dlpack = ty.dlpack().map(|dlpack| ElementType::from_dlpack(dlpack.code, dlpack.bits));
+            assert_eq!(dlpack, (ty != ElementType::String).then_some(Some(ty)));
             assert_eq!(ElementType::from_name(ty.numpy_name()), Some(ty));
             if let Some(name) = ty.safetensors_name() {
                 assert_eq!(ElementType::from_safetensors_name(name), Some(ty));

@@ -42,7 +42,8 @@
 //! A backend that reads its positions itself, on a device, has no plan. The module [`device`] gives it the
 //! loops, the rules and the errors.
 //!
-//! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, `half::f16`);
+//! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, and
+//! `half::f16` with half's feature `bytemuck`);
 //! `*_bytes` methods take raw little-endian bytes, with 4-bit types packed two to a byte, first element in the
 //! low nibble; `*_cloned` methods move whole values, such as strings. Either side may be strided: see
 //! [`Layout`].

@@ -60,6 +60,7 @@ fn four_dimensional_new_kv_is_read_flat() {
         dimension,
         expected,
         got,
+        hint: None,
     };
     assert_eq!(
         shape(&[2, 2, 2, 2]),
@@ -130,7 +131,7 @@ fn shapes_are_refused_one_by_one() {
     assert_eq!(refused(ElementType::Int8, &[3], &past), rank(Argument::NewKv, 1, &[2, 4]));
     assert_eq!(refused(ElementType::Int8, &[1, 3, 6], &past), rank(Argument::NewKv, 3, &[2, 4]));
     let argument = Argument::NewKv;
-    let mismatch = Error::DimensionMismatch { argument, dimension: 1, expected: 6, got: 5 };
+    let mismatch = Error::DimensionMismatch { argument, dimension: 1, expected: 6, got: 5, hint: None };
     assert_eq!(refused(ElementType::Int8, &[3, 5], &past), mismatch);
 }
 

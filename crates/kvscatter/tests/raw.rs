@@ -134,12 +134,12 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
         };
         assert_eq!((end(back).wraps(), end(back + 1).wraps()), (false, true));
         assert_eq!(
-            write.device().check_pairs([(end(CACHE), good[1])]),
+            write.device_interface().check_pairs([(end(CACHE), good[1])]),
             expected(Argument::PastCache, 0, CACHE),
             "{back}"
         );
         assert_eq!(
-            write.device().check_pairs([(good[2], good[1]), (good[0], end(UPDATE))]),
+            write.device_interface().check_pairs([(good[2], good[1]), (good[0], end(UPDATE))]),
             expected(Argument::Update, 1, UPDATE),
             "{back}"
         );
@@ -149,7 +149,7 @@ fn a_buffer_past_the_end_of_the_address_space_is_refused() {
             (Argument::PresentCache, [good[0], good[1], end(CACHE)], CACHE),
         ] {
             assert_eq!(
-                write.device().check_present(past, update, present),
+                write.device_interface().check_present(past, update, present),
                 expected(argument, 0, len),
                 "{back}"
             );

@@ -1,6 +1,8 @@
 //! ONNX `TensorScatter`, rule by rule: every row of the errata's table that is about the operator, with the exact error.
 
+use kvscatter::error::SequenceHint;
 use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange};
 
 const WRITE_INDICES: Argument = Argument::WriteIndices;
@@ -113,10 +115,59 @@ fn axis_and_rank() {
 fn shapes_agree_outside_the_axis() {
     let refused = |update: &[usize]| scatter(LINEAR, &[2, 3, 2], update, None).unwrap_err();
     assert_eq!(refused(&[2, 3]), Error::RankMismatch { argument: Argument::Update, cache: 3, update: 2 });
+    let argument = Argument::Update;
     let mismatch =
-        |dimension, got| Error::DimensionMismatch { argument: Argument::Update, dimension, expected: 2, got };
-    assert_eq!(refused(&[1, 3, 2]), mismatch(0, 1));
-    assert_eq!(refused(&[2, 3, 3]), mismatch(2, 3));
+        |dimension, got, hint| Error::DimensionMismatch { argument, dimension, expected: 2, got, hint };
+    assert_eq!(refused(&[1, 3, 2]), mismatch(0, 1, None));
+    assert_eq!(refused(&[2, 3, 3]), mismatch(2, 3, None));
+    assert_eq!(refused(&[2, 2, 3]), mismatch(2, 3, Some(SequenceHint::GiveStrides)));
+    assert_eq!(refused(&[2, 3, 1]), mismatch(2, 1, Some(SequenceHint::SetAxis)));
+}
+
+/// A hint is given if following it helps, and only then.
+#[test]
+fn hints_about_the_sequence_can_be_followed() {
+    let sizes = |n: usize| [n / 27, n / 9, n / 3, n].map(|n| n % 3 + 1);
+    let mut given = [0; 2];
+    for (cache, update, axis) in (0..27 * 27 * 3).map(|n| (sizes(n / 81), sizes(n / 3 % 27), n % 3 + 1)) {
+        let prepare = |axis: usize, update: &[usize; 4]| {
+            TensorScatter::new().axis(axis as i64).prepare(ElementType::UInt8, &cache, update)
+        };
+        let Err(Error::DimensionMismatch { dimension: dimension @ 1.., hint, .. }) = prepare(axis, &update)
+        else {
+            continue;
+        };
+        let mut exchanged = update;
+        exchanged.swap(axis, dimension);
+        let expected = if prepare(dimension, &update).is_ok() {
+            given[0] += 1;
+            Some(SequenceHint::SetAxis)
+        } else if prepare(axis, &exchanged).is_ok() {
+            given[1] += 1;
+            Some(SequenceHint::GiveStrides)
+        } else {
+            None
+        };
+        assert_eq!(hint, expected, "{cache:?} {update:?} axis {axis}");
+    }
+    assert!(given.iter().all(|&times| times > 50), "{given:?}");
+
+    // TensorRT has no axis.
+    let padded = |cache: &[usize; 4], update: &[usize; 4]| {
+        KvCacheUpdate::new().prepare(ElementType::Float16, cache, update).unwrap_err().to_string()
+    };
+    assert_eq!(
+        padded(&[2, 4096, 8, 128], &[2, 1, 8, 128]),
+        "dimension 1 of update is 1, must be 4096 as in the cache; if it is the sequence, give strides"
+    );
+    assert_eq!(
+        padded(&[2, 8, 4096, 128], &[2, 512, 8, 128]),
+        "dimension 1 of update is 512, must be 8 as in the cache; if it is the sequence, give strides"
+    );
+    assert_eq!(
+        padded(&[2, 8, 4096, 128], &[2, 8, 1, 64]),
+        "dimension 3 of update is 64, must be 128 as in the cache"
+    );
 }
 
 #[test]

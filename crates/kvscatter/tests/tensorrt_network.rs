@@ -168,7 +168,7 @@ fn types_are_refused_one_by_one() {
 #[test]
 fn shapes_are_refused_one_by_one() {
     let mismatch = |dimension, expected, got| {
-        layer(Error::DimensionMismatch { argument: Argument::Update, dimension, expected, got })
+        layer(Error::DimensionMismatch { argument: Argument::Update, dimension, expected, got, hint: None })
     };
     let rank = |argument, rank, expected| layer(Error::Rank { argument, rank, expected });
     let count = |argument, got, expected| layer(Error::ListLength { argument, got, expected });

@@ -35,7 +35,7 @@ impl Launched {
     /// Whether the length of a sample is part of its error. One row, if it is bad, was to be written.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
-        lengths && self.writes.iter().any(|write| write.prepared().device().row_limits().max > 1)
+        lengths && self.writes.iter().any(|write| write.prepared().device_interface().row_limits().max > 1)
     }
 }
 

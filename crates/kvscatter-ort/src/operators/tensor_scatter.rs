@@ -91,7 +91,7 @@ fn runtime_message(error: Error) -> String {
         Error::UpdateLongerThanCache { rows, capacity, .. } => {
             format!("TensorScatter: update sequence_length ({rows}) exceeds max_sequence_length ({capacity})")
         }
-        Error::DimensionMismatch { argument, dimension, expected, got } => format!(
+        Error::DimensionMismatch { argument, dimension, expected, got, .. } => format!(
             "TensorScatter: shape mismatch in dimension {dimension}: past_cache={expected} vs {argument}={got}"
         ),
         Error::RankTooLow { argument, .. } => {

@@ -65,14 +65,14 @@ fn loops_move_what_blocks_move() {
             let Ok(write) = operator.prepare(ElementType::Int8, cache, &shape) else { continue };
             let starts = [1, 0];
             let plan = write.plan(&[1_i64, 0]).unwrap();
-            let loops = write.device().write_loops();
+            let loops = write.device_interface().write_loops();
             assert_eq!(
                 moved(&loops, 0, &starts),
                 of_blocks(|visit| plan.for_each_block(visit)),
                 "{axis} {strides:?}"
             );
-            let mut present = moved(&write.device().present_from_update_loops(), 0, &starts);
-            let past = moved(&write.device().present_from_past_loops(), 0, &[0, 0]);
+            let mut present = moved(&write.device_interface().present_from_update_loops(), 0, &starts);
+            let past = moved(&write.device_interface().present_from_past_loops(), 0, &[0, 0]);
             let kept =
                 past.into_iter().filter(|at| present.binary_search_by_key(&at.0, |new| new.0).is_err());
             present.extend(kept.collect::<Vec<_>>());
@@ -87,7 +87,7 @@ fn loops_move_what_blocks_move() {
 fn layers_have_a_step_of_their_own() {
     let write = KvCacheOperation::new().prepare(ElementType::Int8, &[3, 2, 5, 6], &[2, 1, 3, 2]).unwrap();
     let plan = write.plan(call(&[2], &[1, 5], &[1, 1])).unwrap();
-    let loops = write.device().write_loops();
+    let loops = write.device_interface().write_loops();
     assert_eq!((loops.layers.count, loops.layers.dst_stride, loops.layers.src_stride), (3, 60, 0));
     assert_eq!(moved(&loops, 2, &[0, 4]), of_blocks(|visit| plan.for_each_block(visit)));
 }
@@ -106,19 +106,22 @@ fn lengths(starts: usize, row_counts: Option<usize>) -> ListCounts {
 fn padded_updates_have_starts_and_no_rows() {
     let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]).unwrap();
     assert_eq!(
-        (onnx.convention(), onnx.device().row_limits()),
+        (onnx.convention(), onnx.device_interface().row_limits()),
         (Convention::Starts, RowLimits { min: 3, max: 3 })
     );
-    assert_eq!(onnx.device().check_counts(lengths(2, None)), Ok(2));
-    assert_eq!(onnx.device().check_counts(ListCounts::default()), Ok(2), "absent starts are 0");
+    assert_eq!(onnx.device_interface().check_counts(lengths(2, None)), Ok(2));
+    assert_eq!(onnx.device_interface().check_counts(ListCounts::default()), Ok(2), "absent starts are 0");
     let count = |argument, got, expected| Err(Error::ListLength { argument, got, expected });
-    assert_eq!(onnx.device().check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
-    assert_eq!(onnx.device().check_counts(lengths(2, Some(2))), count(Argument::UpdateLengths, 2, 0));
+    assert_eq!(onnx.device_interface().check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
+    assert_eq!(
+        onnx.device_interface().check_counts(lengths(2, Some(2))),
+        count(Argument::UpdateLengths, 2, 0)
+    );
     let long = ListCounts { lengths: Some(1), ..lengths(2, None) };
-    assert_eq!(onnx.device().check_counts(long), count(Argument::Lengths, 1, 2));
+    assert_eq!(onnx.device_interface().check_counts(long), count(Argument::Lengths, 1, 2));
 
     let tensorrt = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
-    let absent = tensorrt.device().check_counts(ListCounts::default());
+    let absent = tensorrt.device_interface().check_counts(ListCounts::default());
     assert_eq!(absent, count(Argument::TensorRtWriteIndices, 0, 1));
 }
 
@@ -126,20 +129,23 @@ fn padded_updates_have_starts_and_no_rows() {
 fn packed_updates_have_as_many_samples_as_their_lists_give() {
     let totals = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]).unwrap();
     assert_eq!(
-        (totals.convention(), totals.device().row_limits()),
+        (totals.convention(), totals.device_interface().row_limits()),
         (Convention::StartsAndCumulativeLengths, RowLimits { min: 0, max: 5 })
     );
-    assert_eq!(totals.device().check_counts(lengths(2, Some(3))), Ok(2));
+    assert_eq!(totals.device_interface().check_counts(lengths(2, Some(3))), Ok(2));
     assert_eq!(
-        totals.device().check_counts(lengths(4, Some(5))),
-        Err(Error::BatchTooLarge { argument: Argument::Update, cache: 3, update: 4 })
+        totals.device_interface().check_counts(lengths(4, Some(5))),
+        Err(Error::BatchTooLarge { argument: Argument::TensorRtWriteIndices, cache: 3, update: 4 })
     );
     let count = |argument, got, expected| Err(Error::ListLength { argument, got, expected });
-    assert_eq!(totals.device().check_counts(lengths(2, None)), count(Argument::UpdateLengths, 0, 3));
-    let per_sample = totals.device().check_counts(lengths(2, Some(2)));
+    assert_eq!(
+        totals.device_interface().check_counts(lengths(2, None)),
+        count(Argument::UpdateLengths, 0, 3)
+    );
+    let per_sample = totals.device_interface().check_counts(lengths(2, Some(2)));
     assert_eq!(per_sample, count(Argument::UpdateLengths, 2, 3), "lengths that are not cumulative");
     assert_eq!(
-        totals.device().check_counts(lengths(2, Some(4))),
+        totals.device_interface().check_counts(lengths(2, Some(4))),
         count(Argument::TensorRtWriteIndices, 2, 3)
     );
 }
@@ -152,11 +158,17 @@ fn ascend_has_a_number_for_every_sample_of_the_cache() {
         [(&[4_usize, 2][..], limits(1, 5)), (&[3, 2, 1, 2], limits(2, 2)), (&[3, 0, 1, 2], limits(1, 0))]
     {
         let ends = KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], new_kv).unwrap();
-        assert_eq!((ends.convention(), ends.device().row_limits()), (Convention::EndsAndRowCounts, limits));
-        assert_eq!(ends.device().check_counts(lengths(3, Some(3))), Ok(3));
-        assert_eq!(ends.device().check_counts(lengths(2, Some(2))), count(Argument::TokenOffset, 2, 3));
-        assert_eq!(ends.device().check_counts(lengths(3, Some(2))), count(Argument::SeqLen, 2, 3));
-        assert_eq!(ends.device().check_counts(lengths(3, None)), count(Argument::SeqLen, 0, 3));
+        assert_eq!(
+            (ends.convention(), ends.device_interface().row_limits()),
+            (Convention::EndsAndRowCounts, limits)
+        );
+        assert_eq!(ends.device_interface().check_counts(lengths(3, Some(3))), Ok(3));
+        assert_eq!(
+            ends.device_interface().check_counts(lengths(2, Some(2))),
+            count(Argument::TokenOffset, 2, 3)
+        );
+        assert_eq!(ends.device_interface().check_counts(lengths(3, Some(2))), count(Argument::SeqLen, 2, 3));
+        assert_eq!(ends.device_interface().check_counts(lengths(3, None)), count(Argument::SeqLen, 0, 3));
     }
 }
 
@@ -173,7 +185,7 @@ fn starts_and_lengths_are_refused_as_plans_refuse_them() {
     for operator in [TensorScatter::new(), ring] {
         let write = operator.prepare(ElementType::Int8, &[2, 5, 1], &[2, 3, 1]).unwrap();
         for value in EDGES {
-            let refuse = |refused| write.device().error_for(refused);
+            let refuse = |refused| write.device_interface().error_for(refused);
             let start = ListValue::Position { sample: 1, value, rows: 3, length: 2 };
             agree(write.plan_with_lengths(&[0, value], &[0, 2]).map(drop), refuse(start), value);
             let length = ListValue::Length { sample: 1, value, rows: 3 };
@@ -188,12 +200,16 @@ fn cumulative_lengths_are_refused_as_plans_refuse_them() {
     let write = write.prepare_packed(ElementType::Float32, &[3, 1, 4, 1], &[6, 1, 1]).unwrap();
     for (previous, value) in EDGES.into_iter().flat_map(|value| [(0, value), (3, value), (1, value)]) {
         let (Ok(before), Ok(after)) = (i32::try_from(previous), i32::try_from(value)) else { continue };
-        let refused = write.device().error_for(ListValue::CumulativeLengths { sample: 1, previous, value });
+        let refused =
+            write.device_interface().error_for(ListValue::CumulativeLengths { sample: 1, previous, value });
         let plan = write.plan(PackedCall::new(&[0_i64; 2], &[0, before, after])).map(drop);
-        let sum = write.device().error_for(ListValue::Sum { value });
+        let sum = write.device_interface().error_for(ListValue::Sum { value });
         agree(plan, refused.or(sum), value);
-        let first =
-            write.device().error_for(ListValue::CumulativeLengths { sample: 0, previous: value, value });
+        let first = write.device_interface().error_for(ListValue::CumulativeLengths {
+            sample: 0,
+            previous: value,
+            value,
+        });
         if value != 0 {
             agree(write.plan(PackedCall::new(&[0_i64; 1], &[after, after])).map(drop), first, value);
         }
@@ -208,7 +224,7 @@ fn ends_row_counts_and_layers_are_refused_as_plans_refuse_them() {
     for value in EDGES.into_iter().filter(|&value| i32::try_from(value).is_ok()) {
         let number = i32::try_from(value).unwrap();
         for (write, span) in [(&packed, 2), (&padded, 2)] {
-            let refuse = |refused| write.device().error_for(refused);
+            let refuse = |refused| write.device_interface().error_for(refused);
             let end = ListValue::Position { sample: 1, value, rows: span, length: 1 };
             let lengths = Lengths::from(&[0_i64, 1]);
             agree(

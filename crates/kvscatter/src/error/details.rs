@@ -1,5 +1,7 @@
 //! An error as data: a stable name, and its fields.
 
+use core::fmt;
+
 use super::Error;
 use crate::argument::Argument;
 use crate::element::ElementType;
@@ -95,6 +97,13 @@ impl ErrorKind {
     }
 }
 
+impl fmt::Display for ErrorKind {
+    /// The [name](Self::name).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// An [`Error`] as data: see [`Error::details`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -134,7 +143,7 @@ pub enum ErrorField {
 }
 
 impl ErrorDetails {
-    /// Returns the variant's fields but `argument`, by the names that they have in [`Error`].
+    /// Returns the variant's fields but `argument` and `hint`, by the names that they have in [`Error`].
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, ErrorField)> + use<> {
         self.fields.into_iter().flatten()
     }
@@ -296,7 +305,7 @@ impl Error {
                 .field("rank", rank)
                 .nearest(Some(axis.saturating_add(1))),
             Self::UnknownMode => of(Kind::UnknownMode, Argument::Mode),
-            Self::DimensionMismatch { argument, dimension, expected, got } => {
+            Self::DimensionMismatch { argument, dimension, expected, got, .. } => {
                 of(Kind::DimensionMismatch, argument)
                     .index("dimension", dimension)
                     .limit("expected", expected)
@@ -396,7 +405,11 @@ impl Error {
                 .index("pair", pair)
                 .field("with_pair", with_pair),
             Self::ElementWidth { got, element } => {
-                ErrorDetails::new(Kind::ElementWidth, None).field("got", got).field("element", element)
+                let bits = element.bits().map(saturate);
+                ErrorDetails::new(Kind::ElementWidth, None)
+                    .value("got", got)
+                    .field("element", element)
+                    .nearest(bits)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::Error;
+use super::{Error, SequenceHint};
 use crate::argument::Argument;
 
 impl Error {
@@ -66,35 +66,35 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 "{argument} = {axis} is the batch dimension of a cache of rank {rank}: the sequence is a later one"
             ),
             Error::UnknownMode => write!(f, "{argument} must be linear or circular"),
-            Error::DimensionMismatch { dimension, expected, got, .. } => {
-                write!(
-                    f,
-                    "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache"
-                )?;
-                // [batch, sequence, heads, head size] with the default axis ends here.
-                let may_be_sequence =
-                    dimension > 0 && got < expected && details.argument == Some(Argument::Update);
-                f.write_str(if may_be_sequence {
-                    "; if it is the sequence, set axis or give strides"
-                } else {
-                    ""
-                })
-            }
+            Error::DimensionMismatch { dimension, expected, got, hint, .. } => write!(
+                f,
+                "dimension {dimension} of {argument} is {got}, must be {expected} as in the cache{}",
+                match hint {
+                    None => "",
+                    Some(SequenceHint::SetAxis) => "; if it is the sequence, set axis",
+                    Some(SequenceHint::GiveStrides) => "; if it is the sequence, give strides",
+                }
+            ),
             Error::HiddenSize { heads, head_size, hidden, .. } => write!(
                 f,
-                "{argument} has {heads} heads of size {head_size}: their product must be past's hiddenSize of {hidden}"
+                "{argument} has {} of size {head_size}: their product must be past's hiddenSize of {hidden}",
+                Counted(heads, "head")
             ),
             Error::BatchTooLarge { cache, update, .. } => {
-                write!(f, "{argument} has {update} samples, more than the {cache} of the cache")
+                write!(f, "{argument} has {}, more than the {cache} of the cache", Counted(update, "sample"))
             }
             Error::UpdateLongerThanCache { rows, capacity, .. } => {
-                write!(f, "{argument} has {rows} rows, more than the cache's capacity of {capacity}")
+                write!(
+                    f,
+                    "{argument} has {}, more than the cache's capacity of {capacity}",
+                    Counted(rows, "row")
+                )
             }
             Error::TooLarge { .. } => {
                 write!(f, "the extent of {argument} is beyond any buffer: at most {} bytes", isize::MAX)
             }
             Error::StrideCount { strides, rank, .. } => {
-                write!(f, "{argument} has {strides} strides for {rank} dimensions")
+                write!(f, "{argument} has {} for {}", Counted(strides, "stride"), Counted(rank, "dimension"))
             }
             Error::BeforeBuffer { offset, min, .. } => {
                 write!(f, "{argument} begins at element {offset}, but its negative strides reach back {min}")
@@ -122,7 +122,8 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             }
             Error::StartOutOfRange { index, value, rows, capacity, .. } => write!(
                 f,
-                "{argument}[{index}] = {value}: {value} + {rows} rows exceed the cache's capacity of {capacity}"
+                "{argument}[{index}] = {value}: {value} + {} exceed the cache's capacity of {capacity}",
+                Counted(rows, "row")
             ),
             Error::EndOutOfRange { index, value, min, max, .. } => write!(
                 f,
@@ -147,17 +148,18 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 index.saturating_add(1)
             ),
             Error::TokenSum { got, tokens, .. } => {
-                write!(f, "{argument} adds up to {got} tokens, the update has {tokens}")
+                write!(f, "{argument} adds up to {got}, the update has {}", Counted(tokens, "token"))
             }
             Error::LayerOutOfRange { value, layers, .. } => {
-                write!(f, "{argument} = {value}: the cache has {layers} layers, numbered from 0")
+                write!(f, "{argument} = {value}: the cache has {}, numbered from 0", Counted(layers, "layer"))
             }
             Error::IndexTooLarge { index, .. } => {
                 write!(f, "{argument}[{index}] is too large: must be at most {}", i64::MAX)
             }
             Error::InvalidPosition { value, rows } => write!(
                 f,
-                "position {value} with {rows} rows: no write begins before slot 0 or ends out of range"
+                "position {value} with {}: no write begins before slot 0 or ends out of range",
+                Counted(rows, "row")
             ),
             Error::BufferLength { pair, got, expected, .. } => {
                 write!(f, "the buffer of {argument}{} has length {got}, must have {expected}", Pair(pair))
@@ -238,19 +240,6 @@ mod tests {
         let rank = |rank, expected| Error::Rank { argument, rank, expected }.to_string();
         assert_eq!(rank(1, &[4]), "past has 1 dimension, must have 4");
         assert_eq!(rank(3, &[2, 4]), "past has 3 dimensions, must have 2 or 4");
-    }
-
-    #[test]
-    fn a_dimension_that_may_be_the_sequence_gets_a_hint() {
-        let mismatch = |argument, dimension| {
-            Error::DimensionMismatch { argument, dimension, expected: 4096, got: 1 }.to_string()
-        };
-        assert_eq!(
-            mismatch(Argument::Update, 1),
-            "dimension 1 of update is 1, must be 4096 as in the cache; if it is the sequence, set axis or give strides"
-        );
-        assert_eq!(mismatch(Argument::Update, 0), "dimension 0 of update is 1, must be 4096 as in the cache");
-        assert_eq!(mismatch(Argument::NewKv, 1), "dimension 1 of newKv is 1, must be 4096 as in the cache");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::argument::Argument;
 use crate::element::ElementType;
 
 /// Why a write was refused. Nothing has been written when one is returned (X1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
     // ── shapes, found by `prepare` ──────────────────────────────────────────────────────────────────────
@@ -86,6 +86,8 @@ pub enum Error {
         expected: usize,
         /// What the tensor has.
         got: usize,
+        /// What the shapes suggest, if the dimension seems to be the sequence.
+        hint: Option<SequenceHint>,
     },
     /// Ascend's 4-D newKv: `head_num * head_size` is not hiddenSize.
     HiddenSize {
@@ -98,9 +100,9 @@ pub enum Error {
         /// hiddenSize of past.
         hidden: usize,
     },
-    /// The update has more samples than the cache.
+    /// There are more samples than the cache has.
     BatchTooLarge {
-        /// The update.
+        /// The update, or the positions of a packed one.
         argument: Argument,
         /// Samples of the cache.
         cache: usize,
@@ -128,7 +130,7 @@ pub enum Error {
         argument: Argument,
         /// Strides given.
         strides: usize,
-        /// MappingDims of the tensor.
+        /// Dimensions of the tensor.
         rank: usize,
     },
     /// Negative strides reach before the start of the buffer: the offset is too small.
@@ -324,6 +326,17 @@ pub enum Error {
         /// The operator's element type.
         element: ElementType,
     },
+}
+
+/// What to do about a dimension that seems to be the sequence, such as dimension 1 of `[batch, sequence, heads,
+/// head_size]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SequenceHint {
+    /// Both tensors fit each other if the operator's `axis` is this dimension.
+    SetAxis,
+    /// Strides can give each tensor the order of dimensions that the operator needs: see [`Layout`](crate::Layout).
+    GiveStrides,
 }
 
 impl core::error::Error for Error {}

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 /// One position per sample. The operator's [`Convention`](crate::Convention) says what it counts: the first slot written,
 /// or for Ascend the length after the write.
 ///
-/// Everything that borrows as a list of [`Integers`] converts into it, and so does an `Option` of such a list
-/// (ONNX's optional `write_indices`: absent means zero).
+/// A borrowed slice, array or vector of [`Integers`] converts into it, and so does an `Option` of one (ONNX's optional
+/// `write_indices`: absent means zero).
 #[doc(alias = "write_indices")]
 #[doc(alias = "cache_position")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub enum Integers<'a> {
     I32(&'a [i32]),
     /// Unsigned positions.
     U32(&'a [u32]),
+    /// Unsigned positions. A value above `i64::MAX` is refused.
+    U64(&'a [u64]),
     /// Lengths of Rust's own collections. A value above `i64::MAX` is refused.
     Usize(&'a [usize]),
 }
@@ -95,6 +97,7 @@ impl Integers<'_> {
             Self::I64(values) => values.len(),
             Self::I32(values) => values.len(),
             Self::U32(values) => values.len(),
+            Self::U64(values) => values.len(),
             Self::Usize(values) => values.len(),
         }
     }
@@ -111,6 +114,7 @@ impl Integers<'_> {
             Self::I64(values) => (values.as_ptr().cast(), size_of_val(values)),
             Self::I32(values) => (values.as_ptr().cast(), size_of_val(values)),
             Self::U32(values) => (values.as_ptr().cast(), size_of_val(values)),
+            Self::U64(values) => (values.as_ptr().cast(), size_of_val(values)),
             Self::Usize(values) => (values.as_ptr().cast(), size_of_val(values)),
         }
     }
@@ -121,7 +125,7 @@ impl Integers<'_> {
         match self {
             Self::I64(values) => values.get(index).copied(),
             Self::I32(values) => values.get(index).copied().map(i64::from),
-            Self::U32(_) | Self::Usize(_) => self.get_unsigned(index),
+            Self::U32(_) | Self::U64(_) | Self::Usize(_) => self.get_unsigned(index),
         }
     }
 
@@ -130,6 +134,7 @@ impl Integers<'_> {
     fn get_unsigned(self, index: usize) -> Option<i64> {
         match self {
             Self::U32(values) => values.get(index).copied().map(i64::from),
+            Self::U64(values) => i64::try_from(*values.get(index)?).ok(),
             Self::Usize(values) => i64::try_from(*values.get(index)?).ok(),
             Self::I64(_) | Self::I32(_) => self.get(index),
         }
@@ -154,6 +159,13 @@ impl<'a> From<&'a [u32]> for Integers<'a> {
     #[inline]
     fn from(values: &'a [u32]) -> Self {
         Self::U32(values)
+    }
+}
+
+impl<'a> From<&'a [u64]> for Integers<'a> {
+    #[inline]
+    fn from(values: &'a [u64]) -> Self {
+        Self::U64(values)
     }
 }
 

@@ -30,8 +30,8 @@ struct Checked {
     /// Rows written, over all samples.
     rows: usize,
     skipped: usize,
-    /// Whether the call consists of starts alone, all in range: each sample is padded and writes all of its rows.
-    starts_only: bool,
+    /// Whether the call consists of positions alone, all in range: each sample is padded and writes all of its rows.
+    positions_only: bool,
 }
 
 /// A run of slots of one sample that receives consecutive rows of its update.
@@ -63,8 +63,8 @@ impl<'a> Moves<'a> {
     #[inline(always)]
     pub(crate) fn new(rules: &'a CallRules, call: Call<'a>) -> Result<Self, Error> {
         let indices = CallIndices { rules, call };
-        let checked = match indices.rows_of_starts() {
-            Some(rows) => Checked { rows, skipped: 0, starts_only: true },
+        let checked = match indices.check_positions_only() {
+            Some(rows) => Checked { rows, skipped: 0, positions_only: true },
             None => indices.check_each()?,
         };
         Ok(Self { indices, checked })
@@ -99,14 +99,14 @@ impl<'a> Moves<'a> {
 
     /// The position of a sample as the caller gave it.
     pub(crate) fn position(&self, sample: usize) -> Option<i64> {
-        let starts = self.indices.call.positions.integers();
-        let position = || starts.map_or(Some(0), |starts| starts.get(sample));
+        let positions = self.indices.call.positions.integers();
+        let position = || positions.map_or(Some(0), |positions| positions.get(sample));
         if sample < self.batch() { position() } else { None }
     }
 
     /// Whether a sample is left as it is.
     pub(crate) fn skips(&self, sample: usize) -> bool {
-        let slot = |(rows, length)| self.indices.slot(sample, rows, length);
+        let slot = |(rows, length)| self.indices.first_slot(sample, rows, length);
         sample < self.batch() && self.indices.rows_of(sample).and_then(slot).is_err()
     }
 
@@ -125,13 +125,13 @@ impl<'a> Moves<'a> {
     #[inline(always)]
     pub(crate) fn for_each_row_range(&self, mut visit: impl FnMut(RowRange)) {
         match self.indices.call.positions {
-            Positions::Each(Integers::I64(values)) if self.checked.starts_only => {
-                self.starting(values.iter().copied())
+            Positions::Each(Integers::I64(values)) if self.checked.positions_only => {
+                self.position_targets(values.iter().copied())
                     .for_each(|target| target.for_each_row_range(&mut visit));
             }
-            Positions::Each(Integers::I32(values)) if self.checked.starts_only => {
+            Positions::Each(Integers::I32(values)) if self.checked.positions_only => {
                 let values = values.iter().map(|&value| value.into());
-                self.starting(values).for_each(|target| target.for_each_row_range(&mut visit));
+                self.position_targets(values).for_each(|target| target.for_each_row_range(&mut visit));
             }
             _ => {
                 let mut packed_row = 0;
@@ -162,9 +162,9 @@ impl<'a> Moves<'a> {
             let written = if layer == self.layer() { self.visited() } else { 0 };
             let mut packed_row = 0;
             for sample in 0..cache_batch {
-                let target = match self.checked.starts_only {
+                let target = match self.checked.positions_only {
                     _ if sample >= written => None,
-                    true => self.starting_target(sample),
+                    true => self.position_target(sample),
                     false => self.target(sample, &mut packed_row),
                 };
                 visit(SampleRows { layer, sample, pieces: Target::pieces(target, sample, capacity) });
@@ -172,23 +172,23 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Where a sample goes of which only the start is given.
+    /// Where a sample goes if the call consists of positions alone.
     #[inline(always)]
-    fn starting_target(&self, sample: usize) -> Option<Target> {
-        let start = self.indices.call.positions.integers()?.get(sample)?;
-        let length = self.indices.padded_rows();
-        let slot = self.indices.rules.slot_rule(length).slot(start)?;
-        Some(Target { sample, slot, first_row: 0, length, capacity: self.geometry().capacity })
+    fn position_target(&self, sample: usize) -> Option<Target> {
+        let position = self.indices.call.positions.integers()?.get(sample)?;
+        self.position_targets(core::iter::once(position)).next().map(|target| Target { sample, ..target })
     }
 
-    /// Where all samples go of which only the starts are given.
+    /// Where each sample goes if the call consists of positions alone: these are its positions, in order.
     #[inline(always)]
-    fn starting(&self, values: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
+    fn position_targets(&self, positions: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
         let length = self.indices.padded_rows();
         let rule = self.indices.rules.slot_rule(length);
         let capacity = self.geometry().capacity;
-        values.enumerate().filter_map(move |(sample, value)| {
-            Some(Target { sample, slot: rule.slot(value)?, first_row: 0, length, capacity })
+        positions.enumerate().filter_map(move |(sample, position)| {
+            let slot = rule.slot_of_start(position);
+            debug_assert!(slot.is_some(), "`new` has checked every position");
+            Some(Target { sample, slot: slot?, first_row: 0, length, capacity })
         })
     }
 
@@ -211,36 +211,35 @@ impl<'a> Moves<'a> {
         if let Samples::Packed { .. } = self.geometry().samples {
             *packed_row = row.wrapping_add(rows); // at most the tokens of the update
         }
-        let slot = self.indices.slot(sample, rows, length).ok()?; // `Err` is a skipped sample
+        let slot = self.indices.first_slot(sample, rows, length).ok();
+        debug_assert!(slot.is_some() || self.skipped() > 0, "only skipped samples have no slot");
+        let slot = slot?;
         Some(Target { sample, slot, first_row: row, length, capacity: self.geometry().capacity })
     }
 }
 
 impl CallIndices<'_> {
-    /// Returns the number of rows written if the call is the usual one of decoding and is valid: one start per sample of
-    /// a padded update, and no other list. `None` leaves the call to [`check_each`](Self::check_each).
+    /// Returns the number of rows written if the call is the usual one of decoding and is valid: one position per sample
+    /// of a padded update, and no other list. `None` leaves the call to [`check_each`](Self::check_each).
     #[inline(always)]
-    fn rows_of_starts(self) -> Option<usize> {
+    fn check_positions_only(self) -> Option<usize> {
         let Padded { batch, rows } = self.rules.padded?;
         let Call {
             layer_count: 0,
             row_counts: None,
             lengths: Lengths::Full,
-            positions: Positions::Each(starts),
+            positions: Positions::Each(positions),
             ..
         } = self.call
         else {
             return None;
         };
         let rule = self.rules.slot_rule(rows);
-        let fit = match starts {
-            Integers::I64(values) => {
-                values.len() == batch && values.iter().all(|&value| rule.slot(value).is_some())
-            }
-            Integers::I32(values) => {
-                values.len() == batch && values.iter().all(|&value| rule.slot(value.into()).is_some())
-            }
-            Integers::U32(_) | Integers::Usize(_) => false,
+        let fits = |position| rule.slot_of_start(position).is_some();
+        let fit = match positions {
+            Integers::I64(values) => values.len() == batch && values.iter().all(|&value| fits(value)),
+            Integers::I32(values) => values.len() == batch && values.iter().all(|&value| fits(value.into())),
+            Integers::U32(_) | Integers::U64(_) | Integers::Usize(_) => false,
         };
         // G1: the rows of the update.
         fit.then(|| batch.wrapping_mul(rows))
@@ -258,8 +257,8 @@ impl CallIndices<'_> {
             lengths: count(self.call.lengths.integers()),
         })?; // Condition 2
         self.rules.check_layer(self.call.layer.into())?; // Condition 1
-        let mut checked = Checked { rows: 0, skipped: 0, starts_only: false };
-        if self.starts_at_zero() {
+        let mut checked = Checked { rows: 0, skipped: 0, positions_only: false };
+        if self.is_full_from_slot_0() {
             // `Geometry` has checked that the update fits from slot 0. Without this case the loop below could run over a
             // huge batch of empty samples.
             checked.rows = self.batch().wrapping_mul(self.padded_rows());
@@ -270,7 +269,7 @@ impl CallIndices<'_> {
         for sample in 0..self.batch() {
             let (rows, length) = self.rows_of(sample)?; // Conditions 3 and 4
             brought = brought.saturating_add_unsigned(u64::try_from(rows).unwrap_or(u64::MAX));
-            match self.slot(sample, rows, length) {
+            match self.first_slot(sample, rows, length) {
                 // Condition 5. No sum of lengths wraps: each is at most the capacity of its own sample.
                 Ok(_) => checked.rows = checked.rows.wrapping_add(length),
                 // A position that cannot be read is no position out of range.
@@ -324,10 +323,10 @@ impl CallIndices<'_> {
 
     /// The first slot written.
     #[inline(always)]
-    fn slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
-        let Some(starts) = self.call.positions.integers() else { return Ok(0) };
-        let start = self.read(self.rules.geometry.names.positions, starts, sample)?;
-        self.rules.slot(sample, start, rows, length)
+    fn first_slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
+        let Some(positions) = self.call.positions.integers() else { return Ok(0) };
+        let position = self.read(self.rules.geometry.names.positions, positions, sample)?;
+        self.rules.slot_of_position(sample, position, rows, length)
     }
 
     /// A value of a list, whose length `check_counts` has compared with the batch.
@@ -350,7 +349,7 @@ impl CallIndices<'_> {
     }
 
     /// Every sample of a padded update from slot 0, in full.
-    fn starts_at_zero(&self) -> bool {
+    fn is_full_from_slot_0(&self) -> bool {
         self.call.positions == Positions::Zero
             && self.call.lengths == Lengths::Full
             && self.rules.padded.is_some()

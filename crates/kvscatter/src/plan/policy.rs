@@ -1,5 +1,6 @@
 //! What to do with an index that does not fit: named choices, each with one default.
 
+use core::fmt;
 use core::str::FromStr;
 
 use crate::error::Error;
@@ -28,6 +29,13 @@ impl Mode {
             Self::Linear => "linear",
             Self::Circular => "circular",
         }
+    }
+}
+
+impl fmt::Display for Mode {
+    /// ONNX's spelling.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

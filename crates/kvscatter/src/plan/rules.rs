@@ -132,7 +132,7 @@ impl CallRules {
         }
         let cache = geometry.cache_batch;
         if expected > cache {
-            return Err(Error::BatchTooLarge { argument: names.update, cache, update: expected });
+            return Err(Error::BatchTooLarge { argument: names.positions, cache, update: expected });
         }
         check_count(names.positions, positions, expected)?;
         match convention {
@@ -209,7 +209,7 @@ impl CallRules {
 
     /// The first slot that a position means for a sample that brings `rows` rows, of which `length` are written.
     #[inline(always)]
-    pub(crate) fn slot(
+    pub(crate) fn slot_of_position(
         &self,
         sample: usize,
         position: i64,
@@ -227,7 +227,7 @@ impl CallRules {
     #[inline]
     fn slot_from_start(&self, sample: usize, start: i64, rows: usize) -> Result<usize, Error> {
         let rule = self.slot_rule(rows);
-        rule.slot(start).ok_or_else(|| {
+        rule.slot_of_start(start).ok_or_else(|| {
             let (argument, capacity) = (self.geometry.names.positions, rule.capacity);
             if start < 0 {
                 Error::NegativeStart { argument, index: sample, value: start }
@@ -241,8 +241,8 @@ impl CallRules {
         let (argument, capacity) = (self.geometry.names.positions, self.geometry.capacity);
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         let slot = start.and_then(|start| usize::try_from(start).ok());
-        // In a plan `length <= rows <= capacity`, by `rows_of`. `DeviceInterface::error_for` takes these numbers from its caller;
-        // if they are larger, only its answer is wrong.
+        // In a plan `length <= rows <= capacity`, by `rows_of`. A backend brings these numbers to
+        // `DeviceInterface::error_for` itself. Larger ones make its answer wrong and nothing else.
         let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
         // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
         let max = capacity.wrapping_add(rows.wrapping_sub(length));
@@ -268,7 +268,7 @@ pub(super) struct SlotRule {
 impl SlotRule {
     /// `None` if the start is out of range, or negative where that is refused.
     #[inline(always)]
-    pub(super) fn slot(self, start: i64) -> Option<usize> {
+    pub(super) fn slot_of_start(self, start: i64) -> Option<usize> {
         let slot = usize::try_from(start);
         match self.mode {
             // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.

@@ -19,6 +19,7 @@ use crate::prepared::Prepared;
 const NAMES: ArgumentNames = ArgumentNames {
     cache: Argument::Past,
     update: Argument::NewKv,
+    axis: None,
     positions: Argument::TokenOffset,
     row_counts: Argument::SeqLen,
     present: Argument::Present,

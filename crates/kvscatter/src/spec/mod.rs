@@ -8,3 +8,4 @@ mod operands;
 pub mod tensorrt;
 
 pub use inferred::{Dimension, PartialTensor, fill_unknown};
+pub use operands::same_element_type;

@@ -4,13 +4,14 @@ use alloc::vec::Vec;
 
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
-use crate::error::Error;
+use crate::error::{Error, SequenceHint};
 use crate::geometry::{ByTensor, Dim, Operands, View};
 
 /// Two tensors of one rank that differ only in the batch and in the sequence, the dimension at `axis`.
 ///
 /// # Errors
-/// [`Error::RankMismatch`]; [`Error::DimensionMismatch`] at the first other dimension that differs.
+/// [`Error::RankMismatch`]; [`Error::DimensionMismatch`] at the first other dimension that differs, with a hint if that
+/// dimension seems to be the sequence.
 pub(super) fn padded<'a>(
     names: &'static ArgumentNames,
     element: ElementType,
@@ -25,6 +26,10 @@ pub(super) fn padded<'a>(
     }
     let roles = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis));
     let (of_cache, of_update) = roles.ok_or(mismatch)?;
+    let pair = |first, of_cache, of_update| {
+        let pairs = pair_dimensions(argument, first, of_cache, of_update);
+        pairs.map_err(|error| with_hint(error, names.axis, [&cache.dims, &update.dims], axis))
+    };
     Ok(Operands {
         names,
         element,
@@ -33,9 +38,50 @@ pub(super) fn padded<'a>(
         layers: Dim::ONE,
         batch: ByTensor { cache: of_cache.sample, update: Some(of_update.sample) },
         rows: ByTensor { cache: of_cache.rows, update: of_update.rows },
-        outer: pair_dimensions(argument, 1, of_cache.outer, of_update.outer)?,
-        inner: pair_dimensions(argument, axis.saturating_add(1), of_cache.inner, of_update.inner)?,
+        outer: pair(1, of_cache.outer, of_update.outer)?,
+        inner: pair(axis.saturating_add(1), of_cache.inner, of_update.inner)?,
     })
+}
+
+/// Adds what the two shapes suggest to a mismatch. `attribute` is the one that chooses the axis, if there is one.
+///
+/// Tensors of `[batch, sequence, heads, head_size]` are the usual cause. If both have that order, their other dimensions
+/// agree. If only the update has it, its shape fits after two dimensions are exchanged.
+fn with_hint(error: Error, attribute: Option<Argument>, [cache, update]: [&[Dim]; 2], axis: usize) -> Error {
+    let Error::DimensionMismatch { argument, dimension, expected, got, .. } = error else { return error };
+    let fit = |sequence: usize, update: &[Dim]| {
+        let mut pairs = cache.iter().zip(update).enumerate().skip(1);
+        pairs.all(
+            |(at, (cache, update))| {
+                if at == sequence { update.size <= cache.size } else { update.size == cache.size }
+            },
+        )
+    };
+    let exchanged = || {
+        let mut update = update.to_vec();
+        update.swap(axis, dimension);
+        update
+    };
+    let hint = if fit(dimension, update) {
+        Some(if attribute.is_some() { SequenceHint::SetAxis } else { SequenceHint::GiveStrides })
+    } else if fit(axis, &exchanged()) {
+        Some(SequenceHint::GiveStrides)
+    } else {
+        None
+    };
+    Error::DimensionMismatch { argument, dimension, expected, got, hint }
+}
+
+/// Checks that the cache and another tensor have one element type, and returns it. `argument` is the other tensor.
+///
+/// # Errors
+/// [`Error::ElementTypeMismatch`].
+pub fn same_element_type(
+    cache: ElementType,
+    argument: Argument,
+    element: ElementType,
+) -> Result<ElementType, Error> {
+    if cache == element { Ok(cache) } else { Err(Error::ElementTypeMismatch { cache, argument, element }) }
 }
 
 /// The dimensions of a tensor by their roles. The sequence is the one at `axis`.
@@ -72,7 +118,7 @@ pub(super) fn pair_dimensions(
     for (dimension, pair) in (first..).zip(pairs.clone()) {
         let (expected, got) = (pair.cache.size, pair.update.size);
         if expected != got {
-            return Err(Error::DimensionMismatch { argument, dimension, expected, got });
+            return Err(Error::DimensionMismatch { argument, dimension, expected, got, hint: None });
         }
     }
     Ok(pairs.collect())

@@ -7,8 +7,23 @@ use kvscatter_oracle::Refusal;
 use kvscatter_oracle::cases::Call;
 use kvscatter_oracle::tensorrt::UpdateForm;
 
-/// Prepares and plans the call, and hands the plan over.
+/// Prepares and plans the call, and hands the plan over. Errors have no hint: `tests/tensor_scatter.rs` follows hints.
 pub(crate) fn with_plan<R>(
+    call: &Call,
+    element: ElementType,
+    cache: Layout<'_>,
+    update: Layout<'_>,
+    execute: impl FnOnce(&WritePlan<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
+    plan_and_execute(call, element, cache, update, execute).map_err(|error| match error {
+        Error::DimensionMismatch { argument, dimension, expected, got, .. } => {
+            Error::DimensionMismatch { argument, dimension, expected, got, hint: None }
+        }
+        error => error,
+    })
+}
+
+fn plan_and_execute<R>(
     call: &Call,
     element: ElementType,
     cache: Layout<'_>,
@@ -115,10 +130,14 @@ pub(crate) fn error(
             }
         }
         Refusal::Dimension { dimension, cache, update } => {
-            Error::DimensionMismatch { argument: words.update, dimension, expected: cache, got: update }
+            let argument = words.update;
+            Error::DimensionMismatch { argument, dimension, expected: cache, got: update, hint: None }
         }
         Refusal::UpdateBatch { cache, update } => {
-            Error::BatchTooLarge { argument: words.update, cache, update }
+            // The lists of a packed update give the number of its samples.
+            let is_packed = matches!(call, Call::KvCacheUpdate { update_lengths: Some(_), .. });
+            let argument = if is_packed { words.starts } else { words.update };
+            Error::BatchTooLarge { argument, cache, update }
         }
         Refusal::UpdateTooLong { capacity, rows } => {
             Error::UpdateLongerThanCache { argument: words.update, rows, capacity }

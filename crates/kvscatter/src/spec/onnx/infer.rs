@@ -6,14 +6,14 @@ use super::TensorScatter;
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::spec::{PartialTensor, fill_unknown};
+use crate::spec::{PartialTensor, fill_unknown, same_element_type};
 
 impl TensorScatter {
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
     ///
     /// As ONNX does it: the element type and the shape are those of `past_cache`; when both shapes are known,
     /// their ranks are equal, the axis lies in `1..rank` and no other dimension contradicts; `write_indices`
-    /// has rank 1 and its dimension does not contradict the batch. ArgumentNames never contradict.
+    /// has rank 1 and its dimension does not contradict the batch. Symbolic dimensions never contradict.
     ///
     /// Beyond what ONNX checks: the update is no longer than the cache, both have one type, and `write_indices`
     /// is int64. (ONNX also leaves the `mode` attribute unread; here it is a [`Mode`](crate::Mode), which a wrong
@@ -27,10 +27,8 @@ impl TensorScatter {
         update: PartialTensor<'_>,
         write_indices: Option<PartialTensor<'_>>,
     ) -> Result<PartialTensor<'a>, Error> {
-        if let (Some(cache), Some(element)) = (past_cache.element, update.element)
-            && cache != element
-        {
-            return Err(Error::ElementTypeMismatch { cache, argument: Argument::Update, element });
+        if let (Some(cache), Some(element)) = (past_cache.element, update.element) {
+            same_element_type(cache, Argument::Update, element)?;
         }
         if let Some(cache) = past_cache.sizes() {
             self.resolve_axis(cache.len())?;
@@ -51,6 +49,7 @@ impl TensorScatter {
 
 #[cfg(test)]
 mod tests {
+    use crate::error::SequenceHint;
     use crate::spec::Dimension::{self, Known, Symbolic, Unknown};
     use crate::spec::{PartialTensor, onnx::TensorScatter};
     use crate::{Argument, ElementType, Error};
@@ -82,7 +81,13 @@ mod tests {
     fn known_dimensions_must_agree() {
         assert_eq!(
             infer(&[Unknown, Known(7), Unknown, Unknown], None),
-            Err(Error::DimensionMismatch { argument: Argument::Update, dimension: 1, expected: 8, got: 7 })
+            Err(Error::DimensionMismatch {
+                argument: Argument::Update,
+                dimension: 1,
+                expected: 8,
+                got: 7,
+                hint: Some(SequenceHint::SetAxis)
+            })
         );
         assert_eq!(
             infer(&[Unknown, Known(8), Known(17), Unknown], None),

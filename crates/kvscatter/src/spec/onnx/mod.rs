@@ -13,6 +13,7 @@ use crate::prepared::Prepared;
 const NAMES: ArgumentNames = ArgumentNames {
     cache: Argument::PastCache,
     update: Argument::Update,
+    axis: Some(Argument::Axis),
     positions: Argument::WriteIndices,
     // It has neither list: the names of those that have, for a call that brings one.
     row_counts: Argument::UpdateLengths,

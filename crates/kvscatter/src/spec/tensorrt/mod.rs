@@ -26,6 +26,7 @@ use crate::prepared::Prepared;
 const NAMES: ArgumentNames = ArgumentNames {
     cache: Argument::Cache,
     update: Argument::Update,
+    axis: None,
     positions: Argument::TensorRtWriteIndices,
     row_counts: Argument::UpdateLengths,
     present: Argument::Output,
