@@ -1,7 +1,7 @@
 //! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
 
 use super::Isa;
-use super::copy::{Copier, KernelQueue, Stores};
+use super::copy::{BlockBatch, Copier, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
 use super::present::{PresentKernels, PresentWrite};
@@ -13,7 +13,7 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(super) struct ByteKernels {
     width: Width,
-    /// ByteKernels of one row, over all outer and inner dimensions.
+    /// Bytes of one row, over all outer and inner dimensions.
     row_bytes: usize,
     write: Copier,
     present: PresentKernels,
@@ -62,7 +62,7 @@ impl ByteKernels {
                 executor::share(executor, bytes, write);
             }
             None => {
-                let walk = |batch: &mut KernelQueue<'_>| {
+                let walk = |batch: &mut BlockBatch<'_>| {
                     // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
                     moves.for_each_row_range(|rows| unsafe { batch.copy(rows) });
                 };

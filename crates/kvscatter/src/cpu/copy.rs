@@ -75,14 +75,21 @@ impl Copier {
         &self,
         pointers: Pointers,
         stores: Stores,
-        walk: impl FnOnce(&mut KernelQueue<'_>),
+        walk: impl FnOnce(&mut BlockBatch<'_>),
     ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
-        let mut starts = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
-        let mut batch = KernelQueue { copier: self, pointers, stores, kernel, starts: &mut starts, count: 0 };
+        let mut block_pointers = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
+        let mut batch = BlockBatch {
+            copier: self,
+            pointers,
+            stores,
+            kernel,
+            block_pointers: &mut block_pointers,
+            count: 0,
+        };
         walk(&mut batch);
         // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
         unsafe { batch.finish() };
@@ -173,18 +180,18 @@ impl Copier {
     }
 }
 
-/// Rows of many samples: one call of a kernel copies them.
-pub(super) struct KernelQueue<'a> {
+/// Blocks of many samples, which one call of a kernel copies.
+pub(super) struct BlockBatch<'a> {
     copier: &'a Copier,
     pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
-    starts: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
+    block_pointers: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
     /// How many of them are initialised.
     count: usize,
 }
 
-impl KernelQueue<'_> {
+impl BlockBatch<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     ///
     /// # Safety
@@ -198,8 +205,8 @@ impl KernelQueue<'_> {
         let Offsets { dst, src } = self.copier.mapping.offsets(Offsets { dst: 0, src: 0 }, rows);
         let begin =
             Pointers { dst: self.pointers.dst.wrapping_add(dst), src: self.pointers.src.wrapping_add(src) };
-        if let Some(place) = self.starts.get_mut(self.count) {
-            place.write(begin);
+        if let Some(next) = self.block_pointers.get_mut(self.count) {
+            next.write(begin);
         }
         self.count = self.count.wrapping_add(1);
         if self.count == SAMPLES_PER_CALL {
@@ -214,13 +221,13 @@ impl KernelQueue<'_> {
     /// As [`Copier::copy`], for all rows that are in the batch.
     #[inline(always)]
     unsafe fn finish(&mut self) {
-        if let Some(starts) = self.starts.get(..self.count) {
+        if let Some(block_pointers) = self.block_pointers.get(..self.count) {
             // SAFETY: the first `count` are initialised.
-            let starts = unsafe { starts.assume_init_ref() };
+            let block_pointers = unsafe { block_pointers.assume_init_ref() };
             // SAFETY: P1, by this function's contract; the kernel is the usual one, and the pattern's runs are
             // those of the usual rows, which it was chosen for (`Copier::new`), or it takes any length; it is one of
             // an instruction set that the machine has (`Isa::allowed`).
-            unsafe { (self.kernel)(starts, &self.copier.pattern) };
+            unsafe { (self.kernel)(block_pointers, &self.copier.pattern) };
         }
         self.count = 0;
     }

@@ -42,7 +42,7 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(crate) struct CpuKernels {
     pub(crate) isa: Isa,
-    backend: KernelKind,
+    kind: KernelKind,
 }
 
 /// How elements of a type are moved.
@@ -60,13 +60,13 @@ impl CpuKernels {
         let isa = Isa::allowed();
         let rows = usual_rows(geometry);
         let bytes = |width| KernelKind::Bytes(Box::new(ByteKernels::new(isa, width, geometry, rows)));
-        let backend = match geometry.element.bits() {
+        let kind = match geometry.element.bits() {
             None => KernelKind::Clone,
             Some(4) if nibbles::is_even(geometry) => bytes(Width::Nibble),
             Some(4) => KernelKind::Nibbles(NibbleKernels::new(isa, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
-        Self { isa, backend }
+        Self { isa, kind }
     }
 
     /// Checks that elements are as wide as `T` and that buffers of these lengths hold the tensors.
@@ -83,7 +83,7 @@ impl CpuKernels {
         pair: usize,
         lens: [usize; 2],
     ) -> Result<&ByteKernels, Error> {
-        match &self.backend {
+        match &self.kind {
             KernelKind::Bytes(bytes) if bytes.are_as_wide_as::<T>() => {
                 moves.geometry().check_buffers(pair, lens, Unit::Elements)?;
                 Ok(bytes)
@@ -97,7 +97,7 @@ impl CpuKernels {
 
     /// Checks that elements have a fixed width, so that their bytes may be copied.
     pub(crate) fn check_fixed_width(&self, geometry: &Geometry) -> Result<(), Error> {
-        match self.backend {
+        match self.kind {
             KernelKind::Bytes(_) | KernelKind::Nibbles(_) => Ok(()),
             KernelKind::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
         }
@@ -105,7 +105,7 @@ impl CpuKernels {
 
     /// Whether a write of a present reads bytes of it first, since a store of 4 bits keeps the other half of its byte.
     pub(crate) fn reads_present(&self) -> bool {
-        matches!(self.backend, KernelKind::Nibbles(_))
+        matches!(self.kind, KernelKind::Nibbles(_))
     }
 
     /// Writes in place. An error names the pair.
@@ -154,7 +154,7 @@ impl CpuKernels {
         cache: *mut [u8],
         update: *const [u8],
     ) {
-        match &self.backend {
+        match &self.kind {
             // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the cache.
             KernelKind::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
             KernelKind::Nibbles(nibbles) => {
@@ -240,7 +240,7 @@ impl CpuKernels {
         [past, update]: [*const [u8]; 2],
         present: *mut [u8],
     ) {
-        match &self.backend {
+        match &self.kind {
             KernelKind::Bytes(bytes) => {
                 // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the
                 // present.

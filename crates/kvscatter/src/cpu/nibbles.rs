@@ -1,6 +1,6 @@
 //! Blocks of 4-bit elements, two to a byte, the first in the low nibble: a row of odd length begins or ends in
 //! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2). Where nothing ever begins
-//! or ends there, bytes are moved instead, by [`Bytes`](super::Bytes).
+//! or ends there, bytes are moved instead, by [`ByteKernels`](super::bytes::ByteKernels).
 //!
 //! Every run is held against its slices, two comparisons, and then moved through pointers: slices would check the
 //! same several times over for a row that is one vector long. A run that fails would be a broken proof of P1, and

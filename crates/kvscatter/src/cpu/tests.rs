@@ -338,7 +338,7 @@ fn streaming() {
     let rows = STREAM_MIN_BYTES.div_ceil(row);
     let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
     shape.check_ring(&[2], &[rows as i64]);
-    // Slabs whose pieces are stored along: of 5 short rows, and as long as the limit allows and longer.
+    // Slabs whose pieces are stored in the order of their addresses: slabs of 5 short rows, and slabs at each limit.
     let slabs = |rows: usize, capacity: usize, len: usize, start: i64| {
         let heads = STREAM_MIN_BYTES.div_ceil(capacity * len);
         let shape = Shape { batch: 1, heads, capacity, rows, len, dst_at: 9, src_at: 4 };
