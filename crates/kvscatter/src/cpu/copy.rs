@@ -43,7 +43,8 @@ impl Stores {
 }
 
 impl Copier {
-    /// For a mapping of elements of this width that usually moves `rows` rows of a sample.
+    /// For a mapping of elements of this width that usually moves `rows` rows of a sample, and for an instruction set
+    /// that the machine has (V2).
     pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
@@ -69,7 +70,7 @@ impl Copier {
     /// Copies the rows of many samples: those that `walk` puts into the batch.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy), for all rows that `walk` puts there.
+    /// V1 for every run of the rows that `walk` puts into the batch, where `pointers` are those of sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_many(
         &self,
@@ -91,18 +92,17 @@ impl Copier {
             count: 0,
         };
         walk(&mut batch);
-        // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
+        // SAFETY: V1 holds for every run of the rows that `walk` has put into the batch.
         unsafe { batch.finish() };
     }
 
     /// Copies rows of one sample, however many blocks they are.
     ///
     /// # Safety
-    /// P1: the rows lie inside the tensors whose sample 0 the pointers point to; those at `dst` are valid for
-    /// writes, reached through nothing else meanwhile, and overlap none at `src`, which are valid for reads.
+    /// V1 for every run of the rows, where `pointers` are those of sample 0.
     #[inline(never)]
     pub(super) unsafe fn copy(&self, pointers: Pointers, rows: RowRange, stores: Stores) {
-        // SAFETY: P1, by this function's contract: the blocks of these rows.
+        // SAFETY: V1 holds for every run of the rows, and these are their blocks.
         self.mapping.for_each(Offsets { dst: 0, src: 0 }, rows, |block| unsafe {
             self.copy_block(pointers, block, stores)
         });
@@ -112,7 +112,7 @@ impl Copier {
     /// some rows of one. A row is `row_bytes` over all of them.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy).
+    /// V1 for every run of those parts, where `pointers` are those of sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(
         &self,
@@ -123,12 +123,12 @@ impl Copier {
         share: &mut Share<'_>,
     ) {
         if let Share::All = share {
-            // SAFETY: P1, by this function's contract: the same rows.
+            // SAFETY: V1 holds for every run of what the share takes, which is all of the rows.
             return unsafe { self.copy(pointers, rows, stores) };
         }
         let outer = self.mapping.outer().filter(|_| row_bytes > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
-            // SAFETY: P1, by this function's contract: a part of its rows.
+            // SAFETY: V1 holds for every run of what the share takes, and it takes these rows.
             return share.rows(rows, row_bytes, |rows| unsafe { self.copy(pointers, rows, stores) });
         };
         let inner_row = row_bytes.checked_div(outer).unwrap_or(row_bytes);
@@ -136,7 +136,8 @@ impl Copier {
         let bytes = inner_row.wrapping_mul(rows.count);
         let copy = |rows, first, count| {
             if let Some(block) = self.mapping.slabs(rows, first, count) {
-                // SAFETY: P1, by this function's contract: a part of its rows.
+                // SAFETY: V1 holds for every run of what the share takes, and it takes these rows of these outer
+                // indices, which are below `outer`.
                 unsafe { self.copy_block(pointers, &block, stores) };
             }
         };
@@ -150,7 +151,7 @@ impl Copier {
     /// Copies one block.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy).
+    /// V1 for every run of the block, where its offsets count from `pointers`.
     pub(super) unsafe fn copy_block(&self, pointers: Pointers, block: &Block, stores: Stores) {
         let block = block.with_innermost_loop();
         let [outer, middle, runs] = block.loops;
@@ -159,18 +160,18 @@ impl Copier {
         let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..block };
         outer_loops.for_each_run(|dst, src| {
             let begin = Pointers { dst: pointers.dst.wrapping_add(dst), src: pointers.src.wrapping_add(src) };
-            // SAFETY: P1, by this function's contract; the kernel was just chosen for runs of this length, and is
-            // one of an instruction set that the machine has (`Isa::allowed`).
+            // SAFETY: V1 holds for every run of the block, and these are those of one iteration of its two outer loops.
+            // V2: `new` takes an instruction set that the machine has. V3: the kernel takes runs of `block.len` bytes.
             unsafe { kernel(&[begin], &pattern) };
         });
     }
 
-    /// The kernel for runs of whole lines that are stored past the caches.
+    /// The kernel for runs of whole lines that are stored past the caches, to a `dst` that is aligned to a line (V3).
     pub(super) fn line_kernel(&self) -> Kernel {
         self.kernels.lines
     }
 
-    /// The kernel for runs of this length.
+    /// A kernel that takes runs of this length, at any address (V3).
     pub(super) fn kernel(&self, len: usize, stores: Stores) -> Kernel {
         match stores {
             Stores::Streamed => self.kernels.stream,
@@ -195,11 +196,12 @@ impl BlockBatch<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     ///
     /// # Safety
-    /// As [`Copier::copy`], for these rows, until [`finish`](Self::finish).
+    /// V1 for every run of the rows until [`finish`](Self::finish), where the batch's pointers are those of sample 0.
+    /// There is at least one row.
     #[inline(always)]
     pub(super) unsafe fn copy(&mut self, rows: RowRange) {
         if rows.count != self.copier.usual_rows {
-            // SAFETY: P1, by this function's contract: the same rows.
+            // SAFETY: V1 holds for every run of the rows, which are the same.
             return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
         let Offsets { dst, src } = self.copier.mapping.offsets(Offsets { dst: 0, src: 0 }, rows);
@@ -210,7 +212,7 @@ impl BlockBatch<'_> {
         }
         self.count = self.count.wrapping_add(1);
         if self.count == SAMPLES_PER_CALL {
-            // SAFETY: P1, by this function's contract, for all rows that are in the batch.
+            // SAFETY: V1 holds for every run of these rows, and held for those before them until `finish`.
             unsafe { self.finish() };
         }
     }
@@ -218,15 +220,16 @@ impl BlockBatch<'_> {
     /// Copies the batch.
     ///
     /// # Safety
-    /// As [`Copier::copy`], for all rows that are in the batch.
+    /// V1 for every run of the rows that are in the batch.
     #[inline(always)]
     unsafe fn finish(&mut self) {
         if let Some(block_pointers) = self.block_pointers.get(..self.count) {
-            // SAFETY: the first `count` are initialised.
+            // SAFETY: `copy` has initialised the first `count`.
             let block_pointers = unsafe { block_pointers.assume_init_ref() };
-            // SAFETY: P1, by this function's contract; the kernel is the usual one, and the pattern's runs are
-            // those of the usual rows, which it was chosen for (`Copier::new`), or it takes any length; it is one of
-            // an instruction set that the machine has (`Isa::allowed`).
+            // SAFETY: V1 holds for every run of the rows in the batch, and the pattern's runs are these: `copy` puts
+            // only the usual number of rows there, not 0, and they are the one block that `Copier::new` made the
+            // pattern of. V2: `Copier::new` takes an instruction set that the machine has. V3: `kernel` is the one for
+            // the length of the pattern's runs, or takes all runs.
             unsafe { (self.kernel)(block_pointers, &self.copier.pattern) };
         }
         self.count = 0;

@@ -22,8 +22,8 @@ pub(super) const PREFETCH_DISTANCE: usize = limit(4 << 10, 8);
 /// How many samples a kernel is called for at once.
 pub(super) const SAMPLES_PER_CALL: usize = limit(64, 2);
 
-/// Writes of at least this many bytes bypass the caches with non-temporal stores: they would not be kept until they are read, and lines
-/// that are overwritten whole need not be read first.
+/// Writes of at least this many bytes bypass the caches with non-temporal stores: they would not be kept until they are
+/// read, and lines that are overwritten whole need not be read first.
 pub(super) const STREAM_MIN_BYTES: usize = limit(64 << 20, 96);
 
 /// A run is streamed if it has this many bytes from its first whole line on.

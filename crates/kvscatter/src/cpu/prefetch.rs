@@ -72,7 +72,7 @@ pub(super) fn prefetch_run<const L1: bool>(dst: *mut u8, len: usize) {
 #[inline(always)]
 pub(super) fn prefetch_l1(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    // SAFETY: a hint reads nothing, whatever the address, and every x86-64 has SSE.
+    // SAFETY: a hint reads nothing, so it takes any address, and every x86-64 has SSE.
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
@@ -84,7 +84,7 @@ pub(super) fn prefetch_l1(at: *const u8) {
 #[inline(always)]
 fn prefetch_l2(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    // SAFETY: a hint reads nothing, whatever the address, and every x86-64 has SSE.
+    // SAFETY: a hint reads nothing, so it takes any address, and every x86-64 has SSE.
     unsafe {
         _mm_prefetch::<_MM_HINT_T2>(at.cast());
     }

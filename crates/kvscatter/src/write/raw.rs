@@ -32,10 +32,11 @@ impl WritePlan<'_> {
     /// strings.
     ///
     /// # Safety
-    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well.
-    /// While this runs nothing else writes to either, and nothing else reads the cache.
+    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well. If elements
+    /// have 4 bits, both are initialised. While this runs nothing else writes to either, and nothing else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
-        // SAFETY: this function's contract says the same of the pair, and an array yields the same pair each time.
+        // SAFETY: both buffers are null with a length of 0 or valid, initialised where that is needed, and used by
+        // nothing else in a way that conflicts. An array yields the same pair each time.
         unsafe { self.write_many_raw([(cache, update)]) }
     }
 
@@ -63,9 +64,10 @@ impl WritePlan<'_> {
             self.check_lists(names.cache, pair, cache)?;
         }
         for (cache, update) in pairs {
-            // SAFETY: `check_pairs` has compared the lengths and addresses of the same pairs with the geometry and has seen
-            // that the cache shares no byte with an update. This function's contract makes both valid, and nothing else
-            // uses the cache.
+            // SAFETY: K1: both are of this plan. `check_pairs` has compared the width and the lengths of the same pairs
+            // with the geometry. V1: it has seen that the cache shares no byte with an update, both are valid for their
+            // lengths, and nothing else uses the cache or writes to the update. `slice` is never null. Elements of 4
+            // bits are initialised.
             unsafe { cpu.write_raw(&moves, threads, cache.slice(), update.slice()) };
         }
         Ok(self.written())
@@ -80,7 +82,8 @@ impl WritePlan<'_> {
     ///
     /// # Safety
     /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for writes
-    /// and, if elements have 4 bits, for reads as well. While this runs nothing else writes to any of them, and nothing else reads the present.
+    /// and, if elements have 4 bits, for reads as well. If elements have 4 bits, past and update are initialised. While this
+    /// runs nothing else writes to any of them, and nothing else reads the present.
     pub unsafe fn write_present_raw(
         &self,
         past: RawBuffer,
@@ -91,13 +94,14 @@ impl WritePlan<'_> {
         check_present(moves.geometry(), cpu, past, update, present)?;
         self.check_lists(moves.geometry().names.present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
-            // SAFETY: valid for writes by this function's contract.
+            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses it.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
         }
         let sources = [past.slice().cast_const(), update.slice().cast_const()];
-        // SAFETY: `check_present` has compared all lengths and addresses with the geometry and has seen that the present
-        // shares no byte with the others. This function's contract makes all three valid, and the present is initialised
-        // where that is needed.
+        // SAFETY: K1: both are of this plan. `check_present` has compared the width and all lengths with the geometry.
+        // V1: it has seen that the present shares no byte with the others, all three are valid for their lengths, and
+        // nothing else uses the present or writes to the others. `slice` is never null. If kernels read the present, it
+        // was just initialised, and the others are, since elements have 4 bits.
         unsafe { cpu.write_present_raw(&moves, threads, sources, present.slice()) };
         Ok(self.written())
     }
