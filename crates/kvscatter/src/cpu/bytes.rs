@@ -5,7 +5,7 @@ use super::copy::{BlockBatch, Copier, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
 use super::present::{PresentKernels, PresentWrite};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -23,8 +23,8 @@ impl ByteKernels {
     /// For elements of this width, for the number of rows that samples usually bring, and for an instruction set that
     /// the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
-        let row_bytes = width.bytes(geometry.row_elements);
-        let write = Copier::new(isa, &geometry.write, width, rows);
+        let row_bytes = width.bytes(geometry.row_elements());
+        let write = Copier::new(isa, geometry.write_mapping(), width, rows);
         Self { width, row_bytes, write, present: PresentKernels::new(isa, width, geometry, rows) }
     }
 
@@ -91,7 +91,7 @@ impl ByteKernels {
         present: *mut u8,
         [past, update]: [*const u8; 2],
     ) {
-        let bytes = moves.geometry().present.buffer.bytes;
+        let bytes = moves.geometry().present_len(Unit::Bytes);
         let (past, update) = (Pointers { dst: present, src: past }, Pointers { dst: present, src: update });
         let write = PresentWrite { kernels: &self.present, moves, past, update };
         // SAFETY: K1 for the moves and `self.present`, which `new` makes for the same geometry. V1: the three buffers

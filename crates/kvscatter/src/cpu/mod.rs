@@ -33,7 +33,7 @@ pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
 use self::nibbles::NibbleKernels;
 use crate::error::Error;
-use crate::geometry::{Geometry, Samples, Unit};
+use crate::geometry::{Geometry, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -62,11 +62,11 @@ impl CpuKernels {
     /// Establishes V2: kernels are chosen for an instruction set that the machine has.
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let isa = Isa::allowed();
-        let rows = usual_rows(geometry);
+        let rows = geometry.usual_rows();
         let bytes = |width| KernelKind::Bytes(Box::new(ByteKernels::new(isa, width, geometry, rows)));
-        let kind = match geometry.element.bits() {
+        let kind = match geometry.element().bits() {
             None => KernelKind::Clone,
-            Some(4) if nibbles::is_even(geometry) => bytes(Width::Nibble),
+            Some(4) if geometry.is_even() => bytes(Width::Nibble),
             Some(4) => KernelKind::Nibbles(NibbleKernels::new(isa, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
@@ -93,7 +93,7 @@ impl CpuKernels {
                 Ok(bytes)
             }
             _ => {
-                let (got, element) = (size_of::<T>().saturating_mul(8), moves.geometry().element);
+                let (got, element) = (size_of::<T>().saturating_mul(8), moves.geometry().element());
                 Err(Error::ElementWidth { got, element })
             }
         }
@@ -103,7 +103,7 @@ impl CpuKernels {
     pub(crate) fn check_fixed_width(&self, geometry: &Geometry) -> Result<(), Error> {
         match self.kind {
             KernelKind::Bytes(_) | KernelKind::Nibbles(_) => Ok(()),
-            KernelKind::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
+            KernelKind::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element() }),
         }
     }
 
@@ -280,15 +280,5 @@ impl CpuKernels {
             }
             KernelKind::Clone => {} // `check_fixed_width` refuses strings
         }
-    }
-}
-
-/// The rows that a sample usually brings: kernels are chosen for them.
-fn usual_rows(geometry: &Geometry) -> usize {
-    match geometry.samples {
-        Samples::Padded { rows, .. } => rows,
-        // As many tokens as samples at most: each brings its next one.
-        Samples::Packed { tokens } if tokens <= geometry.cache_batch => 1,
-        Samples::Packed { tokens } => tokens.min(geometry.capacity),
     }
 }

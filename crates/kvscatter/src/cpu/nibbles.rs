@@ -11,7 +11,7 @@ use core::hint;
 use super::executor::Threads;
 use super::kernel::{Overlapping, Run};
 use super::{Isa, parts};
-use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source, Unit};
 use crate::plan::Moves;
 
 const LOW: u8 = 0x0f;
@@ -39,18 +39,6 @@ struct NibbleRuns {
     len: usize,
 }
 
-/// Whether every run of every mapping begins and ends at an even element, so that no 4-bit element moves without the
-/// one that it shares a byte with.
-pub(super) fn is_even(geometry: &Geometry) -> bool {
-    let Geometry { cache, update, layers, present, write, .. } = geometry;
-    let offsets = [cache.offset, update.offset];
-    let layer_strides = [layers.stride, present.layer_stride];
-    let mappings = [write, &present.from_update, &present.from_past];
-    offsets.iter().all(|offset| offset % 2 == 0)
-        && layer_strides.iter().all(|stride| stride % 2 == 0)
-        && mappings.iter().all(|mapping| mapping.is_even())
-}
-
 /// Copies all runs of a pattern, the first of which begins at these nibbles of the slices. Panics if one does not
 /// lie in its slice.
 ///
@@ -61,7 +49,7 @@ type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 impl NibbleKernels {
     /// For the number of rows that samples usually bring, and for an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
-        let usual = geometry.write.single_loop(rows);
+        let usual = geometry.write_mapping().single_loop(rows);
         let (usual_rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
         Self { kernel: kernel(isa), usual_rows, usual: NibbleRuns { runs, len } }
     }
@@ -71,7 +59,7 @@ impl NibbleKernels {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
-        let executor = threads.for_bytes(bytes).filter(|_| geometry.cache.exact);
+        let executor = threads.for_bytes(bytes).filter(|_| geometry.is_cache_dense());
         let layer = moves.layer();
         let first = geometry.write_offsets(layer);
         parts::share(geometry, cache, written, executor, |mine| {
@@ -79,11 +67,13 @@ impl NibbleKernels {
                 let Some(part) = mine.part_of(layer, rows.sample) else { return };
                 let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                 if rows.count == self.usual_rows {
-                    let Offsets { dst: to, src: from } = geometry.write.offsets(first, rows);
+                    let Offsets { dst: to, src: from } = geometry.write_mapping().offsets(first, rows);
                     // SAFETY: V2: `new` takes an instruction set that the machine has.
                     unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };
                 } else {
-                    geometry.write.for_each(first, rows, |block| self.copy(block, part.bytes, update));
+                    geometry
+                        .write_mapping()
+                        .for_each(first, rows, |block| self.copy(block, part.bytes, update));
                 }
             });
         });
@@ -99,8 +89,8 @@ impl NibbleKernels {
         update: &[u8],
     ) {
         let geometry = moves.geometry();
-        let written = geometry.row_elements.wrapping_mul(geometry.capacity).div_ceil(2);
-        let executor = threads.for_bytes(geometry.present.buffer.bytes);
+        let written = geometry.sample_elements().div_ceil(2);
+        let executor = threads.for_bytes(geometry.present_len(Unit::Bytes));
         parts::share(geometry, present, written, executor, |mine| {
             moves.for_each_sample(|SampleRows { layer, sample, pieces }| {
                 let Some(part) = mine.part_of(layer, sample) else { return };
@@ -112,11 +102,11 @@ impl NibbleKernels {
                     let first = geometry.present_offsets(layer, source);
                     let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                     let copy = |block: &Block| self.copy(block, part.bytes, bytes);
-                    geometry.present.mapping(source).for_each(first, rows, copy);
+                    geometry.present_mapping(source).for_each(first, rows, copy);
                 }
             });
         });
-        clear_padding(present, geometry.present.buffer.len);
+        clear_padding(present, geometry.present_len(Unit::Elements));
     }
 
     fn copy(self, block: &Block, dst: &mut [u8], src: &[u8]) {

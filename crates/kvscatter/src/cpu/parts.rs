@@ -52,12 +52,11 @@ impl<'a> Parts<'a> {
     fn one(geometry: &Geometry, dst: &'a mut [u8]) -> Self {
         let (dst, len) = (dst.as_mut_ptr(), dst.len());
         let borrowed = PhantomData;
-        Self { dst, len, batch: geometry.cache_batch, samples: usize::MAX, bytes: len, borrowed }
+        Self { dst, len, batch: geometry.cache_batch(), samples: usize::MAX, bytes: len, borrowed }
     }
 
     fn many(geometry: &Geometry, dst: &'a mut [u8], written: usize) -> Self {
-        // G1: a part of the tensor.
-        let elements = geometry.row_elements.wrapping_mul(geometry.capacity);
+        let elements = geometry.sample_elements();
         let min = if elements.is_multiple_of(2) { 1 } else { 2 };
         let times = THREAD_GRAIN.checked_div(written.saturating_mul(min)).unwrap_or(1).max(1);
         let samples = times.saturating_mul(min);

@@ -9,7 +9,7 @@ use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE};
 use super::prefetch::{Hint, LINE};
-use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -29,12 +29,12 @@ impl PresentKernels {
     /// For elements of this width, for the number of rows that samples usually bring, and for an instruction set that
     /// the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
-        let Geometry { present, capacity, row_elements, .. } = geometry;
-        let from_update = Copier::new(isa, &present.from_update, width, rows);
-        let from_past = Copier::new(isa, &present.from_past, width, *capacity);
-        let stores = Stores::for_bytes(present.buffer.bytes);
-        let slabs = Slabs::new(&from_past, &from_update, rows, *capacity, stores);
-        Self { width, row_bytes: width.bytes(*row_elements), from_update, from_past, stores, slabs }
+        let (capacity, row_bytes) = (geometry.capacity(), width.bytes(geometry.row_elements()));
+        let from_update = Copier::new(isa, geometry.present_mapping(Source::Update), width, rows);
+        let from_past = Copier::new(isa, geometry.present_mapping(Source::Past), width, capacity);
+        let stores = Stores::for_bytes(geometry.present_len(Unit::Bytes));
+        let slabs = Slabs::new(&from_past, &from_update, rows, capacity, stores);
+        Self { width, row_bytes, from_update, from_past, stores, slabs }
     }
 }
 
@@ -105,8 +105,12 @@ impl PresentWrite<'_> {
     /// # Safety
     /// K1, and V1 for the buffers of which these slabs are a part, as [`run`](Self::run) states them.
     unsafe fn overwrite(&self, sample: &SampleRows, part: SlabRange) {
-        let whole =
-            RowRange { sample: sample.sample, dst_row: 0, src_row: 0, count: self.moves.geometry().capacity };
+        let whole = RowRange {
+            sample: sample.sample,
+            dst_row: 0,
+            src_row: 0,
+            count: self.moves.geometry().capacity(),
+        };
         let (pointers, copier) = self.pointers(sample.layer, Source::Past);
         if let Some(block) = part.block(copier, whole) {
             let run = Block { len: block.elements(), loops: [Loop::ONCE; 3], ..block };

@@ -58,7 +58,7 @@ impl WritePlan<'_> {
     ) -> Result<Written, Error> {
         let pairs = pairs.into_iter();
         let Self { moves, cpu, threads } = *self;
-        let names = moves.geometry().names;
+        let names = moves.geometry().names();
         check_pairs(moves.geometry(), cpu, pairs.clone())?;
         for (pair, (cache, _)) in pairs.clone().enumerate() {
             self.check_lists(names.cache, pair, cache)?;
@@ -92,7 +92,7 @@ impl WritePlan<'_> {
     ) -> Result<Written, Error> {
         let Self { moves, cpu, threads } = *self;
         check_present(moves.geometry(), cpu, past, update, present)?;
-        self.check_lists(moves.geometry().names.present, 0, present)?;
+        self.check_lists(moves.geometry().names().present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
             // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses it.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
@@ -121,7 +121,7 @@ pub(crate) fn check_pairs(
     cpu: &CpuKernels,
     pairs: impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone,
 ) -> Result<(), Error> {
-    let names = geometry.names;
+    let names = geometry.names();
     cpu.check_fixed_width(geometry)?;
     for (pair, (cache, update)) in pairs.clone().enumerate() {
         geometry.check_buffers(pair, [cache.len, update.len], Unit::Bytes)?;
@@ -138,7 +138,7 @@ pub(crate) fn check_present(
     update: RawBuffer,
     present: RawBuffer,
 ) -> Result<(), Error> {
-    let names = geometry.names;
+    let names = geometry.names();
     cpu.check_fixed_width(geometry)?;
     geometry.check_buffers(0, [past.len, update.len], Unit::Bytes)?;
     geometry.check_present(present.len, Unit::Bytes)?;
@@ -169,10 +169,10 @@ fn check_overlap(
     geometry: &Geometry,
     pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
 ) -> Result<(), Error> {
-    let names = geometry.names;
+    let names = geometry.names();
     let caches_overlap = |one: RawBuffer, other: RawBuffer| {
         let distance = one.ptr.addr().wrapping_sub(other.ptr.addr()).cast_signed();
-        one.overlaps(other) && geometry.overlap.overlaps_at(distance, geometry.element.size_bits())
+        one.overlaps(other) && geometry.caches_overlap_at(distance)
     };
     // A cache outside of all updates needs no second look.
     let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));
