@@ -206,7 +206,7 @@ impl DeviceInterface<'_> {
 
 impl Loops {
     fn new(mapping: &Mapping, first: Offsets, layers: Loop, samples: usize, rows: usize) -> Self {
-        let (sample, row) = (mapping.sample_step(), mapping.row_step());
+        let (sample, row) = (mapping.sample_strides(), mapping.row_strides());
         let (others, run) = mapping.other_loops();
         Self {
             dst_offset: first.dst,
