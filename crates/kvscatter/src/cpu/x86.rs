@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 use super::kernel::{Instructions, Kernel, Memcpy, Overlapping, Pattern, Pointers, Run, copy_runs};
 use super::limits::{STREAM_MIN_RUN, STREAM_PREFETCH_DISTANCE};
-use super::prefetch::{LINE, prefetch_l1};
+use super::prefetch::{LINE, prefetch_line};
 
 pub(super) struct Sse2;
 pub(super) struct Avx2;
@@ -101,7 +101,7 @@ impl<V: Vector> Run for Lines<V> {
         debug_assert_eq!((dst.addr() % LINE, len % LINE), (0, 0), "a part of a line");
         let mut at = 0;
         while at < len {
-            prefetch_l1(src.wrapping_add(at.wrapping_add(STREAM_PREFETCH_DISTANCE)));
+            prefetch_line::<true>(src.wrapping_add(at.wrapping_add(STREAM_PREFETCH_DISTANCE)));
             let mut within = 0;
             while within < LINE {
                 let here = at.wrapping_add(within);
